@@ -1,0 +1,190 @@
+use super::run::Run;
+use crate::{
+    ChatRequest, ChatResponse, Error, Event, Phase, Settled, ToolRound,
+    machine::{Action, Input},
+};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tower::{BoxError, util::Oneshot};
+use tower_service::Service;
+
+pin_project! {
+    /// The body of an [`Agent`](super::Agent)'s answer: its run.
+    ///
+    /// The run goes on while the body is polled, and stops when it is dropped: the model's stream
+    /// and the running tools are dropped with it.
+    #[must_use = "streams do nothing unless polled"]
+    pub struct AgentBody<M, B, R, O>
+    where
+        M: Service<ChatRequest>,
+        R: Service<ToolRound>,
+    {
+        run: Run<M, R>,
+        #[pin]
+        work: Work<M, B, R, O>,
+    }
+}
+
+pin_project! {
+    /// What a run waits for.
+    #[project = WorkProj]
+    pub(super) enum Work<M, B, R, O>
+    where
+        M: Service<ChatRequest>,
+        R: Service<ToolRound>,
+    {
+        /// Nothing: the machine is to be asked.
+        Idle,
+        /// The model's answer.
+        Model { #[pin] call: Oneshot<M, ChatRequest> },
+        /// Its next event.
+        Body { #[pin] body: B },
+        /// The round service.
+        Round { #[pin] call: Oneshot<R, ToolRound> },
+        /// Its next outcome.
+        Outcomes { #[pin] outcomes: O },
+    }
+}
+
+impl<M, B, R, O> AgentBody<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    pub(super) const fn new(run: Run<M, R>, work: Work<M, B, R, O>) -> Self {
+        Self { run, work }
+    }
+}
+
+impl<M, B, R, O> Stream for AgentBody<M, B, R, O>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    R: Service<ToolRound, Response = O> + Clone,
+    R::Error: Into<BoxError>,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        let run = this.run;
+        loop {
+            // What was emitted came before what the machine has to say next.
+            if run.context().outbox().is_filled()
+                && let Some(event) = run.context().outbox().pop()
+            {
+                run.context().count_event();
+                return Poll::Ready(Some(Ok(event)));
+            }
+            match run.machine.action() {
+                Some(Action::Emit(event)) => {
+                    if event.is_finish() {
+                        this.work.set(Work::Idle);
+                        run.end();
+                    }
+                    run.context().count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
+                Some(Action::Fail(error)) => {
+                    this.work.set(Work::Idle);
+                    run.end();
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Some(Action::CallModel { step }) => {
+                    let call = run.model_call(step);
+                    this.work.set(Work::Model { call });
+                }
+                Some(Action::RunTools { step, calls }) => {
+                    let call = run.round_call(step, calls);
+                    this.work.set(Work::Round { call });
+                }
+                None if run.machine.is_ended() => return Poll::Ready(None),
+                None => {}
+            }
+            if run.check_cancelled() {
+                this.work.set(Work::Idle);
+                continue;
+            }
+
+            let input = match this.work.as_mut().project() {
+                WorkProj::Body { body } => body.poll_next(cx).map(|item| match item {
+                    Some(Ok(event)) => Some(Input::ModelEvent(event)),
+                    Some(Err(error)) => Some(Input::ModelFailed(error)),
+                    None => Some(Input::ModelEnded),
+                }),
+                WorkProj::Outcomes { outcomes } => outcomes.poll_next(cx).map(|item| match item {
+                    Some(Ok(Settled { index, outcome })) => Some(Input::Settled { index, outcome }),
+                    Some(Err(error)) => Some(Input::RoundFailed(at(error, Phase::Round))),
+                    None => Some(Input::RoundEnded),
+                }),
+                WorkProj::Model { call } => match call.poll(cx) {
+                    Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
+                        run.model_started(&head);
+                        this.work.set(Work::Body { body });
+                        Poll::Ready(None)
+                    }
+                    Poll::Ready(Err(error)) => Poll::Ready(Some(Input::ModelFailed(at(
+                        error.into().into(),
+                        Phase::Model,
+                    )))),
+                    Poll::Pending => Poll::Pending,
+                },
+                WorkProj::Round { call } => match call.poll(cx) {
+                    Poll::Ready(Ok(outcomes)) => {
+                        this.work.set(Work::Outcomes { outcomes });
+                        Poll::Ready(None)
+                    }
+                    Poll::Ready(Err(error)) => Poll::Ready(Some(Input::RoundFailed(at(
+                        error.into().into(),
+                        Phase::Round,
+                    )))),
+                    Poll::Pending => Poll::Pending,
+                },
+                WorkProj::Idle => Poll::Pending,
+            };
+            match input {
+                Poll::Ready(Some(input)) => run.machine.input(input),
+                Poll::Ready(None) => {}
+                Poll::Pending => {
+                    run.context().outbox().register(cx.waker());
+                    // What was emitted before the waker stood there has not woken it.
+                    if run.context().outbox().is_filled() {
+                        continue;
+                    }
+                    match run.poll_stop(cx) {
+                        Poll::Ready(stop) => {
+                            run.stop(stop);
+                            this.work.set(Work::Idle);
+                        }
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn at(error: Error, phase: Phase) -> Error {
+    match error.phase() {
+        Some(_) => error,
+        None => error.with_phase(phase),
+    }
+}
+
+impl<M, B, R, O> fmt::Debug for AgentBody<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+use super::{
+    body::{AgentBody, Work},
+    run::{Run, Stop},
+};
+use crate::{
+    ChatRequest, ChatResponse, Error, Event, Head, Phase, Settled, ToolRound, machine,
+    machine::Action,
+};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tower::{BoxError, util::Oneshot};
+use tower_service::Service;
+
+pin_project! {
+    /// Response future for [`Agent`](super::Agent).
+    ///
+    /// It resolves when the first model call does, so that a retry around the agent is a retry of
+    /// that call and of nothing that was shown; or at once, for a run that takes up an open round.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<M, B, R, O>
+    where
+        M: Service<ChatRequest>,
+        R: Service<ToolRound>,
+    {
+        // Taken when the future resolves.
+        run: Option<Result<Run<M, R>, Error>>,
+        #[pin]
+        call: Option<Oneshot<M, ChatRequest>>,
+        body: PhantomData<fn() -> (B, O)>,
+    }
+}
+
+impl<M, B, R, O> ResponseFuture<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    pub(super) const fn new(run: Result<Run<M, R>, Error>) -> Self {
+        Self {
+            run: Some(run),
+            call: None,
+            body: PhantomData,
+        }
+    }
+}
+
+impl<M, B, R, O> Future for ResponseFuture<M, B, R, O>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    R: Service<ToolRound, Response = O> + Clone,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    type Output = Result<ChatResponse<AgentBody<M, B, R, O>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let Some(Ok(run)) = this.run else {
+            return match this.run.take() {
+                Some(Err(error)) => Poll::Ready(Err(error)),
+                // Polled after it resolved.
+                _ => Poll::Pending,
+            };
+        };
+
+        // A run that goes on, or was cancelled before it began, has a body at once.
+        let mut answer = Head::default();
+        let mut work = Work::Idle;
+        if !run.check_cancelled() && (this.call.is_some() || run.machine.is_model_next()) {
+            if this.call.is_none()
+                && let Some(Action::CallModel { step }) = run.machine.action()
+            {
+                this.call.set(Some(run.model_call(step)));
+            }
+            let Some(call) = this.call.as_mut().as_pin_mut() else {
+                return Poll::Pending;
+            };
+            match call.poll(cx) {
+                Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
+                    run.model_started(&head);
+                    answer = Head {
+                        // These are this loop's tools, and not those of a loop around it.
+                        tools: None,
+                        ..head
+                    };
+                    work = Work::Body { body };
+                }
+                Poll::Ready(Err(error)) => {
+                    *this.run = None;
+                    this.call.set(None);
+                    let error = Error::from(error.into());
+                    return Poll::Ready(Err(match error.phase() {
+                        Some(_) => error,
+                        None => error.with_phase(Phase::Model),
+                    }));
+                }
+                Poll::Pending => match run.poll_stop(cx) {
+                    Poll::Ready(Stop::Late) => {
+                        *this.run = None;
+                        this.call.set(None);
+                        return Poll::Ready(Err(machine::late().with_phase(Phase::Model)));
+                    }
+                    Poll::Ready(stop) => run.stop(stop),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+        this.call.set(None);
+        match this.run.take() {
+            Some(Ok(run)) => Poll::Ready(Ok(
+                ChatResponse::new(AgentBody::new(run, work)).with_head(answer)
+            )),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl<M, B, R, O> fmt::Debug for ResponseFuture<M, B, R, O>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

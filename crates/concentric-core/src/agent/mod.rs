@@ -1,0 +1,64 @@
+//! The loop between a model and its tools, as a layer.
+//!
+//! [`AgentLayer`] makes of a model an agent: a service that speaks the same two types, and calls the
+//! model as often as its tool calls need. It drives a [`Machine`](crate::machine::Machine): what is
+//! decided is decided there, and this module only polls.
+//!
+//! ```
+//! use concentric_core::{AgentLayer, BoxModel, NoTools};
+//! use tower::ServiceBuilder;
+//!
+//! fn agent(model: BoxModel) -> BoxModel {
+//!     let agent = ServiceBuilder::new()
+//!         // Layers here run once per user turn.
+//!         .layer(AgentLayer::new(NoTools).step_limit(8))
+//!         // Layers here run once per model call.
+//!         .service(model);
+//!     BoxModel::new(agent)
+//! }
+//! # let _ = agent;
+//! ```
+//!
+//! # When what happens
+//!
+//! | | the loop |
+//! |---|---|
+//! | is called | clones its model, waits until the clone is ready, and calls it |
+//! | has the model's answer | resolves its own future: from here on nothing is retried |
+//! | is given an open round ([`ChatRequest::resume`]) | resolves its future, then emits [`Event::Resumed`], then starts tools |
+//! | reads [`Event::Finish`] with tool calls before it | emits [`Event::StepFinish`] and hands the calls to the round service |
+//! | has every call's outcome | emits them in the order of the calls, and calls the model again |
+//! | reads [`Event::Finish`] without | emits [`Event::StepFinish`] and its own [`Event::Finish`] |
+//! | has made as many model calls as it may | finishes with [`Outcome::StepLimit`] |
+//! | reads an error, or a body that ends early | yields it as its last item; no tool of that answer runs |
+//! | is cancelled ([`Context::cancel`]) | drops what it waits for, closes the round, and finishes with [`Outcome::Aborted`] |
+//! | passes the deadline | the same, and fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) |
+//! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents |
+//!
+//! # Backpressure
+//!
+//! An agent is always ready, and waits for its model's readiness step by step, so that it holds no
+//! permit of its model while tools run. A layer that sheds or buffers belongs inside it.
+//!
+//! [`Context::cancel`]: crate::Context::cancel
+//! [`ChatRequest::resume`]: crate::ChatRequest::resume
+//! [`Event::Finish`]: crate::Event::Finish
+//! [`Event::Resumed`]: crate::Event::Resumed
+//! [`Event::StepFinish`]: crate::Event::StepFinish
+//! [`Outcome::Aborted`]: crate::Outcome::Aborted
+//! [`Outcome::StepLimit`]: crate::Outcome::StepLimit
+
+mod body;
+mod future;
+mod layer;
+mod run;
+mod service;
+mod tools;
+
+pub use self::{
+    body::AgentBody,
+    future::ResponseFuture,
+    layer::AgentLayer,
+    service::Agent,
+    tools::{NoOutcomes, NoTools, ToolSource},
+};

@@ -1,0 +1,214 @@
+use crate::{
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Head, MessageId, Phase, RoundCall, Str,
+    ToolRound, ToolSpecs,
+    context::Sleep,
+    machine::{Input, Machine, ModelStart},
+};
+use std::{
+    pin::Pin,
+    task::{self, Poll},
+};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tower::util::Oneshot;
+use tower_service::Service;
+
+/// What a run's future hands on to its body.
+pub(super) struct Run<M, R> {
+    pub(super) machine: Machine,
+    model: M,
+    rounds: R,
+    // What each model call is asked, but for the transcript and the context.
+    request: ChatRequest,
+    client_tools: Vec<Str>,
+    message_id: Option<MessageId>,
+    // What stops the run from outside; made when the run first waits.
+    stops: Option<Box<Stops>>,
+    claim: Claim,
+}
+
+impl<M, R> Run<M, R> {
+    pub(super) fn new(
+        model: M,
+        rounds: R,
+        specs: &ToolSpecs,
+        step_limit: u32,
+        mut request: ChatRequest,
+    ) -> Result<Self, Error> {
+        let client_tools = offer(&mut request, specs)?;
+        let transcript = std::mem::take(&mut request.transcript);
+        let machine = match request.resume.take() {
+            None => Machine::new(transcript, step_limit),
+            Some(resume) => {
+                let mut machine = Machine::with_open_round(transcript, resume.open, step_limit);
+                machine.decide(resume.decisions).map_err(|error| {
+                    Error::new(ErrorKind::InvalidRequest, error.to_string()).with_phase(Phase::Run)
+                })?;
+                machine
+            }
+        };
+        Ok(Self {
+            machine,
+            model,
+            rounds,
+            client_tools,
+            message_id: None,
+            stops: None,
+            claim: Claim::new(request.context.clone()),
+            request,
+        })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.request.context
+    }
+
+    /// The call of the model at `step`.
+    pub(super) fn model_call(&mut self, step: u32) -> Oneshot<M, ChatRequest>
+    where
+        M: Service<ChatRequest> + Clone,
+    {
+        let message_id = MessageId::new(self.context().new_id("msg_"));
+        let mut request = self.request.clone();
+        request.transcript = self.machine.transcript().clone();
+        request.context = request.context.at_step(step, message_id.clone());
+        self.message_id = Some(message_id);
+        Oneshot::new(self.model.clone(), request)
+    }
+
+    /// Tells the machine that the model answers.
+    pub(super) fn model_started(&mut self, head: &Head) {
+        if let Some(message_id) = self.message_id.take() {
+            let mut start = ModelStart::new(message_id);
+            start.head = head.clone();
+            start.tools = self.request.tools.clone();
+            start.client_tools.clone_from(&self.client_tools);
+            self.machine.input(Input::ModelStarted(start));
+        }
+    }
+
+    /// The call of the round service for `calls` of `step`.
+    pub(super) fn round_call(&self, step: u32, calls: Vec<RoundCall>) -> Oneshot<R, ToolRound>
+    where
+        R: Service<ToolRound> + Clone,
+    {
+        let round = ToolRound::new(calls, self.context().at_round(step));
+        Oneshot::new(self.rounds.clone(), round)
+    }
+
+    /// Resolves when the run is cancelled or late.
+    pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Stop> {
+        let context = &self.request.context;
+        self.stops
+            .get_or_insert_with(|| Box::new(Stops::new(context)))
+            .poll(cx)
+    }
+
+    /// Whether the run is cancelled; says so to the machine.
+    #[inline]
+    pub(super) fn check_cancelled(&mut self) -> bool {
+        let cancelled = self.context().is_cancelled();
+        if cancelled {
+            self.stop(Stop::Cancelled);
+        }
+        cancelled
+    }
+
+    /// Tells the machine that the run is to stop.
+    pub(super) fn stop(&mut self, stop: Stop) {
+        self.machine.input(match stop {
+            Stop::Late => Input::Deadline,
+            Stop::Cancelled => {
+                Input::Cancel(self.context().cancel_reason().unwrap_or(CancelReason::User))
+            }
+        });
+    }
+
+    /// Gives the run up to whoever comes after it: nothing is emitted any more.
+    pub(super) fn end(&mut self) {
+        self.stops = None;
+        self.claim.release();
+    }
+}
+
+/// Offers the agent's tools beside the client's, and returns the names of the client's.
+fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Vec<Str>, Error> {
+    if request.tools.is_empty() {
+        request.tools = specs.clone();
+        return Ok(Vec::new());
+    }
+    let names = request.tools.iter().map(|t| t.name.clone()).collect();
+    for spec in specs {
+        request.tools.push(spec.clone());
+    }
+    match request.tools.duplicate() {
+        None => Ok(names),
+        Some(name) => Err(Error::new(
+            ErrorKind::Configuration,
+            format!("two tools are named `{name}`"),
+        )
+        .with_phase(Phase::Run)),
+    }
+}
+
+/// What stops a run from outside. Boxed, since a run that never waits never needs it.
+struct Stops {
+    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
+    late: Option<Sleep>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stop {
+    Cancelled,
+    Late,
+}
+
+impl Stops {
+    fn new(context: &Context) -> Self {
+        Self {
+            cancelled: Box::pin(context.cancelled_owned()),
+            late: context
+                .remaining()
+                .map(|left| context.environment().clock().sleep(left)),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Stop> {
+        if self.cancelled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Stop::Cancelled);
+        }
+        match &mut self.late {
+            Some(late) => late.as_mut().poll(cx).map(|()| Stop::Late),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// The right to end a run: the outermost of nested loops has it.
+struct Claim {
+    context: Option<Context>,
+}
+
+impl Claim {
+    fn new(context: Context) -> Self {
+        let claimed = context.claim();
+        if claimed {
+            context.outbox().open();
+        }
+        Self {
+            context: claimed.then_some(context),
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.outbox().close();
+            context.release();
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

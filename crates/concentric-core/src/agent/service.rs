@@ -1,0 +1,74 @@
+use super::{ResponseFuture, ToolSource, body::AgentBody, run::Run};
+use crate::{ChatRequest, ChatResponse, Description, Error, Event, Settled, ToolRound, ToolSpecs};
+use futures_core::Stream;
+use std::task::{Context, Poll};
+use tower::BoxError;
+use tower_service::Service;
+
+/// A model and its tools, with the loop between them.
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Debug)]
+pub struct Agent<M, R> {
+    model: M,
+    tools: R,
+    specs: ToolSpecs,
+    step_limit: u32,
+}
+
+impl<M, R> Agent<M, R> {
+    pub(super) fn new(model: M, tools: R, step_limit: u32) -> Self
+    where
+        R: ToolSource,
+    {
+        Self {
+            specs: tools.specs(),
+            model,
+            tools,
+            step_limit,
+        }
+    }
+
+    /// Gets a reference to the model.
+    pub const fn get_ref(&self) -> &M {
+        &self.model
+    }
+
+    /// Gets a reference to the tools.
+    pub const fn tools(&self) -> &R {
+        &self.tools
+    }
+
+    /// The agent's stack, one line per layer, the outermost first.
+    pub fn describe(&self) -> Description {
+        Description::of_type_name(std::any::type_name::<Self>())
+    }
+}
+
+impl<M, B, R, O> Service<ChatRequest> for Agent<M, R>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    R: Service<ToolRound, Response = O> + Clone,
+    R::Error: Into<BoxError>,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    type Response = ChatResponse<AgentBody<M, B, R, O>>;
+    type Error = Error;
+    type Future = ResponseFuture<M, B, R, O>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        ResponseFuture::new(Run::new(
+            self.model.clone(),
+            self.tools.clone(),
+            &self.specs,
+            self.step_limit,
+            request,
+        ))
+    }
+}

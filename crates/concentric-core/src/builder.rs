@@ -1,0 +1,129 @@
+use crate::{
+    Author, Event, Head, Message, MessageId, Part, PartKind, ProviderData, Role, Str, ToolCallEvent,
+};
+use std::sync::Arc;
+
+/// Builds the message that a stream of [`Event`]s writes.
+#[derive(Clone, Debug)]
+pub struct MessageBuilder {
+    id: Option<MessageId>,
+    author: Author,
+    parts: Vec<Part>,
+    // The part that deltas append to.
+    open: Open,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Text,
+    Reasoning,
+    Refusal,
+}
+
+impl MessageBuilder {
+    /// Creates an empty message by the model that `head` names.
+    pub fn new(head: &Head) -> Self {
+        let author = match (&head.provider, &head.model) {
+            (None, None) => Author::Unknown,
+            (provider, model) => Author::Model {
+                provider: provider.clone().unwrap_or_default(),
+                model: model.clone().unwrap_or_default(),
+            },
+        };
+        Self {
+            id: None,
+            author,
+            parts: Vec::new(),
+            open: Open::Nothing,
+            text: String::new(),
+        }
+    }
+
+    /// Names the message.
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Takes in one event.
+    #[inline]
+    pub fn push(&mut self, event: &Event) {
+        match event {
+            Event::TextDelta(text) => self.delta(Open::Text, text),
+            Event::ReasoningDelta(text) => self.delta(Open::Reasoning, text),
+            Event::RefusalDelta(text) => self.delta(Open::Refusal, text),
+            other => self.push_other(other),
+        }
+    }
+
+    #[inline]
+    fn delta(&mut self, kind: Open, text: &str) {
+        if self.open != kind {
+            self.close(None);
+            self.open = kind;
+        }
+        self.text.push_str(text);
+    }
+
+    fn push_other(&mut self, event: &Event) {
+        match event {
+            Event::PartEnd(end) => self.close(end.provider_data.clone()),
+            Event::Part(part) => self.part(Part::clone(part)),
+            Event::ToolCall(call) => {
+                let ToolCallEvent {
+                    call,
+                    provider_data,
+                } = &**call;
+                self.part(
+                    Part::new(PartKind::ToolCall(call.clone()))
+                        .by(self.author.clone())
+                        .with_provider_data(provider_data.clone()),
+                );
+            }
+            Event::ToolResult(result) => self.part(
+                Part::new(PartKind::ToolResult((**result).clone())).by(Author::Tool {
+                    name: result.name.clone(),
+                }),
+            ),
+            Event::Reset => {
+                self.parts.clear();
+                self.text.clear();
+                self.open = Open::Nothing;
+            }
+            _ => {}
+        }
+    }
+
+    fn part(&mut self, part: Part) {
+        self.close(None);
+        self.parts.push(part);
+    }
+
+    fn close(&mut self, provider_data: Option<Arc<ProviderData>>) {
+        let text = Str::from(std::mem::take(&mut self.text));
+        let kind = match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Text => PartKind::Text(text),
+            Open::Reasoning => PartKind::Reasoning(text),
+            Open::Refusal => PartKind::Refusal(text),
+            // A provider may sign what it does not show.
+            Open::Nothing if provider_data.is_some() => PartKind::Text(text),
+            Open::Nothing => return,
+        };
+        self.parts.push(
+            Part::new(kind)
+                .by(self.author.clone())
+                .with_provider_data(provider_data),
+        );
+    }
+
+    /// The message so far.
+    pub fn build(mut self) -> Message {
+        self.close(None);
+        let mut message = Message::new(Role::Assistant, self.parts);
+        message.id = self.id;
+        message
+    }
+}

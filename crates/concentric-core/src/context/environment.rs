@@ -1,0 +1,136 @@
+use crate::Str;
+use std::{
+    fmt,
+    future::Future,
+    hash::{BuildHasher, Hasher, RandomState},
+    pin::Pin,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+/// The future of [`Clock::sleep`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The wall time.
+    fn now(&self) -> SystemTime;
+
+    /// Waits for `duration`.
+    fn sleep(&self, duration: Duration) -> Sleep;
+}
+
+/// Makes ids.
+pub trait Ids: Send + Sync + 'static {
+    /// A new id that begins with `prefix`.
+    fn next(&self, prefix: &str) -> Str;
+}
+
+/// Makes random numbers, as for jitter; not for secrets.
+pub trait Random: Send + Sync + 'static {
+    /// A new number.
+    fn next_u64(&self) -> u64;
+}
+
+/// The clock, ids and randomness of a run: all it takes from the outside besides its model and
+/// tools, so that a run can be recorded and replayed.
+///
+/// Cloning is cheap.
+#[derive(Clone)]
+pub struct Environment(Arc<Parts>);
+
+struct Parts {
+    clock: Box<dyn Clock>,
+    ids: Box<dyn Ids>,
+    random: Box<dyn Random>,
+}
+
+impl Environment {
+    /// Creates an environment.
+    pub fn new(clock: impl Clock, ids: impl Ids, random: impl Random) -> Self {
+        Self(Arc::new(Parts {
+            clock: Box::new(clock),
+            ids: Box::new(ids),
+            random: Box::new(random),
+        }))
+    }
+
+    /// The system's: the wall clock, tokio's timer, and random ids of 90 bits.
+    pub fn system() -> Self {
+        static SYSTEM: LazyLock<Environment> =
+            LazyLock::new(|| Environment::new(SystemClock, RandomIds, SystemRandom));
+        SYSTEM.clone()
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.0.clock
+    }
+
+    /// The source of ids.
+    pub fn ids(&self) -> &dyn Ids {
+        &*self.0.ids
+    }
+
+    /// The source of random numbers.
+    pub fn random(&self) -> &dyn Random {
+        &*self.0.random
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}
+
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+struct RandomIds;
+
+impl Ids for RandomIds {
+    fn next(&self, prefix: &str) -> Str {
+        // Crockford's base 32, without the letters that look like digits.
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+        const LEN: usize = 18;
+        let mut id = String::with_capacity(prefix.len() + LEN);
+        id.push_str(prefix);
+        let mut bits = u128::from(random()) << 64 | u128::from(random());
+        for _ in 0..LEN {
+            let digit = DIGITS.get((bits & 31) as usize).copied().unwrap_or(b'0');
+            id.push(char::from(digit));
+            bits >>= 5;
+        }
+        id.into()
+    }
+}
+
+struct SystemRandom;
+
+impl Random for SystemRandom {
+    fn next_u64(&self) -> u64 {
+        random()
+    }
+}
+
+/// SipHash of a counter, under keys that the standard library takes from the system.
+fn random() -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = KEYS.build_hasher();
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish()
+}

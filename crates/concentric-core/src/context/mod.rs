@@ -1,0 +1,527 @@
+//! What a run carries with it: who it is, when it must end, and how to reach its stream.
+//!
+//! Every [`ChatRequest`](crate::ChatRequest), [`ToolRound`](crate::ToolRound) and
+//! [`ToolCall`](crate::ToolCall) has a [`Context`]. It is a handle: clones speak of the same run.
+//! It is never serialised.
+//!
+//! ```
+//! use concentric_core::{CancelReason, ChatRequest};
+//!
+//! let request = ChatRequest::user("hi");
+//! let context = request.context.clone();
+//! // Later, from anywhere: the model stream, the running tools and any wait of the run stop.
+//! context.cancel(CancelReason::User);
+//! assert_eq!(request.context.cancel_reason(), Some(CancelReason::User));
+//! ```
+
+mod environment;
+mod outbox;
+
+pub use self::{
+    environment::{Clock, Environment, Ids, Random, Sleep},
+    outbox::EmitError,
+};
+
+use self::outbox::Outbox;
+use crate::{CancelReason, Event, MessageId, RequestId, RunId, Str, StreamId, ThreadId};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Poll, ready},
+    time::{Duration, SystemTime},
+};
+use tokio_util::sync::{
+    CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
+};
+
+/// Work to be done after a run's outcome.
+pub(crate) type Deferred = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A handle to a run, and where in the run its holder stands.
+///
+/// See the [module docs](self).
+#[derive(Clone)]
+pub struct Context {
+    run: Arc<Run>,
+    extensions: http::Extensions,
+    phase: Phase,
+    step: u32,
+    message_id: Option<MessageId>,
+    idempotency_key: Option<Str>,
+}
+
+/// Where in a run something happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// Outside the loop: once per user turn.
+    #[default]
+    Run,
+    /// Inside the loop: once per model call.
+    Model,
+    /// Around a batch of tool calls.
+    Round,
+    /// Around one tool call.
+    Call,
+}
+
+struct Run {
+    ids: RunIds,
+    parent: Option<Context>,
+    cancel: CancellationToken,
+    cancel_reason: OnceLock<CancelReason>,
+    deadline: Option<SystemTime>,
+    environment: Environment,
+    outbox: Outbox,
+    events: AtomicU64,
+    deferred: Mutex<Vec<Deferred>>,
+    driven: AtomicBool,
+}
+
+#[derive(Clone, Default)]
+struct RunIds {
+    agent: Option<Str>,
+    run: Option<RunId>,
+    thread: Option<ThreadId>,
+    request: Option<RequestId>,
+    stream: Option<StreamId>,
+}
+
+impl Context {
+    /// Creates the context of a new run, with fresh ids and the system's clock.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Starts to build the context of a new run.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
+    }
+
+    /// Starts to build the context of a run inside this one, as a sub-agent's.
+    ///
+    /// It has this run's thread, deadline, environment and extensions, and is cancelled with it.
+    /// What is emitted into it goes into its own stream.
+    pub fn child(&self) -> ContextBuilder {
+        ContextBuilder {
+            ids: RunIds {
+                agent: None,
+                run: None,
+                stream: None,
+                ..self.run.ids.clone()
+            },
+            deadline: self.run.deadline,
+            environment: Some(self.run.environment.clone()),
+            extensions: self.extensions.clone(),
+            parent: Some(self.clone()),
+        }
+    }
+
+    /// The agent that runs (`gen_ai.agent.name`).
+    pub fn agent(&self) -> Option<&Str> {
+        self.run.ids.agent.as_ref()
+    }
+
+    /// The run.
+    pub fn run_id(&self) -> &RunId {
+        // `build` always sets it.
+        static NONE: std::sync::LazyLock<RunId> = std::sync::LazyLock::new(|| RunId::new(""));
+        self.run.ids.run.as_ref().unwrap_or(&NONE)
+    }
+
+    /// The conversation the run belongs to.
+    pub fn thread_id(&self) -> Option<&ThreadId> {
+        self.run.ids.thread.as_ref()
+    }
+
+    /// The HTTP request that started the run.
+    pub fn request_id(&self) -> Option<&RequestId> {
+        self.run.ids.request.as_ref()
+    }
+
+    /// The stream that the run's events go out on.
+    pub fn stream_id(&self) -> Option<&StreamId> {
+        self.run.ids.stream.as_ref()
+    }
+
+    /// The run that this one is part of.
+    pub fn parent(&self) -> Option<&Self> {
+        self.run.parent.as_ref()
+    }
+
+    /// Where in the run this is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The step, from 0: how many model calls came before.
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Names the message that the model writes in this step.
+    pub fn message_id(&self) -> Option<&MessageId> {
+        self.message_id.as_ref()
+    }
+
+    /// How many events the run has delivered so far.
+    pub fn event_index(&self) -> u64 {
+        self.run.events.load(Ordering::Relaxed)
+    }
+
+    /// A key that stays the same when this very tool call is tried again, resumed or replayed.
+    ///
+    /// Hand it to a service that takes one (`Idempotency-Key`), and the call takes effect once.
+    pub fn idempotency_key(&self) -> Option<&Str> {
+        self.idempotency_key.as_ref()
+    }
+
+    /// Values of any type that travel with the request, put there by whoever made it.
+    pub fn extensions(&self) -> &http::Extensions {
+        &self.extensions
+    }
+
+    /// The same, to be changed; clones made before don't see it.
+    pub fn extensions_mut(&mut self) -> &mut http::Extensions {
+        &mut self.extensions
+    }
+
+    /// The context at `step`, inside the loop.
+    #[must_use]
+    pub fn at_step(&self, step: u32, message_id: MessageId) -> Self {
+        Self {
+            phase: Phase::Model,
+            step,
+            message_id: Some(message_id),
+            ..self.clone()
+        }
+    }
+
+    /// The context of the batch of tool calls that `step` made.
+    #[must_use]
+    pub fn at_round(&self, step: u32) -> Self {
+        Self {
+            phase: Phase::Round,
+            step,
+            ..self.clone()
+        }
+    }
+
+    /// The context of one tool call: the `index`th of its round.
+    #[must_use]
+    pub fn at_call(&self, index: usize) -> Self {
+        let key = format!("{}/{}/{index}", self.run_id(), self.step);
+        Self {
+            phase: Phase::Call,
+            idempotency_key: Some(key.into()),
+            ..self.clone()
+        }
+    }
+
+    // ---- time, ids, randomness ----
+
+    /// The clock, ids and randomness of the run.
+    pub fn environment(&self) -> &Environment {
+        &self.run.environment
+    }
+
+    /// The wall time.
+    pub fn now(&self) -> SystemTime {
+        self.run.environment.clock().now()
+    }
+
+    /// Waits for `duration`, or until the run is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// The run was cancelled.
+    pub async fn sleep(&self, duration: Duration) -> Result<(), crate::Error> {
+        let sleep = self.run.environment.clock().sleep(duration);
+        match self.run.cancel.run_until_cancelled(sleep).await {
+            Some(()) => Ok(()),
+            None => Err(cancelled()),
+        }
+    }
+
+    /// When the run must have ended, in wall time.
+    pub fn deadline(&self) -> Option<SystemTime> {
+        self.run.deadline
+    }
+
+    /// How long the run still has; `None` if it has no deadline.
+    pub fn remaining(&self) -> Option<Duration> {
+        let deadline = self.run.deadline?;
+        Some(deadline.duration_since(self.now()).unwrap_or_default())
+    }
+
+    /// A new id: `prefix` and 18 characters.
+    pub fn new_id(&self, prefix: &str) -> Str {
+        self.run.environment.ids().next(prefix)
+    }
+
+    // ---- cancellation ----
+
+    /// Cancels the run: its model stream, tools and waits stop at once.
+    ///
+    /// The first reason given counts.
+    pub fn cancel(&self, reason: CancelReason) {
+        let _ = self.run.cancel_reason.set(reason);
+        self.run.cancel.cancel();
+    }
+
+    /// Whether the run, or one it is part of, was cancelled.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.run.cancel.is_cancelled()
+    }
+
+    /// Resolves when the run, or one it is part of, is cancelled.
+    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+        self.run.cancel.cancelled()
+    }
+
+    pub(crate) fn cancelled_owned(&self) -> WaitForCancellationFutureOwned {
+        self.run.cancel.clone().cancelled_owned()
+    }
+
+    /// Who cancelled the run; `None` if nobody did.
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        if !self.is_cancelled() {
+            return None;
+        }
+        let own = self.run.cancel_reason.get().cloned();
+        own.or_else(|| self.parent().and_then(Self::cancel_reason))
+            .or(Some(CancelReason::Other(Str::from_static("token"))))
+    }
+
+    /// The token that is cancelled with the run, for code that takes one.
+    pub fn cancellation_token(&self) -> &CancellationToken {
+        &self.run.cancel
+    }
+
+    // ---- the run's stream, and work after it ----
+
+    /// Puts `event` into the run's stream, after all that was put there before.
+    ///
+    /// # Errors
+    ///
+    /// The consumer is 1,024 events behind, or the run has ended.
+    pub fn emit(&self, event: Event) -> Result<(), EmitError> {
+        self.run.outbox.push(event).map_err(|(error, _)| error)
+    }
+
+    /// Puts `event` into the run's stream, and waits for room if the consumer is behind.
+    ///
+    /// # Errors
+    ///
+    /// The run has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future while it waits leaves the event out.
+    pub async fn send(&self, event: Event) -> Result<(), EmitError> {
+        self.run.outbox.send(event).await
+    }
+
+    /// Leaves `work` to be done after the run's outcome, whichever it is.
+    ///
+    /// It is spawned on the runtime when the run's body ends or is dropped, and given up after 30
+    /// seconds.
+    pub fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.run
+            .deferred
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Box::pin(work));
+    }
+
+    #[inline]
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.run.outbox
+    }
+
+    #[inline]
+    pub(crate) fn count_event(&self) {
+        // Only the run's driver counts, so this need not be one atomic step.
+        let events = self.run.events.load(Ordering::Relaxed);
+        self.run.events.store(events + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the caller is the first to drive this run: the outermost of nested loops.
+    pub(crate) fn claim(&self) -> bool {
+        !self.run.driven.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends the run that was claimed: nothing can be emitted any more, and deferred work starts.
+    pub(crate) fn release(&self) {
+        self.run.driven.store(false, Ordering::Release);
+        let work = std::mem::take(
+            &mut *self
+                .run
+                .deferred
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        if work.is_empty() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            tracing::warn!(
+                count = work.len(),
+                "no runtime to do a run's deferred work on"
+            );
+            return;
+        };
+        for mut task in work {
+            let mut limit = self.run.environment.clock().sleep(DEFERRED_LIMIT);
+            runtime.spawn(poll_fn(move |cx| {
+                if task.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                ready!(limit.as_mut().poll(cx));
+                tracing::warn!("a run's deferred work was given up");
+                Poll::Ready(())
+            }));
+        }
+    }
+}
+
+/// How long a run's deferred work may take.
+const DEFERRED_LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) fn cancelled() -> crate::Error {
+    crate::Error::new(crate::ErrorKind::Cancelled, "the run was cancelled")
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Extensions hold what the host put there, which may be secret.
+        f.debug_struct("Context")
+            .field("agent", &self.run.ids.agent)
+            .field("run", &self.run.ids.run)
+            .field("thread", &self.run.ids.thread)
+            .field("phase", &self.phase)
+            .field("step", &self.step)
+            .field("cancelled", &self.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds a [`Context`].
+#[derive(Default)]
+pub struct ContextBuilder {
+    ids: RunIds,
+    deadline: Option<SystemTime>,
+    environment: Option<Environment>,
+    extensions: http::Extensions,
+    parent: Option<Context>,
+}
+
+impl ContextBuilder {
+    /// Names the agent.
+    #[must_use]
+    pub fn agent(mut self, name: impl Into<Str>) -> Self {
+        self.ids.agent = Some(name.into());
+        self
+    }
+
+    /// Names the run; the default is a new id.
+    #[must_use]
+    pub fn run_id(mut self, id: RunId) -> Self {
+        self.ids.run = Some(id);
+        self
+    }
+
+    /// Names the conversation.
+    #[must_use]
+    pub fn thread_id(mut self, id: ThreadId) -> Self {
+        self.ids.thread = Some(id);
+        self
+    }
+
+    /// Names the HTTP request that started the run.
+    #[must_use]
+    pub fn request_id(mut self, id: RequestId) -> Self {
+        self.ids.request = Some(id);
+        self
+    }
+
+    /// Names the stream that the events go out on.
+    #[must_use]
+    pub fn stream_id(mut self, id: StreamId) -> Self {
+        self.ids.stream = Some(id);
+        self
+    }
+
+    /// Says when the run must have ended, in wall time.
+    #[must_use]
+    pub fn deadline(mut self, deadline: SystemTime) -> Self {
+        // A child never outlives its parent.
+        self.deadline = Some(self.deadline.map_or(deadline, |d| d.min(deadline)));
+        self
+    }
+
+    /// Sets the clock, ids and randomness.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = Some(environment);
+        self
+    }
+
+    /// Sets the values that travel with the request.
+    #[must_use]
+    pub fn extensions(mut self, extensions: http::Extensions) -> Self {
+        self.extensions = extensions;
+        self
+    }
+
+    /// Creates the context.
+    pub fn build(mut self) -> Context {
+        let environment = self.environment.unwrap_or_else(Environment::system);
+        if self.ids.run.is_none() {
+            self.ids.run = Some(RunId::new(environment.ids().next("run_")));
+        }
+        let cancel = match &self.parent {
+            Some(parent) => parent.run.cancel.child_token(),
+            None => CancellationToken::new(),
+        };
+        Context {
+            run: Arc::new(Run {
+                ids: self.ids,
+                parent: self.parent,
+                cancel,
+                cancel_reason: OnceLock::new(),
+                deadline: self.deadline,
+                environment,
+                outbox: Outbox::default(),
+                events: AtomicU64::new(0),
+                deferred: Mutex::default(),
+                driven: AtomicBool::new(false),
+            }),
+            extensions: self.extensions,
+            phase: Phase::Run,
+            step: 0,
+            message_id: None,
+            idempotency_key: None,
+        }
+    }
+}
+
+impl fmt::Debug for ContextBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextBuilder").finish_non_exhaustive()
+    }
+}

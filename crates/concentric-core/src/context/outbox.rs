@@ -1,0 +1,128 @@
+use crate::Event;
+use std::{
+    collections::VecDeque,
+    error::Error as StdError,
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Waker,
+};
+use tokio::sync::Notify;
+
+/// How many emitted events may wait for the consumer.
+const CAPACITY: usize = 1024;
+
+/// Events that layers and tools put into a run's stream, until its driver takes them.
+///
+/// A run that emits nothing pays for a flag: the queue is not allocated.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    // Set while the queue holds something, so that the driver need not lock for each event.
+    filled: AtomicBool,
+    queue: Mutex<Queue>,
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    driver: Option<Waker>,
+    closed: bool,
+}
+
+/// Why an event was not emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EmitError {
+    /// The consumer is too far behind.
+    Full,
+    /// The run has ended.
+    Ended,
+}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the run's consumer is too far behind",
+            Self::Ended => "the run has ended",
+        })
+    }
+}
+
+impl StdError for EmitError {}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: Event) -> Result<(), (EmitError, Event)> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err((EmitError::Ended, event));
+        }
+        if queue.events.len() == CAPACITY {
+            return Err((EmitError::Full, event));
+        }
+        queue.events.push_back(event);
+        self.filled.store(true, Ordering::Release);
+        let driver = queue.driver.take();
+        drop(queue);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn send(&self, mut event: Event) -> Result<(), EmitError> {
+        loop {
+            // Listens before it looks, so that room made in between is not missed.
+            let room = self.room.notified();
+            match self.push(event) {
+                Ok(()) => return Ok(()),
+                Err((EmitError::Ended, _)) => return Err(EmitError::Ended),
+                Err((EmitError::Full, back)) => event = back,
+            }
+            room.await;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn pop(&self) -> Option<Event> {
+        let mut queue = self.lock();
+        let event = queue.events.pop_front();
+        self.filled
+            .store(!queue.events.is_empty(), Ordering::Release);
+        drop(queue);
+        self.room.notify_one();
+        event
+    }
+
+    /// Has `waker` woken at the next push.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut queue = self.lock();
+        match &mut queue.driver {
+            Some(driver) => driver.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        self.lock().closed = false;
+    }
+
+    pub(crate) fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.events.clear();
+        self.filled.store(false, Ordering::Release);
+        drop(queue);
+        self.room.notify_waiters();
+    }
+}

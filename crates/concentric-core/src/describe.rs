@@ -1,0 +1,165 @@
+//! What a stack is made of.
+
+use crate::Phase;
+use std::fmt;
+
+/// What a stack is made of, in order, the outermost first.
+///
+/// It is read off the stack's type: our layers by name and by where they stand, others by their
+/// type's name. `Display` prints one line per layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    layers: Vec<Described>,
+}
+
+/// One layer of a [`Description`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Described {
+    /// Its name: for our own the type's alone, for others with the crate it is from.
+    pub name: String,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Where in an agent a layer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// Under a loop or outside of one.
+    Chat(Phase),
+    /// Below a provider.
+    Upstream,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chat(Phase::Run) => "run",
+            Self::Chat(Phase::Model) => "model",
+            Self::Chat(Phase::Round) => "round",
+            Self::Chat(Phase::Call) => "call",
+            Self::Upstream => "upstream",
+        })
+    }
+}
+
+impl Description {
+    /// Describes a stack.
+    pub fn of<S>(_: &S) -> Self {
+        Self::of_type_name(std::any::type_name::<S>())
+    }
+
+    /// The layers, the outermost first.
+    pub fn layers(&self) -> &[Described] {
+        &self.layers
+    }
+
+    pub(crate) fn of_type_name(name: &str) -> Self {
+        let mut layers = Vec::new();
+        let mut place = Place::Chat(if name.contains(AGENT) {
+            Phase::Run
+        } else {
+            Phase::Model
+        });
+        let mut next = Some(name);
+        while let Some(name) = next {
+            let (path, arguments) = split(name);
+            let ours = path.starts_with("concentric");
+            layers.push(Described {
+                name: if ours { last(path) } else { foreign(path) },
+                place,
+            });
+            if path == AGENT {
+                place = Place::Chat(Phase::Model);
+                if let Some(round) = arguments.get(1) {
+                    layers.push(Described {
+                        name: last(split(round).0),
+                        place: Place::Chat(Phase::Round),
+                    });
+                }
+                next = arguments.first().copied();
+                continue;
+            }
+            if path.starts_with("concentric_providers") {
+                place = Place::Upstream;
+            }
+            // The inner service is the argument that has the most to say: others are policies,
+            // closures and plain data.
+            next = arguments
+                .into_iter()
+                .filter(|argument| is_service(argument))
+                .max_by_key(|argument| argument.len());
+        }
+        Self { layers }
+    }
+}
+
+const AGENT: &str = "concentric_core::agent::service::Agent";
+
+/// Splits a type's name into its path and its generic arguments.
+fn split(name: &str) -> (&str, Vec<&str>) {
+    let Some((path, rest)) = name.split_once('<') else {
+        return (name, Vec::new());
+    };
+    let rest = rest.strip_suffix('>').unwrap_or(rest);
+    let mut arguments = Vec::new();
+    let mut depth = 0_usize;
+    let mut start = 0;
+    let mut before = ' ';
+    for (at, c) in rest.char_indices() {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            // The arrow of a function type closes nothing.
+            '>' if before == '-' => {}
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                arguments.extend(rest.get(start..at).map(str::trim));
+                start = at + 1;
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    arguments.extend(rest.get(start..).map(str::trim));
+    (path, arguments)
+}
+
+fn is_service(name: &str) -> bool {
+    let (path, _) = split(name);
+    let closure = path.contains("{{") || !path.contains("::");
+    // Function items are in snake case, types are not.
+    let function = last(path).starts_with(|c: char| c.is_lowercase());
+    let data = [
+        "concentric_core::request",
+        "alloc::",
+        "core::",
+        "std::",
+        "http::",
+        "tokio::",
+    ];
+    !(closure || function || data.iter().any(|prefix| path.starts_with(prefix)))
+}
+
+fn last(path: &str) -> String {
+    path.rsplit("::").next().unwrap_or(path).to_owned()
+}
+
+fn foreign(path: &str) -> String {
+    match path.split_once("::") {
+        Some((krate, _)) => format!("{krate}::{}", last(path)),
+        None => path.to_owned(),
+    }
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, layer) in self.layers.iter().enumerate() {
+            if at > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{:<9} {}", layer.place.to_string(), layer.name)?;
+        }
+        Ok(())
+    }
+}

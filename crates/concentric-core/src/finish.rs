@@ -1,0 +1,169 @@
+use crate::{OpenRound, Str, Transcript};
+use serde::{Deserialize, Serialize};
+use std::ops::AddAssign;
+
+/// How a service's answer ended, and what it cost.
+///
+/// The last item of a body that did not fail; see [`ChatResponse`](crate::ChatResponse).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Finish {
+    /// Why the model stopped (`gen_ai.response.finish_reasons`).
+    pub reason: FinishReason,
+    /// The reason in the provider's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_reason: Option<Str>,
+    /// The tokens used: of one call if a model answers, of all of them if an agent does.
+    pub usage: Usage,
+    /// How the run came out.
+    pub outcome: Outcome,
+    /// The conversation with this turn in it, for the next one, if an agent answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<Transcript>,
+    /// The calls that still wait, if the outcome is [`Outcome::Interrupted`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_round: Option<Box<OpenRound>>,
+}
+
+impl Finish {
+    /// Creates the end of an answer that completed.
+    pub fn new(reason: FinishReason, usage: Usage) -> Self {
+        Self {
+            reason,
+            provider_reason: None,
+            usage,
+            outcome: Outcome::Completed,
+            transcript: None,
+            open_round: None,
+        }
+    }
+
+    /// Sets the outcome.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.outcome = outcome;
+        self
+    }
+
+    /// Keeps the reason in the provider's own words.
+    #[must_use]
+    pub fn with_provider_reason(mut self, reason: impl Into<Str>) -> Self {
+        self.provider_reason = Some(reason.into());
+        self
+    }
+}
+
+/// Why a model stopped (`gen_ai.response.finish_reasons`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// It was done, or met a stop sequence.
+    Stop,
+    /// It reached the limit on output tokens, or the end of its context window.
+    Length,
+    /// It waits for the results of tool calls.
+    ToolCalls,
+    /// The provider withheld the rest.
+    ContentFilter,
+    /// Another reason, as the provider words it.
+    Other(Str),
+}
+
+/// How a run came out.
+///
+/// A run that failed has no `Outcome`: its body ends with an [`Error`](crate::Error).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It came to its own end.
+    Completed,
+    /// It waits for somebody: for a decision, or for the result of a client's tool.
+    Interrupted,
+    /// A layer or a tool stopped it, on purpose.
+    Halted {
+        /// Why.
+        reason: Str,
+    },
+    /// It was cancelled.
+    Aborted {
+        /// By whom.
+        reason: CancelReason,
+    },
+    /// It made as many model calls as it may, and its last answer was tool calls.
+    StepLimit,
+}
+
+/// Who cancelled a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// The user asked for it.
+    User,
+    /// Whoever read the answer went away.
+    Disconnected,
+    /// The process is shutting down.
+    Shutdown,
+    /// Another reason.
+    Other(Str),
+}
+
+/// Tokens used.
+///
+/// `input_tokens` counts all input, cached or not; `output_tokens` all output, reasoning included.
+/// A count the provider did not report is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Tokens in the request (`gen_ai.usage.input_tokens`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    /// Tokens in the response (`gen_ai.usage.output_tokens`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// The provider's own total, which may count what the other two do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_tokens: Option<u64>,
+    /// Input tokens read from the provider's cache (`gen_ai.usage.cache_read.input_tokens`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+    /// Input tokens written to the provider's cache (`gen_ai.usage.cache_creation.input_tokens`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_write_tokens: Option<u64>,
+    /// Output tokens spent on reasoning (`gen_ai.usage.reasoning.output_tokens`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// Creates a count of input and output.
+    pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
+        Self {
+            input_tokens: Some(input_tokens),
+            output_tokens: Some(output_tokens),
+            total_tokens: None,
+            cached_input_tokens: None,
+            cache_write_tokens: None,
+            reasoning_tokens: None,
+        }
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        fn add(sum: &mut Option<u64>, more: Option<u64>) {
+            if let Some(more) = more {
+                *sum = Some(sum.unwrap_or(0).saturating_add(more));
+            }
+        }
+        add(&mut self.input_tokens, other.input_tokens);
+        add(&mut self.output_tokens, other.output_tokens);
+        add(&mut self.total_tokens, other.total_tokens);
+        add(&mut self.cached_input_tokens, other.cached_input_tokens);
+        add(&mut self.cache_write_tokens, other.cache_write_tokens);
+        add(&mut self.reasoning_tokens, other.reasoning_tokens);
+    }
+}

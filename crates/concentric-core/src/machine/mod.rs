@@ -1,0 +1,542 @@
+//! The loop as a pure machine: inputs in, actions out.
+//!
+//! A [`Machine`] decides what an agent does next, and does nothing itself: it has no I/O, no clock,
+//! no randomness and no locks. A driver takes one [`Action`] at a time, does it, and reports what
+//! came of it as an [`Input`]. [`Agent`](crate::Agent) is the driver of this crate; a durable
+//! engine can be another.
+//!
+//! ```
+//! use concentric_core::machine::{Action, Input, Machine, ModelStart};
+//! use concentric_core::{Event, FinishReason, MessageId, Transcript, Usage};
+//!
+//! let mut machine = Machine::new(Transcript::new(), 8);
+//! assert!(matches!(machine.action(), Some(Action::CallModel { step: 0 })));
+//!
+//! machine.input(Input::ModelStarted(ModelStart::new(MessageId::new("m"))));
+//! machine.input(Input::ModelEvent(Event::text("Hi!")));
+//! machine.input(Input::ModelEvent(Event::finish(FinishReason::Stop, Usage::new(3, 2))));
+//! let mut events = 0;
+//! while let Some(Action::Emit(_)) = machine.action() {
+//!     events += 1;
+//! }
+//! assert_eq!(events, 4); // step start, text, step finish, finish
+//! assert!(machine.is_ended());
+//! ```
+//!
+//! # What it keeps, for every order of inputs
+//!
+//! - A run has exactly one terminal action: an [`Event::Finish`], or [`Action::Fail`].
+//! - A tool call has exactly one outcome, and one [`Event::ToolResult`].
+//! - A call that waits is not started before it is decided about, and never once it is denied.
+//! - A decision is taken once.
+//! - After a halt, a cancel or a failure no further call starts.
+//! - Every end but [`Outcome::Interrupted`] closes the open round.
+
+mod state;
+mod step;
+
+pub use self::{
+    state::{MachineState, StateError},
+    step::ModelStart,
+};
+
+use self::{
+    state::{Slot, SlotState, Stage},
+    step::Step,
+};
+use crate::{
+    CancelReason, Decision, Effects, Error, ErrorKind, Event, Finish, FinishReason, HistoryError,
+    OpenRound, Outcome, Refusal, RoundCall, StepFinish, Str, ToolOutcome, ToolResult, Transcript,
+    Turn, Usage, Verdict,
+};
+use std::collections::VecDeque;
+
+/// Something that happened, for the machine to take in.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Input {
+    /// The model that was called answers.
+    ModelStarted(ModelStart),
+    /// An event of its answer.
+    ModelEvent(Event),
+    /// Its answer ended without a terminal item.
+    ModelEnded,
+    /// The call, or its answer, failed.
+    ModelFailed(Error),
+    /// A call of the round that was to be run has its outcome.
+    Settled {
+        /// Which, as an index into [`Action::RunTools`]'s calls.
+        index: usize,
+        /// What came of it.
+        outcome: ToolOutcome,
+    },
+    /// The round that was to be run has no more to report.
+    RoundEnded,
+    /// The round failed in a way that fails the run.
+    RoundFailed(Error),
+    /// A layer stops the run, on purpose.
+    Halt(Str),
+    /// The run is cancelled.
+    Cancel(CancelReason),
+    /// The run's deadline has passed.
+    Deadline,
+    /// The run's consumer is gone; nobody reads what comes now.
+    Dropped,
+}
+
+/// Something to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Call the model with [`Machine::transcript`].
+    CallModel {
+        /// The step, from 0.
+        step: u32,
+    },
+    /// Run these calls.
+    RunTools {
+        /// The step that made them.
+        step: u32,
+        /// The calls.
+        calls: Vec<RoundCall>,
+    },
+    /// Hand this event to the consumer.
+    Emit(Event),
+    /// Hand this error to the consumer; it is the last item.
+    Fail(Error),
+}
+
+/// The loop of one run.
+///
+/// See the [module docs](self).
+#[derive(Debug)]
+pub struct Machine {
+    state: MachineState,
+    // The model stream that is half read, if one is; not part of the state.
+    stream: Option<Step>,
+    // Whether the model was asked for and has not answered.
+    asked: bool,
+    // What came of the event just taken in; kept apart so that a delta costs no queue.
+    emit: Option<Event>,
+    actions: VecDeque<Action>,
+    // The calls that were handed out to be run, as indices of the open round's slots.
+    dispatched: Vec<usize>,
+}
+
+impl Machine {
+    /// Creates the machine of a run that goes on with `transcript`, and may call the model
+    /// `step_limit` times.
+    pub fn new(transcript: Transcript, step_limit: u32) -> Self {
+        Self::of(MachineState::new(transcript, step_limit))
+    }
+
+    /// Creates the machine of a run that goes on with `open`, which follows `transcript`.
+    ///
+    /// Its calls wait until they are [decided](Self::decide) about.
+    pub fn with_open_round(transcript: Transcript, open: OpenRound, step_limit: u32) -> Self {
+        let mut state = MachineState::new(transcript, step_limit);
+        state.stage = Stage::open(open);
+        Self::of(state)
+    }
+
+    /// Goes on with a run that was written down.
+    ///
+    /// A call that was running then waits for a decision: nobody knows what it did.
+    ///
+    /// # Errors
+    ///
+    /// The state is of a newer version than this code knows.
+    pub fn restore(mut state: MachineState) -> Result<Self, StateError> {
+        state.check()?;
+        if let Stage::Round(round) = &mut state.stage {
+            for slot in &mut round.slots {
+                if slot.state == SlotState::Running {
+                    slot.state = SlotState::Waiting;
+                }
+            }
+        }
+        Ok(Self::of(state))
+    }
+
+    fn of(state: MachineState) -> Self {
+        Self {
+            emit: matches!(state.stage, Stage::Round(_)).then_some(Event::Resumed),
+            state,
+            stream: None,
+            asked: false,
+            actions: VecDeque::new(),
+            dispatched: Vec::new(),
+        }
+    }
+
+    /// The run's state, unless a model stream is half read or an action has not been taken.
+    pub fn state(&self) -> Option<&MachineState> {
+        let quiet =
+            self.stream.is_none() && !self.asked && self.emit.is_none() && self.actions.is_empty();
+        quiet.then_some(&self.state)
+    }
+
+    /// The conversation so far; every round in it is closed.
+    pub fn transcript(&self) -> &Transcript {
+        &self.state.transcript
+    }
+
+    /// Whether all there is to do is to call the model.
+    pub(crate) fn is_model_next(&self) -> bool {
+        self.state()
+            .is_some_and(|state| state.stage == Stage::Model)
+    }
+
+    /// Whether the run has had its terminal action, or was dropped.
+    pub fn is_ended(&self) -> bool {
+        self.state.stage == Stage::Ended
+    }
+
+    /// Whether tools may have done something by now.
+    pub fn effects(&self) -> Effects {
+        self.state.effects
+    }
+
+    /// Decides about calls that wait: all of `decisions`, or on error none.
+    ///
+    /// # Errors
+    ///
+    /// A call does not wait (any more), or two decisions are about the same one.
+    pub fn decide(&mut self, decisions: Vec<Decision>) -> Result<(), HistoryError> {
+        let Stage::Round(round) = &mut self.state.stage else {
+            return match decisions.into_iter().next() {
+                Some(decision) => Err(HistoryError::OrphanResult(decision.call_id)),
+                None => Ok(()),
+            };
+        };
+        let mut decided = Vec::with_capacity(decisions.len());
+        for decision in decisions {
+            let at = round.slots.iter().position(|slot| {
+                slot.call.id == decision.call_id && slot.state == SlotState::Waiting
+            });
+            match at {
+                Some(at) if decided.iter().any(|(other, _)| *other == at) => {
+                    return Err(HistoryError::DuplicateResult(decision.call_id));
+                }
+                Some(at) => decided.push((at, decision.verdict)),
+                None => return Err(HistoryError::OrphanResult(decision.call_id)),
+            }
+        }
+        for (at, verdict) in decided {
+            if let Some(slot) = round.slots.get_mut(at) {
+                slot.state = match verdict {
+                    Verdict::Run => SlotState::Ready,
+                    Verdict::Settle(outcome) => SlotState::Settled(outcome),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// The next thing to do; `None` while the machine waits for an input, and when it has ended.
+    #[inline]
+    pub fn action(&mut self) -> Option<Action> {
+        if let Some(event) = self.emit.take() {
+            return Some(Action::Emit(event));
+        }
+        self.next_action()
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        if self.stream.is_some() || self.asked {
+            return None;
+        }
+        match &self.state.stage {
+            Stage::Model => {
+                self.asked = true;
+                Some(Action::CallModel {
+                    step: self.state.step,
+                })
+            }
+            Stage::Round(_) => {
+                self.go_on_with_round();
+                self.actions.pop_front()
+            }
+            Stage::Ended => None,
+        }
+    }
+
+    /// Takes in what happened. An input that no longer matters is ignored.
+    #[inline]
+    pub fn input(&mut self, input: Input) {
+        match input {
+            Input::ModelEvent(event) => self.model_event(event),
+            other => self.other_input(other),
+        }
+    }
+
+    #[inline]
+    fn model_event(&mut self, event: Event) {
+        let Some(step) = &mut self.stream else {
+            return;
+        };
+        if let Event::TextDelta(_) | Event::ReasoningDelta(_) = event {
+            step.builder.push(&event);
+            self.emit = Some(event);
+        } else if let Event::Finish(finish) = event {
+            self.finish_step(*finish);
+        } else {
+            self.emit = step.take_in(event);
+        }
+    }
+
+    fn other_input(&mut self, input: Input) {
+        if self.is_ended() {
+            return;
+        }
+        match input {
+            Input::ModelStarted(start) if self.asked => {
+                self.asked = false;
+                let step = Step::new(start);
+                self.emit = Some(step.start_event(self.state.step));
+                self.stream = Some(step);
+            }
+            Input::ModelEnded if self.stream.is_some() => {
+                self.fail(crate::response::truncated());
+            }
+            Input::ModelFailed(error) if self.asked || self.stream.is_some() => self.fail(error),
+            Input::Settled { index, outcome } => self.settle(index, outcome),
+            Input::RoundEnded => self.end_round(),
+            Input::RoundFailed(error) if !self.dispatched.is_empty() => self.fail(error),
+            Input::Halt(reason) => self.stop(Outcome::Halted { reason }),
+            Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
+            Input::Deadline => self.fail(late()),
+            Input::Dropped => {
+                self.close_round("The run was dropped.");
+                self.actions.clear();
+                self.emit = None;
+                self.stream = None;
+                self.asked = false;
+                self.state.stage = Stage::Ended;
+            }
+            // The rest is late: what it speaks of is over.
+            _ => {}
+        }
+    }
+
+    // ---- the model's answer ----
+
+    fn finish_step(&mut self, finish: Finish) {
+        let Some(step) = self.stream.take() else {
+            return;
+        };
+        self.state.usage += finish.usage;
+        let at = self.state.step;
+        self.state.step += 1;
+        self.push_event(Event::StepFinish(Box::new(StepFinish::new(
+            at,
+            finish.reason.clone(),
+            finish.usage,
+        ))));
+        self.state.reason = Some(finish.reason);
+        self.state.provider_reason = finish.provider_reason;
+
+        let (message, slots) = step.end();
+        if !slots.is_empty() {
+            self.state.stage = Stage::round(at, message, slots);
+            return;
+        }
+        if !message.parts.is_empty() {
+            self.state.transcript.push(Turn::Message(message));
+        }
+        // An agent in the model's place may have been halted, or wait.
+        self.finish(finish.outcome, finish.open_round);
+    }
+
+    // ---- the round ----
+
+    /// Starts what may start; else closes the round, or interrupts the run.
+    fn go_on_with_round(&mut self) {
+        let Stage::Round(round) = &mut self.state.stage else {
+            return;
+        };
+        if !self.dispatched.is_empty() {
+            return;
+        }
+        let mut calls = Vec::new();
+        for (at, slot) in round.slots.iter_mut().enumerate() {
+            if slot.state == SlotState::Ready {
+                slot.state = SlotState::Running;
+                self.dispatched.push(at);
+                if slot.refusal.is_none() && !slot.read_only {
+                    self.state.effects = self.state.effects.max(Effects::Possible);
+                }
+                let mut call = RoundCall::new(slot.call.clone());
+                call.refusal = slot.refusal.clone();
+                calls.push(call);
+            }
+        }
+        let step = round.step;
+        if !calls.is_empty() {
+            self.actions.push_back(Action::RunTools { step, calls });
+        } else if round.slots.iter().any(|s| s.state == SlotState::Waiting) {
+            self.interrupt();
+        } else {
+            self.after_round();
+        }
+    }
+
+    fn settle(&mut self, index: usize, outcome: ToolOutcome) {
+        let Stage::Round(round) = &mut self.state.stage else {
+            return;
+        };
+        let Some(slot) = self
+            .dispatched
+            .get(index)
+            .and_then(|at| round.slots.get_mut(*at))
+        else {
+            return;
+        };
+        if slot.state != SlotState::Running {
+            return;
+        }
+        if outcome.status == crate::ToolStatus::Done && !slot.read_only {
+            self.state.effects = Effects::Committed;
+        }
+        slot.state = SlotState::Settled(outcome);
+    }
+
+    fn end_round(&mut self) {
+        let Stage::Round(round) = &mut self.state.stage else {
+            return;
+        };
+        for at in self.dispatched.drain(..) {
+            if let Some(slot) = round.slots.get_mut(at)
+                && slot.state == SlotState::Running
+            {
+                slot.state = SlotState::Settled(ToolOutcome::unknown(
+                    "The tool was started, and did not report what came of it.",
+                ));
+            }
+        }
+        self.go_on_with_round();
+    }
+
+    fn after_round(&mut self) {
+        match self.close_round("The call was not run.") {
+            Some(reason) => self.finish(Outcome::Halted { reason }, None),
+            None if self.state.step >= self.state.step_limit => {
+                self.finish(Outcome::StepLimit, None);
+            }
+            None => {}
+        }
+    }
+
+    /// Closes the open round, if there is one, and appends it to the transcript.
+    ///
+    /// Returns the reason of the first call that halts the run.
+    fn close_round(&mut self, otherwise: &str) -> Option<Str> {
+        let Stage::Round(_) = &self.state.stage else {
+            return None;
+        };
+        let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
+            return None;
+        };
+        self.dispatched.clear();
+        let mut halt = None;
+        let round = round
+            .into_open()
+            .close(|_| ToolOutcome::cancelled(otherwise));
+        for result in round.results() {
+            if halt.is_none() {
+                halt.clone_from(&result.outcome.halt);
+            }
+            self.actions
+                .push_back(Action::Emit(Event::ToolResult(Box::new(
+                    ToolResult::clone(result),
+                ))));
+        }
+        self.state.transcript.push(round);
+        halt
+    }
+
+    fn interrupt(&mut self) {
+        if let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) {
+            let open = round.into_open();
+            self.finish(Outcome::Interrupted, Some(Box::new(open)));
+        }
+    }
+
+    // ---- the end ----
+
+    fn finish(&mut self, outcome: Outcome, open_round: Option<Box<OpenRound>>) {
+        let mut finish = Finish::new(
+            self.state.reason.clone().unwrap_or(FinishReason::Stop),
+            self.state.usage,
+        )
+        .with_outcome(outcome);
+        finish.provider_reason = self.state.provider_reason.clone();
+        finish.transcript = Some(self.state.transcript.clone());
+        finish.open_round = open_round;
+        self.push_event(Event::Finish(Box::new(finish)));
+        self.state.stage = Stage::Ended;
+    }
+
+    /// Ends the run before its own end, and keeps what was said.
+    fn stop(&mut self, outcome: Outcome) {
+        self.drop_stream();
+        self.close_round("The run was stopped before the call was done.");
+        self.finish(outcome, None);
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.drop_stream();
+        self.close_round("The run failed before the call was done.");
+        let effects = error.effects().max(self.state.effects);
+        self.actions
+            .push_back(Action::Fail(error.with_effects(effects)));
+        self.state.stage = Stage::Ended;
+    }
+
+    /// Gives up the model stream that is half read, and keeps the text of it.
+    fn drop_stream(&mut self) {
+        self.asked = false;
+        if let Some(event) = self.emit.take() {
+            self.push_event(event);
+        }
+        if let Some(step) = self.stream.take()
+            && let Some(message) = step.give_up()
+        {
+            self.state.transcript.push(Turn::Message(message));
+        }
+        // Calls that were not handed out are not to be: a stop starts nothing.
+        self.actions
+            .retain(|action| matches!(action, Action::Emit(_)));
+    }
+
+    fn push_event(&mut self, event: Event) {
+        self.actions.push_back(Action::Emit(event));
+    }
+
+    /// The tokens used so far.
+    pub fn usage(&self) -> Usage {
+        self.state.usage
+    }
+}
+
+pub(crate) fn late() -> Error {
+    Error::new(ErrorKind::Timeout, "the run's deadline has passed")
+}
+
+impl Slot {
+    fn new(call: crate::ToolCallPart, refusal: Option<Refusal>, read_only: bool) -> Self {
+        let state = match call.executor {
+            crate::Executor::Client if refusal.is_none() => SlotState::Waiting,
+            _ => SlotState::Ready,
+        };
+        Self {
+            call,
+            refusal,
+            read_only,
+            state,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+use crate::{
+    Effects, FinishReason, Message, OpenRound, Refusal, Str, ToolCallPart, ToolOutcome, Transcript,
+    Usage, transcript::OpenCall,
+};
+use serde::{Deserialize, Serialize};
+use std::{error::Error as StdError, fmt};
+
+/// The newest version of [`MachineState`].
+const VERSION: u16 = 1;
+
+/// The state of a run, as plain data that can be written down.
+///
+/// What it looks like inside may change with [`version`](Self::version); a newer library reads what
+/// an older one wrote.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineState {
+    version: u16,
+    pub(super) transcript: Transcript,
+    // How many model calls were finished.
+    pub(super) step: u32,
+    pub(super) step_limit: u32,
+    pub(super) usage: Usage,
+    pub(super) effects: Effects,
+    pub(super) reason: Option<FinishReason>,
+    pub(super) provider_reason: Option<Str>,
+    pub(super) stage: Stage,
+}
+
+impl MachineState {
+    pub(super) fn new(transcript: Transcript, step_limit: u32) -> Self {
+        Self {
+            version: VERSION,
+            transcript,
+            step: 0,
+            step_limit,
+            usage: Usage::default(),
+            effects: Effects::None,
+            reason: None,
+            provider_reason: None,
+            stage: Stage::Model,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), StateError> {
+        if self.version == VERSION {
+            Ok(())
+        } else {
+            Err(StateError {
+                version: self.version,
+            })
+        }
+    }
+
+    /// The version of the form it has.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+}
+
+/// A state is of a version that this code does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateError {
+    version: u16,
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the state is of version {}, and this code knows version {VERSION}",
+            self.version
+        )
+    }
+}
+
+impl StdError for StateError {}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Stage {
+    /// The model is to be called.
+    Model,
+    /// Tool calls are to be run, or wait.
+    Round(Box<RoundState>),
+    /// The run is over.
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct RoundState {
+    pub(super) step: u32,
+    pub(super) message: Message,
+    pub(super) slots: Vec<Slot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Slot {
+    pub(super) call: ToolCallPart,
+    pub(super) refusal: Option<Refusal>,
+    pub(super) read_only: bool,
+    pub(super) state: SlotState,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SlotState {
+    /// To be run.
+    Ready,
+    /// Waits for a decision, or for the client.
+    Waiting,
+    /// Handed out to be run.
+    Running,
+    /// Has its outcome.
+    Settled(ToolOutcome),
+}
+
+impl Stage {
+    pub(super) fn round(step: u32, message: Message, slots: Vec<Slot>) -> Self {
+        Self::Round(Box::new(RoundState {
+            step,
+            message,
+            slots,
+        }))
+    }
+
+    pub(super) fn open(open: OpenRound) -> Self {
+        let slots = open
+            .calls
+            .into_iter()
+            .map(|OpenCall { call, outcome }| Slot {
+                call,
+                refusal: None,
+                read_only: false,
+                state: outcome.map_or(SlotState::Waiting, SlotState::Settled),
+            })
+            .collect();
+        Self::round(0, open.message, slots)
+    }
+}
+
+impl RoundState {
+    pub(super) fn into_open(self) -> OpenRound {
+        OpenRound {
+            message: self.message,
+            calls: self
+                .slots
+                .into_iter()
+                .map(|slot| OpenCall {
+                    call: slot.call,
+                    outcome: match slot.state {
+                        SlotState::Settled(outcome) => Some(outcome),
+                        _ => None,
+                    },
+                })
+                .collect(),
+        }
+    }
+}

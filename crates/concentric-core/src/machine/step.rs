@@ -1,0 +1,150 @@
+use super::state::Slot;
+use crate::{
+    CallId, Event, Executor, Head, Message, MessageBuilder, MessageId, PartKind, Refusal,
+    StepStart, Str, ToolCallEvent, ToolSpecs, transcript,
+};
+use std::collections::HashSet;
+
+/// What a driver knows of a model's answer before it arrives.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelStart {
+    /// Names the message that the model writes.
+    pub message_id: MessageId,
+    /// The answer's head.
+    pub head: Head,
+    /// The tools that the request offered; calls of others are refused.
+    pub tools: ToolSpecs,
+    /// The names of those that the client executes.
+    pub client_tools: Vec<Str>,
+}
+
+impl ModelStart {
+    /// Creates the start of an answer to a request that offered no tools.
+    pub fn new(message_id: MessageId) -> Self {
+        Self {
+            message_id,
+            head: Head::default(),
+            tools: ToolSpecs::default(),
+            client_tools: Vec::new(),
+        }
+    }
+}
+
+/// One model answer while it arrives.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) builder: MessageBuilder,
+    start: ModelStart,
+    // The calls to be executed, in order.
+    slots: Vec<Slot>,
+    ids: HashSet<CallId>,
+}
+
+impl Step {
+    pub(super) fn new(start: ModelStart) -> Self {
+        Self {
+            builder: MessageBuilder::new(&start.head).with_id(start.message_id.clone()),
+            start,
+            slots: Vec::new(),
+            ids: HashSet::new(),
+        }
+    }
+
+    pub(super) fn start_event(&self, step: u32) -> Event {
+        Event::StepStart(Box::new(StepStart::new(
+            step,
+            self.start.message_id.clone(),
+        )))
+    }
+
+    /// Takes in an event, and returns what the consumer is to see of it.
+    pub(super) fn take_in(&mut self, event: Event) -> Option<Event> {
+        match event {
+            // The steps of an agent in the model's place are its own affair.
+            Event::StepStart(_) | Event::StepFinish(_) | Event::Resumed => None,
+            Event::ToolCall(call) => Some(self.take_in_call(call)),
+            Event::Reset => {
+                self.slots.clear();
+                self.ids.clear();
+                self.builder.push(&event);
+                Some(event)
+            }
+            event => {
+                self.builder.push(&event);
+                Some(event)
+            }
+        }
+    }
+
+    fn take_in_call(&mut self, mut event: Box<ToolCallEvent>) -> Event {
+        let call = &mut event.call;
+        let mut refusal = None;
+        if !self.ids.insert(call.id.clone()) {
+            refusal = Some(Refusal::DuplicateId);
+            for slot in self.slots.iter_mut().filter(|s| s.call.id == call.id) {
+                slot.refusal = Some(Refusal::DuplicateId);
+            }
+            // Every call gets its own result, so every call needs its own id.
+            let mut n = 2;
+            while !self.ids.insert(call.id.clone()) {
+                call.id = CallId::new(format!("{}~{n}", event_id(&call.id)));
+                n += 1;
+            }
+        }
+        if call.executor == Executor::Loop && self.start.client_tools.contains(&call.name) {
+            call.executor = Executor::Client;
+        }
+        self.builder.push(&Event::ToolCall(event.clone()));
+        if transcript::needs_outcome(&event.call) {
+            if refusal.is_none() && !self.is_offered(&event.call.name) {
+                refusal = Some(Refusal::NotOffered(self.offered()));
+            }
+            let read_only = self
+                .start
+                .tools
+                .get(&event.call.name)
+                .is_some_and(|spec| spec.annotations.read_only);
+            self.slots
+                .push(Slot::new(event.call.clone(), refusal, read_only));
+        }
+        // Whoever stands outside this loop is not to run what it runs.
+        if event.call.executor == Executor::Loop {
+            event.call.executor = Executor::Agent;
+        }
+        Event::ToolCall(event)
+    }
+
+    fn is_offered(&self, name: &str) -> bool {
+        match &self.start.head.tools {
+            Some(tools) => tools.iter().any(|tool| *tool == *name),
+            None => self.start.tools.get(name).is_some(),
+        }
+    }
+
+    fn offered(&self) -> Vec<Str> {
+        match &self.start.head.tools {
+            Some(tools) => tools.to_vec(),
+            None => self.start.tools.iter().map(|t| t.name.clone()).collect(),
+        }
+    }
+
+    /// The whole message, and the calls in it that are to be executed.
+    pub(super) fn end(self) -> (Message, Vec<Slot>) {
+        (self.builder.build(), self.slots)
+    }
+
+    /// What may be kept of an answer that did not arrive whole: no calls, since they were not run.
+    pub(super) fn give_up(self) -> Option<Message> {
+        let mut message = self.builder.build();
+        message
+            .parts
+            .retain(|part| matches!(part.kind, PartKind::Text(_)));
+        (!message.parts.is_empty()).then_some(message)
+    }
+}
+
+/// The id without what was appended to it to make it unique.
+fn event_id(id: &CallId) -> &str {
+    id.as_str().split('~').next().unwrap_or_default()
+}

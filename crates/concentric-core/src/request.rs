@@ -1,0 +1,292 @@
+use crate::{
+    CallId, Context, Event, Message, OpenRound, Str, ToolOutcome, ToolSpecs, Transcript, Turn,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A request to a model or to an agent: they take the same.
+///
+/// Cloning is cheap, and a clone is another attempt at the same call: its [`Context`] is a handle
+/// to the same run.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ChatRequest {
+    /// The conversation so far.
+    pub transcript: Transcript,
+    /// What the model is told before it.
+    pub system: System,
+    /// The tools the model may call. To an agent, these are the client's own; the agent adds its.
+    pub tools: ToolSpecs,
+    /// How the model is to answer; shared until it is changed ([`options_mut`](Self::options_mut)).
+    pub options: Arc<ChatOptions>,
+    /// An open round to go on with, before the model is called.
+    pub resume: Option<Box<Resume>>,
+    /// The run it belongs to.
+    pub context: Context,
+}
+
+impl ChatRequest {
+    /// Creates a request to go on with `transcript`, as a run of its own.
+    pub fn new(transcript: Transcript) -> Self {
+        Self {
+            transcript,
+            system: System::default(),
+            tools: ToolSpecs::default(),
+            options: ChatOptions::none(),
+            resume: None,
+            context: Context::new(),
+        }
+    }
+
+    /// Creates a request of one user's message.
+    pub fn user(text: impl Into<Str>) -> Self {
+        let mut transcript = Transcript::new();
+        transcript.push(Turn::Message(Message::user(text)));
+        Self::new(transcript)
+    }
+
+    /// Creates a request to go on with `open`, which follows `transcript`.
+    ///
+    /// Calls without an outcome and without a decision keep waiting: the run is interrupted again.
+    pub fn resume(transcript: Transcript, open: OpenRound, decisions: Vec<Decision>) -> Self {
+        let mut request = Self::new(transcript);
+        request.resume = Some(Box::new(Resume { open, decisions }));
+        request
+    }
+
+    /// Sets the run.
+    #[must_use]
+    pub fn with_context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Adds a system segment at the end.
+    #[must_use]
+    pub fn with_system(mut self, text: impl Into<Str>) -> Self {
+        self.system.push(SystemSegment::new(text));
+        self
+    }
+
+    /// The options, to be changed; a request that shares them keeps its own.
+    pub fn options_mut(&mut self) -> &mut ChatOptions {
+        Arc::make_mut(&mut self.options)
+    }
+
+    /// Puts `event` into the run's stream; see [`Context::emit`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Context::emit`].
+    pub fn emit(&self, event: Event) -> Result<(), crate::EmitError> {
+        self.context.emit(event)
+    }
+}
+
+/// What a model is told before the conversation, in order; cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct System(Arc<Vec<SystemSegment>>);
+
+impl System {
+    /// Adds a segment at the end.
+    pub fn push(&mut self, segment: SystemSegment) {
+        Arc::make_mut(&mut self.0).push(segment);
+    }
+
+    /// Adds a segment at the start.
+    pub fn push_front(&mut self, segment: SystemSegment) {
+        Arc::make_mut(&mut self.0).insert(0, segment);
+    }
+
+    /// The segments, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, SystemSegment> {
+        self.0.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The segments as one text, a blank line between two.
+    pub fn text(&self) -> String {
+        let texts: Vec<&str> = self.iter().map(|segment| segment.text.as_str()).collect();
+        texts.join("\n\n")
+    }
+}
+
+impl<'a> IntoIterator for &'a System {
+    type Item = &'a SystemSegment;
+    type IntoIter = std::slice::Iter<'a, SystemSegment>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// One piece of what a model is told before the conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SystemSegment {
+    /// What it says.
+    pub text: Str,
+    /// How long it stays the same, which decides what a provider may cache.
+    #[serde(default)]
+    pub stability: Stability,
+}
+
+impl SystemSegment {
+    /// Creates a segment that is always the same.
+    pub fn new(text: impl Into<Str>) -> Self {
+        Self {
+            text: text.into(),
+            stability: Stability::Fixed,
+        }
+    }
+
+    /// Says how long it stays the same.
+    #[must_use]
+    pub fn stable_for(mut self, stability: Stability) -> Self {
+        self.stability = stability;
+        self
+    }
+}
+
+/// How long a [`SystemSegment`] stays the same.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Stability {
+    /// Always: instructions.
+    #[default]
+    Fixed,
+    /// For a conversation: who the user is.
+    Thread,
+    /// For a run: what was recalled.
+    Run,
+    /// For a model call: the time of day.
+    Step,
+}
+
+/// How a model is to answer. What is `None` is left to the provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ChatOptions {
+    /// The model (`gen_ai.request.model`).
+    pub model: Option<Str>,
+    /// Whether it must call a tool, and which.
+    pub tool_choice: Option<ToolChoice>,
+    /// Whether it may make several calls in one answer.
+    pub parallel_tool_calls: Option<bool>,
+    /// The JSON Schema its text must match.
+    pub output_schema: Option<OutputSchema>,
+    /// The most tokens it may write (`gen_ai.request.max_tokens`).
+    pub max_output_tokens: Option<u32>,
+    /// `gen_ai.request.temperature`.
+    pub temperature: Option<f32>,
+    /// `gen_ai.request.top_p`.
+    pub top_p: Option<f32>,
+    /// `gen_ai.request.frequency_penalty`.
+    pub frequency_penalty: Option<f32>,
+    /// `gen_ai.request.presence_penalty`.
+    pub presence_penalty: Option<f32>,
+    /// Texts that end the answer (`gen_ai.request.stop_sequences`).
+    pub stop: Vec<Str>,
+    /// `gen_ai.request.seed`.
+    pub seed: Option<i64>,
+    /// How much it is to reason, in the provider's words: `low`, `medium`, `high`.
+    pub reasoning_effort: Option<Str>,
+    /// Fields of the provider's own request, which go into it as they are and win.
+    pub provider: Map<String, Value>,
+    /// What the host wants to know about the request later; the provider is sent it where it takes
+    /// such.
+    pub metadata: Map<String, Value>,
+}
+
+impl ChatOptions {
+    fn none() -> Arc<Self> {
+        static NONE: std::sync::LazyLock<Arc<ChatOptions>> = std::sync::LazyLock::new(Arc::default);
+        NONE.clone()
+    }
+}
+
+/// Whether a model must call a tool, and which.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// As it likes.
+    Auto,
+    /// None.
+    None,
+    /// At least one.
+    Required,
+    /// This one.
+    Tool(Str),
+}
+
+/// The JSON Schema of a model's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OutputSchema {
+    /// Names the schema.
+    pub name: Str,
+    /// The schema, of an object.
+    pub schema: Arc<Value>,
+    /// Whether the provider is to enforce it to the letter.
+    pub strict: bool,
+}
+
+impl OutputSchema {
+    /// Creates a schema that the provider is to enforce.
+    pub fn new(name: impl Into<Str>, schema: impl Into<Arc<Value>>) -> Self {
+        Self {
+            name: name.into(),
+            schema: schema.into(),
+            strict: true,
+        }
+    }
+}
+
+/// An open round, and what was decided about its calls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Resume {
+    /// The round.
+    pub open: OpenRound,
+    /// The decisions; at most one for each call that waits.
+    pub decisions: Vec<Decision>,
+}
+
+/// What was decided about a call that waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Decision {
+    /// The call.
+    pub call_id: CallId,
+    /// What to do with it.
+    pub verdict: Verdict,
+}
+
+impl Decision {
+    /// Creates a decision.
+    pub fn new(call_id: CallId, verdict: Verdict) -> Self {
+        Self { call_id, verdict }
+    }
+}
+
+/// What to do with a call that waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Run it.
+    Run,
+    /// Don't run it; this is what came of it. It may be a client's result, or a denial.
+    Settle(ToolOutcome),
+}

@@ -1,0 +1,312 @@
+//! Names for the services of an agent, and their erased forms.
+
+use crate::{ChatRequest, ChatResponse, Error, Event, Settled, ToolCall, ToolOutcome, ToolRound};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tower::{BoxError, util::BoxCloneSyncService};
+use tower_service::Service;
+
+/// A model, an agent, or a stack of layers over one.
+///
+/// This is another name for a `Service<ChatRequest, Response = ChatResponse<B>>` whose body is a
+/// stream of events; every such service has it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model service",
+    label = "not a `Service<ChatRequest, Response = ChatResponse<_>>`",
+    note = "a model service answers a `ChatRequest` with a `ChatResponse<B>` whose body `B` is a `Stream<Item = Result<Event, Error>>`, and its error converts into a `BoxError`"
+)]
+pub trait ModelService:
+    Service<ChatRequest, Response = ChatResponse<Self::Body>, Error: Into<BoxError>>
+{
+    /// The body of its answers.
+    type Body: Stream<Item = Result<Event, Error>>;
+}
+
+impl<S, B> ModelService for S
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error: Into<BoxError>>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Body = B;
+}
+
+/// A tool, or a stack of layers over one.
+///
+/// Another name for a `Service<ToolCall, Response = ToolOutcome>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tool service",
+    label = "not a `Service<ToolCall, Response = ToolOutcome>`",
+    note = "a tool service answers a `ToolCall` with a `ToolOutcome`, and its error converts into a `BoxError`"
+)]
+pub trait ToolService: Service<ToolCall, Response = ToolOutcome, Error: Into<BoxError>> {}
+
+impl<S> ToolService for S where S: Service<ToolCall, Response = ToolOutcome, Error: Into<BoxError>> {}
+
+/// What executes the tool calls of a model's answer.
+///
+/// Another name for a `Service<ToolRound>` whose response is a stream of [`Settled`] outcomes, one
+/// for each call, in any order. An `Err`, as the future's or as the last item, fails the run.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a round service",
+    label = "not a `Service<ToolRound>`",
+    note = "a round service answers a `ToolRound` with a `Stream<Item = Result<Settled, Error>>`; a `Toolset` is one"
+)]
+pub trait RoundService:
+    Service<ToolRound, Response = Self::Outcomes, Error: Into<BoxError>>
+{
+    /// The outcomes, as they become known.
+    type Outcomes: Stream<Item = Result<Settled, Error>>;
+}
+
+impl<S, O> RoundService for S
+where
+    S: Service<ToolRound, Response = O, Error: Into<BoxError>>,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    type Outcomes = O;
+}
+
+/// Returns `service`, if it is a model service; else the compiler says why it is not.
+pub fn check_model<S: ModelService>(service: S) -> S {
+    service
+}
+
+/// Returns `service`, if it is a tool service; else the compiler says why it is not.
+pub fn check_tool<S: ToolService>(service: S) -> S {
+    service
+}
+
+/// A body of any type.
+pub struct EventStream(Pin<Box<dyn Stream<Item = Result<Event, Error>> + Send>>);
+
+impl EventStream {
+    /// Erases the type of `stream`; an `EventStream` is returned as it is.
+    pub fn new<B>(stream: B) -> Self
+    where
+        B: Stream<Item = Result<Event, Error>> + Send + 'static,
+    {
+        // As `axum_core::body::Body::new` does: don't box a box.
+        let mut stream = Some(stream);
+        if let Some(same) = (&mut stream as &mut dyn Any).downcast_mut::<Option<Self>>()
+            && let Some(same) = same.take()
+        {
+            return same;
+        }
+        Self(Box::pin(stream.expect("it was just put there")))
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.as_mut().poll_next(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl fmt::Debug for EventStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream").finish_non_exhaustive()
+    }
+}
+
+/// A model or an agent of any type, that can be cloned and shared: for a field, for axum's state,
+/// and as a seam in a long stack.
+///
+/// Costs a box for the future and one for the body of each call, and one indirect call per event.
+#[derive(Clone)]
+pub struct BoxModel {
+    inner: BoxCloneSyncService<ChatRequest, ChatResponse<EventStream>, Error>,
+    name: &'static str,
+}
+
+impl BoxModel {
+    /// Erases the type of `service`.
+    pub fn new<S>(service: S) -> Self
+    where
+        S: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        Self {
+            name: std::any::type_name::<S>(),
+            inner: BoxCloneSyncService::new(Erase(service)),
+        }
+    }
+
+    /// The stack that was erased, one line per layer, the outermost first.
+    pub fn describe(&self) -> crate::Description {
+        crate::Description::of_type_name(self.name)
+    }
+}
+
+impl Service<ChatRequest> for BoxModel {
+    type Response = ChatResponse<EventStream>;
+    type Error = Error;
+    type Future = BoxFuture<ChatResponse<EventStream>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        self.inner.call(request)
+    }
+}
+
+impl fmt::Debug for BoxModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BoxModel").field(&self.name).finish()
+    }
+}
+
+/// A tool of any type, that can be cloned and shared.
+#[derive(Clone)]
+pub struct BoxTool {
+    inner: BoxCloneSyncService<ToolCall, ToolOutcome, Error>,
+    name: &'static str,
+}
+
+impl BoxTool {
+    /// Erases the type of `service`.
+    pub fn new<S>(service: S) -> Self
+    where
+        S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        Self {
+            name: std::any::type_name::<S>(),
+            inner: BoxCloneSyncService::new(EraseError(service)),
+        }
+    }
+
+    /// The stack that was erased, one line per layer, the outermost first.
+    pub fn describe(&self) -> crate::Description {
+        crate::Description::of_type_name(self.name)
+    }
+}
+
+impl Service<ToolCall> for BoxTool {
+    type Response = ToolOutcome;
+    type Error = Error;
+    type Future = BoxFuture<ToolOutcome>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        self.inner.call(call)
+    }
+}
+
+impl fmt::Debug for BoxTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BoxTool").field(&self.name).finish()
+    }
+}
+
+/// The future of an erased service.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// Erases the body and the error of a model service, but not its future.
+#[derive(Clone, Copy, Debug)]
+struct Erase<S>(S);
+
+impl<S> Service<ChatRequest> for Erase<S>
+where
+    S: ModelService<Body: Send + 'static>,
+{
+    type Response = ChatResponse<EventStream>;
+    type Error = Error;
+    type Future = EraseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.0.poll_ready(cx).map_err(|e| Error::from(e.into()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        EraseFuture {
+            inner: self.0.call(request),
+        }
+    }
+}
+
+pin_project! {
+    struct EraseFuture<F> {
+        #[pin]
+        inner: F,
+    }
+}
+
+impl<F, B, E> Future for EraseFuture<F>
+where
+    F: Future<Output = Result<ChatResponse<B>, E>>,
+    E: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>> + Send + 'static,
+{
+    type Output = Result<ChatResponse<EventStream>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(self.project().inner.poll(cx)).map_err(|e| Error::from(e.into()))?;
+        Poll::Ready(Ok(response.map_body(EventStream::new)))
+    }
+}
+
+/// Erases the error of a tool service, but not its future.
+#[derive(Clone, Copy, Debug)]
+struct EraseError<S>(S);
+
+impl<S> Service<ToolCall> for EraseError<S>
+where
+    S: ToolService,
+{
+    type Response = ToolOutcome;
+    type Error = Error;
+    type Future = EraseErrorFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.0.poll_ready(cx).map_err(|e| Error::from(e.into()))
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        EraseErrorFuture {
+            inner: self.0.call(call),
+        }
+    }
+}
+
+pin_project! {
+    struct EraseErrorFuture<F> {
+        #[pin]
+        inner: F,
+    }
+}
+
+impl<F, T, E> Future for EraseErrorFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project()
+            .inner
+            .poll(cx)
+            .map_err(|e| Error::from(e.into()))
+    }
+}

@@ -1,0 +1,430 @@
+//! Tools: what a model is told of one, the call of one, and what comes of it.
+
+use crate::{CallId, Context, Media, Part, Str, ToolCallPart};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What a model is told of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolSpec {
+    /// Its name (`gen_ai.tool.name`).
+    pub name: Str,
+    /// What it is for, and when to use it (`gen_ai.tool.description`).
+    #[serde(default)]
+    pub description: Str,
+    /// The JSON Schema of its arguments, an object.
+    pub input_schema: Arc<Value>,
+    /// The JSON Schema of its structured output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Arc<Value>>,
+    /// What it does to the world.
+    #[serde(default)]
+    pub annotations: Annotations,
+}
+
+impl ToolSpec {
+    /// Creates a tool that takes what `input_schema` says.
+    pub fn new(
+        name: impl Into<Str>,
+        description: impl Into<Str>,
+        input_schema: impl Into<Arc<Value>>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema: input_schema.into(),
+            output_schema: None,
+            annotations: Annotations::default(),
+        }
+    }
+}
+
+/// What a tool does to the world, in MCP's terms (`ToolAnnotations`).
+///
+/// The default is the worst: destructive, not idempotent, open world.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Annotations {
+    /// A name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<Str>,
+    /// It changes nothing.
+    #[serde(rename = "readOnlyHint")]
+    pub read_only: bool,
+    /// It may destroy something; else it only adds. Means nothing if it is read-only.
+    #[serde(rename = "destructiveHint")]
+    pub destructive: bool,
+    /// To call it again with the same arguments changes nothing more.
+    #[serde(rename = "idempotentHint")]
+    pub idempotent: bool,
+    /// It reaches things outside the system.
+    #[serde(rename = "openWorldHint")]
+    pub open_world: bool,
+}
+
+impl Default for Annotations {
+    fn default() -> Self {
+        Self {
+            title: None,
+            read_only: false,
+            destructive: true,
+            idempotent: false,
+            open_world: true,
+        }
+    }
+}
+
+impl Annotations {
+    /// A tool that only reads, and only here.
+    pub fn read_only() -> Self {
+        Self {
+            read_only: true,
+            destructive: false,
+            idempotent: true,
+            open_world: false,
+            ..Self::default()
+        }
+    }
+}
+
+/// The tools of a request; cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ToolSpecs(Arc<Vec<Arc<ToolSpec>>>);
+
+impl ToolSpecs {
+    /// Creates a list of tools.
+    pub fn new(specs: impl IntoIterator<Item = Arc<ToolSpec>>) -> Self {
+        Self(Arc::new(specs.into_iter().collect()))
+    }
+
+    /// The tool of that name.
+    pub fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+        self.0.iter().find(|spec| spec.name == *name)
+    }
+
+    /// The tools, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Arc<ToolSpec>> {
+        self.0.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a tool at the end.
+    pub fn push(&mut self, spec: Arc<ToolSpec>) {
+        Arc::make_mut(&mut self.0).push(spec);
+    }
+
+    /// Keeps the tools that `keep` says.
+    pub fn retain(&mut self, keep: impl FnMut(&Arc<ToolSpec>) -> bool) {
+        Arc::make_mut(&mut self.0).retain(keep);
+    }
+
+    /// The first name that stands twice.
+    pub fn duplicate(&self) -> Option<&Str> {
+        let mut seen = std::collections::HashSet::new();
+        self.iter()
+            .map(|spec| &spec.name)
+            .find(|name| !seen.insert(name.as_str()))
+    }
+}
+
+impl<'a> IntoIterator for &'a ToolSpecs {
+    type Item = &'a Arc<ToolSpec>;
+    type IntoIter = std::slice::Iter<'a, Arc<ToolSpec>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl FromIterator<Arc<ToolSpec>> for ToolSpecs {
+    fn from_iter<I: IntoIterator<Item = Arc<ToolSpec>>>(specs: I) -> Self {
+        Self::new(specs)
+    }
+}
+
+/// A batch of tool calls that a model made in one answer: the request of a
+/// [`RoundService`](crate::RoundService).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ToolRound {
+    /// The calls, in the order the model made them.
+    pub calls: Vec<RoundCall>,
+    /// The run they belong to.
+    pub context: Context,
+}
+
+impl ToolRound {
+    /// Creates a batch of calls.
+    pub fn new(calls: Vec<RoundCall>, context: Context) -> Self {
+        Self { calls, context }
+    }
+}
+
+/// One call of a [`ToolRound`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RoundCall {
+    /// The call.
+    pub call: ToolCallPart,
+    /// Why the loop does not let the call run. The round answers it all the same.
+    pub refusal: Option<Refusal>,
+}
+
+impl RoundCall {
+    /// Creates a call that may run.
+    pub fn new(call: ToolCallPart) -> Self {
+        Self {
+            call,
+            refusal: None,
+        }
+    }
+}
+
+/// Why the loop does not let a call run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The step did not offer a tool of that name. These it did.
+    NotOffered(Vec<Str>),
+    /// Another call of the same answer has the same id.
+    DuplicateId,
+}
+
+impl Refusal {
+    /// What the model is told.
+    pub fn outcome(&self, call: &ToolCallPart) -> ToolOutcome {
+        ToolOutcome::failed(match self {
+            Self::NotOffered(offered) if offered.is_empty() => {
+                format!("There is no tool `{}`. No tools are available.", call.name)
+            }
+            Self::NotOffered(offered) => {
+                let names: Vec<&str> = offered.iter().map(Str::as_str).collect();
+                format!(
+                    "There is no tool `{}`. Available tools: {}.",
+                    call.name,
+                    names.join(", ")
+                )
+            }
+            Self::DuplicateId => {
+                "Two calls of this answer have the same id, so none of them was run.".to_owned()
+            }
+        })
+    }
+}
+
+/// One outcome of a round, as it becomes known: the item of a
+/// [`RoundService`](crate::RoundService)'s stream.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Settled {
+    /// Which call, as an index into [`ToolRound::calls`].
+    pub index: usize,
+    /// What came of it.
+    pub outcome: ToolOutcome,
+}
+
+impl Settled {
+    /// Creates the outcome of the call at `index`.
+    pub fn new(index: usize, outcome: ToolOutcome) -> Self {
+        Self { index, outcome }
+    }
+}
+
+/// One tool call: the request of a [`ToolService`](crate::ToolService).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The call as the model made it.
+    pub call: ToolCallPart,
+    /// The tool that is called, if there is one of that name.
+    pub spec: Option<Arc<ToolSpec>>,
+    /// Why the call is not to run. The innermost service answers it with the refusal's outcome.
+    pub refusal: Option<Refusal>,
+    /// The run it belongs to, with the call's own idempotency key.
+    pub context: Context,
+}
+
+impl ToolCall {
+    /// Creates a call.
+    pub fn new(call: ToolCallPart, context: Context) -> Self {
+        Self {
+            call,
+            spec: None,
+            refusal: None,
+            context,
+        }
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> &CallId {
+        &self.call.id
+    }
+
+    /// The tool's name.
+    pub fn name(&self) -> &Str {
+        &self.call.name
+    }
+}
+
+/// What came of one tool call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolOutcome {
+    /// How it went.
+    pub status: ToolStatus,
+    /// What the model is told.
+    pub content: ToolContent,
+    /// Structured data for observers and user interfaces; the model does not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Arc<Value>>,
+    /// The run ends when the round is closed, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halt: Option<Str>,
+}
+
+impl ToolOutcome {
+    fn new(status: ToolStatus, content: ToolContent) -> Self {
+        Self {
+            status,
+            content,
+            data: None,
+            halt: None,
+        }
+    }
+
+    /// The tool did its work, and says this to the model.
+    pub fn done(content: impl Into<ToolContent>) -> Self {
+        Self::new(ToolStatus::Done, content.into())
+    }
+
+    /// The tool, or the call, failed; the model is told why.
+    pub fn failed(message: impl Into<Str>) -> Self {
+        Self::new(ToolStatus::Failed, ToolContent::Text(message.into()))
+    }
+
+    /// The call was not allowed; the model is told why.
+    pub fn denied(reason: impl Into<Str>) -> Self {
+        Self::new(ToolStatus::Denied, ToolContent::Text(reason.into()))
+    }
+
+    /// The call was given up before it was done.
+    pub fn cancelled(reason: impl Into<Str>) -> Self {
+        Self::new(ToolStatus::Cancelled, ToolContent::Text(reason.into()))
+    }
+
+    /// The tool was started, and nobody knows what it did.
+    pub fn unknown(reason: impl Into<Str>) -> Self {
+        Self::new(ToolStatus::Unknown, ToolContent::Text(reason.into()))
+    }
+
+    /// Attaches structured data that the model does not see.
+    #[must_use]
+    pub fn with_data(mut self, data: impl Into<Arc<Value>>) -> Self {
+        self.data = Some(data.into());
+        self
+    }
+
+    /// Ends the run once the round is closed.
+    #[must_use]
+    pub fn and_halt(mut self, reason: impl Into<Str>) -> Self {
+        self.halt = Some(reason.into());
+        self
+    }
+}
+
+/// How a tool call went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolStatus {
+    /// The tool did its work.
+    Done,
+    /// The tool failed, or the call was wrong.
+    Failed,
+    /// The call was not allowed.
+    Denied,
+    /// The call was given up.
+    Cancelled,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What a model is told of a tool call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolContent {
+    /// Text, which may be JSON.
+    Text(Str),
+    /// Text, images and more.
+    Parts(Vec<Part>),
+}
+
+impl ToolContent {
+    /// The text in it, joined.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        use crate::PartKind;
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Parts(parts) => parts
+                .iter()
+                .filter_map(|part| match &part.kind {
+                    PartKind::Text(text) => Some(text.as_str()),
+                    _ => None,
+                })
+                .collect::<String>()
+                .into(),
+        }
+    }
+
+    /// The images in it.
+    pub fn images(&self) -> impl Iterator<Item = &Media> {
+        use crate::PartKind;
+        let parts = match self {
+            Self::Text(_) => &[][..],
+            Self::Parts(parts) => parts,
+        };
+        parts.iter().filter_map(|part| match &part.kind {
+            PartKind::Image(image) => Some(image),
+            _ => None,
+        })
+    }
+}
+
+impl From<Str> for ToolContent {
+    fn from(text: Str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for ToolContent {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for ToolContent {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<Vec<Part>> for ToolContent {
+    fn from(parts: Vec<Part>) -> Self {
+        Self::Parts(parts)
+    }
+}

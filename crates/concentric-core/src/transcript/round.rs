@@ -1,0 +1,185 @@
+use super::HistoryError;
+use crate::{CallId, Executor, Message, PartKind, ToolCallPart, ToolOutcome, ToolResult};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Whether a round must hold an outcome for `call`: the loop and the client execute it, and not
+/// whoever wrote the message.
+pub(crate) fn needs_outcome(call: &ToolCallPart) -> bool {
+    matches!(call.executor, Executor::Loop | Executor::Client)
+}
+
+/// A result in `message` whose call is not in it.
+pub(super) fn orphan(message: &Message) -> Option<&ToolResult> {
+    message.parts.iter().find_map(|part| match &part.kind {
+        PartKind::ToolResult(result) if !message.tool_calls().any(|c| c.id == result.call_id) => {
+            Some(result)
+        }
+        _ => None,
+    })
+}
+
+/// An assistant's message with tool calls, and one outcome for each of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RoundData")]
+pub struct Round {
+    message: Message,
+    // One per call that needs an outcome, in their order.
+    results: Vec<ToolResult>,
+}
+
+#[derive(Deserialize)]
+struct RoundData {
+    message: Message,
+    results: Vec<ToolResult>,
+}
+
+impl TryFrom<RoundData> for Round {
+    type Error = HistoryError;
+
+    fn try_from(data: RoundData) -> Result<Self, HistoryError> {
+        Self::new(data.message, data.results)
+    }
+}
+
+impl Round {
+    /// Creates a round of a message and the outcomes of its calls, in any order.
+    ///
+    /// # Errors
+    ///
+    /// If a call has no outcome or two, an outcome has no call, two calls have the same id, or
+    /// there is no call that needs an outcome.
+    pub fn new(message: Message, mut results: Vec<ToolResult>) -> Result<Self, HistoryError> {
+        let mut ordered = Vec::with_capacity(results.len());
+        let mut seen = HashSet::new();
+        for call in message.tool_calls().filter(|call| needs_outcome(call)) {
+            if !seen.insert(&call.id) {
+                return Err(HistoryError::DuplicateCall(call.id.clone()));
+            }
+            let Some(at) = results.iter().position(|r| r.call_id == call.id) else {
+                return Err(HistoryError::MissingResult(call.id.clone()));
+            };
+            ordered.push(results.remove(at));
+        }
+        if let Some(left) = results.first() {
+            return Err(if seen.contains(&left.call_id) {
+                HistoryError::DuplicateResult(left.call_id.clone())
+            } else {
+                HistoryError::OrphanResult(left.call_id.clone())
+            });
+        }
+        if ordered.is_empty() {
+            return Err(HistoryError::NoCalls);
+        }
+        Ok(Self {
+            message,
+            results: ordered,
+        })
+    }
+
+    /// The message that makes the calls.
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// The outcomes, in the order of the calls.
+    pub fn results(&self) -> &[ToolResult] {
+        &self.results
+    }
+}
+
+/// An assistant's message with tool calls of which some have no outcome yet.
+///
+/// It is plain data, and in no transcript. [`ChatRequest::resume`](crate::ChatRequest::resume)
+/// takes it up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenRound {
+    pub(crate) message: Message,
+    pub(crate) calls: Vec<OpenCall>,
+}
+
+/// One call of an [`OpenRound`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OpenCall {
+    /// The call.
+    pub call: ToolCallPart,
+    /// What came of it, once that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<ToolOutcome>,
+}
+
+impl OpenRound {
+    /// Creates an open round of a message, none of whose calls has an outcome.
+    ///
+    /// # Errors
+    ///
+    /// If there is no call that needs an outcome, or two calls have the same id.
+    pub fn new(message: Message) -> Result<Self, HistoryError> {
+        let mut seen = HashSet::new();
+        let mut calls = Vec::new();
+        for call in message.tool_calls().filter(|call| needs_outcome(call)) {
+            if !seen.insert(call.id.clone()) {
+                return Err(HistoryError::DuplicateCall(call.id.clone()));
+            }
+            calls.push(OpenCall {
+                call: call.clone(),
+                outcome: None,
+            });
+        }
+        if calls.is_empty() {
+            return Err(HistoryError::NoCalls);
+        }
+        Ok(Self { message, calls })
+    }
+
+    /// The message that makes the calls.
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// The calls, in the order of the message.
+    pub fn calls(&self) -> &[OpenCall] {
+        &self.calls
+    }
+
+    /// The calls that have no outcome.
+    pub fn waiting(&self) -> impl Iterator<Item = &ToolCallPart> {
+        self.calls
+            .iter()
+            .filter(|open| open.outcome.is_none())
+            .map(|open| &open.call)
+    }
+
+    /// Gives a call its outcome.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such call, or it has an outcome already.
+    pub fn settle(&mut self, id: &CallId, outcome: ToolOutcome) -> Result<(), HistoryError> {
+        let Some(open) = self.calls.iter_mut().find(|open| open.call.id == *id) else {
+            return Err(HistoryError::OrphanResult(id.clone()));
+        };
+        if open.outcome.is_some() {
+            return Err(HistoryError::DuplicateResult(id.clone()));
+        }
+        open.outcome = Some(outcome);
+        Ok(())
+    }
+
+    /// Makes a [`Round`] of it, with `otherwise` for each call that has no outcome.
+    pub fn close(self, mut otherwise: impl FnMut(&ToolCallPart) -> ToolOutcome) -> Round {
+        let results = self
+            .calls
+            .into_iter()
+            .map(|OpenCall { call, outcome }| {
+                let outcome = outcome.unwrap_or_else(|| otherwise(&call));
+                ToolResult::new(call.id, call.name, outcome)
+            })
+            .collect();
+        Round {
+            message: self.message,
+            results,
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Concentric's agents behind HTTP.
+//!
+//! [`ag_ui`] speaks the AG-UI protocol, version 1.0: a run is one `POST` with a JSON body, and its
+//! answer is a stream of server-sent events. Existing clients (`@ag-ui/client`,
+//! `@tanstack/ai-client`) consume it unchanged.
+
+pub mod ag_ui;
