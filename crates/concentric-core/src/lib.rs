@@ -45,6 +45,7 @@ mod error;
 mod event;
 mod finish;
 pub mod id;
+pub mod layers;
 pub mod machine;
 pub mod message;
 mod request;

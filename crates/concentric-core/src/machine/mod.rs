@@ -236,16 +236,17 @@ impl Machine {
     /// The next thing to do; `None` while the machine waits for an input, and when it has ended.
     #[inline]
     pub fn action(&mut self) -> Option<Action> {
-        if let Some(event) = self.emit.take() {
-            return Some(Action::Emit(event));
+        if self.actions.is_empty() {
+            match self.emit.take() {
+                Some(event) => Some(Action::Emit(event)),
+                None => self.next_action(),
+            }
+        } else {
+            self.actions.pop_front()
         }
-        self.next_action()
     }
 
     fn next_action(&mut self) -> Option<Action> {
-        if let Some(action) = self.actions.pop_front() {
-            return Some(action);
-        }
         if self.stream.is_some() || self.asked {
             return None;
         }
@@ -258,7 +259,11 @@ impl Machine {
             }
             Stage::Round(_) => {
                 self.go_on_with_round();
-                self.actions.pop_front()
+                if self.dispatched.is_empty() {
+                    self.action()
+                } else {
+                    self.actions.pop_front()
+                }
             }
             Stage::Ended => None,
         }
@@ -280,11 +285,19 @@ impl Machine {
         };
         if let Event::TextDelta(_) | Event::ReasoningDelta(_) = event {
             step.builder.push(&event);
-            self.emit = Some(event);
+            self.emit(event);
         } else if let Event::Finish(finish) = event {
             self.finish_step(*finish);
-        } else {
-            self.emit = step.take_in(event);
+        } else if let Some(event) = step.take_in(event) {
+            self.emit(event);
+        }
+    }
+
+    /// Has `event` handed to the consumer, after all that was before.
+    #[inline]
+    fn emit(&mut self, event: Event) {
+        if let Some(before) = self.emit.replace(event) {
+            self.actions.push_back(Action::Emit(before));
         }
     }
 
@@ -296,8 +309,9 @@ impl Machine {
             Input::ModelStarted(start) if self.asked => {
                 self.asked = false;
                 let step = Step::new(start);
-                self.emit = Some(step.start_event(self.state.step));
+                let event = step.start_event(self.state.step);
                 self.stream = Some(step);
+                self.emit(event);
             }
             Input::ModelEnded if self.stream.is_some() => {
                 self.fail(crate::response::truncated());
@@ -331,7 +345,7 @@ impl Machine {
         self.state.usage += finish.usage;
         let at = self.state.step;
         self.state.step += 1;
-        self.push_event(Event::StepFinish(Box::new(StepFinish::new(
+        self.emit(Event::StepFinish(Box::new(StepFinish::new(
             at,
             finish.reason.clone(),
             finish.usage,
@@ -376,7 +390,7 @@ impl Machine {
         }
         let step = round.step;
         if !calls.is_empty() {
-            self.actions.push_back(Action::RunTools { step, calls });
+            self.push(Action::RunTools { step, calls });
         } else if round.slots.iter().any(|s| s.state == SlotState::Waiting) {
             self.interrupt();
         } else {
@@ -476,7 +490,7 @@ impl Machine {
         finish.provider_reason = self.state.provider_reason.clone();
         finish.transcript = Some(self.state.transcript.clone());
         finish.open_round = open_round;
-        self.push_event(Event::Finish(Box::new(finish)));
+        self.emit(Event::Finish(Box::new(finish)));
         self.state.stage = Stage::Ended;
     }
 
@@ -491,17 +505,13 @@ impl Machine {
         self.drop_stream();
         self.close_round("The run failed before the call was done.");
         let effects = error.effects().max(self.state.effects);
-        self.actions
-            .push_back(Action::Fail(error.with_effects(effects)));
+        self.push(Action::Fail(error.with_effects(effects)));
         self.state.stage = Stage::Ended;
     }
 
     /// Gives up the model stream that is half read, and keeps the text of it.
     fn drop_stream(&mut self) {
         self.asked = false;
-        if let Some(event) = self.emit.take() {
-            self.push_event(event);
-        }
         if let Some(step) = self.stream.take()
             && let Some(message) = step.give_up()
         {
@@ -512,8 +522,12 @@ impl Machine {
             .retain(|action| matches!(action, Action::Emit(_)));
     }
 
-    fn push_event(&mut self, event: Event) {
-        self.actions.push_back(Action::Emit(event));
+    /// Queues `action` behind all that was before.
+    fn push(&mut self, action: Action) {
+        if let Some(before) = self.emit.take() {
+            self.actions.push_back(Action::Emit(before));
+        }
+        self.actions.push_back(action);
     }
 
     /// The tokens used so far.

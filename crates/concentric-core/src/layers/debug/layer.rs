@@ -1,0 +1,25 @@
+use super::Debug;
+use tower_layer::Layer;
+
+/// [`Layer`] that applies [`Debug`](super::Debug).
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Copy, std::fmt::Debug)]
+pub struct DebugLayer {
+    place: &'static str,
+}
+
+impl DebugLayer {
+    /// Creates a layer that names its place in what it logs.
+    pub const fn new(place: &'static str) -> Self {
+        Self { place }
+    }
+}
+
+impl<S> Layer<S> for DebugLayer {
+    type Service = Debug<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Debug::new(inner, self.place)
+    }
+}

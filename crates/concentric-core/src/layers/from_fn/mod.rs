@@ -1,0 +1,59 @@
+//! Layers from async functions.
+//!
+//! ```
+//! use concentric_core::layers::{Next, NextTool, from_fn, tool_from_fn};
+//! use concentric_core::{BoxModel, BoxTool, ChatRequest, ChatResponse, Error, EventStream, ToolCall, ToolOutcome};
+//! use tower::ServiceBuilder;
+//!
+//! /// Asks a smaller model when the first one fails.
+//! async fn fall_back(
+//!     request: ChatRequest,
+//!     mut next: Next,
+//! ) -> Result<ChatResponse<EventStream>, Error> {
+//!     match next.run(request.clone()).await {
+//!         Ok(response) => Ok(response),
+//!         Err(_) => {
+//!             let mut request = request;
+//!             request.options_mut().model = Some("small".into());
+//!             next.run(request).await
+//!         }
+//!     }
+//! }
+//!
+//! async fn no_delete(call: ToolCall, mut next: NextTool) -> Result<ToolOutcome, Error> {
+//!     if *call.name() == *"delete" {
+//!         return Ok(ToolOutcome::denied("Nothing is deleted today."));
+//!     }
+//!     next.run(call).await
+//! }
+//!
+//! fn layered(model: BoxModel, tool: BoxTool) {
+//!     let model = ServiceBuilder::new().layer(from_fn(fall_back)).service(model);
+//!     let tool = ServiceBuilder::new().layer(tool_from_fn(no_delete)).service(tool);
+//! #   let _ = (model, tool);
+//! }
+//! # let _ = layered;
+//! ```
+//!
+//! A closure that captures takes what it needs in a clone:
+//! `move |request, mut next: Next| { let x = x.clone(); async move { .. } }`.
+//!
+//! # Cost
+//!
+//! The rest of the stack is erased once, in [`Layer::layer`](tower_layer::Layer::layer), so that a
+//! long stack of functions compiles as fast as a short one. A call boxes its clone of the rest, that
+//! one's future and its body; an event costs one indirect call.
+//!
+//! # Backpressure
+//!
+//! Readiness is that of the rest of the stack, and is handed to the first [`Next::run`]; a later one
+//! waits for it again. A function that does not call `next` gives back what readiness had reserved
+//! when it drops it.
+
+mod model;
+mod tool;
+
+pub use self::{
+    model::{FromFn, FromFnLayer, Next, from_fn},
+    tool::{NextTool, ToolFromFn, ToolFromFnLayer, tool_from_fn},
+};

@@ -1,0 +1,127 @@
+use crate::{BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, ModelService};
+use futures_core::Stream;
+use std::{
+    any::type_name,
+    fmt,
+    future::{Future, poll_fn},
+    marker::PhantomData,
+    mem,
+    task::{Context, Poll},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Creates a layer from an async function of a request and the [`Next`] service.
+///
+/// See the [module docs](super) for an example.
+pub const fn from_fn<F>(f: F) -> FromFnLayer<F> {
+    FromFnLayer { f }
+}
+
+/// The rest of the stack.
+#[derive(Debug)]
+pub struct Next {
+    inner: BoxModel,
+    // Whether `inner` has been polled ready since it was last called.
+    ready: bool,
+}
+
+impl Next {
+    /// Calls the rest of the stack, and waits first until it is ready if it was called before.
+    ///
+    /// # Errors
+    ///
+    /// The error of the rest of the stack.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the returned future cancels the call; `run` can then be called again.
+    pub async fn run(&mut self, request: ChatRequest) -> Result<ChatResponse<EventStream>, Error> {
+        if !mem::take(&mut self.ready) {
+            poll_fn(|cx| self.inner.poll_ready(cx)).await?;
+        }
+        self.inner.call(request).await
+    }
+}
+
+/// [`Layer`] made by [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct FromFnLayer<F> {
+    f: F,
+}
+
+// The inner service is erased here and not in `call`, so that what `FromFn` has to prove does not
+// depend on its type; that type is named for `describe` only.
+impl<S, F> Layer<S> for FromFnLayer<F>
+where
+    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
+    F: Clone,
+{
+    type Service = FromFn<F, S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        FromFn {
+            inner: BoxModel::new(inner),
+            f: self.f.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<F> fmt::Debug for FromFnLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FromFnLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}
+
+/// Middleware made by [`from_fn`].
+pub struct FromFn<F, S> {
+    inner: BoxModel,
+    f: F,
+    of: PhantomData<fn() -> S>,
+}
+
+impl<F, S, Fut, B> Service<ChatRequest> for FromFn<F, S>
+where
+    F: FnMut(ChatRequest, Next) -> Fut,
+    Fut: Future<Output = Result<ChatResponse<B>, Error>>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Response = ChatResponse<B>;
+    type Error = Error;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        // The service that was polled ready goes with the call; its clone stays behind.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        (self.f)(request, Next { inner, ready: true })
+    }
+}
+
+impl<F, S> Clone for FromFn<F, S>
+where
+    F: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            f: self.f.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<F, S> fmt::Debug for FromFn<F, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFn")
+            .field("f", &format_args!("{}", type_name::<F>()))
+            .finish_non_exhaustive()
+    }
+}

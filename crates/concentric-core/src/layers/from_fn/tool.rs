@@ -1,0 +1,125 @@
+use crate::{BoxTool, Error, ToolCall, ToolOutcome, ToolService};
+use std::{
+    any::type_name,
+    fmt,
+    future::{Future, poll_fn},
+    marker::PhantomData,
+    mem,
+    task::{Context, Poll},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Creates a layer from an async function of a tool call and the [`NextTool`] service.
+///
+/// See the [module docs](super) for an example.
+pub const fn tool_from_fn<F>(f: F) -> ToolFromFnLayer<F> {
+    ToolFromFnLayer { f }
+}
+
+/// The rest of the stack.
+#[derive(Debug)]
+pub struct NextTool {
+    inner: BoxTool,
+    // Whether `inner` has been polled ready since it was last called.
+    ready: bool,
+}
+
+impl NextTool {
+    /// Calls the rest of the stack, and waits first until it is ready if it was called before.
+    ///
+    /// # Errors
+    ///
+    /// The error of the rest of the stack.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the returned future cancels the call; `run` can then be called again.
+    pub async fn run(&mut self, call: ToolCall) -> Result<ToolOutcome, Error> {
+        if !mem::take(&mut self.ready) {
+            poll_fn(|cx| self.inner.poll_ready(cx)).await?;
+        }
+        self.inner.call(call).await
+    }
+}
+
+/// [`Layer`] made by [`tool_from_fn`].
+#[derive(Clone, Copy)]
+pub struct ToolFromFnLayer<F> {
+    f: F,
+}
+
+// The inner service is erased here and not in `call`, so that what `ToolFromFn` has to prove does not
+// depend on its type; that type is named for `describe` only.
+impl<S, F> Layer<S> for ToolFromFnLayer<F>
+where
+    S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    F: Clone,
+{
+    type Service = ToolFromFn<F, S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ToolFromFn {
+            inner: BoxTool::new(inner),
+            f: self.f.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<F> fmt::Debug for ToolFromFnLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ToolFromFnLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}
+
+/// Middleware made by [`tool_from_fn`].
+pub struct ToolFromFn<F, S> {
+    inner: BoxTool,
+    f: F,
+    of: PhantomData<fn() -> S>,
+}
+
+impl<F, S, Fut> Service<ToolCall> for ToolFromFn<F, S>
+where
+    F: FnMut(ToolCall, NextTool) -> Fut,
+    Fut: Future<Output = Result<ToolOutcome, Error>>,
+{
+    type Response = ToolOutcome;
+    type Error = Error;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        // The service that was polled ready goes with the call; its clone stays behind.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        (self.f)(call, NextTool { inner, ready: true })
+    }
+}
+
+impl<F, S> Clone for ToolFromFn<F, S>
+where
+    F: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            f: self.f.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<F, S> fmt::Debug for ToolFromFn<F, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolFromFn")
+            .field("f", &format_args!("{}", type_name::<F>()))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+use super::MapEvents;
+use crate::Event;
+use std::{any::type_name, fmt};
+use tower_layer::Layer;
+
+/// Creates a layer that replaces each event by what `f` makes of it.
+///
+/// See the [module docs](super) for an example.
+pub const fn map_events<F>(f: F) -> MapEventsLayer<F>
+where
+    F: FnMut(Event) -> Event + Clone,
+{
+    MapEventsLayer { f }
+}
+
+/// Creates a layer that shows each event to `f`.
+///
+/// See the [module docs](super) for an example.
+pub fn inspect_events<F>(mut f: F) -> MapEventsLayer<impl FnMut(Event) -> Event + Clone>
+where
+    F: FnMut(&Event) + Clone,
+{
+    map_events(
+        #[inline]
+        move |event| {
+            f(&event);
+            event
+        },
+    )
+}
+
+/// [`Layer`] that applies [`MapEvents`].
+#[derive(Clone, Copy)]
+pub struct MapEventsLayer<F> {
+    f: F,
+}
+
+impl<S, F> Layer<S> for MapEventsLayer<F>
+where
+    F: Clone,
+{
+    type Service = MapEvents<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        MapEvents::new(inner, self.f.clone())
+    }
+}
+
+impl<F> fmt::Debug for MapEventsLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MapEventsLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}
