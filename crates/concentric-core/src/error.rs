@@ -313,14 +313,12 @@ fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         Some(ErrorKind::Timeout)
     } else if error.is::<load_shed::error::Overloaded>() || error.is::<buffer::error::Closed>() {
         Some(ErrorKind::Overloaded)
-    } else if let Some(io) = error.downcast_ref::<std::io::Error>() {
-        Some(if io.kind() == std::io::ErrorKind::TimedOut {
-            ErrorKind::Timeout
-        } else {
-            ErrorKind::Connection
-        })
     } else {
-        None
+        let io = error.downcast_ref::<std::io::Error>()?;
+        Some(match io.kind() {
+            std::io::ErrorKind::TimedOut => ErrorKind::Timeout,
+            _ => ErrorKind::Connection,
+        })
     }
 }
 

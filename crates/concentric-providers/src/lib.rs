@@ -1,1 +1,39 @@
-//! Model providers.
+//! Model providers for Concentric: each a layer that makes a model of an HTTP service.
+//!
+//! A provider's layer goes over any `Service<http::Request<Full<Bytes>>>`, so that whatever the
+//! HTTP ecosystem has (tracing, signing, proxies, recording, a test double) stands under it as one
+//! more layer. [`HttpClient`] (feature `client`) is a default to end the stack with.
+//!
+//! ```no_run
+//! use concentric_core::{ChatRequest, Error};
+//! use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let model = ServiceBuilder::new()
+//!     .layer(OpenAiLayer::new("gpt-5.5", ApiKey::from_env("OPENAI_API_KEY")?))
+//!     .service(HttpClient::new()?);
+//! let answer = model.oneshot(ChatRequest::user("hi")).await?.text().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The future of a call resolves when the model's first content is there, and until then an error
+//! is the future's: a refused key, a full rate limit, a connection that breaks. After that it is
+//! the last item of the body. A body that ends without the service's terminal event fails with
+//! [`ErrorKind::Truncated`](concentric_core::ErrorKind::Truncated), however cleanly the connection
+//! was closed.
+
+#[cfg(feature = "client")]
+pub mod client;
+mod failure;
+mod key;
+mod limits;
+pub mod openai;
+mod retry_after;
+mod scrub;
+mod sse;
+
+#[cfg(feature = "client")]
+pub use self::client::HttpClient;
+pub use self::{key::ApiKey, limits::Limits, openai::OpenAiLayer};

@@ -8,8 +8,8 @@ use std::{
 };
 
 /// How an answer ended.
+// Exhaustive: there is no fifth way for a body to end.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub enum End<'a> {
     /// It was whole.
     Finished(&'a Finish),
