@@ -1,0 +1,51 @@
+//! LLM agents as tower service stacks.
+//!
+//! This crate gathers the others, by feature; [`concentric_core`] explains the idea and is
+//! re-exported whole.
+//!
+//! | feature | module | holds |
+//! |---|---|---|
+//! | always | the root, [`layers`] | messages, requests, events, the loop, building blocks for layers |
+//! | `tools` (default) | [`tools`] | typed tools and sets of them |
+//! | `openai` (default) | [`providers`] | OpenAI chat completions and compatible servers, an HTTP client |
+//! | `http` | [`http`] | agents as AG-UI endpoints |
+//! | `layers` | [`layers`] | the built-in layers |
+//!
+//! Features add API and change nothing else.
+
+pub use concentric_core::*;
+
+#[cfg(feature = "http")]
+pub use concentric_http as http;
+#[cfg(feature = "openai")]
+pub use concentric_providers as providers;
+#[cfg(feature = "tools")]
+pub use concentric_tools as tools;
+
+/// Building blocks for layers, and the built-in ones.
+pub mod layers {
+    pub use concentric_core::layers::*;
+    #[cfg(feature = "layers")]
+    pub use concentric_layers::*;
+}
+
+/// What most files that build an agent use.
+pub mod prelude {
+    #[cfg(feature = "http")]
+    pub use concentric_http::ag_ui::AgUiLayer;
+    #[cfg(feature = "openai")]
+    pub use concentric_providers::{ApiKey, HttpClient, openai::OpenAiLayer};
+    #[cfg(feature = "tools")]
+    pub use concentric_tools::{Toolset, tool};
+
+    pub use crate::layers::{DefaultsLayer, Next, NextTool, from_fn, tool_from_fn};
+    pub use concentric_core::{
+        AgentLayer, BoxModel, ChatRequest, ChatResponse, Context, Error, Event, EventStream,
+        ToolCall, ToolOutcome, Transcript,
+    };
+}
+
+/// The code of the README compiles.
+#[cfg(all(doctest, feature = "full"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
