@@ -240,7 +240,7 @@ fn check(machine: &Machine, seen: &Seen, dropped: bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn keeps_its_promises_for_every_order_of_inputs(moves in moves()) {
@@ -337,9 +337,11 @@ proptest! {
             prop_assert_eq!(seen.results.len(), verdicts.len());
             for (at, verdict) in verdicts.iter().enumerate() {
                 let id = CallId::new(format!("c{at}"));
+                let statuses = &seen.results[&id];
                 if *verdict == 2 {
-                    prop_assert_eq!(&seen.results[&id], &vec![ToolStatus::Denied]);
+                    prop_assert_eq!(statuses, &vec![ToolStatus::Denied]);
                 }
+                prop_assert!(!statuses.contains(&ToolStatus::Failed), "the first outcome counts");
             }
         }
     }
