@@ -2,6 +2,8 @@
 //!
 //! A failing case prints its seed and is kept in `machine.proptest-regressions`.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
+
 use concentric_core::{
     CallId, CancelReason, Decision, Error, ErrorKind, Event, Executor, FinishReason, MessageId,
     OpenRound, Outcome, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus,
@@ -72,9 +74,9 @@ fn outcome(how: u8) -> ToolOutcome {
 }
 
 fn tools() -> ToolSpecs {
-    ToolSpecs::new(["t0", "t1", "t2"].map(|name| {
-        Arc::new(ToolSpec::new(name, "", json!({"type": "object"})))
-    }))
+    ToolSpecs::new(
+        ["t0", "t1", "t2"].map(|name| Arc::new(ToolSpec::new(name, "", json!({"type": "object"})))),
+    )
 }
 
 /// What the world has seen of a machine.
@@ -95,7 +97,10 @@ struct Seen {
 impl Seen {
     fn drain(&mut self, machine: &mut Machine) {
         while let Some(action) = machine.action() {
-            assert_eq!(self.terminal, 0, "an action after the terminal one: {action:?}");
+            assert_eq!(
+                self.terminal, 0,
+                "an action after the terminal one: {action:?}"
+            );
             match action {
                 Action::Emit(Event::Finish(finish)) => {
                     self.terminal += 1;
@@ -158,17 +163,15 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
         Move::Start => Input::ModelStarted(start()),
         Move::Text => Input::ModelEvent(Event::text("hello")),
         Move::Call { id, name, client } => {
-            let call = ToolCallPart::new(
-                CallId::new(format!("c{id}")),
-                format!("t{name}"),
-                "{}",
-            )
-            .executed_by(if *client { Executor::Client } else { Executor::Loop });
+            let call = ToolCallPart::new(CallId::new(format!("c{id}")), format!("t{name}"), "{}")
+                .executed_by(if *client {
+                    Executor::Client
+                } else {
+                    Executor::Loop
+                });
             Input::ModelEvent(Event::tool_call(call))
         }
-        Move::FinishModel => {
-            Input::ModelEvent(Event::finish(FinishReason::Stop, Usage::new(1, 1)))
-        }
+        Move::FinishModel => Input::ModelEvent(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
         Move::EndModel => Input::ModelEnded,
         Move::FailModel => Input::ModelFailed(Error::new(ErrorKind::Server, "broken")),
         Move::Settle { index, how } => Input::Settled {
@@ -235,7 +238,10 @@ fn check(machine: &Machine, seen: &Seen, dropped: bool) {
         .collect();
     for id in &seen.started {
         let open = seen.outcome == Some(Outcome::Interrupted);
-        assert!(closed.contains(id) || open, "{id} was started and has no outcome");
+        assert!(
+            closed.contains(id) || open,
+            "{id} was started and has no outcome"
+        );
     }
 }
 

@@ -77,14 +77,18 @@ where
         let mut this = self.project();
         let run = this.run;
         loop {
-            // What was emitted came before what the machine has to say next.
-            if run.context().outbox().is_filled()
-                && let Some(event) = run.context().outbox().pop()
-            {
-                run.context().count_event();
-                return Poll::Ready(Some(Ok(event)));
+            if run.context().needs_driver() {
+                if run.check_cancelled() {
+                    this.work.set(Work::Idle);
+                }
+                // What was emitted came before what the machine has to say next.
+                if let Some(event) = run.context().outbox().pop() {
+                    run.context().count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
             }
             match run.machine.action() {
+                None => {}
                 Some(Action::Emit(event)) => {
                     if event.is_finish() {
                         this.work.set(Work::Idle);
@@ -106,67 +110,75 @@ where
                     let call = run.round_call(step, calls);
                     this.work.set(Work::Round { call });
                 }
-                None if run.machine.is_ended() => return Poll::Ready(None),
-                None => {}
-            }
-            if run.check_cancelled() {
-                this.work.set(Work::Idle);
-                continue;
             }
 
-            let input = match this.work.as_mut().project() {
-                WorkProj::Body { body } => body.poll_next(cx).map(|item| match item {
-                    Some(Ok(event)) => Some(Input::ModelEvent(event)),
-                    Some(Err(error)) => Some(Input::ModelFailed(error)),
-                    None => Some(Input::ModelEnded),
-                }),
-                WorkProj::Outcomes { outcomes } => outcomes.poll_next(cx).map(|item| match item {
-                    Some(Ok(Settled { index, outcome })) => Some(Input::Settled { index, outcome }),
-                    Some(Err(error)) => Some(Input::RoundFailed(at(error, Phase::Round))),
-                    None => Some(Input::RoundEnded),
-                }),
+            match this.work.as_mut().project() {
+                WorkProj::Body { body } => match body.poll_next(cx) {
+                    Poll::Ready(Some(Ok(event))) => {
+                        if let Some(event) = run.machine.model_event(event) {
+                            run.context().count_event();
+                            return Poll::Ready(Some(Ok(event)));
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        run.machine.input(Input::ModelFailed(error));
+                        continue;
+                    }
+                    Poll::Ready(None) => {
+                        run.machine.input(Input::ModelEnded);
+                        continue;
+                    }
+                    Poll::Pending => {}
+                },
+                WorkProj::Outcomes { outcomes } => match outcomes.poll_next(cx) {
+                    Poll::Ready(item) => {
+                        run.machine.input(match item {
+                            Some(Ok(Settled { index, outcome })) => {
+                                Input::Settled { index, outcome }
+                            }
+                            Some(Err(error)) => Input::RoundFailed(at(error, Phase::Round)),
+                            None => Input::RoundEnded,
+                        });
+                        continue;
+                    }
+                    Poll::Pending => {}
+                },
                 WorkProj::Model { call } => match call.poll(cx) {
                     Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
                         run.model_started(&head);
                         this.work.set(Work::Body { body });
-                        Poll::Ready(None)
+                        continue;
                     }
-                    Poll::Ready(Err(error)) => Poll::Ready(Some(Input::ModelFailed(at(
-                        error.into().into(),
-                        Phase::Model,
-                    )))),
-                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Err(error)) => {
+                        let error = at(error.into().into(), Phase::Model);
+                        run.machine.input(Input::ModelFailed(error));
+                        continue;
+                    }
+                    Poll::Pending => {}
                 },
                 WorkProj::Round { call } => match call.poll(cx) {
                     Poll::Ready(Ok(outcomes)) => {
                         this.work.set(Work::Outcomes { outcomes });
-                        Poll::Ready(None)
-                    }
-                    Poll::Ready(Err(error)) => Poll::Ready(Some(Input::RoundFailed(at(
-                        error.into().into(),
-                        Phase::Round,
-                    )))),
-                    Poll::Pending => Poll::Pending,
-                },
-                WorkProj::Idle => Poll::Pending,
-            };
-            match input {
-                Poll::Ready(Some(input)) => run.machine.input(input),
-                Poll::Ready(None) => {}
-                Poll::Pending => {
-                    run.context().outbox().register(cx.waker());
-                    // What was emitted before the waker stood there has not woken it.
-                    if run.context().outbox().is_filled() {
                         continue;
                     }
-                    match run.poll_stop(cx) {
-                        Poll::Ready(stop) => {
-                            run.stop(stop);
-                            this.work.set(Work::Idle);
-                        }
-                        Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(error)) => {
+                        let error = at(error.into().into(), Phase::Round);
+                        run.machine.input(Input::RoundFailed(error));
+                        continue;
                     }
+                    Poll::Pending => {}
+                },
+                WorkProj::Idle if run.machine.is_ended() => return Poll::Ready(None),
+                WorkProj::Idle => {}
+            }
+            match run.poll_stop(cx) {
+                Poll::Ready(Some(stop)) => {
+                    run.stop(stop);
+                    this.work.set(Work::Idle);
                 }
+                Poll::Ready(None) => {}
+                Poll::Pending => return Poll::Pending,
             }
         }
     }

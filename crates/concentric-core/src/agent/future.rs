@@ -103,13 +103,14 @@ where
                     }));
                 }
                 Poll::Pending => match run.poll_stop(cx) {
-                    Poll::Ready(Stop::Late) => {
+                    Poll::Ready(Some(Stop::Late)) => {
                         *this.run = None;
                         this.call.set(None);
                         return Poll::Ready(Err(machine::late().with_phase(Phase::Model)));
                     }
-                    Poll::Ready(stop) => run.stop(stop),
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(stop)) => run.stop(stop),
+                    // What is emitted now waits for the body.
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
                 },
             }
         }

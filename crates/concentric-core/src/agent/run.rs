@@ -95,12 +95,21 @@ impl<M, R> Run<M, R> {
         Oneshot::new(self.rounds.clone(), round)
     }
 
-    /// Resolves when the run is cancelled or late.
-    pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Stop> {
+    /// Has `cx` woken when the run is to stop, or something is emitted; resolves if that is so now.
+    pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Stop>> {
         let context = &self.request.context;
-        self.stops
-            .get_or_insert_with(|| Box::new(Stops::new(context)))
-            .poll(cx)
+        let stops = self
+            .stops
+            .get_or_insert_with(|| Box::new(Stops::new(context)));
+        if let Poll::Ready(stop) = stops.poll(cx) {
+            return Poll::Ready(Some(stop));
+        }
+        context.outbox().register(cx.waker());
+        // What was emitted before the waker stood there has not woken it.
+        match context.outbox().is_filled() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
+        }
     }
 
     /// Whether the run is cancelled; says so to the machine.

@@ -274,6 +274,7 @@ impl Context {
     pub fn cancel(&self, reason: CancelReason) {
         let _ = self.run.cancel_reason.set(reason);
         self.run.cancel.cancel();
+        self.run.outbox.call_driver();
     }
 
     /// Whether the run, or one it is part of, was cancelled.
@@ -345,6 +346,16 @@ impl Context {
     #[inline]
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.run.outbox
+    }
+
+    /// Whether the driver is to look for more than the model's next event: something was emitted,
+    /// or the run was cancelled.
+    ///
+    /// A token that is cancelled by itself, or with the run's parent, shows when the run waits, and
+    /// else once in 64 events: to look at it takes its lock.
+    #[inline]
+    pub(crate) fn needs_driver(&self) -> bool {
+        self.run.outbox.is_filled() || (self.event_index() % 64 == 63 && self.is_cancelled())
     }
 
     #[inline]

@@ -19,7 +19,8 @@ const CAPACITY: usize = 1024;
 /// A run that emits nothing pays for a flag: the queue is not allocated.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    // Set while the queue holds something, so that the driver need not lock for each event.
+    // Set while the queue holds something, and when the run is cancelled, so that the driver need
+    // not lock for each event.
     filled: AtomicBool,
     queue: Mutex<Queue>,
     room: Notify,
@@ -92,6 +93,11 @@ impl Outbox {
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
+    }
+
+    /// Has the driver look at its run before it goes on with the model's answer.
+    pub(crate) fn call_driver(&self) {
+        self.filled.store(true, Ordering::Release);
     }
 
     pub(crate) fn pop(&self) -> Option<Event> {

@@ -116,8 +116,6 @@ pub struct Machine {
     stream: Option<Step>,
     // Whether the model was asked for and has not answered.
     asked: bool,
-    // What came of the event just taken in; kept apart so that a delta costs no queue.
-    emit: Option<Event>,
     actions: VecDeque<Action>,
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
@@ -159,20 +157,22 @@ impl Machine {
     }
 
     fn of(state: MachineState) -> Self {
-        Self {
-            emit: matches!(state.stage, Stage::Round(_)).then_some(Event::Resumed),
+        let mut machine = Self {
             state,
             stream: None,
             asked: false,
             actions: VecDeque::new(),
             dispatched: Vec::new(),
+        };
+        if let Stage::Round(_) = machine.state.stage {
+            machine.emit(Event::Resumed);
         }
+        machine
     }
 
     /// The run's state, unless a model stream is half read or an action has not been taken.
     pub fn state(&self) -> Option<&MachineState> {
-        let quiet =
-            self.stream.is_none() && !self.asked && self.emit.is_none() && self.actions.is_empty();
+        let quiet = self.stream.is_none() && !self.asked && self.actions.is_empty();
         quiet.then_some(&self.state)
     }
 
@@ -236,19 +236,16 @@ impl Machine {
     /// The next thing to do; `None` while the machine waits for an input, and when it has ended.
     #[inline]
     pub fn action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() {
-            match self.emit.take() {
-                Some(event) => Some(Action::Emit(event)),
-                None => self.next_action(),
-            }
-        } else {
-            self.actions.pop_front()
+        let reads = self.stream.is_some() || self.asked;
+        if reads && self.actions.is_empty() {
+            return None;
         }
+        self.next_action()
     }
 
     fn next_action(&mut self) -> Option<Action> {
-        if self.stream.is_some() || self.asked {
-            return None;
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
         }
         match &self.state.stage {
             Stage::Model => {
@@ -273,32 +270,37 @@ impl Machine {
     #[inline]
     pub fn input(&mut self, input: Input) {
         match input {
-            Input::ModelEvent(event) => self.model_event(event),
+            Input::ModelEvent(event) => {
+                if let Some(event) = self.model_event(event) {
+                    self.emit(event);
+                }
+            }
             other => self.other_input(other),
         }
     }
 
+    /// Takes in an event of the model's answer, and returns it if it is to be handed to the
+    /// consumer, behind all [actions](Self::action) that were there before.
+    ///
+    /// It is [`Input::ModelEvent`] and [`Action::Emit`] in one, for a driver that hands on each event
+    /// as it comes.
     #[inline]
-    fn model_event(&mut self, event: Event) {
-        let Some(step) = &mut self.stream else {
-            return;
-        };
+    pub fn model_event(&mut self, event: Event) -> Option<Event> {
+        let step = self.stream.as_mut()?;
         if let Event::TextDelta(_) | Event::ReasoningDelta(_) = event {
             step.builder.push(&event);
-            self.emit(event);
-        } else if let Event::Finish(finish) = event {
-            self.finish_step(*finish);
-        } else if let Some(event) = step.take_in(event) {
-            self.emit(event);
+            return Some(event);
         }
+        if let Event::Finish(finish) = event {
+            self.finish_step(*finish);
+            return None;
+        }
+        step.take_in(event)
     }
 
     /// Has `event` handed to the consumer, after all that was before.
-    #[inline]
     fn emit(&mut self, event: Event) {
-        if let Some(before) = self.emit.replace(event) {
-            self.actions.push_back(Action::Emit(before));
-        }
+        self.actions.push_back(Action::Emit(event));
     }
 
     fn other_input(&mut self, input: Input) {
@@ -326,7 +328,6 @@ impl Machine {
             Input::Dropped => {
                 self.close_round("The run was dropped.");
                 self.actions.clear();
-                self.emit = None;
                 self.stream = None;
                 self.asked = false;
                 self.state.stage = Stage::Ended;
@@ -390,7 +391,7 @@ impl Machine {
         }
         let step = round.step;
         if !calls.is_empty() {
-            self.push(Action::RunTools { step, calls });
+            self.actions.push_back(Action::RunTools { step, calls });
         } else if round.slots.iter().any(|s| s.state == SlotState::Waiting) {
             self.interrupt();
         } else {
@@ -505,7 +506,8 @@ impl Machine {
         self.drop_stream();
         self.close_round("The run failed before the call was done.");
         let effects = error.effects().max(self.state.effects);
-        self.push(Action::Fail(error.with_effects(effects)));
+        self.actions
+            .push_back(Action::Fail(error.with_effects(effects)));
         self.state.stage = Stage::Ended;
     }
 
@@ -520,14 +522,6 @@ impl Machine {
         // Calls that were not handed out are not to be: a stop starts nothing.
         self.actions
             .retain(|action| matches!(action, Action::Emit(_)));
-    }
-
-    /// Queues `action` behind all that was before.
-    fn push(&mut self, action: Action) {
-        if let Some(before) = self.emit.take() {
-            self.actions.push_back(Action::Emit(before));
-        }
-        self.actions.push_back(action);
     }
 
     /// The tokens used so far.
