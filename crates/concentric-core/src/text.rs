@@ -16,6 +16,11 @@ impl Str {
         Self(SmolStr::new_static(text))
     }
 
+    // Not `From`: the crate that `Str` is made of is not part of its interface.
+    pub(crate) const fn from_smol(text: SmolStr) -> Self {
+        Self(text)
+    }
+
     /// The text.
     #[inline]
     pub fn as_str(&self) -> &str {

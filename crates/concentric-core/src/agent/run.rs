@@ -6,6 +6,7 @@ use crate::{
 };
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{self, Poll},
 };
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -19,7 +20,7 @@ pub(super) struct Run<M, R> {
     rounds: R,
     // What each model call is asked, but for the transcript and the context.
     request: ChatRequest,
-    client_tools: Vec<Str>,
+    client_tools: Arc<[Str]>,
     message_id: Option<MessageId>,
     // What stops the run from outside; made when the run first waits.
     stops: Option<Box<Stops>>,
@@ -81,7 +82,7 @@ impl<M, R> Run<M, R> {
             let mut start = ModelStart::new(message_id);
             start.head = head.clone();
             start.tools = self.request.tools.clone();
-            start.client_tools.clone_from(&self.client_tools);
+            start.client_tools = self.client_tools.clone();
             self.machine.input(Input::ModelStarted(start));
         }
     }
@@ -140,10 +141,10 @@ impl<M, R> Run<M, R> {
 }
 
 /// Offers the agent's tools beside the client's, and returns the names of the client's.
-fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Vec<Str>, Error> {
+fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Error> {
     if request.tools.is_empty() {
         request.tools = specs.clone();
-        return Ok(Vec::new());
+        return Ok(Arc::default());
     }
     let names = request.tools.iter().map(|t| t.name.clone()).collect();
     for spec in specs {

@@ -1,4 +1,5 @@
 use crate::Str;
+use smol_str::SmolStrBuilder;
 use std::{
     fmt,
     future::Future,
@@ -105,16 +106,19 @@ impl Ids for RandomIds {
     fn next(&self, prefix: &str) -> Str {
         // Crockford's base 32, without the letters that look like digits.
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-        const LEN: usize = 18;
-        let mut id = String::with_capacity(prefix.len() + LEN);
-        id.push_str(prefix);
         let mut bits = u128::from(random()) << 64 | u128::from(random());
-        for _ in 0..LEN {
-            let digit = DIGITS.get((bits & 31) as usize).copied().unwrap_or(b'0');
-            id.push(char::from(digit));
+        let mut id = [b'0'; 18];
+        for digit in &mut id {
+            if let Some(d) = DIGITS.get((bits & 31) as usize) {
+                *digit = *d;
+            }
             bits >>= 5;
         }
-        id.into()
+        let mut text = SmolStrBuilder::new();
+        text.push_str(prefix);
+        // The digits are ASCII.
+        text.push_str(std::str::from_utf8(&id).unwrap_or_default());
+        Str::from_smol(text.finish())
     }
 }
 

@@ -74,7 +74,8 @@ pub enum Phase {
 
 struct Run {
     ids: RunIds,
-    parent: Option<Context>,
+    // Boxed, since few runs have one.
+    parent: Option<Box<Context>>,
     cancel: CancellationToken,
     cancel_reason: OnceLock<CancelReason>,
     deadline: Option<SystemTime>,
@@ -153,7 +154,7 @@ impl Context {
 
     /// The run that this one is part of.
     pub fn parent(&self) -> Option<&Self> {
-        self.run.parent.as_ref()
+        self.run.parent.as_deref()
     }
 
     /// Where in the run this is.
@@ -512,7 +513,7 @@ impl ContextBuilder {
         Context {
             run: Arc::new(Run {
                 ids: self.ids,
-                parent: self.parent,
+                parent: self.parent.map(Box::new),
                 cancel,
                 cancel_reason: OnceLock::new(),
                 deadline: self.deadline,

@@ -46,8 +46,8 @@ use self::{
 };
 use crate::{
     CancelReason, Decision, Effects, Error, ErrorKind, Event, Finish, FinishReason, HistoryError,
-    OpenRound, Outcome, Refusal, RoundCall, StepFinish, Str, ToolOutcome, ToolResult, Transcript,
-    Turn, Usage, Verdict,
+    OpenRound, Outcome, Refusal, RoundCall, StepFinish, StepStart, Str, ToolOutcome, ToolResult,
+    Transcript, Turn, Usage, Verdict,
 };
 use std::collections::VecDeque;
 
@@ -310,10 +310,9 @@ impl Machine {
         match input {
             Input::ModelStarted(start) if self.asked => {
                 self.asked = false;
-                let step = Step::new(start);
-                let event = step.start_event(self.state.step);
-                self.stream = Some(step);
-                self.emit(event);
+                let event = StepStart::new(self.state.step, start.message_id.clone());
+                self.stream = Some(Step::new(start));
+                self.emit(Event::StepStart(Box::new(event)));
             }
             Input::ModelEnded if self.stream.is_some() => {
                 self.fail(crate::response::truncated());

@@ -1,9 +1,9 @@
 use super::state::Slot;
 use crate::{
-    CallId, Event, Executor, Head, Message, MessageBuilder, MessageId, PartKind, Refusal,
-    StepStart, Str, ToolCallEvent, ToolSpecs, transcript,
+    CallId, Event, Executor, Head, Message, MessageBuilder, MessageId, PartKind, Refusal, Str,
+    ToolCallEvent, ToolSpecs, transcript,
 };
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 /// What a driver knows of a model's answer before it arrives.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct ModelStart {
     /// The tools that the request offered; calls of others are refused.
     pub tools: ToolSpecs,
     /// The names of those that the client executes.
-    pub client_tools: Vec<Str>,
+    pub client_tools: Arc<[Str]>,
 }
 
 impl ModelStart {
@@ -26,7 +26,7 @@ impl ModelStart {
             message_id,
             head: Head::default(),
             tools: ToolSpecs::default(),
-            client_tools: Vec::new(),
+            client_tools: Arc::default(),
         }
     }
 }
@@ -35,7 +35,10 @@ impl ModelStart {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) builder: MessageBuilder,
-    start: ModelStart,
+    tools: ToolSpecs,
+    // What a layer knows to have been offered, if it knows better.
+    offered: Option<Arc<[Str]>>,
+    client_tools: Arc<[Str]>,
     // The calls to be executed, in order.
     slots: Vec<Slot>,
     ids: HashSet<CallId>,
@@ -44,18 +47,13 @@ pub(super) struct Step {
 impl Step {
     pub(super) fn new(start: ModelStart) -> Self {
         Self {
-            builder: MessageBuilder::new(&start.head).with_id(start.message_id.clone()),
-            start,
+            builder: MessageBuilder::new(&start.head).with_id(start.message_id),
+            tools: start.tools,
+            offered: start.head.tools,
+            client_tools: start.client_tools,
             slots: Vec::new(),
             ids: HashSet::new(),
         }
-    }
-
-    pub(super) fn start_event(&self, step: u32) -> Event {
-        Event::StepStart(Box::new(StepStart::new(
-            step,
-            self.start.message_id.clone(),
-        )))
     }
 
     /// Takes in an event, and returns what the consumer is to see of it.
@@ -92,7 +90,7 @@ impl Step {
                 n += 1;
             }
         }
-        if call.executor == Executor::Loop && self.start.client_tools.contains(&call.name) {
+        if call.executor == Executor::Loop && self.client_tools.contains(&call.name) {
             call.executor = Executor::Client;
         }
         self.builder.push(&Event::ToolCall(event.clone()));
@@ -101,7 +99,6 @@ impl Step {
                 refusal = Some(Refusal::NotOffered(self.offered()));
             }
             let read_only = self
-                .start
                 .tools
                 .get(&event.call.name)
                 .is_some_and(|spec| spec.annotations.read_only);
@@ -116,16 +113,16 @@ impl Step {
     }
 
     fn is_offered(&self, name: &str) -> bool {
-        match &self.start.head.tools {
+        match &self.offered {
             Some(tools) => tools.iter().any(|tool| *tool == *name),
-            None => self.start.tools.get(name).is_some(),
+            None => self.tools.get(name).is_some(),
         }
     }
 
     fn offered(&self) -> Vec<Str> {
-        match &self.start.head.tools {
+        match &self.offered {
             Some(tools) => tools.to_vec(),
-            None => self.start.tools.iter().map(|t| t.name.clone()).collect(),
+            None => self.tools.iter().map(|tool| tool.name.clone()).collect(),
         }
     }
 
