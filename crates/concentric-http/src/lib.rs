@@ -1,7 +1,8 @@
 //! Concentric's agents behind HTTP.
 //!
 //! [`ag_ui`] speaks the AG-UI protocol, version 1.0: a run is one `POST` with a JSON body, and its
-//! answer is a stream of server-sent events. Existing clients (`@ag-ui/client`,
-//! `@tanstack/ai-client`) consume it unchanged.
+//! answer is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) makes of an agent a
+//! service that any HTTP server of tower's kind can mount, as axum; existing clients
+//! (`@ag-ui/client`, `@tanstack/ai-client`) consume it unchanged.
 
 pub mod ag_ui;

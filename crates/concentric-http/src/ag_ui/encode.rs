@@ -26,12 +26,7 @@ pub fn event<B: BufMut>(event: &Event, buffer: &mut B) {
 
 /// Appends a frame with a piece of a text message (`TEXT_MESSAGE_CONTENT`).
 pub fn text_message_content<B: BufMut>(message_id: &str, delta: &str, buffer: &mut B) {
-    piece(
-        br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#,
-        message_id,
-        delta,
-        buffer,
-    );
+    piece(TEXT, message_id, delta, buffer);
 }
 
 /// Appends a frame with a piece of a reasoning message (`REASONING_MESSAGE_CONTENT`).
@@ -59,12 +54,35 @@ pub fn keep_alive<B: BufMut>(buffer: &mut B) {
     buffer.put_slice(b": keep-alive\n\n");
 }
 
-fn piece<B: BufMut>(head: &[u8], id: &str, delta: &str, buffer: &mut B) {
+/// What all pieces of one text message begin with, for [`text_message_more`].
+pub(super) fn text_message_head(message_id: &str) -> Vec<u8> {
+    let mut buffer = Vec::with_capacity(TEXT.len() + message_id.len() + DELTA.len());
+    head(TEXT, message_id, &mut buffer);
+    buffer
+}
+
+/// Does what [`text_message_content`] does, with the identifier escaped before: a third less work.
+#[inline]
+pub(super) fn text_message_more<B: BufMut>(head: &[u8], delta: &str, buffer: &mut B) {
     buffer.put_slice(head);
-    escape(id, buffer);
-    buffer.put_slice(br#"","delta":""#);
     escape(delta, buffer);
-    buffer.put_slice(b"\"}\n\n");
+    buffer.put_slice(TAIL);
+}
+
+const TEXT: &[u8] = br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#;
+const DELTA: &[u8] = br#"","delta":""#;
+const TAIL: &[u8] = b"\"}\n\n";
+
+fn head<B: BufMut>(start: &[u8], id: &str, buffer: &mut B) {
+    buffer.put_slice(start);
+    escape(id, buffer);
+    buffer.put_slice(DELTA);
+}
+
+fn piece<B: BufMut>(start: &[u8], id: &str, delta: &str, buffer: &mut B) {
+    head(start, id, buffer);
+    escape(delta, buffer);
+    buffer.put_slice(TAIL);
 }
 
 /// Appends the inside of a JSON string: quotes, backslashes and control characters escaped, all

@@ -131,14 +131,14 @@ pub use self::event::{
     TextMessageStart, Timestamp, TokenUsage, ToolCallArgs, ToolCallChunk, ToolCallEnd,
     ToolCallResult, ToolCallStart, ToolRole, UnknownEvent,
 };
+pub use self::future::ResponseFuture;
 pub use self::input::{Context, InputError, ResumeEntry, ResumeStatus, RunAgentInput, Tool};
+pub use self::layer::AgUiLayer;
 pub use self::message::{
     ActivityMessage, AssistantMessage, Content, ContentPart, DeveloperMessage, FunctionCall,
     MediaPart, Message, PartSource, ReasoningMessage, SystemMessage, TextPart, ToolCall,
     ToolCallType, ToolMessage, UserMessage,
 };
-pub use self::future::ResponseFuture;
-pub use self::layer::AgUiLayer;
 pub use self::service::AgUi;
 pub use self::shutdown::Shutdown;
 pub use self::state::{AgUiContext, AgUiForwardedProps, AgUiState, StateError};

@@ -1,0 +1,231 @@
+use std::{
+    convert::Infallible,
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BufMut, BytesMut};
+use concentric_core::ChatRequest;
+use http::{HeaderMap, HeaderValue, Method, header, request::Parts};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::BoxError;
+use tower_service::Service;
+
+use super::{ResponseBody, RunAgentInput, layer::Config, map, reply::Refused};
+
+pin_project! {
+    /// Response future for [`AgUi`](super::AgUi).
+    ///
+    /// It reads the request's body, and resolves before the agent is called: a timeout around the
+    /// service bounds the upload, and not the run.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<A, B, RB> {
+        #[pin]
+        state: State<A, RB>,
+        body: PhantomData<fn() -> B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<A, RB> {
+        Read {
+            // Taken when the body is whole.
+            run: Option<Box<Pending<A>>>,
+            bytes: BytesMut,
+            #[pin]
+            body: RB,
+        },
+        Refused { refused: Option<Refused> },
+    }
+}
+
+/// What a run is started with once the body is there.
+struct Pending<A> {
+    agent: A,
+    config: Arc<Config>,
+    parts: Parts,
+}
+
+impl<A, B, RB: Body> ResponseFuture<A, B, RB> {
+    pub(super) fn new(agent: A, config: Arc<Config>, request: http::Request<RB>) -> Self {
+        let state = match check(&config, &request) {
+            Err(refused) => State::Refused {
+                refused: Some(refused),
+            },
+            Ok(()) => {
+                let (parts, body) = request.into_parts();
+                State::Read {
+                    run: Some(Box::new(Pending {
+                        agent,
+                        config,
+                        parts,
+                    })),
+                    bytes: BytesMut::new(),
+                    body,
+                }
+            }
+        };
+        Self {
+            state,
+            body: PhantomData,
+        }
+    }
+}
+
+/// What can be said of a request before its body is read.
+fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), Refused> {
+    if request.method() != Method::POST {
+        return Err(Refused::method());
+    }
+    if config.shutdown.as_ref().is_some_and(|s| s.is_begun()) {
+        return Err(Refused::shutting_down());
+    }
+    if !is_json(request.headers()) {
+        return Err(Refused::media_type());
+    }
+    let len = request.body().size_hint().lower();
+    if usize::try_from(len).map_or(true, |len| len > config.body_limit) {
+        return Err(Refused::too_large(Some(config.body_limit)));
+    }
+    Ok(())
+}
+
+/// Whether the content type is `application/json`, or any other that is JSON.
+///
+/// A request without one is refused: a page of another origin may send such, with the user's
+/// cookies, and without asking first.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(Ok(value)) = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    let Some((_, subtype)) = essence.split_once('/') else {
+        return false;
+    };
+    let suffix = subtype.rsplit('+').next().unwrap_or_default();
+    suffix.eq_ignore_ascii_case("json")
+}
+
+impl<A, B, RB> Future for ResponseFuture<A, B, RB>
+where
+    A: Service<ChatRequest>,
+    RB: Body,
+    RB::Error: Into<BoxError>,
+{
+    type Output = Result<http::Response<ResponseBody<A, B>>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let answer = match this.state.as_mut().project() {
+            StateProj::Refused { refused } => match refused.take() {
+                Some(refused) => Err(refused),
+                // Polled after it resolved.
+                None => return Poll::Pending,
+            },
+            StateProj::Read { run, bytes, body } => {
+                let Some(limit) = run.as_ref().map(|run| run.config.body_limit) else {
+                    return Poll::Pending;
+                };
+                let read = ready!(poll_read(body, bytes, limit, cx));
+                match (read, run.take()) {
+                    (Ok(()), Some(run)) => start(*run, bytes),
+                    (Err(refused), _) => Err(refused),
+                    (Ok(()), None) => return Poll::Pending,
+                }
+            }
+        };
+        // A future that is done holds nothing.
+        this.state.set(State::Refused { refused: None });
+        Poll::Ready(Ok(answer.unwrap_or_else(|refused| {
+            refused.into_response().map(ResponseBody::whole)
+        })))
+    }
+}
+
+/// Reads `body` to its end.
+fn poll_read<RB>(
+    mut body: Pin<&mut RB>,
+    bytes: &mut BytesMut,
+    limit: usize,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Refused>>
+where
+    RB: Body,
+    RB::Error: Into<BoxError>,
+{
+    loop {
+        match ready!(body.as_mut().poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                // Trailers say nothing here.
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                if data.remaining() > limit.saturating_sub(bytes.len()) {
+                    return Poll::Ready(Err(Refused::too_large(Some(limit))));
+                }
+                bytes.put(data);
+            }
+            Some(Err(error)) => {
+                let error = error.into();
+                return Poll::Ready(Err(if is_limit(&*error) {
+                    Refused::too_large(None)
+                } else {
+                    Refused::unreadable()
+                }));
+            }
+            None => return Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// Whether a limit outside of ours was met, as tower-http's.
+fn is_limit(error: &(dyn StdError + 'static)) -> bool {
+    let mut link = Some(error);
+    while let Some(error) = link {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return true;
+        }
+        link = error.source();
+    }
+    false
+}
+
+fn start<A, B>(run: Pending<A>, bytes: &[u8]) -> Result<http::Response<ResponseBody<A, B>>, Refused>
+where
+    A: Service<ChatRequest>,
+{
+    let Pending {
+        agent,
+        config,
+        parts,
+    } = run;
+    let input = RunAgentInput::from_slice(bytes)?;
+    let start = map::start(input, parts, &config)?;
+    let guard = match &config.shutdown {
+        Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
+        None => None,
+    };
+    let mut response = http::Response::new(ResponseBody::run(agent, start, &config, guard));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would collect the events until its buffer is full.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! From a request to what the agent is called with.
+
+use std::{collections::HashMap, sync::Arc};
+
+use concentric_core::{
+    Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
+    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Role, RunId, Str, StreamId,
+    SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec,
+    ToolSpecs, Transcript,
+};
+use http::request::Parts;
+use serde_json::{Value, json};
+
+use super::{
+    AgUiContext, AgUiForwardedProps, AgUiState, AssistantMessage, Content, ContentPart, MediaPart,
+    Metadata, PartSource, RunAgentInput, Tool, ToolMessage,
+    layer::Config,
+    message::Message as WireMessage,
+    reply::Refused,
+    stream::{Names, RunIds, STATUS},
+};
+
+/// A run that can start.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) request: ChatRequest,
+    pub(super) ids: RunIds,
+}
+
+pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
+    if input
+        .resume
+        .as_ref()
+        .is_some_and(|answers| !answers.is_empty())
+    {
+        return Err(Refused::resume());
+    }
+    let tools = tools(input.tools)?;
+    let ids = RunIds::new(
+        input.thread_id,
+        input.run_id,
+        input.parent_run_id,
+        &input.messages,
+    );
+    let (system, messages) = messages(input.messages, &tools);
+    // With `Repair::Close` nothing is refused: what is not whole is made whole.
+    let History {
+        mut transcript,
+        open,
+        ..
+    } = Transcript::from_history(messages, Repair::Close)
+        .map_err(|error| Refused::field("messages", &error.to_string()))?;
+
+    let mut request = match open.map(settle_own) {
+        // The client still owes results of its own tools: the run waits for them again.
+        Some(open) if open.waiting().next().is_some() => {
+            ChatRequest::resume(transcript, open, Vec::new())
+        }
+        open => {
+            if let Some(open) = open {
+                transcript.push(open.close(|_| lost()));
+            }
+            ChatRequest::new(transcript)
+        }
+    };
+    for text in system {
+        request.system.push(SystemSegment::new(text));
+    }
+    request.tools = tools;
+
+    let mut extensions = parts.extensions;
+    let environment = &config.environment;
+    let mut builder = Context::builder()
+        .environment(environment.clone())
+        .thread_id(ThreadId::new(ids.thread.as_str()))
+        .run_id(RunId::new(ids.run.as_str()))
+        .stream_id(StreamId::new(environment.ids().next("stream_")));
+    if let Some(agent) = &config.agent {
+        builder = builder.agent(agent.clone());
+    }
+    let request_id = parts.headers.get("x-request-id");
+    if let Some(Ok(id)) = request_id.map(|id| id.to_str()) {
+        builder = builder.request_id(RequestId::new(id));
+    }
+    let mut context = builder.build();
+
+    let state = input.state.unwrap_or_default();
+    extensions.insert(AgUiState::new(state, config.state_limit, context.clone()));
+    extensions.insert(AgUiContext::new(input.context));
+    if let Some(props) = input.forwarded_props {
+        extensions.insert(AgUiForwardedProps::new(props));
+    }
+    if config.keep_headers {
+        extensions.insert(parts.headers);
+    }
+    *context.extensions_mut() = extensions;
+    request.context = context;
+    Ok(Start { request, ids })
+}
+
+/// The client's tools.
+fn tools(tools: Vec<Tool>) -> Result<ToolSpecs, Refused> {
+    let mut specs = ToolSpecs::default();
+    for (at, tool) in tools.into_iter().enumerate() {
+        if specs.get(&tool.name).is_some() {
+            let problem = format!("two tools are named `{}`", tool.name);
+            return Err(Refused::field(&format!("tools[{at}].name"), &problem));
+        }
+        let schema = match tool.parameters {
+            None | Some(Value::Null) => json!({"type": "object", "properties": {}}),
+            Some(schema @ Value::Object(_)) => schema,
+            Some(_) => {
+                let field = format!("tools[{at}].parameters");
+                return Err(Refused::field(
+                    &field,
+                    "expected a JSON Schema of an object",
+                ));
+            }
+        };
+        specs.push(Arc::new(ToolSpec::new(tool.name, tool.description, schema)));
+    }
+    Ok(specs)
+}
+
+/// Gives the calls that the client cannot answer their outcome: the run that made them is over.
+fn settle_own(mut open: OpenRound) -> OpenRound {
+    let own: Vec<CallId> = open
+        .waiting()
+        .filter(|call| call.executor != Executor::Client)
+        .map(|call| call.id.clone())
+        .collect();
+    for id in own {
+        // It waits, so it can be settled.
+        let _ = open.settle(&id, lost());
+    }
+    open
+}
+
+fn lost() -> ToolOutcome {
+    ToolOutcome::unknown("No result of this call was recorded.")
+}
+
+/// The system texts that stand at the start, and all other messages.
+fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<Message>) {
+    let mut system = Vec::new();
+    let mut out = Vec::with_capacity(messages.len());
+    // The names of the calls so far, for their results.
+    let mut names: HashMap<String, Str> = HashMap::new();
+    for message in messages {
+        let (id, role, parts) = match message {
+            WireMessage::System(message) if out.is_empty() => {
+                system.push(message.content);
+                continue;
+            }
+            WireMessage::Developer(message) if out.is_empty() => {
+                system.push(message.content);
+                continue;
+            }
+            WireMessage::System(message) => {
+                (message.id, Role::System, vec![Part::text(message.content)])
+            }
+            WireMessage::Developer(message) => {
+                (message.id, Role::System, vec![Part::text(message.content)])
+            }
+            WireMessage::User(message) => {
+                let parts = content(message.content, &Author::User);
+                (message.id, Role::User, parts)
+            }
+            WireMessage::Assistant(message) => {
+                for call in message.tool_calls.iter().flatten() {
+                    names.insert(call.id.clone(), call.function.name.as_str().into());
+                }
+                let (id, parts) = assistant(message, tools);
+                (id, Role::Assistant, parts)
+            }
+            WireMessage::Tool(message) => {
+                let name = names.get(&message.tool_call_id).cloned();
+                let (id, part) = result(message, name.unwrap_or_default());
+                (id, Role::Tool, vec![part])
+            }
+            // Without its provider's signature reasoning is of no use to a model, and activities
+            // are for people.
+            WireMessage::Reasoning(_) | WireMessage::Activity(_) => continue,
+        };
+        if !parts.is_empty() {
+            out.push(Message::new(role, parts).with_id(MessageId::new(id)));
+        }
+    }
+    (system, out)
+}
+
+fn assistant(message: AssistantMessage, tools: &ToolSpecs) -> (String, Vec<Part>) {
+    let text = message.content.filter(|text| !text.is_empty());
+    let mut parts: Vec<Part> = text.map(Part::text).into_iter().collect();
+    for call in message.tool_calls.into_iter().flatten() {
+        let executor = if tools.get(&call.function.name).is_some() {
+            Executor::Client
+        } else {
+            Executor::Loop
+        };
+        let call = ToolCallPart::new(
+            CallId::new(call.id),
+            call.function.name,
+            call.function.arguments,
+        );
+        parts.push(Part::new(PartKind::ToolCall(call.executed_by(executor))));
+    }
+    (message.id, parts)
+}
+
+fn result(message: ToolMessage, name: Str) -> (String, Part) {
+    let author = Author::Tool { name: name.clone() };
+    let content = match message.content {
+        Content::Text(text) => ToolContent::Text(text.into()),
+        parts => ToolContent::Parts(content(parts, &author)),
+    };
+    let outcome = match (message.error, status(message.metadata.as_ref())) {
+        (Some(error), _) if content.text().is_empty() => ToolOutcome::failed(error),
+        (Some(_), _) | (_, Some("failed")) => with_content(ToolOutcome::failed(""), content),
+        (_, Some("denied")) => with_content(ToolOutcome::denied(""), content),
+        (_, Some("cancelled")) => with_content(ToolOutcome::cancelled(""), content),
+        (_, Some("unknown")) => with_content(ToolOutcome::unknown(""), content),
+        _ => ToolOutcome::done(content),
+    };
+    let result = ToolResult::new(CallId::new(message.tool_call_id), name, outcome);
+    (message.id, Part::new(PartKind::ToolResult(result)))
+}
+
+/// How the call went, if this endpoint said so when it sent the result.
+fn status(metadata: Option<&Metadata>) -> Option<&str> {
+    metadata?.get(STATUS)?.as_str()
+}
+
+fn with_content(mut outcome: ToolOutcome, content: ToolContent) -> ToolOutcome {
+    outcome.content = content;
+    outcome
+}
+
+fn content(content: Content, author: &Author) -> Vec<Part> {
+    let parts = match content {
+        Content::Text(text) => return vec![Part::text(text).by(author.clone())],
+        Content::Parts(parts) => parts,
+    };
+    let kinds = parts.into_iter().map(|part| match part {
+        ContentPart::Text(part) => PartKind::Text(part.text.into()),
+        ContentPart::Image(part) => PartKind::Image(media(part)),
+        ContentPart::Audio(part) => PartKind::Audio(media(part)),
+        ContentPart::Video(part) | ContentPart::Document(part) => PartKind::File(media(part)),
+    });
+    kinds
+        .map(|kind| Part::new(kind).by(author.clone()))
+        .collect()
+}
+
+fn media(part: MediaPart) -> Media {
+    let name = part
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.get("filename")?.as_str())
+        .map(Str::from);
+    let (source, media_type) = match part.source {
+        PartSource::Data { value, mime_type } => {
+            (MediaSource::Base64(value.into()), Some(mime_type))
+        }
+        PartSource::Url { value, mime_type } => (MediaSource::Url(value.into()), mime_type),
+        PartSource::File {
+            value, mime_type, ..
+        } => (MediaSource::Id(value.into()), mime_type),
+    };
+    let mut media = Media::new(source);
+    media.media_type = media_type.map(Str::from);
+    media.name = name;
+    media
+}
+
+impl RunIds {
+    fn new(thread: String, run: String, parent: Option<String>, messages: &[WireMessage]) -> Self {
+        let mut message_names = Names::default();
+        let mut call_names = Names::default();
+        for message in messages {
+            message_names.take(message.id());
+            if let WireMessage::Assistant(message) = message {
+                for call in message.tool_calls.iter().flatten() {
+                    call_names.take(&call.id);
+                }
+            }
+        }
+        Self {
+            thread,
+            run,
+            parent,
+            messages: message_names,
+            calls: call_names,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+use std::collections::HashMap;
+
+use concentric_core::Str;
+
+/// What the client calls a run, and the identifiers that it knows already.
+#[derive(Debug)]
+pub(in crate::ag_ui) struct RunIds {
+    pub(in crate::ag_ui) thread: String,
+    pub(in crate::ag_ui) run: String,
+    pub(in crate::ag_ui) parent: Option<String>,
+    pub(in crate::ag_ui) messages: Names,
+    pub(in crate::ag_ui) calls: Names,
+}
+
+/// Identifiers of one kind that are in use.
+///
+/// A client takes a message or a call whose identifier it knows for the one that it has, and shows
+/// nothing new; models and scripts repeat theirs.
+#[derive(Debug, Default)]
+pub(in crate::ag_ui) struct Names(HashMap<Str, u32>);
+
+impl Names {
+    /// Says that `id` is in use.
+    pub(in crate::ag_ui) fn take(&mut self, id: &str) {
+        self.0.entry(id.into()).or_insert(1);
+    }
+
+    /// An identifier that is not in use: `wanted`, or else it and a number.
+    pub(super) fn unique(&mut self, wanted: &str) -> Str {
+        let Some(count) = self.0.get_mut(wanted) else {
+            let id = Str::from(wanted);
+            self.0.insert(id.clone(), 1);
+            return id;
+        };
+        let mut n = *count;
+        loop {
+            n = n.saturating_add(1);
+            let id = Str::from(format!("{wanted}~{n}"));
+            if !self.0.contains_key(&id) {
+                self.0.insert(id.clone(), 1);
+                if let Some(count) = self.0.get_mut(wanted) {
+                    *count = n;
+                }
+                return id;
+            }
+        }
+    }
+}
