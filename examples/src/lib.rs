@@ -1,1 +1,8 @@
-//! Examples of Concentric.
+//! What the examples share: tools over a folder of files, a model that runs offline, and a terminal
+//! to show a run in.
+
+pub mod files;
+pub mod local;
+pub mod offline;
+pub mod openai;
+pub mod terminal;

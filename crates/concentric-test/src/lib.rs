@@ -1,1 +1,29 @@
-//! Test doubles.
+//! Test doubles, record and replay, and the checks that a layer must pass, for Concentric.
+//!
+//! | to test | take |
+//! |---|---|
+//! | what an agent or a layer makes of a model's answers | [`ScriptedModel`], [`Gate`] |
+//! | how it uses tools | [`ScriptedTools`] |
+//! | time, ids and chance | [`TestEnvironment`] |
+//! | that a service is called only when it is ready | [`Strict`] |
+//! | what came out | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
+//! | that a layer of your own keeps the rules | [`check_layer`] |
+
+pub mod environment;
+pub mod events;
+mod gate;
+pub mod layer_check;
+pub mod model;
+pub mod replay;
+mod strict;
+pub mod tools;
+
+pub use self::{
+    environment::{ManualClock, SeededRandom, SequentialIds, TestEnvironment},
+    events::{assert_ends_early, assert_fails, assert_finishes, collect_events, shape, text_of},
+    gate::Gate,
+    layer_check::{TestModel, check_layer},
+    model::ScriptedModel,
+    strict::{Strict, StrictFuture},
+    tools::ScriptedTools,
+};

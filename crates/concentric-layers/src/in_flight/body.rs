@@ -1,0 +1,47 @@
+use concentric_core::{Error, Event};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tokio::sync::OwnedSemaphorePermit;
+
+pin_project! {
+    /// Response body for [`InFlightLimit`](super::InFlightLimit): the inner body's items, unchanged.
+    #[derive(Debug)]
+    #[must_use = "streams do nothing unless polled"]
+    pub struct InFlightBody<B> {
+        #[pin]
+        inner: B,
+        // Given back at the end, whichever comes first.
+        permit: Option<OwnedSemaphorePermit>,
+    }
+}
+
+impl<B> InFlightBody<B> {
+    pub(super) const fn new(inner: B, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { inner, permit }
+    }
+}
+
+impl<B> Stream for InFlightBody<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let item = ready!(this.inner.poll_next(cx));
+        if matches!(item, None | Some(Err(_) | Ok(Event::Finish(_)))) {
+            *this.permit = None;
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,272 @@
+//! Time, ids and randomness that a test decides about.
+//!
+//! ```
+//! use concentric_test::TestEnvironment;
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let test = TestEnvironment::new();
+//! let context = test.context();
+//! assert_eq!(context.run_id().as_str(), "run_1");
+//!
+//! // No time passes by itself.
+//! let mut nap = tokio_test::task::spawn(context.sleep(Duration::from_secs(3600)));
+//! tokio_test::assert_pending!(nap.poll());
+//! test.advance(Duration::from_secs(3600));
+//! assert!(nap.is_woken());
+//! assert!(nap.await.is_ok());
+//! # }
+//! ```
+
+use concentric_core::{
+    ChatRequest, Context, Environment, Str,
+    context::{Clock, ContextBuilder, Ids, Random, Sleep},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+    time::{Duration, SystemTime},
+};
+
+/// A [`ManualClock`], [`SequentialIds`] and [`SeededRandom`], as an [`Environment`].
+///
+/// Clones share them. See the [module docs](self) for an example.
+#[derive(Clone, Debug)]
+pub struct TestEnvironment {
+    clock: ManualClock,
+    environment: Environment,
+}
+
+impl TestEnvironment {
+    /// Creates an environment in which it is 2001-09-09 01:46:40 UTC.
+    pub fn new() -> Self {
+        Self::with_seed(0)
+    }
+
+    /// The same, with other random numbers.
+    pub fn with_seed(seed: u64) -> Self {
+        let clock = ManualClock::new();
+        Self {
+            environment: Environment::new(
+                clock.clone(),
+                SequentialIds::default(),
+                SeededRandom::new(seed),
+            ),
+            clock,
+        }
+    }
+
+    /// The environment, for a [`Context`].
+    pub fn environment(&self) -> Environment {
+        self.environment.clone()
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// Starts to build a context in this environment.
+    pub fn context_builder(&self) -> ContextBuilder {
+        Context::builder().environment(self.environment())
+    }
+
+    /// The context of a new run in this environment.
+    pub fn context(&self) -> Context {
+        self.context_builder().build()
+    }
+
+    /// A request of one user's message, as a run in this environment.
+    pub fn request(&self, text: impl Into<Str>) -> ChatRequest {
+        ChatRequest::user(text).with_context(self.context())
+    }
+
+    /// Lets time pass, and wakes the sleeps that are over.
+    pub fn advance(&self, duration: Duration) {
+        self.clock.advance(duration);
+    }
+}
+
+impl Default for TestEnvironment {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A clock that stands still until it is told to go on.
+///
+/// Clones are the same clock.
+///
+/// ```
+/// use concentric_core::context::Clock;
+/// use concentric_test::ManualClock;
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_millis(5));
+/// assert_eq!(clock.now(), before + Duration::from_millis(5));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Mutex<Time>>);
+
+#[derive(Debug)]
+struct Time {
+    now: SystemTime,
+    // By when they end, and a number that tells two of one time apart.
+    sleeps: BTreeMap<(SystemTime, u64), Waker>,
+    next: u64,
+}
+
+impl ManualClock {
+    /// Creates a clock that shows 2001-09-09 01:46:40 UTC.
+    pub fn new() -> Self {
+        Self::at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))
+    }
+
+    /// Creates a clock that shows `now`.
+    pub fn at(now: SystemTime) -> Self {
+        Self(Arc::new(Mutex::new(Time {
+            now,
+            sleeps: BTreeMap::new(),
+            next: 0,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Time> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets time pass, and wakes the sleeps that are over, in the order of their ends.
+    pub fn advance(&self, duration: Duration) {
+        let mut time = self.lock();
+        time.now += duration;
+        let now = time.now;
+        let later = time.sleeps.split_off(&(now, u64::MAX));
+        let over = std::mem::replace(&mut time.sleeps, later);
+        drop(time);
+        over.into_values().for_each(Waker::wake);
+    }
+
+    /// How many sleeps have been polled and are not over: what the code under test waits for.
+    pub fn sleepers(&self) -> usize {
+        self.lock().sleeps.len()
+    }
+
+    /// How long until the next of them is over.
+    pub fn next_wake(&self) -> Option<Duration> {
+        let time = self.lock();
+        let ((end, _), _) = time.sleeps.first_key_value()?;
+        end.duration_since(time.now).ok()
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> SystemTime {
+        self.lock().now
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let mut time = self.lock();
+        let key = (time.now + duration, time.next);
+        time.next += 1;
+        drop(time);
+        Box::pin(Nap {
+            clock: self.clone(),
+            key,
+        })
+    }
+}
+
+/// One sleep by a [`ManualClock`].
+struct Nap {
+    clock: ManualClock,
+    key: (SystemTime, u64),
+}
+
+impl Future for Nap {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<()> {
+        let mut time = self.clock.lock();
+        if self.key.0 <= time.now {
+            return Poll::Ready(());
+        }
+        time.sleeps.insert(self.key, cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Nap {
+    fn drop(&mut self) {
+        self.clock.lock().sleeps.remove(&self.key);
+    }
+}
+
+/// Ids that count up, per prefix: `run_1`, `msg_1`, `msg_2`.
+///
+/// ```
+/// use concentric_core::context::Ids;
+/// use concentric_test::SequentialIds;
+///
+/// let ids = SequentialIds::default();
+/// assert_eq!(ids.next("msg_"), "msg_1");
+/// assert_eq!(ids.next("run_"), "run_1");
+/// assert_eq!(ids.next("msg_"), "msg_2");
+/// ```
+#[derive(Debug, Default)]
+pub struct SequentialIds(Mutex<HashMap<String, u64>>);
+
+impl Ids for SequentialIds {
+    fn next(&self, prefix: &str) -> Str {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(prefix.to_owned()).or_default();
+        *count += 1;
+        format!("{prefix}{count}").into()
+    }
+}
+
+/// Random numbers that are the same for the same seed (SplitMix64).
+///
+/// ```
+/// use concentric_core::context::Random;
+/// use concentric_test::SeededRandom;
+///
+/// let (a, b) = (SeededRandom::new(7), SeededRandom::new(7));
+/// assert_eq!(a.next_u64(), b.next_u64());
+/// assert_ne!(a.next_u64(), a.next_u64());
+/// ```
+#[derive(Debug)]
+pub struct SeededRandom(AtomicU64);
+
+impl SeededRandom {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// Creates a source of random numbers.
+    pub const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+}
+
+impl Random for SeededRandom {
+    fn next_u64(&self) -> u64 {
+        let state = self.0.fetch_add(Self::STEP, Ordering::Relaxed);
+        let mut z = state.wrapping_add(Self::STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

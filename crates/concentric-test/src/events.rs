@@ -1,0 +1,203 @@
+//! What came out of a body.
+//!
+//! ```
+//! use concentric_core::{ChatRequest, Error, ErrorKind};
+//! use concentric_test::{ScriptedModel, assert_fails, assert_finishes, shape};
+//! use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let model = ScriptedModel::new()
+//!     .deltas(["Hel", "lo"])
+//!     .then()
+//!     .text("Oh")
+//!     .error(Error::new(ErrorKind::Server, "it broke"));
+//!
+//! let answer = model.clone().oneshot(ChatRequest::user("hi")).await?;
+//! let (events, finish) = assert_finishes(answer.body).await;
+//! assert_eq!(shape(&events), "text text finish");
+//! assert_eq!(finish.usage.output_tokens, Some(1));
+//!
+//! let answer = model.oneshot(ChatRequest::user("hi")).await?;
+//! let (events, error) = assert_fails(answer.body).await;
+//! assert_eq!((shape(&events).as_str(), error.kind()), ("text", ErrorKind::Server));
+//! # Ok(())
+//! # }
+//! ```
+
+use concentric_core::{Error, Event, Finish};
+use futures_util::{Stream, StreamExt};
+use std::{pin::pin, task::Poll};
+
+/// Reads a body to its terminal item, or to `None` if it has none.
+///
+/// ```
+/// # use concentric_core::{ChatResponse, Event};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let body = futures_util::stream::iter([Ok(Event::text("cut sh"))]);
+/// let items = concentric_test::collect_events(body).await;
+/// assert_eq!(items.len(), 1);
+/// # }
+/// ```
+pub async fn collect_events<B>(body: B) -> Vec<Result<Event, Error>>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    read(body).await.0
+}
+
+/// The same, and whether anything was yielded after the terminal item.
+pub(crate) async fn read<B>(body: B) -> (Vec<Result<Event, Error>>, Option<Result<Event, Error>>)
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let mut body = pin!(body);
+    let mut items = Vec::new();
+    while let Some(item) = body.next().await {
+        let terminal = item.as_ref().map_or(true, Event::is_finish);
+        items.push(item);
+        if terminal {
+            // Pending is as good as `None`: nobody needs to poll on.
+            let after = std::future::poll_fn(|cx| match body.as_mut().poll_next(cx) {
+                Poll::Ready(after) => Poll::Ready(after),
+                Poll::Pending => Poll::Ready(None),
+            });
+            return (items, after.await);
+        }
+    }
+    (items, None)
+}
+
+/// Reads a body that must finish, and returns all its events with how it finished.
+///
+/// # Panics
+///
+/// If it fails, ends early, or yields anything after its finish.
+pub async fn assert_finishes<B>(body: B) -> (Vec<Event>, Finish)
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let (items, after) = read(body).await;
+    assert!(
+        after.is_none(),
+        "something followed the terminal item: {after:?}"
+    );
+    let (events, error) = split(items);
+    assert!(
+        error.is_none(),
+        "expected a finish after `{}`, and the body failed: {error:?}",
+        shape(&events)
+    );
+    let finish = match events.last() {
+        Some(Event::Finish(finish)) => Some(Finish::clone(finish)),
+        _ => None,
+    };
+    let seen = shape(&events);
+    let finish = finish.unwrap_or_else(|| fail(&format!("the body ended early, after `{seen}`")));
+    (events, finish)
+}
+
+/// Reads a body that must fail, and returns its events and its error.
+///
+/// # Panics
+///
+/// If it finishes, ends early, or yields anything after its error.
+pub async fn assert_fails<B>(body: B) -> (Vec<Event>, Error)
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let (items, after) = read(body).await;
+    assert!(
+        after.is_none(),
+        "something followed the terminal item: {after:?}"
+    );
+    let (events, error) = split(items);
+    let seen = shape(&events);
+    let error = error.unwrap_or_else(|| fail(&format!("the body did not fail, after `{seen}`")));
+    (events, error)
+}
+
+/// Reads a body that must end without a terminal item, and returns its events.
+///
+/// # Panics
+///
+/// If it finishes or fails.
+pub async fn assert_ends_early<B>(body: B) -> Vec<Event>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let (events, error) = split(read(body).await.0);
+    assert!(error.is_none(), "the body failed: {error:?}");
+    assert!(
+        !events.last().is_some_and(Event::is_finish),
+        "the body finished"
+    );
+    events
+}
+
+#[track_caller]
+#[expect(clippy::panic, reason = "an assertion")]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}
+
+fn split(items: Vec<Result<Event, Error>>) -> (Vec<Event>, Option<Error>) {
+    let mut events = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Ok(event) => events.push(event),
+            Err(error) => return (events, Some(error)),
+        }
+    }
+    (events, None)
+}
+
+/// The kinds of `events`, in order: `step_start text text step_finish finish`.
+///
+/// ```
+/// use concentric_core::Event;
+/// assert_eq!(concentric_test::shape(&[Event::text("a"), Event::Reset]), "text reset");
+/// ```
+pub fn shape<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+    let kinds: Vec<&str> = events.into_iter().map(kind).collect();
+    kinds.join(" ")
+}
+
+/// The text deltas in `events`, joined.
+///
+/// ```
+/// use concentric_core::Event;
+/// assert_eq!(concentric_test::text_of(&[Event::text("a"), Event::Reset, Event::text("b")]), "ab");
+/// ```
+pub fn text_of<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+    events
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::TextDelta(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::StepStart(_) => "step_start",
+        Event::TextDelta(_) => "text",
+        Event::ReasoningDelta(_) => "reasoning",
+        Event::RefusalDelta(_) => "refusal",
+        Event::PartEnd(_) => "part_end",
+        Event::Part(_) => "part",
+        Event::ToolCallStart(_) => "tool_call_start",
+        Event::ToolCallDelta(_) => "tool_call_delta",
+        Event::ToolCall(_) => "tool_call",
+        Event::ToolResult(_) => "tool_result",
+        Event::State(_) => "state",
+        Event::Custom(_) => "custom",
+        Event::StepFinish(_) => "step_finish",
+        Event::Resumed => "resumed",
+        Event::Reset => "reset",
+        Event::Finish(_) => "finish",
+        _ => "other",
+    }
+}

@@ -1,0 +1,83 @@
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Something that waits until the test lets it go on.
+///
+/// Clones are the same gate. Once opened it stays open.
+///
+/// ```
+/// use concentric_core::ChatRequest;
+/// use concentric_test::{Gate, ScriptedModel};
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), concentric_core::Error> {
+/// let gate = Gate::new();
+/// let model = ScriptedModel::new().text("Well,").wait(&gate).text(" yes.");
+///
+/// let answer = model.oneshot(ChatRequest::user("hi")).await?; // the first text is there
+/// let text = tokio::spawn(answer.text());
+/// gate.reached().await;
+/// assert!(!text.is_finished());
+/// gate.open();
+/// assert_eq!(text.await.expect("no panic")?, "Well, yes.");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gate {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    open: watch::Sender<bool>,
+    reached: watch::Sender<usize>,
+}
+
+impl Gate {
+    /// Creates a gate that is shut.
+    pub fn new() -> Self {
+        Self {
+            state: Arc::new(State {
+                open: watch::Sender::new(false),
+                reached: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// Lets all that waits, and all that comes later, go on.
+    pub fn open(&self) {
+        self.state.open.send_replace(true);
+    }
+
+    /// Whether it was opened.
+    pub fn is_open(&self) -> bool {
+        *self.state.open.borrow()
+    }
+
+    /// Resolves once something has come to the gate.
+    pub async fn reached(&self) {
+        self.reached_times(1).await;
+    }
+
+    /// Resolves once something has come to the gate `times` times.
+    pub async fn reached_times(&self, times: usize) {
+        let mut reached = self.state.reached.subscribe();
+        // `self` holds the sender, so it is never closed.
+        let _ = reached.wait_for(|count| *count >= times).await;
+    }
+
+    /// Comes to the gate, and waits until it is open.
+    pub async fn pass(&self) {
+        self.state.reached.send_modify(|count| *count += 1);
+        let mut open = self.state.open.subscribe();
+        let _ = open.wait_for(|open| *open).await;
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}

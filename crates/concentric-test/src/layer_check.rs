@@ -1,0 +1,470 @@
+//! What every layer over a model must keep.
+//!
+//! ```
+//! use concentric_core::layers::inspect_events;
+//! use concentric_test::check_layer;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! check_layer(inspect_events(|event| println!("{event:?}"))).await;
+//! # }
+//! ```
+//!
+//! | check | the layer |
+//! |---|---|
+//! | [`readiness`] | calls only what it polled ready, hands on no readiness to a clone, gives it back when dropped, and wakes who waits |
+//! | [`finished`] | ends its body with the finish, once, and yields nothing after it |
+//! | [`failed`] | hands on the error, as the future's or as the last item, with its kind and code |
+//! | [`ended_early`] | does not make a finish of a body that has none |
+//! | [`dropped`] | drops what is inside when its future or its body is dropped |
+//! | [`size_hint`] | promises no more and no fewer items than come |
+//!
+//! The bounds on the layer check the rest: what it makes is `Clone + Send + Sync`, and its futures
+//! and bodies are `Send`. A layer that is meant to break one of the rules, as one that turns a
+//! failure into an apology does, runs the other checks one by one.
+//!
+//! The checks need a tokio runtime with a timer, which may be paused. A layer that spawns may do so.
+
+use crate::{ScriptedModel, Strict, events::read};
+use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, ModelService};
+use futures_util::{
+    Stream, StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+use tokio::time::sleep;
+use tower::{ServiceExt, util::Oneshot};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// The model that a layer is checked over.
+pub type TestModel = Strict<ScriptedModel>;
+
+/// A service that can be put into [`BoxModel`](concentric_core::BoxModel), which every layer over a
+/// model makes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model service that can be shared between tasks",
+    note = "a layer's service must be `Clone + Send + Sync + 'static`, and its futures and bodies `Send + 'static`, whenever those of the inner service are"
+)]
+pub trait SharedModel:
+    ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static
+{
+}
+
+impl<S> SharedModel for S where
+    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static
+{
+}
+
+/// Checks all that every layer over a model must keep.
+///
+/// See the [module docs](self) for what that is.
+///
+/// # Panics
+///
+/// If the layer breaks one of the rules; the message says which.
+pub async fn check_layer<L>(layer: L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    readiness(&layer).await;
+    finished(&layer).await;
+    failed(&layer).await;
+    ended_early(&layer).await;
+    dropped(&layer).await;
+    size_hint(&layer).await;
+}
+
+/// Checks that the layer calls only what is ready, and loses no readiness.
+///
+/// # Panics
+///
+/// If it does not.
+pub async fn readiness<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    let model = || Strict::new(ScriptedModel::new().text("hi").repeat());
+
+    in_time("three calls of one service", async {
+        let mut service = layer.layer(model());
+        for _ in 0..3 {
+            let call = ready(&mut service).await.call(request());
+            finish(call.await).await;
+        }
+    })
+    .await;
+
+    in_time("a service that is polled ready twice", async {
+        let mut service = layer.layer(model());
+        ready(&mut service).await;
+        let call = ready(&mut service).await.call(request());
+        finish(call.await).await;
+    })
+    .await;
+
+    in_time("a clone of a ready service", async {
+        let mut service = layer.layer(model());
+        let mut clone = ready(&mut service).await.clone();
+        drop(service);
+        let call = ready(&mut clone).await.call(request());
+        finish(call.await).await;
+    })
+    .await;
+
+    in_time("a service whose clone was called", async {
+        let inner = model();
+        let mut service = layer.layer(inner);
+        let mut clone = service.clone();
+        let call = ready(&mut clone).await.call(request());
+        finish(call.await).await;
+        let call = ready(&mut service).await.call(request());
+        finish(call.await).await;
+    })
+    .await;
+
+    in_time("a ready service that is dropped", async {
+        let inner = model();
+        let mut service = layer.layer(inner.clone());
+        ready(&mut service).await;
+        drop(service);
+        settle().await;
+        assert_eq!(
+            inner.reserved(),
+            0,
+            "the layer keeps the inner service's readiness after it was dropped"
+        );
+    })
+    .await;
+
+    in_time("an inner service that becomes ready later", async {
+        let inner = Strict::with_capacity(ScriptedModel::new().text("hi").repeat(), 1);
+        let mut holder = inner.clone();
+        ready(&mut holder).await;
+        // Polls the call only when it was woken.
+        let mut calls = FuturesUnordered::new();
+        calls.push(Oneshot::new(layer.layer(inner), request()));
+        let early = for_a_while(calls.next()).await;
+        drop(holder);
+        let response = match early {
+            // It answers without the inner service.
+            Some(response) => response,
+            None => calls.next().await,
+        };
+        match response {
+            Some(response) => finish(response).await,
+            None => fail("there is one call"),
+        }
+    })
+    .await;
+
+    in_time("a call that is dropped while it waits", async {
+        let inner = Strict::with_capacity(ScriptedModel::new().text("hi").repeat(), 1);
+        let mut holder = inner.clone();
+        ready(&mut holder).await;
+        {
+            let mut call = pin!(Oneshot::new(layer.layer(inner.clone()), request()));
+            let _ = for_a_while(call.as_mut()).await;
+        }
+        drop(holder);
+        settle().await;
+        assert_eq!(
+            (inner.reserved(), inner.running()),
+            (0, 0),
+            "the layer keeps something of a call that was dropped"
+        );
+        let mut again = inner.clone();
+        ready(&mut again).await;
+    })
+    .await;
+
+    in_time("an inner service that fails to become ready", async {
+        let inner = Strict::new(ScriptedModel::new().text("hi").unready(broken()));
+        let result = Oneshot::new(layer.layer(inner.clone()), request()).await;
+        assert!(
+            result.is_err() || inner.calls() == 0,
+            "the layer called a service that had failed"
+        );
+    })
+    .await;
+}
+
+/// Checks that a whole answer stays whole.
+///
+/// # Panics
+///
+/// If it does not.
+pub async fn finished<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    in_time("an answer that finishes", async {
+        let model = ScriptedModel::new().deltas(["Hello. ", "It is ", "me."]);
+        finish(call(layer, &model).await).await;
+        settle().await;
+        assert_eq!(model.live(), 0, "the layer keeps a body that has ended");
+    })
+    .await;
+
+    in_time("an answer that finishes and pauses", async {
+        let model = ScriptedModel::new()
+            .pause()
+            .reasoning("Hm.")
+            .pause()
+            .text("Hello. ")
+            .pause()
+            .text("It is me.")
+            .pause();
+        finish(call(layer, &model).await).await;
+    })
+    .await;
+}
+
+/// Checks that an error comes out as it is, and ends the answer.
+///
+/// # Panics
+///
+/// If it does not.
+pub async fn failed<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    in_time("a call that fails", async {
+        let model = ScriptedModel::new().error(broken()).repeat();
+        match call(layer, &model).await.map_err(|e| Error::from(e.into())) {
+            Ok(_) => assert_eq!(
+                model.calls(),
+                0,
+                "the call failed before it had a body, and the layer made one"
+            ),
+            Err(error) => assert_same(&error),
+        }
+        settle().await;
+        assert_eq!(model.live(), 0, "the layer keeps a call that has failed");
+    })
+    .await;
+
+    in_time("an answer that fails", async {
+        let model = ScriptedModel::new()
+            .text("Hello. ")
+            .pause()
+            .error(broken())
+            .repeat();
+        match call(layer, &model).await.map_err(|e| Error::from(e.into())) {
+            Err(error) => assert_same(&error),
+            Ok(response) => {
+                let (items, after) = read(response.body).await;
+                assert!(after.is_none(), "something followed the error: {after:?}");
+                match items.last() {
+                    Some(Err(error)) => assert_same(error),
+                    other => assert_eq!(
+                        model.calls(),
+                        0,
+                        "the error was lost; the last item is {other:?}"
+                    ),
+                }
+            }
+        }
+        settle().await;
+        assert_eq!(model.live(), 0, "the layer keeps a body that has failed");
+    })
+    .await;
+}
+
+/// Checks that an answer that is cut short does not pass for a whole one.
+///
+/// # Panics
+///
+/// If it does.
+pub async fn ended_early<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    in_time("an answer that ends early", async {
+        let model = ScriptedModel::new().text("Hello. ").end_early().repeat();
+        if let Ok(response) = call(layer, &model).await {
+            let (items, after) = read(response.body).await;
+            assert!(after.is_none(), "something followed the end: {after:?}");
+            let finished = matches!(items.last(), Some(Ok(Event::Finish(_))));
+            assert!(
+                !finished || model.calls() == 0,
+                "the layer made a finish of a body that ended early"
+            );
+        }
+    })
+    .await;
+}
+
+/// Checks that dropping an answer drops what is inside.
+///
+/// # Panics
+///
+/// If it does not.
+pub async fn dropped<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    in_time("a call that is dropped", async {
+        let model = ScriptedModel::new().never();
+        {
+            let mut call = Box::pin(call(layer, &model));
+            let _ = for_a_while(call.as_mut()).await;
+        }
+        settle().await;
+        assert_eq!(model.live(), 0, "the layer keeps a call that was dropped");
+    })
+    .await;
+
+    in_time("an answer that is dropped", async {
+        let model = ScriptedModel::new().text("Hello. ").text("It is ").never();
+        {
+            let mut call = Box::pin(call(layer, &model));
+            if let Some(Ok(response)) = for_a_while(call.as_mut()).await {
+                let mut body = Box::pin(response.body);
+                let _ = for_a_while(body.next()).await;
+            }
+        }
+        settle().await;
+        assert_eq!(model.live(), 0, "the layer keeps a body that was dropped");
+    })
+    .await;
+}
+
+/// Checks that the body's size hint is true at every point.
+///
+/// # Panics
+///
+/// If it is not.
+pub async fn size_hint<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    let models = [
+        ScriptedModel::new().deltas(["Hello. ", "It is ", "", "me."]),
+        ScriptedModel::new()
+            .text("Hello. ")
+            .error(broken())
+            .repeat(),
+        ScriptedModel::new().text("Hello. ").end_early().repeat(),
+    ];
+    for model in models {
+        in_time("the size hint", async {
+            let Ok(response) = call(layer, &model).await else {
+                return;
+            };
+            let mut body = pin!(response.body);
+            let mut hints = Vec::new();
+            let mut ended = false;
+            while !ended {
+                hints.push(body.size_hint());
+                ended = match body.next().await {
+                    Some(item) => item.map_or(true, |event| event.is_finish()),
+                    None => {
+                        hints.pop();
+                        true
+                    }
+                };
+            }
+            let all = hints.len();
+            for (at, (least, most)) in hints.into_iter().enumerate() {
+                let left = all - at;
+                assert!(
+                    least <= left && most.is_none_or(|most| left <= most),
+                    "the size hint is {least} to {most:?}, and {left} items come"
+                );
+            }
+        })
+        .await;
+    }
+}
+
+// ---- what the checks are made of ----
+
+fn request() -> ChatRequest {
+    ChatRequest::user("hi")
+}
+
+fn broken() -> Error {
+    // Of a kind that no policy tries again.
+    Error::new(ErrorKind::InvalidRequest, "this is wrong").with_code("E7")
+}
+
+#[track_caller]
+fn assert_same(error: &Error) {
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::InvalidRequest, Some("E7")),
+        "the layer hands on another error than it got: {error:?}"
+    );
+}
+
+async fn ready<S: SharedModel>(service: &mut S) -> &mut S {
+    match service.ready().await {
+        Ok(service) => service,
+        Err(error) => fail(&format!("not ready: {}", Error::from(error.into()))),
+    }
+}
+
+fn call<L>(layer: &L, model: &ScriptedModel) -> Oneshot<L::Service, ChatRequest>
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    Oneshot::new(layer.layer(Strict::new(model.clone())), request())
+}
+
+async fn finish<B, E>(result: Result<ChatResponse<B>, E>)
+where
+    B: Stream<Item = Result<Event, Error>>,
+    E: Into<concentric_core::BoxError>,
+{
+    match result {
+        Ok(response) => {
+            crate::assert_finishes(response.body).await;
+        }
+        Err(error) => fail(&format!("the call failed: {}", Error::from(error.into()))),
+    }
+}
+
+#[track_caller]
+#[expect(clippy::panic, reason = "an assertion")]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}
+
+/// How long a check may take by the clock of the runtime.
+const LIMIT: Duration = Duration::from_secs(20);
+
+async fn in_time(what: &str, check: impl Future<Output = ()>) {
+    // The limit is looked at first, so that its own wakeup does not help the check on.
+    if let Either::Left(_) = select(pin!(sleep(LIMIT)), pin!(check)).await {
+        fail(&format!("{what}: it hangs; is a wakeup lost?"));
+    }
+}
+
+/// Lets tasks that a layer has spawned do their work.
+async fn settle() {
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Polls `future` until it has nothing to do, and no longer.
+async fn for_a_while<F>(mut future: F) -> Option<F::Output>
+where
+    F: Future + Unpin,
+{
+    for _ in 0..32 {
+        let poll = poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await;
+        if let Poll::Ready(output) = poll {
+            return Some(output);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}

@@ -1,0 +1,287 @@
+use super::{
+    ScriptedBody,
+    script::{Counts, Op, Script, Shared},
+};
+use crate::Gate;
+use concentric_core::{
+    Arguments, CallId, ChatRequest, ChatResponse, Error, Event, Finish, Head, Str, ToolCallPart,
+    Usage,
+};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tower_service::Service;
+
+/// A model that says what its script says, and remembers what it was asked.
+///
+/// Clones share the script and the memory. See the [module docs](super).
+#[derive(Clone, Debug, Default)]
+pub struct ScriptedModel {
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl ScriptedModel {
+    /// Creates a model whose script is empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(self, set: impl FnOnce(&mut Script)) -> Self {
+        set(self.lock().current());
+        self
+    }
+
+    fn op(self, op: Op) -> Self {
+        self.write(|script| script.push(op))
+    }
+
+    // ---- what it says ----
+
+    /// Adds a text, as one delta.
+    #[must_use]
+    pub fn text(self, text: impl Into<Str>) -> Self {
+        self.event(Event::text(text))
+    }
+
+    /// Adds a text that comes in these pieces.
+    #[must_use]
+    pub fn deltas<T: Into<Str>>(self, pieces: impl IntoIterator<Item = T>) -> Self {
+        pieces.into_iter().fold(self, Self::text)
+    }
+
+    /// Adds reasoning, as one delta.
+    #[must_use]
+    pub fn reasoning(self, text: impl Into<Str>) -> Self {
+        self.event(Event::ReasoningDelta(text.into()))
+    }
+
+    /// Adds a tool call, whose id is `call_1`, `call_2` and so on over the whole script.
+    #[must_use]
+    pub fn tool_call(self, name: impl Into<Str>, arguments: impl Into<Arguments>) -> Self {
+        let id = {
+            let mut shared = self.lock();
+            shared.next_call += 1;
+            CallId::new(format!("call_{}", shared.next_call))
+        };
+        self.event(Event::tool_call(ToolCallPart::new(id, name, arguments)))
+    }
+
+    /// Adds an event of any kind.
+    #[must_use]
+    pub fn event(self, event: Event) -> Self {
+        self.op(Op::Event(event))
+    }
+
+    /// Adds events of any kind.
+    #[must_use]
+    pub fn events(self, events: impl IntoIterator<Item = Event>) -> Self {
+        events.into_iter().fold(self, Self::event)
+    }
+
+    // ---- how it ends ----
+
+    /// Ends the answer with this finish.
+    #[must_use]
+    pub fn finish(self, finish: Finish) -> Self {
+        self.event(Event::Finish(Box::new(finish)))
+    }
+
+    /// Ends the answer with an error.
+    #[must_use]
+    pub fn error(self, error: Error) -> Self {
+        self.op(Op::Fail(error))
+    }
+
+    /// Ends the answer without a terminal item.
+    #[must_use]
+    pub fn end_early(self) -> Self {
+        self.op(Op::EndEarly)
+    }
+
+    /// Says no more, and does not end.
+    #[must_use]
+    pub fn never(self) -> Self {
+        self.op(Op::Never)
+    }
+
+    // ---- when it says it ----
+
+    /// Waits until `gate` is opened.
+    #[must_use]
+    pub fn wait(self, gate: &Gate) -> Self {
+        self.op(Op::Wait(gate.clone()))
+    }
+
+    /// Waits by the clock of the run.
+    #[must_use]
+    pub fn sleep(self, duration: Duration) -> Self {
+        self.op(Op::Sleep(duration))
+    }
+
+    /// Is pending once, and wakes its task at once.
+    #[must_use]
+    pub fn pause(self) -> Self {
+        self.op(Op::Yield)
+    }
+
+    // ---- the answer as a whole ----
+
+    /// Begins the next answer.
+    #[must_use]
+    pub fn then(self) -> Self {
+        self.lock().begin = true;
+        self
+    }
+
+    /// Has the last answer given again and again, instead of failing when the script is used up.
+    #[must_use]
+    pub fn repeat(self) -> Self {
+        self.lock().repeat = true;
+        self
+    }
+
+    /// Sets the tokens of this answer; the default is one in and one out.
+    #[must_use]
+    pub fn usage(self, usage: Usage) -> Self {
+        self.write(|script| script.usage = usage)
+    }
+
+    /// Sets the head of this answer.
+    #[must_use]
+    pub fn head(self, head: Head) -> Self {
+        self.write(|script| script.head = head)
+    }
+
+    /// Makes this answer one that is not streamed: its future resolves when all of it is there, and
+    /// an error anywhere in it is the future's.
+    #[must_use]
+    pub fn unary(self) -> Self {
+        self.write(|script| script.unary = true)
+    }
+
+    /// Fails its readiness with `error`, from now on.
+    #[must_use]
+    pub fn unready(self, error: Error) -> Self {
+        self.lock().unready = Some(error);
+        self
+    }
+
+    // ---- what became of it ----
+
+    /// How many times it was called.
+    pub fn calls(&self) -> usize {
+        self.lock().requests.len()
+    }
+
+    /// What it was asked, in order.
+    pub fn requests(&self) -> Vec<ChatRequest> {
+        self.lock().requests.clone()
+    }
+
+    /// What it was asked in the call at `index`, from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there was no such call.
+    #[track_caller]
+    #[expect(clippy::panic, reason = "an assertion")]
+    pub fn request(&self, index: usize) -> ChatRequest {
+        let shared = self.lock();
+        match shared.requests.get(index) {
+            Some(request) => request.clone(),
+            None => panic!(
+                "the model was called {} times, so there is no request {index}",
+                shared.requests.len()
+            ),
+        }
+    }
+
+    /// How many answers of the script have not been asked for.
+    pub fn unused(&self) -> usize {
+        self.lock().scripts.len()
+    }
+
+    fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// How many calls are going on: their future or their body has not been dropped.
+    pub fn live(&self) -> usize {
+        self.counts().live
+    }
+
+    /// The most calls that were going on at once.
+    pub fn most_live(&self) -> usize {
+        self.counts().most_live
+    }
+
+    /// How many calls were dropped before their end, as a future or as a body.
+    pub fn dropped(&self) -> usize {
+        self.counts().dropped
+    }
+
+    /// How many times bodies were polled.
+    pub fn polls(&self) -> usize {
+        self.counts().polls
+    }
+
+    /// How many items bodies have yielded, each `None` counted as one.
+    pub fn items(&self) -> usize {
+        self.counts().items
+    }
+}
+
+impl Service<ChatRequest> for ScriptedModel {
+    type Response = ChatResponse<ScriptedBody>;
+    type Error = Error;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(match &self.lock().unready {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        })
+    }
+
+    fn call(&mut self, request: ChatRequest) -> ResponseFuture {
+        let context = request.context.clone();
+        let mut shared = self.lock();
+        shared.requests.push(request);
+        let script = shared.next();
+        drop(shared);
+        ResponseFuture(Some(script.map(|mut script| {
+            let whole = script.unary;
+            let head = std::mem::take(&mut script.head);
+            let body = ScriptedBody::new(script, context, Arc::clone(&self.shared));
+            (ChatResponse::new(body).with_head(head), whole)
+        })))
+    }
+}
+
+/// Response future for [`ScriptedModel`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct ResponseFuture(Option<Result<(ChatResponse<ScriptedBody>, bool), Error>>);
+
+impl Future for ResponseFuture {
+    type Output = Result<ChatResponse<ScriptedBody>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(Ok((response, whole))) = &mut self.0
+            && let Err(error) = ready!(response.body.poll_commit(cx, *whole))
+        {
+            self.0 = None;
+            return Poll::Ready(Err(error));
+        }
+        let result = self.0.take().expect("polled after completion");
+        Poll::Ready(result.map(|(response, _)| response))
+    }
+}

@@ -1,0 +1,55 @@
+use super::Recording;
+use serde_json::Value;
+
+/// An expectation that is not met on purpose.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Deviation {
+    /// Names it.
+    pub name: &'static str,
+    /// Why ours is right.
+    pub reason: &'static str,
+    applies: fn(&Recording, &Value, field: &str) -> bool,
+}
+
+impl Deviation {
+    /// Whether it says why `field` is not as `expected`.
+    pub fn applies(&self, recording: &Recording, expected: &Value, field: &str) -> bool {
+        (self.applies)(recording, expected, field)
+    }
+}
+
+/// All expectations that are not met on purpose. They are rules, and name no recording.
+pub const DEVIATIONS: &[Deviation] = &[
+    Deviation {
+        name: "reasoning-details",
+        reason: "the oracle reads `reasoning` and `reasoning_content`; where a service has its \
+                 reasoning in `reasoning_details` alone, ours reads it there",
+        applies: |recording, expected, field| {
+            field == "reasoning"
+                && recording.has("reasoning_details")
+                && expected.get(field).and_then(Value::as_str) == Some("")
+        },
+    },
+    Deviation {
+        name: "cached-tokens",
+        reason: "the oracle knows cached tokens of `prompt_tokens_details` alone; Hugging Face, \
+                 Moonshot and Together report them as `cached_tokens`, DeepSeek as \
+                 `prompt_cache_hit_tokens`",
+        applies: |_, expected, field| {
+            let raw = expected.get("usage").and_then(|usage| usage.get("raw"));
+            let said = |name| raw.is_some_and(|raw| raw.get(name).is_some_and(Value::is_number));
+            field == "usage.cached_input"
+                && expected
+                    .pointer("/usage/cached_input")
+                    .is_none_or(Value::is_null)
+                && (said("cached_tokens") || said("prompt_cache_hit_tokens"))
+        },
+    },
+    Deviation {
+        name: "error-in-choice",
+        reason: "a choice that holds an error is, to the oracle, an answer with an unknown field; \
+                 to us an answer that failed",
+        applies: |recording, _, field| field == "outcome" && recording.has("error-in-choice"),
+    },
+];

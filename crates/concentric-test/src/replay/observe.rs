@@ -1,0 +1,212 @@
+use concentric_core::{
+    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Head, Str,
+    context::{Clock, Ids, Random, Sleep},
+};
+use futures_util::{Stream, StreamExt};
+use serde_json::{Value, json};
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime},
+};
+use tower::{Service, ServiceExt};
+
+/// A model's answer, event by event.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Observed {
+    /// The head, if there was an answer.
+    pub head: Option<Head>,
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// The error, if one ended it.
+    pub error: Option<Error>,
+    /// Whether the error was the future's, and not an item of the body.
+    pub refused: bool,
+    /// How the body broke its contract, if it did.
+    pub broken: Option<&'static str>,
+}
+
+/// Asks `model` something, and reads its answer to the end.
+pub async fn observe<S, B>(model: S, mut request: ChatRequest) -> Observed
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    S::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    // The same ids each time, so that two answers can be compared.
+    let environment = Environment::new(Frozen, Counted(AtomicU64::new(0)), Frozen);
+    request.context = Context::builder().environment(environment).build();
+    let mut observed = Observed::default();
+    let response = match model.oneshot(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            observed.error = Some(Error::from(error.into()));
+            observed.refused = true;
+            return observed;
+        }
+    };
+    observed.head = Some(response.head);
+    let mut body = pin!(response.body);
+    while let Some(item) = body.next().await {
+        if observed.is_over() {
+            observed.broken = Some("an item after the terminal one");
+            return observed;
+        }
+        match item {
+            Ok(event) => observed.events.push(event),
+            Err(error) => observed.error = Some(error),
+        }
+    }
+    if !observed.is_over() {
+        observed.broken = Some("an end without a terminal item");
+    } else if !observed.events.iter().any(Event::is_content) {
+        observed.broken = Some("an answer without content");
+    }
+    observed
+}
+
+impl Observed {
+    fn is_over(&self) -> bool {
+        self.error.is_some() || self.events.last().is_some_and(Event::is_finish)
+    }
+
+    /// How the answer came out: `ok`, `truncated`, `error` (of a request that failed) or
+    /// `stream-error` (of an answer that did).
+    pub fn outcome(&self, status: u16, stream: bool) -> &'static str {
+        match &self.error {
+            None => "ok",
+            Some(error) if error.kind() == ErrorKind::Truncated => "truncated",
+            Some(_) if stream && (200..300).contains(&status) => "stream-error",
+            Some(_) => "error",
+        }
+    }
+
+    fn joined(&self, text: impl Fn(&Event) -> Option<&Str>) -> String {
+        self.events
+            .iter()
+            .filter_map(text)
+            .map(Str::as_str)
+            .collect()
+    }
+
+    /// The text.
+    pub fn text(&self) -> String {
+        self.joined(|event| match event {
+            Event::TextDelta(text) => Some(text),
+            _ => None,
+        })
+    }
+
+    /// The reasoning.
+    pub fn reasoning(&self) -> String {
+        self.joined(|event| match event {
+            Event::ReasoningDelta(text) => Some(text),
+            _ => None,
+        })
+    }
+
+    /// The refusal.
+    pub fn refusal(&self) -> String {
+        self.joined(|event| match event {
+            Event::RefusalDelta(text) => Some(text),
+            _ => None,
+        })
+    }
+
+    /// The tool calls, by the ids that the service gave them.
+    pub fn tool_calls(&self) -> Vec<Value> {
+        let calls = self.events.iter().filter_map(|event| match event {
+            Event::ToolCall(event) => Some(&event.call),
+            _ => None,
+        });
+        calls
+            .map(|call| {
+                json!({
+                    "id": call.provider_id,
+                    "name": call.name,
+                    "arguments": call.arguments.as_str(),
+                })
+            })
+            .collect()
+    }
+
+    /// The finish reason in the service's own words.
+    pub fn finish_reason(&self) -> Value {
+        match self.events.last() {
+            Some(Event::Finish(finish)) => json!(finish.provider_reason),
+            _ => Value::Null,
+        }
+    }
+
+    /// The service's counts.
+    pub fn usage(&self) -> Value {
+        let Some(Event::Finish(finish)) = self.events.last() else {
+            return Value::Null;
+        };
+        let usage = finish.usage;
+        if usage == Default::default() {
+            return Value::Null;
+        }
+        json!({
+            "input": usage.input_tokens,
+            "output": usage.output_tokens,
+            "total": usage.total_tokens,
+            "cached_input": usage.cached_input_tokens,
+            "cache_write": usage.cache_write_tokens,
+            "reasoning": usage.reasoning_tokens,
+        })
+    }
+
+    /// All of it as JSON.
+    pub fn to_json(&self, id: &str, status: u16, stream: bool) -> Value {
+        let error = self.error.as_ref().map(|error| {
+            json!({
+                "kind": error.kind(),
+                "status": error.status(),
+                "code": error.code(),
+                "type": error.error_type(),
+                "message": error.message(),
+            })
+        });
+        json!({
+            "id": id,
+            "outcome": self.outcome(status, stream),
+            "text": self.text(),
+            "reasoning": self.reasoning(),
+            "refusal": self.refusal(),
+            "tool_calls": self.tool_calls(),
+            "finish_reason": self.finish_reason(),
+            "usage": self.usage(),
+            "model": self.head.as_ref().and_then(|head| head.model.as_ref()),
+            "response_id": self.head.as_ref().and_then(|head| head.id.as_ref()),
+            "error": error,
+        })
+    }
+}
+
+struct Frozen;
+
+impl Clock for Frozen {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+impl Random for Frozen {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+struct Counted(AtomicU64);
+
+impl Ids for Counted {
+    fn next(&self, prefix: &str) -> Str {
+        format!("{prefix}{}", self.0.fetch_add(1, Ordering::Relaxed)).into()
+    }
+}

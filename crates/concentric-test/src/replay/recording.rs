@@ -1,0 +1,202 @@
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// One recorded response, and what is expected of its reader.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Recording {
+    /// Names the recording.
+    pub id: String,
+    /// What the service speaks, as `openai-chat`.
+    pub api: String,
+    /// Whether a stream was asked for.
+    pub stream: bool,
+    /// What is known to be in it.
+    pub features: Vec<String>,
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers, without those of one connection.
+    pub headers: HeaderMap,
+    /// The body, decoded.
+    pub body: Bytes,
+    /// The pieces that the body was received in, if that was recorded.
+    pub chunk_lens: Vec<usize>,
+    /// What another library made of it.
+    pub expected: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    id: String,
+    api: String,
+    #[serde(default)]
+    stream: bool,
+    #[serde(default)]
+    features: Vec<String>,
+    response: Response,
+    expected: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Response {
+    status: u16,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body_encoding: String,
+    #[serde(default)]
+    body: String,
+    chunk_lens: Option<Vec<usize>>,
+}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be read or is not a recording.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let file: File = serde_json::from_slice(&std::fs::read(path)?)?;
+        let response = file.response;
+        let body = match &*response.body_encoding {
+            "base64" => base64(&response.body)
+                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not base64"))?,
+            _ => response.body.into_bytes(),
+        };
+        Ok(Self {
+            id: file.id,
+            api: file.api,
+            stream: file.stream,
+            features: file.features,
+            status: response.status,
+            headers: headers(&response.headers),
+            body: body.into(),
+            chunk_lens: response.chunk_lens.unwrap_or_default(),
+            expected: file.expected,
+        })
+    }
+
+    /// Whether something is known to be in it.
+    pub fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|f| f == feature)
+    }
+
+    /// The body in the pieces that it was received in, or in one.
+    pub fn pieces(&self) -> Vec<Bytes> {
+        let mut rest = self.body.clone();
+        let mut pieces: Vec<Bytes> = self
+            .chunk_lens
+            .iter()
+            .map(|length| rest.split_to((*length).min(rest.len())))
+            .collect();
+        pieces.push(rest);
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
+    }
+}
+
+/// Keeps what a response says of itself, and not of its connection or of its former encoding.
+fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
+    const DROPPED: [&str; 6] = [
+        "connection",
+        "content-encoding",
+        "content-length",
+        "keep-alive",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    all.iter()
+        .filter(|(name, _)| !DROPPED.contains(&&*name.to_ascii_lowercase()))
+        .filter_map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            Some((name, HeaderValue::from_str(value).ok()?))
+        })
+        .collect()
+}
+
+/// Reads all recordings of `api` below `dir`, by their ids.
+///
+/// # Errors
+///
+/// If a directory or a file can't be read, or a file is not a recording.
+pub fn load(dir: &Path, api: &str) -> io::Result<Vec<Recording>> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let recording = Recording::read(&path).map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?;
+                if recording.api == api {
+                    found.push(recording);
+                }
+            }
+        }
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(found)
+}
+
+/// Where the recordings are: what `CONCENTRIC_RECORDINGS` says, or `../shared/recordings/dev` from
+/// the workspace; `None` if there are none.
+pub fn default_dir() -> Option<PathBuf> {
+    let dir = match std::env::var_os("CONCENTRIC_RECORDINGS") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/recordings/dev"),
+    };
+    dir.is_dir().then_some(dir)
+}
+
+/// Decodes base64 (RFC 4648 section 4).
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for byte in text
+        .bytes()
+        .filter(|b| !b.is_ascii_whitespace() && *b != b'=')
+    {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(digit);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn base64_is_decoded() {
+        let vectors = [
+            "", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy",
+        ];
+        for (length, text) in vectors.iter().enumerate() {
+            assert_eq!(super::base64(text).unwrap(), b"foobar"[..length]);
+        }
+        assert_eq!(super::base64("Zm9v!"), None);
+    }
+}

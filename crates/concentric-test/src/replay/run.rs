@@ -1,0 +1,249 @@
+use super::{Observed, Pieces, Recording, Rng, Server, compare, cuts, direct, observe};
+use bytes::Bytes;
+use concentric_core::{ChatRequest, Error, Event};
+use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use tower::{Layer, Service};
+
+/// No answer may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came of replaying recordings.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The recordings.
+    pub files: usize,
+    /// Those whose expectation could be checked.
+    pub checked: usize,
+    /// The answers that were read, in all.
+    pub answers: usize,
+    /// How many of them were of bodies in pieces.
+    pub splits: usize,
+    /// How many of them were of bodies that ended early.
+    pub truncations: usize,
+    /// The expectations that were not met on purpose, and how often.
+    pub deviations: BTreeMap<&'static str, usize>,
+    /// The differences, each with its recording's id.
+    pub differences: Vec<String>,
+}
+
+impl Report {
+    /// The counts as JSON.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "files": self.files,
+            "checked": self.checked,
+            "answers": self.answers,
+            "splits": self.splits,
+            "truncations": self.truncations,
+            "deviations": self.deviations,
+            "differences": self.differences.len(),
+        })
+    }
+
+    fn differ(&mut self, recording: &Recording, how: &str, what: impl std::fmt::Display) {
+        self.differences
+            .push(format!("{} [{how}] {what}", recording.id));
+    }
+}
+
+/// The layer that reads recordings of `api`; `None` if there is none.
+pub fn layer(api: &str, base_url: &str, stream: bool) -> Option<OpenAiLayer> {
+    (api == "openai-chat").then(|| {
+        let key = ApiKey::new("replay-key");
+        OpenAiLayer::compatible(base_url, "replay-model", Some(key)).streaming(stream)
+    })
+}
+
+/// Asks for each recording's answer over a socket, by the default HTTP client.
+async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>> {
+    let server = Server::start(Arc::clone(recordings)).await?;
+    let client = HttpClient::new().map_err(io::Error::other)?;
+    let mut all = Vec::with_capacity(recordings.len());
+    for (index, recording) in recordings.iter().enumerate() {
+        let url = server.base_url(index);
+        let layer = layer(&recording.api, &url, recording.stream)
+            .ok_or_else(|| io::Error::other(format!("{} is not supported", recording.api)))?;
+        let asked = observe(layer.layer(client.clone()), ChatRequest::user("hi"));
+        let observed = tokio::time::timeout(PATIENCE, asked).await;
+        all.push(observed.map_err(|_| io::Error::other(format!("{} hangs", recording.id)))?);
+    }
+    Ok(all)
+}
+
+/// Asks for a recording's answer without a socket, its body in `pieces`.
+async fn in_pieces(recording: &Recording, pieces: Vec<Bytes>) -> Option<Observed> {
+    let layer = layer(&recording.api, "http://replay.test", recording.stream)?;
+    Some(ask(layer, direct(recording, pieces)).await)
+}
+
+async fn ask<S>(layer: OpenAiLayer, http: S) -> Observed
+where
+    S: Service<
+            http::Request<http_body_util::Full<Bytes>>,
+            Response = http::Response<Pieces>,
+            Error = std::convert::Infallible,
+        >,
+{
+    observe(layer.layer(http), ChatRequest::user("hi")).await
+}
+
+/// Reads each recording over a socket, and holds it against what is expected of it.
+///
+/// # Errors
+///
+/// If there is no socket to be had, or an answer does not end.
+pub async fn replay(recordings: &Arc<[Recording]>) -> io::Result<Report> {
+    let mut report = Report {
+        files: recordings.len(),
+        ..Report::default()
+    };
+    for (recording, observed) in recordings.iter().zip(over_socket(recordings).await?) {
+        report.answers += 1;
+        let mut deviations = Vec::new();
+        let Some(differences) = compare(recording, &observed, &mut deviations) else {
+            continue;
+        };
+        report.checked += 1;
+        for name in deviations {
+            *report.deviations.entry(name).or_default() += 1;
+        }
+        for difference in differences {
+            report.differ(recording, "socket", difference);
+        }
+    }
+    Ok(report)
+}
+
+/// Reads each recording in one piece, one byte at a time, and cut at random places `splits` times:
+/// all must say the same.
+pub async fn split(recordings: &[Recording], splits: usize, rng: &mut Rng, report: &mut Report) {
+    for recording in recordings {
+        let Some(whole) = in_pieces(recording, vec![recording.body.clone()]).await else {
+            continue;
+        };
+        report.answers += 1;
+        let bytes = (0..recording.body.len()).map(|at| recording.body.slice(at..=at));
+        let mut ways = vec![("one byte at a time".to_owned(), bytes.collect::<Vec<_>>())];
+        for split in 0..splits {
+            let count = 1 + rng.below(64);
+            let mut places: Vec<usize> = (0..count)
+                .map(|_| rng.below(recording.body.len()))
+                .collect();
+            places.sort_unstable();
+            let mut rest = recording.body.clone();
+            let mut cut = 0;
+            let mut pieces = Vec::with_capacity(count + 1);
+            for place in places {
+                pieces.push(rest.split_to(place - cut));
+                cut = place;
+            }
+            pieces.push(rest);
+            ways.push((format!("split {split} of {count} cuts"), pieces));
+        }
+        for (way, pieces) in ways {
+            let Some(observed) = in_pieces(recording, pieces).await else {
+                continue;
+            };
+            report.answers += 1;
+            report.splits += 1;
+            if let Some(difference) = differ(&whole, &observed) {
+                report.differ(recording, &way, difference);
+            }
+        }
+    }
+}
+
+fn differ(one: &Observed, other: &Observed) -> Option<String> {
+    if let Some(at) = (0..one.events.len().max(other.events.len()))
+        .find(|at| one.events.get(*at) != other.events.get(*at))
+    {
+        let (one, other) = (one.events.get(at), other.events.get(at));
+        return Some(format!("event {at}: {one:?} became {other:?}"));
+    }
+    let error = |error: &Option<Error>| error.as_ref().map(|error| format!("{error:?}"));
+    (error(&one.error) != error(&other.error)
+        || one.head != other.head
+        || one.refused != other.refused
+        || one.broken != other.broken)
+        .then(|| format!("{one:?} became {other:?}"))
+}
+
+/// Ends each recording early, at every boundary of its events and at `more` random places: before
+/// the service says how the answer ends it is truncated, and after that whole.
+pub async fn truncate(recordings: &[Recording], more: usize, rng: &mut Rng, report: &mut Report) {
+    for recording in recordings.iter().filter(|r| (200..300).contains(&r.status)) {
+        let Some(whole) = in_pieces(recording, vec![recording.body.clone()]).await else {
+            continue;
+        };
+        for cut in cuts(recording, more, rng) {
+            let left = vec![recording.body.slice(..cut.length.min(recording.body.len()))];
+            let Some(observed) = in_pieces(recording, left).await else {
+                continue;
+            };
+            report.answers += 1;
+            report.truncations += 1;
+            if let Some(wrong) = truncated(&whole, &observed, cut.whole) {
+                report.differ(
+                    recording,
+                    &format!("ended after {} bytes", cut.length),
+                    wrong,
+                );
+            }
+        }
+    }
+}
+
+/// What is wrong with `observed`, an answer that ended before `full` does.
+fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Option<String> {
+    let kind = observed.error.as_ref().map(Error::kind);
+    let kept = observed.events.len() <= full.events.len()
+        && observed
+            .events
+            .iter()
+            .eq(full.events.iter().take(observed.events.len()));
+    let calls = observed
+        .events
+        .iter()
+        .any(|event| matches!(event, Event::ToolCall(_)));
+    if let Some(broken) = observed.broken {
+        return Some(broken.to_owned());
+    }
+    match (whole, kind) {
+        (Some(true), _) if full.error.is_some() => None,
+        (None, None) | (Some(true), None) => {
+            let same = observed.text() == full.text()
+                && observed.reasoning() == full.reasoning()
+                && observed.tool_calls() == full.tool_calls();
+            (!same).then(|| "a whole answer says something else".to_owned())
+        }
+        (Some(true), Some(kind)) => Some(format!("a whole answer failed: {kind}")),
+        (Some(false), None) => Some("no error".to_owned()),
+        _ if calls => Some("a tool call of a truncated answer".to_owned()),
+        // An error that the service reported before is no worse.
+        (_, kind) if kind == full.error.as_ref().map(Error::kind) => None,
+        (_, Some(concentric_core::ErrorKind::Truncated)) if kept => None,
+        (_, Some(concentric_core::ErrorKind::Truncated)) => {
+            Some("the partial answer is not the beginning of the whole one".to_owned())
+        }
+        (_, kind) => Some(format!("failed as {kind:?}")),
+    }
+}
+
+/// Reads each recording over a socket, and returns what was observed as JSON.
+///
+/// # Errors
+///
+/// If there is no socket to be had, or an answer does not end.
+pub async fn dump(recordings: &Arc<[Recording]>) -> io::Result<Vec<Value>> {
+    let observed = over_socket(recordings).await?;
+    Ok(recordings
+        .iter()
+        .zip(observed)
+        .map(|(recording, observed)| {
+            observed.to_json(&recording.id, recording.status, recording.stream)
+        })
+        .collect())
+}

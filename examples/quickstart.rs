@@ -1,0 +1,94 @@
+//! An agent that answers questions about the files of the current folder.
+//!
+//! ```console
+//! $ cargo run --example quickstart -- "what is in this folder?"
+//! ```
+//!
+//! With `OPENAI_API_KEY` set it asks OpenAI; `OPENAI_BASE_URL` and `OPENAI_MODEL` lead to any other
+//! server that speaks its protocol. With neither a key nor an address, a small stand-in answers that
+//! needs no network. `RUST_LOG=tower_http=debug` shows the HTTP requests. Ctrl-C cancels the run.
+
+use concentric::{
+    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Error, Outcome,
+    layers::DefaultsLayer,
+    providers::{HttpClient, OpenAiLayer},
+};
+use concentric_examples::{
+    files,
+    offline::{self, Offline},
+    openai, terminal,
+};
+use std::{process::ExitCode, time::Duration};
+use tower::{ServiceBuilder, ServiceExt, timeout::TimeoutLayer};
+use tower_http::trace::TraceLayer;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    terminal::log("off");
+    let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    if question.trim().is_empty() {
+        terminal::say("Usage: cargo run --example quickstart -- \"what is in this folder?\"");
+        return ExitCode::from(2);
+    }
+    match ask(question).await {
+        Ok(Outcome::Completed) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(130),
+        Err(error) => {
+            terminal::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(question: String) -> Result<Outcome, Error> {
+    let agent = ServiceBuilder::new()
+        // Once per run.
+        .layer(DefaultsLayer::new().system(
+            "You answer questions about the files of the current folder. Look before you answer, \
+             and be brief.",
+        ))
+        // The loop between the model and the tools.
+        .layer(AgentLayer::new(files::tools(".")?).step_limit(16))
+        // Once per model call.
+        .service(model()?);
+
+    let request = ChatRequest::user(question);
+    cancel_on_ctrl_c(request.context.clone());
+    let response = agent.oneshot(request).await?;
+    let finish = terminal::show(response.body).await?;
+    terminal::summary(&finish);
+    Ok(finish.outcome)
+}
+
+/// A model behind HTTP, or the stand-in: both are the same to the agent.
+fn model() -> Result<BoxModel, Error> {
+    let Some(settings) = openai::settings()? else {
+        terminal::say(offline::NOTICE);
+        return Ok(BoxModel::new(
+            Offline::new().pace(Duration::from_millis(12)),
+        ));
+    };
+    let model = ServiceBuilder::new()
+        // A model's future ends when its first words are there, so this is the time they may take.
+        .layer(TimeoutLayer::new(Duration::from_secs(120)))
+        // Chat outside, HTTP inside.
+        .layer(OpenAiLayer::compatible(
+            settings.base_url,
+            settings.model,
+            settings.key,
+        ))
+        .layer(TraceLayer::new_for_http())
+        .service(HttpClient::new()?);
+    Ok(BoxModel::new(model))
+}
+
+/// Stops the run the first time, and the program the second.
+fn cancel_on_ctrl_c(context: Context) {
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            context.cancel(CancelReason::User);
+            let _ = tokio::signal::ctrl_c().await;
+            std::process::exit(130);
+        }
+    });
+}

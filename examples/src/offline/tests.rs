@@ -1,0 +1,342 @@
+use super::*;
+use concentric::{
+    AgentLayer, Message, Round, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn,
+    tools::{Toolset, tool},
+};
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tower::{Layer, ServiceExt};
+
+fn weather() -> ToolSpec {
+    let schema = json!({"type": "object", "required": ["city"], "properties": {
+        "city": {"type": "string"},
+        "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+    }});
+    ToolSpec::new("weather", "Tells the weather in a city.", schema)
+}
+
+fn add() -> ToolSpec {
+    let number = json!({"type": "number"});
+    let schema =
+        json!({"type": "object", "required": ["a", "b"], "properties": {"a": number, "b": number}});
+    ToolSpec::new("add", "Adds two numbers.", schema)
+}
+
+fn read() -> ToolSpec {
+    let schema = json!({"type": "object", "required": ["path"], "properties": {
+        "path": {"type": "string"},
+        "max_lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    }});
+    let mut spec = ToolSpec::new("open_document", "Opens a document.", schema);
+    spec.annotations = concentric::Annotations::read_only();
+    spec
+}
+
+fn list() -> ToolSpec {
+    let mut spec = ToolSpec::new(
+        "documents",
+        "Lists all documents in the directory.",
+        json!({"type": "object"}),
+    );
+    spec.annotations = concentric::Annotations::read_only();
+    spec
+}
+
+fn ask(question: &str, tools: &[ToolSpec]) -> ChatRequest {
+    let mut request = ChatRequest::user(question);
+    request.tools = tools.iter().cloned().map(Arc::new).collect();
+    request
+}
+
+/// The calls of the next step, as `(tool, arguments)`.
+fn calls(request: &ChatRequest) -> Vec<(String, Value)> {
+    match plan::next(request) {
+        Plan::Call(calls) => calls
+            .into_iter()
+            .map(|c| (c.tool.to_string(), Value::Object(c.arguments)))
+            .collect(),
+        Plan::Say(_) => Vec::new(),
+    }
+}
+
+fn says(request: &ChatRequest) -> String {
+    match plan::next(request) {
+        Plan::Say(text) => text,
+        Plan::Call(calls) => panic!("it calls {calls:?}"),
+    }
+}
+
+/// Appends the round that the model asks for, with `outcome` for each call.
+fn answer(request: &mut ChatRequest, outcome: &ToolOutcome) {
+    let Plan::Call(calls) = plan::next(request) else {
+        panic!("it has answered");
+    };
+    let mut parts = Vec::new();
+    let mut results = Vec::new();
+    for call in calls {
+        let id = CallId::new(request.context.new_id("call_"));
+        results.push(ToolResult::new(
+            id.clone(),
+            call.tool.clone(),
+            outcome.clone(),
+        ));
+        let call = ToolCallPart::new(id, call.tool, Value::Object(call.arguments));
+        parts.push(concentric::Part::new(PartKind::ToolCall(call)));
+    }
+    let message = Message::new(concentric::Role::Assistant, parts);
+    request
+        .transcript
+        .push(Turn::Round(Round::new(message, results).unwrap()));
+}
+
+#[test]
+fn it_finds_the_tool_and_its_arguments() {
+    let tools = [weather(), add(), read(), list()];
+    let cases = [
+        (
+            "What's the weather in Paris?",
+            "weather",
+            json!({"city": "Paris"}),
+        ),
+        (
+            "Is it cold in New York, in fahrenheit?",
+            "weather",
+            json!({"city": "New York", "unit": "fahrenheit"}),
+        ),
+        ("what is 2 plus 3?", "add", json!({"a": 2, "b": 3})),
+        ("2+3.5?", "add", json!({"a": 2, "b": 3.5})),
+        (
+            "Please open notes.md",
+            "open_document",
+            json!({"path": "notes.md"}),
+        ),
+        (
+            "open the first 3 lines of a/b.txt.",
+            "open_document",
+            json!({"path": "a/b.txt", "max_lines": 3}),
+        ),
+        ("what is in this directory?", "documents", json!({})),
+    ];
+    for (question, name, arguments) in cases {
+        let expected = vec![(name.to_owned(), arguments)];
+        assert_eq!(calls(&ask(question, &tools)), expected, "{question}");
+    }
+}
+
+#[test]
+fn it_makes_several_calls_at_once_unless_it_may_not() {
+    let mut request = ask("the weather in Paris and Oslo", &[weather(), add()]);
+    let city = |name: &str| ("weather".to_owned(), json!({"city": name}));
+    assert_eq!(calls(&request), [city("Paris"), city("Oslo")]);
+    request.options_mut().parallel_tool_calls = Some(false);
+    assert_eq!(calls(&request), [city("Paris")]);
+    answer(&mut request, &ToolOutcome::done("rain"));
+    assert_eq!(calls(&request), [city("Oslo")]);
+
+    let both = ask(
+        "How is the weather in Rome, and what is 4 plus 5?",
+        &[weather(), add()],
+    );
+    let names: Vec<String> = calls(&both).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), 2);
+    assert!(names.contains(&"weather".to_owned()) && names.contains(&"add".to_owned()));
+}
+
+#[test]
+fn it_looks_around_for_a_path_that_the_question_lacks() {
+    let mut request = ask("what does the manual say?", &[read(), list()]);
+    assert_eq!(calls(&request), [("documents".to_owned(), json!({}))]);
+    answer(
+        &mut request,
+        &ToolOutcome::done("docs/\ndocs/manual.txt (9 bytes)\nother.txt (2 bytes)"),
+    );
+    let open = (
+        "open_document".to_owned(),
+        json!({"path": "docs/manual.txt"}),
+    );
+    assert_eq!(calls(&request), [open]);
+    answer(
+        &mut request,
+        &ToolOutcome::done("# Care\n\nKeep it dry.\n\n# Use\n\nTurn it on."),
+    );
+    let said = says(&request);
+    assert!(
+        said.contains("headings: Care, Use") && said.contains("Keep it dry."),
+        "{said}"
+    );
+}
+
+#[test]
+fn it_answers_from_results_and_stops() {
+    let mut request = ask("the weather in Paris", &[weather()]);
+    answer(
+        &mut request,
+        &ToolOutcome::done(r#"{"sky": "grey", "degrees": 7}"#),
+    );
+    let said = says(&request);
+    assert!(
+        said.contains("sky: grey") && said.contains("degrees: 7"),
+        "{said}"
+    );
+
+    let mut failed = ask("the weather in Paris", &[weather()]);
+    answer(&mut failed, &ToolOutcome::failed("No satellite."));
+    assert!(says(&failed).contains("No satellite."));
+}
+
+#[test]
+fn it_says_what_it_lacks() {
+    assert!(says(&ask("hello", &[weather()])).contains("stand-in"));
+    assert!(says(&ask("hello", &[])).contains("no tools"));
+    assert!(says(&ask("how is the weather?", &[weather()])).contains("needs a `city`"));
+    assert!(says(&ask("", &[weather()])).contains("did not find a question"));
+}
+
+#[test]
+fn it_does_as_tool_choice_says() {
+    let mut request = ask("the weather in Paris", &[weather(), add()]);
+    request.options_mut().tool_choice = Some(ToolChoice::None);
+    assert!(calls(&request).is_empty());
+    request.options_mut().tool_choice = Some(ToolChoice::Tool("add".into()));
+    assert_eq!(
+        calls(&request),
+        [("add".to_owned(), json!({"a": 0, "b": 0}))]
+    );
+    let mut greeting = ask("hello", &[weather()]);
+    greeting.options_mut().tool_choice = Some(ToolChoice::Required);
+    assert_eq!(calls(&greeting).len(), 1);
+}
+
+#[test]
+fn it_calls_nothing_that_may_do_harm_unless_it_is_named() {
+    let wipe = ToolSpec::new(
+        "wipe",
+        "Works on the disk of the computer.",
+        json!({"type": "object"}),
+    );
+    assert!(
+        calls(&ask(
+            "how large is the disk of the computer?",
+            std::slice::from_ref(&wipe)
+        ))
+        .is_empty()
+    );
+    assert_eq!(calls(&ask("wipe the disk", &[wipe])).len(), 1);
+}
+
+#[test]
+fn it_survives_any_transcript() {
+    let call = |id: &str, arguments: &str| {
+        concentric::Part::new(PartKind::ToolCall(ToolCallPart::new(
+            CallId::new(id),
+            "gone",
+            arguments,
+        )))
+    };
+    let message = Message::new(
+        concentric::Role::Assistant,
+        vec![call("1", "{\"a\":"), call("2", "[1]")],
+    );
+    let results = vec![
+        ToolResult::new(
+            CallId::new("1"),
+            "gone",
+            ToolOutcome::failed("é".repeat(100_000)),
+        ),
+        ToolResult::new(CallId::new("2"), "other", ToolOutcome::unknown("")),
+    ];
+    let round = Round::new(message, results).unwrap();
+    for question in [
+        "weather in Paris",
+        "",
+        "“ ' ` \"",
+        "'s",
+        "..",
+        "/ // ./.",
+        "+ 1+ +",
+        "É é ß İ",
+        "🦀".repeat(5_000).as_str(),
+    ] {
+        for tools in [vec![], vec![weather(), add(), read(), list()]] {
+            let mut request = ask("before", &tools);
+            for _ in 0..40 {
+                request.transcript.push(Turn::Round(round.clone()));
+                request.transcript.push_user(question);
+                request.transcript.push(Turn::Round(round.clone()));
+                let _ = plan::next(&request);
+            }
+            // As often as it may, and then it answers.
+            let mut steps = 0;
+            while !calls(&request).is_empty() {
+                answer(&mut request, &ToolOutcome::failed("not found"));
+                steps += 1;
+            }
+            assert!(steps <= 4);
+        }
+    }
+    // A transcript without a user, and a schema that is none.
+    let mut odd = ChatRequest::new(Transcript::new());
+    let schema = json!({"properties": {"x": {"$ref": "#/properties/x"}}, "required": ["x", 1]});
+    odd.tools.push(Arc::new(ToolSpec::new("odd", "", schema)));
+    let _ = plan::next(&odd);
+}
+
+#[tokio::test]
+async fn it_streams_word_by_word_and_counts() {
+    let response = Offline::new()
+        .oneshot(ChatRequest::user("hello there"))
+        .await
+        .unwrap();
+    assert_eq!(response.head.model.as_deref(), Some(MODEL));
+    let events: Vec<_> = response.body.map(Result::unwrap).collect().await;
+    let (last, words) = events.split_last().unwrap();
+    assert!(
+        words.len() > 5
+            && words
+                .iter()
+                .all(|event| matches!(event, Event::TextDelta(_)))
+    );
+    let Event::Finish(finish) = last else {
+        panic!("{last:?}")
+    };
+    assert_eq!(finish.usage, Usage::new(2, words.len() as u64));
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Weather {
+    /// The city.
+    city: String,
+}
+
+#[tokio::test]
+async fn an_agent_with_it_calls_tools_and_answers() {
+    let weather = tool(
+        "weather",
+        "Tells the weather.",
+        |args: Weather| async move { format!("It rains in {}.", args.city) },
+    );
+    let agent = AgentLayer::new(Toolset::new().tool(weather)).layer(Offline::new());
+    let request = ChatRequest::user("How is the weather in Oslo?");
+    let answer = agent
+        .oneshot(request)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(answer.text(), "It rains in Oslo.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_first_word_does_not_wait() {
+    let model = Offline::new().pace(Duration::from_secs(1));
+    let mut response = model.oneshot(ChatRequest::user("hello")).await.unwrap();
+    let start = tokio::time::Instant::now();
+    response.body.next().await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    response.body.next().await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}

@@ -1,0 +1,171 @@
+//! Shows a run in a terminal: the answer on stdout, all else dimmed on stderr.
+
+use concentric::{Error, ErrorKind, Event, Finish, Outcome, ToolStatus};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use std::{
+    env,
+    error::Error as _,
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+    pin::pin,
+};
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Prints `body` as it arrives, and returns how it ended.
+///
+/// # Errors
+///
+/// The body's error, or that of the terminal.
+pub async fn show(body: impl Stream<Item = Result<Event, Error>>) -> Result<Finish, Error> {
+    let mut body = pin!(body);
+    // Whether the last line of the answer is still open.
+    let mut open = false;
+    while let Some(event) = body.next().await {
+        let text = match event {
+            Ok(Event::TextDelta(text) | Event::RefusalDelta(text)) => {
+                answer(&printable(&text))?;
+                open = !text.ends_with('\n');
+                continue;
+            }
+            Ok(Event::ToolCall(event)) => {
+                let call = &event.call;
+                format!("→ {} {}", call.name, line(call.arguments.as_str(), 100))
+            }
+            Ok(Event::ToolResult(result)) => {
+                let text = result.outcome.content.text();
+                let lines = match text.lines().count() {
+                    0 | 1 => String::new(),
+                    lines => format!(" ({lines} lines)"),
+                };
+                let status = match result.outcome.status {
+                    ToolStatus::Done => "",
+                    ToolStatus::Denied => "denied: ",
+                    ToolStatus::Cancelled => "cancelled: ",
+                    _ => "failed: ",
+                };
+                format!("← {}: {status}{}{lines}", result.name, line(&text, 100))
+            }
+            Ok(Event::Reset) => "(starts again)".to_owned(),
+            Ok(Event::Finish(finish)) => {
+                close(&mut open)?;
+                return Ok(*finish);
+            }
+            Ok(_) => continue,
+            Err(error) => {
+                close(&mut open)?;
+                return Err(error);
+            }
+        };
+        close(&mut open)?;
+        dim(&text);
+    }
+    close(&mut open)?;
+    Err(Error::new(ErrorKind::Truncated, "the answer broke off"))
+}
+
+/// Ends the line of the answer that is still open.
+fn close(open: &mut bool) -> Result<(), Error> {
+    if std::mem::take(open) {
+        answer("\n")?;
+    }
+    Ok(())
+}
+
+fn answer(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    // As of `quickstart .. | head -1`.
+    written.map_err(|e| Error::new(ErrorKind::Other, "stdout is closed").with_source(e))
+}
+
+/// Says how a run ended, and what it cost.
+pub fn summary(finish: &Finish) {
+    match &finish.outcome {
+        Outcome::Completed => {}
+        Outcome::Aborted { reason } => say(format_args!("The run was cancelled ({reason:?}).")),
+        Outcome::Halted { reason } => say(format_args!("The run was stopped: {reason}")),
+        Outcome::StepLimit => say("The run was stopped after too many steps."),
+        other => say(format_args!("The run ended as {other:?}.")),
+    }
+    // A model that was cut short may not have told.
+    if let (Some(input), Some(output)) = (finish.usage.input_tokens, finish.usage.output_tokens) {
+        dim(&format!("{input} tokens in, {output} out"));
+    }
+}
+
+/// Says what went wrong, down to the cause, and what may help.
+pub fn complain(error: &Error) {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    say(format_args!("Error: {}", line(&text, 600)));
+    if error.provider().is_none() {
+        return;
+    }
+    match error.kind() {
+        ErrorKind::Authentication => say("Is OPENAI_API_KEY right, and meant for this server?"),
+        ErrorKind::Connection => say("Is the server there, and OPENAI_BASE_URL right?"),
+        ErrorKind::NotFound => say("Are OPENAI_MODEL and OPENAI_BASE_URL right?"),
+        _ => {}
+    }
+}
+
+/// Writes a line to stderr.
+pub fn say(text: impl Display) {
+    // There is nobody to tell if stderr is closed.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+fn dim(text: &str) {
+    let plain = !io::stderr().is_terminal() || env::var_os("NO_COLOR").is_some();
+    if plain {
+        say(text);
+    } else {
+        say(format_args!("\x1b[2m{text}\x1b[0m"));
+    }
+}
+
+/// A text without what a terminal would obey: models and files may hold anything.
+fn printable(text: &str) -> String {
+    let text = text.chars();
+    text.filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+        .collect()
+}
+
+/// The first `most` characters of a text, on one line.
+fn line(text: &str, most: usize) -> String {
+    let mut words = text.split_whitespace().map(printable);
+    let mut line = words.next().unwrap_or_default();
+    for word in words {
+        line.push(' ');
+        line.push_str(&word);
+        if line.len() > 4 * most {
+            break;
+        }
+    }
+    match line.char_indices().nth(most) {
+        Some((end, _)) => line.get(..end).unwrap_or_default().to_owned() + "…",
+        None => line,
+    }
+}
+
+/// Logs to stderr what `RUST_LOG` says, as `tower_http=debug`; without it, what `otherwise` says.
+pub fn log(otherwise: &str) {
+    let wanted = env::var("RUST_LOG").unwrap_or_else(|_| otherwise.to_owned());
+    let targets: Targets = wanted.parse().unwrap_or_default();
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    // Fails if somebody logs already, which is as well.
+    let _ = tracing_subscriber::registry()
+        .with(lines)
+        .with(targets)
+        .try_init();
+}

@@ -1,0 +1,602 @@
+//! Runs each example as a user does: as a process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test may fail it"
+)]
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use serde_json::{Value, json};
+use std::{
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The example of that name, which `cargo test` has built, or else is built now.
+fn example(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let folder = profile.join("examples");
+        let there = ["quickstart", "serve", "custom_layer"].iter().all(|name| {
+            folder
+                .join(name)
+                .with_extension(std::env::consts::EXE_EXTENSION)
+                .exists()
+        });
+        if !there {
+            let mut build = std::process::Command::new(env!("CARGO"));
+            build.args([
+                "build",
+                "--quiet",
+                "--examples",
+                "--package",
+                env!("CARGO_PKG_NAME"),
+            ]);
+            build.arg("--target-dir").arg(profile.parent().unwrap());
+            if profile.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().unwrap().success());
+        }
+        folder
+    });
+    folder
+        .join(name)
+        .with_extension(std::env::consts::EXE_EXTENSION)
+}
+
+fn command(name: &str, folder: &Path) -> Command {
+    let mut command = Command::new(example(name));
+    command
+        .current_dir(folder)
+        .kill_on_drop(true)
+        .stdin(Stdio::null());
+    for variable in [
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_MODEL",
+        "RUST_LOG",
+        "ADDR",
+        "PORT",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+async fn output(command: &mut Command) -> (Option<i32>, String, String) {
+    let run = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = timeout(LIMIT, run).await.unwrap().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A folder with known files, which is removed when it is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("concentric-run-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(path.join("src")).unwrap();
+        let write = |name, text| std::fs::write(path.join(name), text).unwrap();
+        write("README.md", "# Lighthouse\n\nKeeps the lamp lit.\n");
+        write("keeper.txt", "The keeper sleeps.\nThe lamp burns.\n");
+        write("src/lamp.rs", "pub fn burn() {}\n");
+        write(".env", "OPENAI_API_KEY=hidden\n");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+// ---- quickstart ----
+
+#[tokio::test]
+async fn quickstart_answers_about_the_files_that_are_there() {
+    let folder = Folder::new("quickstart");
+    let ask = async |question: &str| output(command("quickstart", &folder.0).arg(question)).await;
+
+    let (code, answer, notes) = ask("what is in this folder?").await;
+    assert_eq!(code, Some(0), "{notes}");
+    for name in ["README.md", "keeper.txt", "src/lamp.rs"] {
+        assert!(answer.contains(name), "{answer}");
+    }
+    assert!(!answer.contains(".env") && !notes.contains(".env"));
+    assert!(notes.contains("offline stand-in"));
+    assert!(
+        notes.contains("→ list_files") && notes.contains("← list_files: README.md"),
+        "{notes}"
+    );
+    assert!(notes.contains("tokens in"));
+
+    let (_, answer, _) = ask("where is the lamp mentioned?").await;
+    assert!(
+        answer.contains("keeper.txt:2: `The lamp burns.`"),
+        "{answer}"
+    );
+    let (_, answer, notes) = ask("what is this project about?").await;
+    assert!(
+        notes.contains(r#"→ read_file {"path":"README.md"}"#),
+        "{notes}"
+    );
+    assert!(answer.contains("Keeps the lamp lit."), "{answer}");
+    let (code, answer, _) = ask("read ../../etc/passwd").await;
+    assert_eq!(code, Some(0));
+    assert!(
+        answer.contains("relative to the current folder") && !answer.contains("root:"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn quickstart_without_a_question_prints_its_usage() {
+    let folder = Folder::new("usage");
+    let (code, answer, notes) = output(&mut command("quickstart", &folder.0)).await;
+    assert_eq!((code, answer.as_str()), (Some(2), ""));
+    assert!(notes.starts_with("Usage:"), "{notes}");
+}
+
+#[tokio::test]
+async fn quickstart_takes_a_tool_round_trip_through_http() {
+    let folder = Folder::new("openai");
+    let openai = OpenAi::start().await;
+    let mut command = openai.quickstart(&folder.0, "key-1");
+    let (code, answer, notes) = output(command.arg("who sleeps?")).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert_eq!(answer, "It is the keeper.\n");
+    assert!(
+        notes.contains(r#"→ read_file {"path":"keeper.txt"}"#),
+        "{notes}"
+    );
+    assert!(notes.contains("22 tokens in, 9 out"), "{notes}");
+    assert!(
+        !notes.contains("key-1") && !notes.contains("stand-in"),
+        "{notes}"
+    );
+
+    let requests = openai.requests.lock().unwrap();
+    let [first, second] = requests.as_slice() else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(first["model"], "a-model");
+    assert_eq!(first["messages"][0]["role"], "system");
+    assert_eq!(first["messages"][1]["content"], "who sleeps?");
+    let tools = first["tools"].as_array().unwrap();
+    let read = tools
+        .iter()
+        .find(|tool| tool["function"]["name"] == "read_file")
+        .unwrap();
+    assert_eq!(
+        read["function"]["parameters"]["properties"]["path"]["type"],
+        "string"
+    );
+    let messages = second["messages"].as_array().unwrap();
+    let result = messages.last().unwrap();
+    assert_eq!(
+        (&result["role"], &result["tool_call_id"]),
+        (&json!("tool"), &json!("call_abc"))
+    );
+    assert!(
+        result["content"]
+            .as_str()
+            .unwrap()
+            .contains("The keeper sleeps.")
+    );
+}
+
+#[tokio::test]
+async fn quickstart_says_that_a_key_is_wrong() {
+    let folder = Folder::new("key");
+    let openai = OpenAi::start().await;
+    let (code, answer, notes) = output(openai.quickstart(&folder.0, "key-2").arg("hello")).await;
+    assert_eq!((code, answer.as_str()), (Some(1), ""), "{notes}");
+    assert!(
+        notes.contains("HTTP 401") && notes.contains("no such key"),
+        "{notes}"
+    );
+    assert!(notes.contains("Is OPENAI_API_KEY right"), "{notes}");
+    assert!(!notes.contains("key-2"), "{notes}");
+    assert_eq!(notes.lines().count(), 2, "{notes}");
+}
+
+#[tokio::test]
+async fn quickstart_says_that_nobody_is_there() {
+    let folder = Folder::new("refused");
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut command = command("quickstart", &folder.0);
+    command
+        .env("OPENAI_API_KEY", "k")
+        .env("OPENAI_BASE_URL", format!("http://127.0.0.1:{port}/v1"));
+    let (code, answer, notes) = output(command.arg("hello")).await;
+    assert_eq!((code, answer.as_str()), (Some(1), ""), "{notes}");
+    assert!(
+        notes.contains("refused") && notes.contains("OPENAI_BASE_URL"),
+        "{notes}"
+    );
+    assert_eq!(notes.lines().count(), 2, "{notes}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn ctrl_c_cancels_quickstart() {
+    let folder = Folder::new("ctrl-c");
+    let openai = OpenAi::start().await;
+    let mut command = openai.quickstart(&folder.0, "key-1");
+    let mut child = command
+        .arg("hang")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 6];
+    timeout(LIMIT, child.stdout.as_mut().unwrap().read_exact(&mut first))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&first, b"Let me");
+    interrupt(&child, "-INT").await;
+    let output = timeout(LIMIT, child.wait_with_output())
+        .await
+        .unwrap()
+        .unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{notes}");
+    assert!(notes.contains("cancelled (User)"), "{notes}");
+}
+
+#[cfg(unix)]
+async fn interrupt(child: &Child, signal: &str) {
+    let id = child.id().unwrap().to_string();
+    assert!(
+        Command::new("kill")
+            .args([signal, &id])
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+}
+
+/// A server that speaks as OpenAI's does: asks for a file, and then says who is in it.
+struct OpenAi {
+    port: u16,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+impl OpenAi {
+    async fn start() -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let app = Router::new()
+            .route("/v1/chat/completions", post(complete))
+            .with_state(Arc::clone(&requests));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { port, requests }
+    }
+
+    fn quickstart(&self, folder: &Path, key: &str) -> Command {
+        let mut command = command("quickstart", folder);
+        command
+            .env("OPENAI_API_KEY", key)
+            .env("OPENAI_MODEL", "a-model")
+            .env(
+                "OPENAI_BASE_URL",
+                format!("http://127.0.0.1:{}/v1", self.port),
+            );
+        command
+    }
+}
+
+async fn complete(
+    State(requests): State<Arc<Mutex<Vec<Value>>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if headers
+        .get(header::AUTHORIZATION)
+        .is_none_or(|key| key != "Bearer key-1")
+    {
+        let error = json!({"error": {"message": "There is no such key.", "type": "invalid_request_error", "code": "invalid_api_key"}});
+        return (
+            StatusCode::UNAUTHORIZED,
+            [(header::CONTENT_TYPE, "application/json")],
+            error.to_string(),
+        )
+            .into_response();
+    }
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    let last = request["messages"]
+        .as_array()
+        .unwrap()
+        .last()
+        .unwrap()
+        .clone();
+    requests.lock().unwrap().push(request);
+    let chunk = |delta: Value, finish: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+        format!(
+            "data: {}\n\n",
+            json!({"id": "c1", "object": "chat.completion.chunk", "model": "a-model-1", "choices": [choice]})
+        )
+    };
+    let usage = |input: u64, output: u64| {
+        let usage = json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output});
+        format!(
+            "data: {}\n\ndata: [DONE]\n\n",
+            json!({"id": "c1", "object": "chat.completion.chunk", "choices": [], "usage": usage})
+        )
+    };
+    let call = |part: Value| json!({"tool_calls": [part]});
+    let mut hangs = false;
+    let chunks = if last["content"] == "hang" {
+        hangs = true;
+        vec![chunk(
+            json!({"role": "assistant", "content": "Let me"}),
+            Value::Null,
+        )]
+    } else if last["role"] == "tool" {
+        vec![
+            chunk(
+                json!({"role": "assistant", "content": "It is "}),
+                Value::Null,
+            ),
+            chunk(json!({"content": "the keeper."}), Value::Null),
+            chunk(json!({}), json!("stop")),
+            usage(12, 4),
+        ]
+    } else {
+        vec![
+            chunk(
+                call(
+                    json!({"index": 0, "id": "call_abc", "type": "function", "function": {"name": "read_file", "arguments": ""}}),
+                ),
+                Value::Null,
+            ),
+            chunk(
+                call(json!({"index": 0, "function": {"arguments": "{\"path\":"}})),
+                Value::Null,
+            ),
+            chunk(
+                call(json!({"index": 0, "function": {"arguments": "\"keeper.txt\"}"}})),
+                Value::Null,
+            ),
+            chunk(json!({}), json!("tool_calls")),
+            usage(10, 5),
+        ]
+    };
+    let said =
+        futures_util::stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
+    let body = futures_util::StreamExt::chain(
+        said,
+        futures_util::stream::poll_fn(move |_| match hangs {
+            true => std::task::Poll::Pending,
+            false => std::task::Poll::Ready(None),
+        }),
+    );
+    (
+        [(header::CONTENT_TYPE, "text/event-stream")],
+        axum::body::Body::from_stream(body),
+    )
+        .into_response()
+}
+
+// ---- serve ----
+
+/// The example, and where it listens.
+async fn serve(folder: &Path) -> (Child, String) {
+    let mut command = command("serve", folder);
+    let mut child = command
+        .env("PORT", "0")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = timeout(LIMIT, async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("it has ended");
+            if let Some(url) = line.strip_prefix("The agent is at http://") {
+                return url.strip_suffix("/agent").unwrap().to_owned();
+            }
+        }
+    });
+    let address = address.await.unwrap();
+    // What it logs from here on must not fill the pipe.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (child, address)
+}
+
+async fn send(address: &str, request: String) -> TcpStream {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    connection
+}
+
+async fn rest(mut connection: TcpStream) -> String {
+    let mut response = String::new();
+    timeout(LIMIT, connection.read_to_string(&mut response))
+        .await
+        .unwrap()
+        .unwrap();
+    response
+}
+
+fn run(host: &str, question: &str) -> String {
+    let message = json!({"id": "m1", "role": "user", "content": question});
+    let body = json!({
+        "threadId": "t1", "runId": "r1", "messages": [message],
+        "tools": [], "context": [], "state": {}, "forwardedProps": {},
+    })
+    .to_string();
+    let length = body.len();
+    format!(
+        "POST /agent HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// The events of a response, as `TYPE`s, and the text that they say.
+fn events(response: &str) -> (Vec<String>, String) {
+    let events = response
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = events
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    let said = events
+        .iter()
+        .filter(|event| event["type"] == "TEXT_MESSAGE_CONTENT");
+    let text = said.filter_map(|event| event["delta"].as_str()).collect();
+    (
+        events
+            .iter()
+            .map(|event| event["type"].as_str().unwrap().to_owned())
+            .collect(),
+        text,
+    )
+}
+
+#[tokio::test]
+async fn serve_answers_over_ag_ui() {
+    let folder = Folder::new("serve");
+    let (_child, address) = serve(&folder.0).await;
+    let health = format!("GET /health HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    assert!(rest(send(&address, health).await).await.ends_with("ok"));
+
+    let response = rest(send(&address, run(&address, "what is in this folder?")).await).await;
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+    assert!(
+        response.contains("x-request-id: ") && response.contains("text/event-stream"),
+        "{response}"
+    );
+    let (types, text) = events(&response);
+    assert_eq!(types.first().map(String::as_str), Some("RUN_STARTED"));
+    assert_eq!(types.last().map(String::as_str), Some("RUN_FINISHED"));
+    for wanted in [
+        "TOOL_CALL_START",
+        "TOOL_CALL_END",
+        "TOOL_CALL_RESULT",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_END",
+    ] {
+        assert!(types.iter().any(|t| t == wanted), "{wanted}: {types:?}");
+    }
+    assert!(
+        text.contains("keeper.txt") && text.contains("src/lamp.rs"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn serve_answers_this_machine_only() {
+    let folder = Folder::new("host");
+    let (_child, address) = serve(&folder.0).await;
+    let response = rest(send(&address, run("pages.example", "hello")).await).await;
+    assert!(response.starts_with("HTTP/1.1 403"), "{response}");
+    let ask = |origin: &str| {
+        let head = format!(
+            "OPTIONS /agent HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\norigin: {origin}\r\n"
+        );
+        format!(
+            "{head}access-control-request-method: POST\r\naccess-control-request-headers: content-type\r\n\r\n"
+        )
+    };
+    let local = rest(send(&address, ask("http://localhost:5173")).await).await;
+    assert!(
+        local.contains("access-control-allow-origin: http://localhost:5173"),
+        "{local}"
+    );
+    let foreign = rest(send(&address, ask("https://pages.example")).await).await;
+    assert!(
+        !foreign.contains("access-control-allow-origin"),
+        "{foreign}"
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn serve_lets_a_running_answer_end_when_it_is_stopped() {
+    let folder = Folder::new("stop");
+    let (mut child, address) = serve(&folder.0).await;
+    let mut connection = send(&address, run(&address, "what is this project about?")).await;
+    let mut first = vec![0; 16];
+    connection.read_exact(&mut first).await.unwrap();
+    interrupt(&child, "-TERM").await;
+    let (types, _) = events(&rest(connection).await);
+    assert_eq!(types.last().map(String::as_str), Some("RUN_FINISHED"));
+    assert!(
+        timeout(LIMIT, child.wait())
+            .await
+            .unwrap()
+            .unwrap()
+            .success()
+    );
+}
+
+// ---- custom_layer ----
+
+#[tokio::test]
+async fn custom_layer_shows_what_each_layer_did() {
+    let (code, said, notes) = output(&mut command("custom_layer", &std::env::temp_dir())).await;
+    assert_eq!(code, Some(0), "{notes}");
+    let lines: Vec<&str> = said.lines().collect();
+    let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(
+        (count("retry: "), count("redact: "), count("timing: ")),
+        (2, 1, 2),
+        "{said}"
+    );
+    let pieces = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("answer: "));
+    let answer: String = pieces
+        .map(|piece| serde_json::from_str::<String>(piece).unwrap())
+        .collect();
+    assert_eq!(answer, "The password is █████, but tell nobody.");
+    assert!(
+        lines
+            .last()
+            .is_some_and(|line| line.starts_with("timing: finished")),
+        "{said}"
+    );
+}
