@@ -57,7 +57,6 @@ model     ScriptedModel";
 }
 
 #[test]
-#[ignore = "core: takes the argument with the longest name for the inner service"]
 fn what_configures_a_layer_is_not_taken_for_its_service() {
     let model = CommitLayer::first_sentence().layer(ScriptedModel::new());
     assert_eq!(
@@ -118,7 +117,6 @@ model     ScriptedModel"
 }
 
 #[tokio::test]
-#[ignore = "core: takes a future in a type for a service"]
 async fn a_buffer_hides_what_is_behind_it() {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(ScriptedTools::new()))

@@ -371,7 +371,6 @@ async fn f13_a_cancel_that_races_with_the_end_leaves_one_outcome() {
 }
 
 #[tokio::test]
-#[ignore = "core: the claim on a run is its first attempt's, and closes the outbox for all"]
 async fn f12_an_attempt_that_is_dropped_leaves_the_other_attempt_its_stream() {
     // As a hedge around an agent does: two attempts at one request, and the first is dropped.
     let test = TestEnvironment::new();
@@ -698,7 +697,6 @@ fn fails_once() -> Agent<ScriptedModel, ScriptedTools> {
 }
 
 #[tokio::test]
-#[ignore = "core: an attempt that fails closes the outbox"]
 async fn what_is_emitted_between_two_attempts_reaches_the_consumer() {
     let agent = tries_twice(|request| {
         let retrying = Custom::new("retrying", json!(1));
@@ -711,7 +709,6 @@ async fn what_is_emitted_between_two_attempts_reaches_the_consumer() {
 }
 
 #[tokio::test]
-#[ignore = "core: an attempt that fails starts the deferred work"]
 async fn deferred_work_waits_for_the_attempt_that_succeeds() {
     let done = Arc::new(AtomicUsize::new(0));
     let request = request();
@@ -733,7 +730,6 @@ async fn deferred_work_waits_for_the_attempt_that_succeeds() {
 }
 
 #[tokio::test]
-#[ignore = "core: the deadline is looked at only while the run waits"]
 async fn a_consumer_that_reads_slowly_does_not_carry_a_run_past_its_deadline() {
     let test = TestEnvironment::new();
     let deadline = test.context().now() + Duration::from_secs(30);
@@ -757,7 +753,6 @@ async fn a_consumer_that_reads_slowly_does_not_carry_a_run_past_its_deadline() {
 }
 
 #[tokio::test]
-#[ignore = "core: the deadline is looked at only while the run waits"]
 async fn a_run_whose_deadline_has_passed_does_not_call_its_model() {
     let test = TestEnvironment::new();
     let now = test.context().now();
@@ -772,7 +767,6 @@ async fn a_run_whose_deadline_has_passed_does_not_call_its_model() {
 }
 
 #[tokio::test]
-#[ignore = "core: a reset clears the whole message that `collect` builds"]
 async fn a_reset_takes_back_its_step_and_not_those_before() {
     let agent = AgentLayer::new(ScriptedTools::new().answers("search", "42")).layer(
         ScriptedModel::new()

@@ -9,6 +9,8 @@ pub struct MessageBuilder {
     id: Option<MessageId>,
     author: Author,
     parts: Vec<Part>,
+    // How many of them are of earlier steps.
+    kept: usize,
     // The part that deltas append to.
     open: Open,
     text: String,
@@ -36,6 +38,7 @@ impl MessageBuilder {
             id: None,
             author,
             parts: Vec::new(),
+            kept: 0,
             open: Open::Nothing,
             text: String::new(),
         }
@@ -88,8 +91,12 @@ impl MessageBuilder {
                     name: result.name.clone(),
                 }),
             ),
+            Event::StepStart(_) => {
+                self.close(None);
+                self.kept = self.parts.len();
+            }
             Event::Reset => {
-                self.parts.clear();
+                self.parts.truncate(self.kept);
                 self.text.clear();
                 self.open = Open::Nothing;
             }

@@ -84,12 +84,13 @@ impl Description {
             if path.starts_with("concentric_providers") {
                 place = Place::Upstream;
             }
-            // The inner service is the argument that has the most to say: others are policies,
+            // The inner service comes first, but for tower's `Retry`; what follows are policies,
             // closures and plain data.
-            next = arguments
-                .into_iter()
-                .filter(|argument| is_service(argument))
-                .max_by_key(|argument| argument.len());
+            let mut services = arguments.into_iter().filter(|name| is_service(name));
+            next = match path {
+                "tower::retry::Retry" => services.next_back(),
+                _ => services.next(),
+            };
         }
         Self { layers }
     }
@@ -127,7 +128,7 @@ fn split(name: &str) -> (&str, Vec<&str>) {
 
 fn is_service(name: &str) -> bool {
     let (path, _) = split(name);
-    let closure = path.contains("{{") || !path.contains("::");
+    let closure = path.contains("{{") || path.ends_with("Future") || !path.contains("::");
     // Function items are in snake case, types are not.
     let function = last(path).starts_with(|c: char| c.is_lowercase());
     let data = [

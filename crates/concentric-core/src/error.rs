@@ -10,8 +10,8 @@ use tower::BoxError;
 ///
 /// # Formatting
 ///
-/// `Display` prints this level only, on one line, and no more than the service said of it; use
-/// [`source`](StdError::source) for what is below. Neither it nor `Debug` shows a secret: keys are
+/// `{error}` prints this level only, on one line, and no more than the service said of it;
+/// `{error:#}` prints its [sources](StdError::source) too. Neither it nor `Debug` shows a secret: keys are
 /// not put into errors.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
@@ -285,26 +285,26 @@ impl Error {
             )
     }
 
-    /// Makes an `Error` of any error, by looking inside it and its sources.
-    fn of_boxed(error: BoxError) -> Self {
-        let error = match error.downcast::<Self>() {
-            Ok(error) => return *error,
-            Err(error) => error,
-        };
-        let mut link: Option<&(dyn StdError + 'static)> = Some(&*error);
+    /// What any error is to us, by looking inside it and its sources; for a policy that is shown a
+    /// [`BoxError`].
+    pub fn of(error: &(dyn StdError + 'static)) -> Self {
         let mut kind = ErrorKind::Other;
-        while let Some(current) = link {
-            if let Some(inner) = current.downcast_ref::<Self>() {
+        for link in chain(error) {
+            if let Some(inner) = link.downcast_ref::<Self>() {
                 // A layer wrapped one of ours: its fields are still what a policy needs.
                 return inner.clone();
             }
-            if let Some(known) = kind_of(current) {
-                kind = known;
-            }
-            link = current.source();
+            kind = kind_of(link).unwrap_or(kind);
         }
-        Self::new(kind, error.to_string()).with_source(error)
+        Self::new(kind, error.to_string())
     }
+}
+
+/// An error and its sources.
+fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
 }
 
 fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
@@ -314,11 +314,21 @@ fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
     } else if error.is::<load_shed::error::Overloaded>() || error.is::<buffer::error::Closed>() {
         Some(ErrorKind::Overloaded)
     } else {
-        let io = error.downcast_ref::<std::io::Error>()?;
-        Some(match io.kind() {
-            std::io::ErrorKind::TimedOut => ErrorKind::Timeout,
-            _ => ErrorKind::Connection,
-        })
+        use std::io::ErrorKind as Io;
+        match error.downcast_ref::<std::io::Error>()?.kind() {
+            Io::TimedOut => Some(ErrorKind::Timeout),
+            Io::ConnectionRefused
+            | Io::ConnectionReset
+            | Io::ConnectionAborted
+            | Io::NotConnected
+            | Io::HostUnreachable
+            | Io::NetworkUnreachable
+            | Io::NetworkDown
+            | Io::BrokenPipe
+            | Io::UnexpectedEof => Some(ErrorKind::Connection),
+            // A file, a port in use: no provider's affair.
+            _ => None,
+        }
     }
 }
 
@@ -344,11 +354,26 @@ impl fmt::Display for Error {
         if let Some(provider) = &self.0.provider {
             write!(f, "{provider}: ")?;
         }
-        write!(f, "{}", self.0.kind)?;
-        if let Some(status) = self.0.status {
-            write!(f, " (HTTP {status})")?;
+        if self.0.kind != ErrorKind::Other {
+            write!(f, "{}", self.0.kind)?;
+            if let Some(status) = self.0.status {
+                write!(f, " (HTTP {status})")?;
+            }
+            f.write_str(": ")?;
         }
-        write!(f, ": {}", self.0.message)
+        f.write_str(&self.0.message)?;
+        if f.alternate() {
+            let mut said = self.0.message.to_string();
+            for source in self.source().into_iter().flat_map(chain) {
+                let source = source.to_string();
+                // Many an error repeats its source.
+                if !said.contains(&source) {
+                    write!(f, ": {source}")?;
+                    said = source;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -363,7 +388,18 @@ impl StdError for Error {
 
 impl From<BoxError> for Error {
     fn from(error: BoxError) -> Self {
-        Self::of_boxed(error)
+        match error.downcast::<Self>() {
+            Ok(error) => *error,
+            Err(error) => {
+                let ours = Self::of(&*error);
+                // One that was found inside has its own source.
+                if chain(&*error).any(|link| link.is::<Self>()) {
+                    ours
+                } else {
+                    ours.with_source(error)
+                }
+            }
+        }
     }
 }
 
@@ -375,7 +411,7 @@ impl From<Infallible> for Error {
 
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        Self::of_boxed(error.into())
+        Self::from(BoxError::from(error))
     }
 }
 

@@ -43,6 +43,17 @@ pub struct Head {
     pub tools: Option<Arc<[Str]>>,
 }
 
+impl Head {
+    /// Creates the head of an answer by `model` of `provider`.
+    pub fn new(provider: impl Into<Str>, model: impl Into<Str>) -> Self {
+        Self {
+            provider: Some(provider.into()),
+            model: Some(model.into()),
+            ..Self::default()
+        }
+    }
+}
+
 impl<B> ChatResponse<B> {
     /// Creates an answer with an empty head.
     pub fn new(body: B) -> Self {

@@ -164,7 +164,8 @@ impl Service<ToolRound> for ScriptedTools {
                 outcomes.push(ready(Ok(settled)).boxed());
                 continue;
             };
-            let mut call = ToolCall::new(round_call.call, round.context.at_call(index));
+            let context = round.context.at_call(index, &round_call.call.id);
+            let mut call = ToolCall::new(round_call.call, context);
             call.spec = Some(spec.clone());
             let running = Running::new(&self.seen, call.call.clone());
             let outcome = tool.clone().oneshot(call);

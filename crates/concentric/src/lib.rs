@@ -36,12 +36,12 @@ pub mod prelude {
     #[cfg(feature = "openai")]
     pub use concentric_providers::{ApiKey, HttpClient, openai::OpenAiLayer};
     #[cfg(feature = "tools")]
-    pub use concentric_tools::{Toolset, tool};
+    pub use concentric_tools::{Json, ToolError, Toolset, tool};
 
     pub use crate::layers::{DefaultsLayer, Next, NextTool, from_fn, tool_from_fn};
     pub use concentric_core::{
-        AgentLayer, BoxModel, ChatRequest, ChatResponse, Context, Error, Event, EventStream,
-        ToolCall, ToolOutcome, Transcript,
+        AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
+        Event, EventStream, FinishReason, Outcome, ToolCall, ToolOutcome, Transcript, Usage,
     };
 }
 

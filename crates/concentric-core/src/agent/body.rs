@@ -56,7 +56,8 @@ where
     M: Service<ChatRequest>,
     R: Service<ToolRound>,
 {
-    pub(super) const fn new(run: Run<M, R>, work: Work<M, B, R, O>) -> Self {
+    pub(super) const fn new(mut run: Run<M, R>, work: Work<M, B, R, O>) -> Self {
+        run.commit();
         Self { run, work }
     }
 }
@@ -86,6 +87,9 @@ where
                     run.context().count_event();
                     return Poll::Ready(Some(Ok(event)));
                 }
+            }
+            if run.check_late() {
+                this.work.set(Work::Idle);
             }
             match run.machine.action() {
                 None => {}

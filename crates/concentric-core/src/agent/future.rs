@@ -75,6 +75,10 @@ where
         let mut answer = Head::default();
         let mut work = Work::Idle;
         if !run.check_cancelled() && (this.call.is_some() || run.machine.is_model_next()) {
+            if this.call.is_none() && run.context().is_late() {
+                *this.run = None;
+                return Poll::Ready(Err(machine::late().with_phase(Phase::Run)));
+            }
             if this.call.is_none()
                 && let Some(Action::CallModel { step }) = run.machine.action()
             {

@@ -133,7 +133,22 @@ impl<M, R> Run<M, R> {
         });
     }
 
-    /// Gives the run up to whoever comes after it: nothing is emitted any more.
+    /// Whether the deadline has passed and something else than reading would come next; says so to
+    /// the machine.
+    pub(super) fn check_late(&mut self) -> bool {
+        let late = !self.machine.is_reading() && self.context().is_late();
+        if late {
+            self.stop(Stop::Late);
+        }
+        late
+    }
+
+    /// Says that there is a body, which will have the run's outcome.
+    pub(super) const fn commit(&mut self) {
+        self.claim.committed = true;
+    }
+
+    /// Gives the run up: it has had its outcome.
     pub(super) fn end(&mut self) {
         self.stops = None;
         self.claim.release();
@@ -193,26 +208,25 @@ impl Stops {
     }
 }
 
-/// The right to end a run: the outermost of nested loops has it.
+/// Says that a run is driven, until it has its outcome or is dropped.
 struct Claim {
     context: Option<Context>,
+    // Whether there is a body; what fails before that is an attempt, and another may follow.
+    committed: bool,
 }
 
 impl Claim {
     fn new(context: Context) -> Self {
-        let claimed = context.claim();
-        if claimed {
-            context.outbox().open();
-        }
+        context.claim();
         Self {
-            context: claimed.then_some(context),
+            context: Some(context),
+            committed: false,
         }
     }
 
     fn release(&mut self) {
         if let Some(context) = self.context.take() {
-            context.outbox().close();
-            context.release();
+            context.release(self.committed);
         }
     }
 }

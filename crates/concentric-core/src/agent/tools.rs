@@ -13,6 +13,54 @@ pub trait ToolSource {
     fn specs(&self) -> ToolSpecs;
 }
 
+/// A round service with the tools it executes, for one under layers that hide them.
+///
+/// ```
+/// use concentric_core::{AgentLayer, NoTools, ToolSource, agent::WithSpecs};
+/// use tower::ServiceBuilder;
+///
+/// let tools = NoTools;
+/// let specs = tools.specs();
+/// let rounds = ServiceBuilder::new().concurrency_limit(8).service(tools);
+/// let layer = AgentLayer::new(WithSpecs::new(specs, rounds));
+/// # let _ = layer;
+/// ```
+#[derive(Clone, Debug)]
+pub struct WithSpecs<R> {
+    specs: ToolSpecs,
+    inner: R,
+}
+
+impl<R> WithSpecs<R> {
+    /// Says that `inner` executes the tools of `specs`.
+    pub const fn new(specs: ToolSpecs, inner: R) -> Self {
+        Self { specs, inner }
+    }
+}
+
+impl<R> ToolSource for WithSpecs<R> {
+    fn specs(&self) -> ToolSpecs {
+        self.specs.clone()
+    }
+}
+
+impl<R> Service<ToolRound> for WithSpecs<R>
+where
+    R: Service<ToolRound>,
+{
+    type Response = R::Response;
+    type Error = R::Error;
+    type Future = R::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, round: ToolRound) -> R::Future {
+        self.inner.call(round)
+    }
+}
+
 /// No tools: the round service of an agent that only talks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTools;

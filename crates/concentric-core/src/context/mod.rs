@@ -23,7 +23,7 @@ pub use self::{
 };
 
 use self::outbox::Outbox;
-use crate::{CancelReason, Event, MessageId, RequestId, RunId, Str, StreamId, ThreadId};
+use crate::{CallId, CancelReason, Event, MessageId, RequestId, RunId, Str, StreamId, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -31,7 +31,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Poll, ready},
     time::{Duration, SystemTime},
@@ -83,7 +83,8 @@ struct Run {
     outbox: Outbox,
     events: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
-    driven: AtomicBool,
+    // How many loops drive the run: nested ones, and attempts at the same call.
+    drivers: AtomicUsize,
 }
 
 #[derive(Clone, Default)]
@@ -217,8 +218,9 @@ impl Context {
 
     /// The context of one tool call: the `index`th of its round.
     #[must_use]
-    pub fn at_call(&self, index: usize) -> Self {
-        let key = format!("{}/{}/{index}", self.run_id(), self.step);
+    pub fn at_call(&self, index: usize, call: &CallId) -> Self {
+        // A client may have chosen the run's id; the call's is ours, and can't be guessed.
+        let key = format!("{}/{}/{index}/{call}", self.run_id(), self.step);
         Self {
             phase: Phase::Call,
             idempotency_key: Some(key.into()),
@@ -260,6 +262,14 @@ impl Context {
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.run.deadline?;
         Some(deadline.duration_since(self.now()).unwrap_or_default())
+    }
+
+    /// Whether the deadline has passed.
+    #[inline]
+    pub(crate) fn is_late(&self) -> bool {
+        self.run
+            .deadline
+            .is_some_and(|deadline| self.now() >= deadline)
     }
 
     /// A new id: `prefix` and 18 characters.
@@ -334,8 +344,8 @@ impl Context {
 
     /// Leaves `work` to be done after the run's outcome, whichever it is.
     ///
-    /// It is spawned on the runtime when the run's body ends or is dropped, and given up after 30
-    /// seconds.
+    /// It is spawned on the runtime when the run's body ends or is dropped, or, if the run never had
+    /// one, with its last handle; and given up after 30 seconds.
     pub fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.run
             .deferred
@@ -352,11 +362,12 @@ impl Context {
     /// Whether the driver is to look for more than the model's next event: something was emitted,
     /// or the run was cancelled.
     ///
-    /// A token that is cancelled by itself, or with the run's parent, shows when the run waits, and
-    /// else once in 64 events: to look at it takes its lock.
+    /// A token that is cancelled by itself or with the run's parent, and the deadline, show when the
+    /// run waits, and else once in 64 events: to look at them takes a lock and the time.
     #[inline]
     pub(crate) fn needs_driver(&self) -> bool {
-        self.run.outbox.is_filled() || (self.event_index() % 64 == 63 && self.is_cancelled())
+        self.run.outbox.is_filled()
+            || (self.event_index() % 64 == 63 && (self.is_cancelled() || self.is_late()))
     }
 
     #[inline]
@@ -366,21 +377,28 @@ impl Context {
         self.run.events.store(events + 1, Ordering::Relaxed);
     }
 
-    /// Whether the caller is the first to drive this run: the outermost of nested loops.
-    pub(crate) fn claim(&self) -> bool {
-        !self.run.driven.swap(true, Ordering::AcqRel)
+    /// Says that the caller drives the run.
+    pub(crate) fn claim(&self) {
+        if self.run.drivers.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.run.outbox.open();
+        }
     }
 
-    /// Ends the run that was claimed: nothing can be emitted any more, and deferred work starts.
-    pub(crate) fn release(&self) {
-        self.run.driven.store(false, Ordering::Release);
-        let work = std::mem::take(
-            &mut *self
-                .run
-                .deferred
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+    /// Takes a [`claim`](Self::claim) back. If the run has had its outcome and nobody else drives
+    /// it, nothing can be emitted any more, and deferred work starts.
+    pub(crate) fn release(&self, outcome: bool) {
+        if self.run.drivers.fetch_sub(1, Ordering::AcqRel) == 1 && outcome {
+            self.run.outbox.close();
+            self.run.start_deferred();
+        }
+    }
+}
+
+impl Run {
+    fn start_deferred(&self) {
+        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = std::mem::take(&mut *deferred);
+        drop(deferred);
         if work.is_empty() {
             return;
         }
@@ -392,7 +410,7 @@ impl Context {
             return;
         };
         for mut task in work {
-            let mut limit = self.run.environment.clock().sleep(DEFERRED_LIMIT);
+            let mut limit = self.environment.clock().sleep(DEFERRED_LIMIT);
             runtime.spawn(poll_fn(move |cx| {
                 if task.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
@@ -402,6 +420,13 @@ impl Context {
                 Poll::Ready(())
             }));
         }
+    }
+}
+
+impl Drop for Run {
+    // A run that failed before it had a body ends with its last handle.
+    fn drop(&mut self) {
+        self.start_deferred();
     }
 }
 
@@ -521,7 +546,7 @@ impl ContextBuilder {
                 outbox: Outbox::default(),
                 events: AtomicU64::new(0),
                 deferred: Mutex::default(),
-                driven: AtomicBool::new(false),
+                drivers: AtomicUsize::new(0),
             }),
             extensions: self.extensions,
             phase: Phase::Run,

@@ -181,6 +181,12 @@ impl Machine {
         &self.state.transcript
     }
 
+    /// Whether all there is to do is to read the model's answer.
+    #[inline]
+    pub(crate) fn is_reading(&self) -> bool {
+        self.stream.is_some() && self.actions.is_empty()
+    }
+
     /// Whether all there is to do is to call the model.
     pub(crate) fn is_model_next(&self) -> bool {
         self.state()
