@@ -123,34 +123,68 @@ where
     type Item = Result<Event, Error>;
 
     #[inline]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // Most of a stream is text: a short way for it, which is inlined into the consumer.
+        let this = self.as_mut().project();
+        if let WorkProj::Body { body } = this.work.project() {
+            let item = ready!(body.poll_next(cx));
+            if let Some(Ok(Event::Text(text))) = &item {
+                this.run.text.push_str(text);
+                return Poll::Ready(item);
+            }
+            if let Some(item) = self.as_mut().take(item) {
+                return Poll::Ready(item);
+            }
+        }
+        self.poll_work(cx)
+    }
+}
+
+impl<M, T, B> Body<M, T, B>
+where
+    M: Service<Request, Response = B, Error = Error> + Clone,
+    B: Stream<Item = Result<Event, Error>>,
+    T: Service<Call, Response = ToolResult, Error = Error> + Clone,
+{
+    /// Takes in what is not text, and returns it unless the run goes on with tools.
+    #[inline(never)]
+    fn take(
+        self: Pin<&mut Self>,
+        item: Option<Result<Event, Error>>,
+    ) -> Option<Option<Result<Event, Error>>> {
         let mut this = self.project();
         let run = this.run;
+        match &item {
+            Some(Ok(Event::Call(call))) => run.calls.push(Call::clone(call)),
+            Some(Ok(Event::Finish)) if !run.calls.is_empty() => {
+                let calls = run
+                    .calls
+                    .iter()
+                    .map(|call| Oneshot::new(run.tools.clone(), call.clone()))
+                    .collect();
+                this.work.set(Work::Tools { calls });
+                return None;
+            }
+            Some(Ok(Event::Finish)) => {
+                let text = SmolStr::from(std::mem::take(&mut run.text));
+                Arc::make_mut(&mut run.history).push(Turn::Assistant(text));
+                this.work.set(Work::Done);
+            }
+            _ => {}
+        }
+        Some(item)
+    }
+
+    /// Runs the tools, then calls the model again.
+    #[inline(never)]
+    fn poll_work(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Event, Error>>> {
         loop {
+            let mut this = self.as_mut().project();
+            let run = this.run;
             match this.work.as_mut().project() {
-                WorkProj::Body { body } => {
-                    let item = ready!(body.poll_next(cx));
-                    match &item {
-                        Some(Ok(Event::Text(text))) => run.text.push_str(text),
-                        Some(Ok(Event::Call(call))) => run.calls.push(Call::clone(call)),
-                        Some(Ok(Event::Finish)) if !run.calls.is_empty() => {
-                            let calls = run
-                                .calls
-                                .iter()
-                                .map(|call| Oneshot::new(run.tools.clone(), call.clone()))
-                                .collect();
-                            this.work.set(Work::Tools { calls });
-                            continue;
-                        }
-                        Some(Ok(Event::Finish)) => {
-                            let text = SmolStr::from(std::mem::take(&mut run.text));
-                            Arc::make_mut(&mut run.history).push(Turn::Assistant(text));
-                            this.work.set(Work::Done);
-                        }
-                        _ => {}
-                    }
-                    return Poll::Ready(item);
-                }
                 WorkProj::Tools { calls } => match ready!(Pin::new(calls).poll_next(cx)) {
                     Some(Ok(result)) => {
                         let result = Arc::new(result);
@@ -174,6 +208,7 @@ where
                     let body = ready!(call.poll(cx))?;
                     this.work.set(Work::Body { body });
                 }
+                WorkProj::Body { .. } => return self.poll_next(cx),
                 WorkProj::Done => return Poll::Ready(None),
             }
         }

@@ -3,11 +3,15 @@
 use super::Event;
 use serde::Deserialize;
 use smol_str::SmolStr;
-use std::borrow::Cow;
+use std::{borrow::Cow, hint::black_box};
 
 /// As much of an OpenAI chat completion chunk as a gateway needs.
 #[derive(Debug, Deserialize)]
 struct Chunk<'a> {
+    #[serde(borrow)]
+    id: Text<'a>,
+    #[serde(borrow)]
+    model: Text<'a>,
     #[serde(borrow)]
     choices: Vec<Choice<'a>>,
     usage: Option<Usage>,
@@ -18,14 +22,18 @@ struct Choice<'a> {
     #[serde(borrow)]
     delta: Delta<'a>,
     #[serde(borrow)]
-    finish_reason: Option<Cow<'a, str>>,
+    finish_reason: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
-    content: Option<Cow<'a, str>>,
+    content: Option<Text<'a>>,
 }
+
+/// Borrowed if nothing in it is escaped, also in an `Option`.
+#[derive(Debug, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Debug, Deserialize)]
 #[expect(dead_code, reason = "decoded as a gateway would")]
@@ -47,14 +55,14 @@ pub(crate) fn decode(mut bytes: &[u8], mut take: impl FnMut(Event)) -> serde_jso
             continue;
         }
         let chunk: Chunk<'_> = serde_json::from_slice(data)?;
-        if let Some(usage) = &chunk.usage {
-            std::hint::black_box(usage);
-        }
+        black_box((&chunk.id, &chunk.model, &chunk.usage));
         for choice in chunk.choices {
-            if let Some(text) = choice.delta.content.filter(|text| !text.is_empty()) {
-                take(Event::Text(SmolStr::from(text)));
+            black_box(&choice.finish_reason);
+            if let Some(Text(text)) = choice.delta.content
+                && !text.is_empty()
+            {
+                take(Event::Text(SmolStr::new(text)));
             }
-            std::hint::black_box(&choice.finish_reason);
         }
     }
     Ok(())
@@ -65,17 +73,16 @@ pub(crate) fn encode(message_id: &str, text: &str, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#);
     buffer.extend_from_slice(message_id.as_bytes());
     buffer.extend_from_slice(br#"","delta":""#);
-    for piece in text.split_inclusive(|c: char| matches!(c, '"' | '\\' | '\0'..='\x1f')) {
-        let (last, head) = match piece.as_bytes().split_last() {
-            Some((last @ (b'"' | b'\\' | 0..0x20), head)) => (Some(*last), head),
-            _ => (None, piece.as_bytes()),
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(is_special) {
+        let (plain, [special, tail @ ..]) = rest.split_at(at) else {
+            break;
         };
-        buffer.extend_from_slice(head);
-        match last {
-            Some(special @ (b'"' | b'\\')) => buffer.extend_from_slice(&[b'\\', special]),
-            Some(control) => buffer.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
-            None => {}
-        }
+        buffer.extend_from_slice(plain);
+        buffer.extend_from_slice(format!("\\u{special:04x}").as_bytes());
+        rest = tail;
     }
+    buffer.extend_from_slice(rest);
     buffer.extend_from_slice(b"\"}\n\n");
 }

@@ -5,6 +5,7 @@ use crate::work::counters;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
+    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -14,11 +15,15 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub(crate) struct CountText<S, const I: usize>(pub(crate) S);
 
+/// Counter `I`; `pin_project!` takes no constants.
+pub(crate) struct At<const I: usize>;
+
 pin_project! {
     /// The future and the body of [`CountText`].
-    pub(crate) struct Counted<T, const I: usize> {
+    pub(crate) struct Counted<T, C> {
         #[pin]
         inner: T,
+        counter: PhantomData<C>,
     }
 }
 
@@ -26,9 +31,9 @@ impl<S, B, const I: usize> Service<Request> for CountText<S, I>
 where
     S: Service<Request, Response = B>,
 {
-    type Response = Counted<B, I>;
+    type Response = Counted<B, At<I>>;
     type Error = S::Error;
-    type Future = Counted<S::Future, I>;
+    type Future = Counted<S::Future, At<I>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.poll_ready(cx)
@@ -37,23 +42,27 @@ where
     fn call(&mut self, request: Request) -> Self::Future {
         Counted {
             inner: self.0.call(request),
+            counter: PhantomData,
         }
     }
 }
 
-impl<F, B, E, const I: usize> Future for Counted<F, I>
+impl<F, B, E, const I: usize> Future for Counted<F, At<I>>
 where
     F: Future<Output = Result<B, E>>,
 {
-    type Output = Result<Counted<B, I>, E>;
+    type Output = Result<Counted<B, At<I>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let inner = ready!(self.project().inner.poll(cx))?;
-        Poll::Ready(Ok(Counted { inner }))
+        Poll::Ready(Ok(Counted {
+            inner,
+            counter: PhantomData,
+        }))
     }
 }
 
-impl<B, const I: usize> Stream for Counted<B, I>
+impl<B, const I: usize> Stream for Counted<B, At<I>>
 where
     B: Stream<Item = Result<Event, Error>>,
 {
@@ -75,9 +84,10 @@ pub(crate) struct CountTool<S, const I: usize>(pub(crate) S);
 
 pin_project! {
     /// The future of [`CountTool`].
-    pub(crate) struct CountToolFuture<F, const I: usize> {
+    pub(crate) struct CountToolFuture<F, C> {
         #[pin]
         inner: F,
+        counter: PhantomData<C>,
     }
 }
 
@@ -87,7 +97,7 @@ where
 {
     type Response = ToolResult;
     type Error = Error;
-    type Future = CountToolFuture<S::Future, I>;
+    type Future = CountToolFuture<S::Future, At<I>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.0.poll_ready(cx)
@@ -97,11 +107,12 @@ where
         counters::before_tool::<I>();
         CountToolFuture {
             inner: self.0.call(call),
+            counter: PhantomData,
         }
     }
 }
 
-impl<F, const I: usize> Future for CountToolFuture<F, I>
+impl<F, const I: usize> Future for CountToolFuture<F, At<I>>
 where
     F: Future<Output = Result<ToolResult, Error>>,
 {

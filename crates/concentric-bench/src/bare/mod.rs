@@ -55,6 +55,10 @@ pub(crate) struct Call {
 
 /// What came of a tool call.
 #[derive(Clone, Debug)]
+#[expect(
+    dead_code,
+    reason = "the mock model does not read which call a result is of"
+)]
 pub(crate) struct ToolResult {
     pub(crate) id: SmolStr,
     pub(crate) content: SmolStr,
@@ -63,14 +67,14 @@ pub(crate) struct ToolResult {
 /// What may go wrong.
 #[derive(Debug)]
 pub(crate) enum Error {
-    Arguments(serde_json::Error),
+    Json(serde_json::Error),
     UnknownTool,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Arguments(error) => error.fmt(f),
+            Self::Json(error) => error.fmt(f),
             Self::UnknownTool => f.write_str("there is no tool of that name"),
         }
     }

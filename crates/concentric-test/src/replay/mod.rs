@@ -17,6 +17,8 @@ mod recording;
 mod rng;
 mod run;
 mod server;
+#[cfg(test)]
+mod tests;
 mod truncate;
 
 pub use self::{
