@@ -1,0 +1,55 @@
+use crate::overlong::short;
+use jsonschema::{PatternOptions, ValidationError};
+use serde_json::Value;
+use std::{fmt::Write, sync::Arc};
+
+/// A JSON Schema, compiled.
+#[derive(Clone, Debug)]
+pub(crate) struct Validator(Arc<jsonschema::Validator>);
+
+impl Validator {
+    /// Compiles `schema`, which may come from anywhere: it reaches neither files nor the network,
+    /// and its patterns take linear time.
+    ///
+    /// # Errors
+    ///
+    /// It is not a schema, it refers to another document, or it has a pattern with look-around or
+    /// back-references.
+    pub(crate) fn new(schema: &Value) -> Result<Self, String> {
+        jsonschema::options()
+            .offline()
+            .with_pattern_options(PatternOptions::regex())
+            .build(schema)
+            .map(|validator| Self(Arc::new(validator)))
+            .map_err(|error| short(&describe(&error), 512).into_owned())
+    }
+
+    /// Checks `text`, which is JSON.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and where.
+    pub(crate) fn check(&self, text: &str) -> Result<(), String> {
+        // Enough for the model to correct, and few enough to be read.
+        const SHOWN: usize = 5;
+        let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if self.0.is_valid(&value) {
+            return Ok(());
+        }
+        let mut all = String::new();
+        for error in self.0.iter_errors(&value).take(SHOWN) {
+            let separator = if all.is_empty() { "" } else { "; " };
+            let _ = write!(all, "{separator}{}", short(&describe(&error), 256));
+        }
+        Err(all)
+    }
+}
+
+fn describe(error: &ValidationError<'_>) -> String {
+    let path = error.instance_path().as_str();
+    if path.is_empty() {
+        error.to_string()
+    } else {
+        format!("at `{path}`: {error}")
+    }
+}

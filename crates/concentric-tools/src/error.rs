@@ -1,0 +1,209 @@
+use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome};
+use std::{error::Error as StdError, fmt};
+
+/// Why a tool failed: a short text for the model, and the whole error for the logs.
+///
+/// Any error becomes one by `?` or `into`: the model reads that error's own text
+/// ([`Display`](fmt::Display)) and nothing of what caused it; the chain of its sources goes to the
+/// log (`tracing`, at debug level). Like `anyhow::Error` it is not itself a
+/// [`std::error::Error`], which is what makes that conversion possible.
+///
+/// ```
+/// use concentric_tools::ToolError;
+///
+/// fn read(path: &str) -> Result<String, ToolError> {
+///     std::fs::read_to_string(path)
+///         .map_err(|e| ToolError::new("There is no such file.").with_source(e))
+/// }
+/// assert_eq!(read("/no/such/file").unwrap_err().message(), "There is no such file.");
+/// ```
+pub struct ToolError {
+    message: Str,
+    source: Option<BoxError>,
+    fatal: bool,
+}
+
+impl ToolError {
+    /// Creates an error of which the model reads `message`.
+    pub fn new(message: impl Into<Str>) -> Self {
+        Self {
+            message: message.into(),
+            source: None,
+            fatal: false,
+        }
+    }
+
+    /// Keeps what caused the error; the model does not read it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Makes the error end the run, with [`ErrorKind::Tool`], instead of being told to the model.
+    #[must_use]
+    pub fn fatal(mut self) -> Self {
+        self.fatal = true;
+        self
+    }
+
+    /// What the model reads.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What caused the error, for logs.
+    pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+
+    /// What comes of the call.
+    ///
+    /// # Errors
+    ///
+    /// The error is fatal.
+    pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
+        if !self.fatal {
+            tracing::debug!(
+                tool,
+                error = %self.message,
+                source = self.source().map(|source| Chain(source).to_string()),
+                "a tool failed"
+            );
+            return Ok(ToolOutcome::failed(self.message));
+        }
+        let source = match self.source.map(|source| source.downcast::<Error>()) {
+            // It is an error of ours already, with all its fields.
+            Some(Ok(error)) if is_fatal(&error) => return Err(*error),
+            Some(Ok(error)) => Some(error as BoxError),
+            Some(Err(other)) => Some(other),
+            None => None,
+        };
+        let error = Error::new(ErrorKind::Tool, self.message);
+        Err(fatal(match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }))
+    }
+}
+
+impl<E> From<E> for ToolError
+where
+    E: Into<BoxError>,
+{
+    fn from(error: E) -> Self {
+        let source = error.into();
+        let (message, fatal) = match source.downcast_ref::<Error>() {
+            Some(error) => (error.message().into(), is_fatal(error)),
+            None => (source.to_string().into(), false),
+        };
+        Self {
+            message,
+            source: Some(source),
+            fatal,
+        }
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolError")
+            .field("message", &self.message)
+            .field("source", &self.source)
+            .field("fatal", &self.fatal)
+            .finish()
+    }
+}
+
+/// An error and its sources, on one line.
+struct Chain<'a>(&'a (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut link = self.0.source();
+        while let Some(source) = link {
+            write!(f, ": {source}")?;
+            link = source.source();
+        }
+        Ok(())
+    }
+}
+
+/// Marks `error`, so that it ends the run instead of being told to the model.
+///
+/// For layers on tools and for tools that are services; a function returns [`ToolError::fatal`].
+/// The error keeps its fields; one without a kind of its own gets [`ErrorKind::Tool`]. Layers may
+/// wrap it: the mark is looked for in the sources, too.
+pub fn fatal(error: impl Into<BoxError>) -> Error {
+    let error = Error::from(error.into());
+    if is_fatal(&error) {
+        return error;
+    }
+    let marked = match error.kind() {
+        ErrorKind::Other => Error::new(ErrorKind::Tool, error.message()),
+        _ => error.clone(),
+    };
+    marked.with_phase(Phase::Call).with_source(Fatal(error))
+}
+
+/// Whether `error` was marked by [`fatal`].
+pub fn is_fatal(error: &Error) -> bool {
+    StdError::source(error).is_some_and(|source| source.is::<Fatal>())
+}
+
+/// Marks the error that has it as its source.
+#[derive(Debug)]
+struct Fatal(Error);
+
+impl fmt::Display for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it was marked to end the run")
+    }
+}
+
+impl StdError for Fatal {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Why a [`Toolset`](crate::Toolset) can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolsetError {
+    /// Two tools have this name.
+    DuplicateName(Str),
+    /// The schema of a tool's arguments is not one that arguments can be checked against.
+    InvalidSchema {
+        /// The tool.
+        tool: Str,
+        /// What is wrong with it.
+        reason: Str,
+    },
+}
+
+impl fmt::Display for ToolsetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DuplicateName(name) => write!(f, "two tools are named `{name}`"),
+            Self::InvalidSchema { tool, reason } => {
+                write!(f, "the schema of the tool `{tool}` is invalid: {reason}")
+            }
+        }
+    }
+}
+
+impl StdError for ToolsetError {}
+
+impl From<ToolsetError> for Error {
+    fn from(error: ToolsetError) -> Self {
+        Self::new(ErrorKind::Configuration, error.to_string()).with_source(error)
+    }
+}

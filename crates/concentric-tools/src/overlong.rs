@@ -1,0 +1,126 @@
+use concentric_core::{Context, Part, PartKind, Str, ToolCallPart, ToolContent};
+use std::{fmt, sync::Arc};
+
+/// A result that was too long for the model, whole: what [`Tool::on_overlong`] is given.
+///
+/// [`Tool::on_overlong`]: crate::Tool::on_overlong
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Overlong {
+    /// The call.
+    pub call: ToolCallPart,
+    /// The run it belongs to.
+    pub context: Context,
+    /// What the tool returned.
+    pub content: ToolContent,
+}
+
+impl Overlong {
+    pub(crate) const fn new(call: ToolCallPart, context: Context, content: ToolContent) -> Self {
+        Self {
+            call,
+            context,
+            content,
+        }
+    }
+}
+
+/// Who is given what was too long.
+#[derive(Clone)]
+pub(crate) struct Sink(pub(crate) Arc<dyn Fn(Overlong) + Send + Sync>);
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sink")
+    }
+}
+
+/// What is left of `content` if its text has more than `max` bytes: the first 80 % and the last
+/// 20 %, and a marker between them.
+pub(crate) fn cut(content: &ToolContent, max: usize) -> Option<ToolContent> {
+    match content {
+        ToolContent::Text(text) if text.len() <= max => None,
+        ToolContent::Text(text) => {
+            let mut cutter = Cutter::new(text.len(), max);
+            cutter.cut(text).map(ToolContent::Text)
+        }
+        ToolContent::Parts(parts) => {
+            let total = parts.iter().filter_map(text_of).map(str::len).sum();
+            if total <= max {
+                return None;
+            }
+            let mut cutter = Cutter::new(total, max);
+            Some(ToolContent::Parts(
+                parts
+                    .iter()
+                    .filter_map(|part| match text_of(part) {
+                        None => Some(part.clone()),
+                        Some(text) => cutter.cut(text).map(|text| {
+                            let mut part = part.clone();
+                            part.kind = PartKind::Text(text);
+                            part
+                        }),
+                    })
+                    .collect(),
+            ))
+        }
+        // Later kinds of content have no text that we know of.
+        _ => None,
+    }
+}
+
+fn text_of(part: &Part) -> Option<&str> {
+    match &part.kind {
+        PartKind::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Shortens the texts of one result, in order.
+struct Cutter {
+    // The end of the head and the start of the tail, as offsets into all the text.
+    head: usize,
+    tail: usize,
+    at: usize,
+    marker: Option<String>,
+}
+
+impl Cutter {
+    fn new(total: usize, max: usize) -> Self {
+        let marker = format!("\n[... cut here: the whole result has {total} bytes ...]\n");
+        // The marker counts, unless there would be nothing left beside it.
+        let max = max.checked_sub(marker.len()).unwrap_or(max);
+        let head = max - max / 5;
+        Self {
+            head,
+            tail: total - (max - head),
+            at: 0,
+            marker: Some(marker),
+        }
+    }
+
+    /// What is left of the next text; `None` if nothing is.
+    fn cut(&mut self, text: &str) -> Option<Str> {
+        let start = self.at;
+        self.at += text.len();
+        let head = text.floor_char_boundary(self.head.saturating_sub(start));
+        if head == text.len() {
+            return Some(text.into());
+        }
+        let tail = text.ceil_char_boundary(self.tail.saturating_sub(start).min(text.len()));
+        let mut left = String::with_capacity(head + (text.len() - tail) + 80);
+        left.push_str(text.get(..head).unwrap_or_default());
+        left.push_str(&self.marker.take().unwrap_or_default());
+        left.push_str(text.get(tail..).unwrap_or_default());
+        (!left.is_empty()).then(|| left.into())
+    }
+}
+
+/// `text`, cut off after `max` bytes.
+pub(crate) fn short(text: &str, max: usize) -> std::borrow::Cow<'_, str> {
+    if text.len() <= max {
+        return text.into();
+    }
+    let end = text.floor_char_boundary(max);
+    format!("{}...", text.get(..end).unwrap_or_default()).into()
+}

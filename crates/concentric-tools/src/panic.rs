@@ -1,0 +1,73 @@
+use concentric_core::{Str, ToolOutcome};
+use std::{
+    any::Any,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// What was panicked with.
+pub(crate) struct Panic(Box<dyn Any + Send>);
+
+impl Panic {
+    /// What the model is told; the panic's own text goes to the log.
+    pub(crate) fn outcome(self, tool: &str) -> ToolOutcome {
+        let text = self.0.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str));
+        tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
+        ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
+    }
+}
+
+/// Does `work`, and catches its panic.
+///
+/// What `work` leaves behind half done must not be used again but to be dropped.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(Panic)
+}
+
+/// A future whose panics are caught: when it is polled, and when it is dropped.
+///
+/// It is dropped as soon as it is done.
+pub(crate) struct Caught<F>(Option<F>);
+
+impl<F> Caught<F> {
+    pub(crate) const fn new(future: F) -> Self {
+        Self(Some(future))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if let Some(future) = self.0.take() {
+            // Nobody is left to be told.
+            let _ = catch(|| drop(future));
+        }
+    }
+}
+
+impl<F> Future for Caught<F>
+where
+    F: Future + Unpin,
+{
+    type Output = Result<F::Output, Panic>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = match catch(|| Pin::new(future).poll(cx)) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(panic),
+        };
+        self.clear();
+        Poll::Ready(output)
+    }
+}
+
+impl<F> Drop for Caught<F> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,126 @@
+use super::{
+    Tool,
+    body::{Body, Started},
+};
+use crate::{IntoOutcome, ToolError, arguments::Checks};
+use concentric_core::{Context, Str, ToolCall, ToolOutcome};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use std::{
+    future::Future,
+    marker::PhantomData,
+    panic::resume_unwind,
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// Makes a tool of a function that blocks its thread: one that computes for long, or waits
+/// otherwise than by `await`.
+///
+/// It runs on tokio's pool for blocking work, whose size (512 threads) bounds how many do. For the
+/// rest see [`tool`](fn@crate::tool).
+///
+/// # Cancel safety
+///
+/// A function that has started cannot be stopped: on a cancel, drop or timeout its call ends at
+/// once, and the function goes on unseen to its end. One that still waits for a thread never starts.
+pub fn blocking_tool<A, F, R>(
+    name: impl Into<Str>,
+    description: impl Into<Str>,
+    function: F,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Fn(A) -> R + Send + Sync + 'static,
+    R: IntoOutcome + 'static,
+{
+    blocking_tool_with_context(name, description, move |arguments, _| function(arguments))
+}
+
+/// Makes a tool of a function that blocks its thread, and is given the run's [`Context`], too.
+///
+/// It may ask [`Context::is_cancelled`] in order to stop early. For the rest see [`blocking_tool`].
+pub fn blocking_tool_with_context<A, F, R>(
+    name: impl Into<Str>,
+    description: impl Into<Str>,
+    function: F,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Fn(A, Context) -> R + Send + Sync + 'static,
+    R: IntoOutcome + 'static,
+{
+    let body = Blocking {
+        function: Arc::new(function),
+        arguments: PhantomData,
+    };
+    Tool::of_type::<A>(name.into(), description.into(), body)
+}
+
+struct Blocking<F, A> {
+    function: Arc<F>,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A, F, R> Body for Blocking<F, A>
+where
+    A: DeserializeOwned + Send + 'static,
+    F: Fn(A, Context) -> R + Send + Sync + 'static,
+    R: IntoOutcome + 'static,
+{
+    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
+        let arguments = match checks.decode::<A>(&call.call) {
+            Ok(arguments) => arguments,
+            Err(outcome) => return Started::Refused(outcome),
+        };
+        let function = Arc::clone(&self.function);
+        let work = move || function(arguments, call.context).into_outcome();
+        Started::new(OnThread::NotStarted(Some(work)))
+    }
+}
+
+/// Work on another thread, which begins when it is first polled.
+enum OnThread<W> {
+    NotStarted(Option<W>),
+    Running(JoinHandle<Result<ToolOutcome, ToolError>>),
+}
+
+impl<W> Unpin for OnThread<W> {}
+
+impl<W> Future for OnThread<W>
+where
+    W: FnOnce() -> Result<ToolOutcome, ToolError> + Send + 'static,
+{
+    type Output = Result<ToolOutcome, ToolError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        if let Self::NotStarted(work) = &mut *self
+            && let Some(work) = work.take()
+        {
+            *self = Self::Running(spawn_blocking(work));
+        }
+        let Self::Running(handle) = &mut *self else {
+            return Poll::Pending;
+        };
+        match ready!(Pin::new(handle).poll(cx)) {
+            Ok(result) => Poll::Ready(result),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(error) => Poll::Ready(Err(
+                    ToolError::new("The tool was stopped.").with_source(error)
+                )),
+            },
+        }
+    }
+}
+
+impl<W> Drop for OnThread<W> {
+    fn drop(&mut self) {
+        if let Self::Running(handle) = self {
+            // Only what still waits for a thread can be stopped.
+            handle.abort();
+        }
+    }
+}

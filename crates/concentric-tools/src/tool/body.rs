@@ -1,0 +1,53 @@
+use crate::{IntoOutcome, ToolError, arguments::Checks};
+use concentric_core::{ToolCall, ToolOutcome};
+use pin_project_lite::pin_project;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// What executes the calls of a tool.
+pub(super) trait Body: Send + Sync + 'static {
+    /// Begins a call whose arguments stand `checks`.
+    fn start(&self, call: ToolCall, checks: &Checks) -> Started;
+}
+
+/// A call that has begun.
+pub(super) enum Started {
+    /// It was wrong: this is the outcome.
+    Refused(ToolOutcome),
+    /// It runs.
+    Running(Work),
+}
+
+/// A function's work, erased: a toolset holds many kinds.
+pub(super) type Work = Pin<Box<dyn Future<Output = Result<ToolOutcome, ToolError>> + Send>>;
+
+impl Started {
+    pub(super) fn new<F>(work: F) -> Self
+    where
+        F: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        Self::Running(Box::pin(Outcome { work }))
+    }
+}
+
+pin_project! {
+    struct Outcome<F> {
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F> Future for Outcome<F>
+where
+    F: Future<Output: IntoOutcome>,
+{
+    type Output = Result<ToolOutcome, ToolError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().work.poll(cx).map(IntoOutcome::into_outcome)
+    }
+}

@@ -1,0 +1,111 @@
+use super::{
+    Tool,
+    body::{Body, Started},
+};
+use crate::{IntoOutcome, arguments::Checks};
+use concentric_core::{Context, Str, ToolCall};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use std::{future::Future, marker::PhantomData};
+
+/// Makes a tool of an async function.
+///
+/// The type of its argument says what the model may send: its doc comments are the descriptions in
+/// the [schema](crate::ToolsetError::InvalidSchema), and `#[schemars(..)]` attributes narrow it. See
+/// [`IntoOutcome`] for what it may return.
+///
+/// ```
+/// use concentric_tools::tool;
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Weather {
+///     /// The city, in English.
+///     city: String,
+/// }
+///
+/// let weather = tool("weather", "Tells the weather.", |args: Weather| async move {
+///     format!("It rains in {}.", args.city)
+/// });
+/// assert_eq!(
+///     weather.spec().input_schema["properties"]["city"]["description"],
+///     "The city, in English."
+/// );
+/// ```
+///
+/// # Cancel safety
+///
+/// The function's future is dropped when the run is cancelled or dropped, and on a timeout: it must
+/// be fine to stop at any of its awaits.
+pub fn tool<A, F, Fut>(name: impl Into<Str>, description: impl Into<Str>, function: F) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + 'static,
+    F: Fn(A) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    let body = Function {
+        function,
+        arguments: PhantomData,
+    };
+    Tool::of_type::<A>(name.into(), description.into(), body)
+}
+
+/// Makes a tool of an async function that is given the run's [`Context`], too.
+///
+/// The context's phase is [`Phase::Call`](concentric_core::Phase::Call), and its
+/// [idempotency key](Context::idempotency_key) is this call's own. For the rest see [`tool`](fn@tool).
+pub fn tool_with_context<A, F, Fut>(
+    name: impl Into<Str>,
+    description: impl Into<Str>,
+    function: F,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + 'static,
+    F: Fn(A, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    let body = WithContext {
+        function,
+        arguments: PhantomData,
+    };
+    Tool::of_type::<A>(name.into(), description.into(), body)
+}
+
+struct Function<F, A> {
+    function: F,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A, F, Fut> Body for Function<F, A>
+where
+    A: DeserializeOwned + 'static,
+    F: Fn(A) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
+        match checks.decode(&call.call) {
+            Ok(arguments) => Started::new((self.function)(arguments)),
+            Err(outcome) => Started::Refused(outcome),
+        }
+    }
+}
+
+struct WithContext<F, A> {
+    function: F,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A, F, Fut> Body for WithContext<F, A>
+where
+    A: DeserializeOwned + 'static,
+    F: Fn(A, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    fn start(&self, call: ToolCall, checks: &Checks) -> Started {
+        match checks.decode(&call.call) {
+            Ok(arguments) => Started::new((self.function)(arguments, call.context)),
+            Err(outcome) => Started::Refused(outcome),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+use super::guard::Guard;
+use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tower::util::Oneshot;
+
+/// Response future for [`Tool`](super::Tool).
+///
+/// # Cancel safety
+///
+/// Dropping it drops the function that runs.
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct ToolFuture(pub(super) State);
+
+pub(super) enum State {
+    /// Nothing is to be run. Taken when the future resolves.
+    Answered(Option<Result<ToolOutcome, Error>>),
+    /// The function runs.
+    Guarded(Guard),
+    /// The tool's own layers run. Boxed, since few tools have any.
+    Layered(Box<Oneshot<BoxTool, ToolCall>>),
+}
+
+impl ToolFuture {
+    pub(crate) const fn answered(outcome: ToolOutcome) -> Self {
+        Self(State::Answered(Some(Ok(outcome))))
+    }
+
+    pub(crate) const fn failed(error: Error) -> Self {
+        Self(State::Answered(Some(Err(error))))
+    }
+}
+
+impl Future for ToolFuture {
+    type Output = Result<ToolOutcome, Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Guarded(guard) => Pin::new(guard).poll(cx),
+            State::Layered(call) => Pin::new(call).poll(cx),
+            State::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+        }
+    }
+}
+
+impl fmt::Debug for ToolFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! One tool.
+//!
+//! A [`Tool`] is made of a function ([`tool`], [`tool_with_context`], [`blocking_tool`]), or of a
+//! [`ToolSpec`] and any [`ToolService`] ([`Tool::new`]). It is itself a `Service<ToolCall>`.
+//!
+//! ```
+//! use concentric_tools::{Tool, tool_with_context, fatal};
+//! use concentric_core::{Context, ToolCall, ToolOutcome, ToolSpec};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//! use tower::service_fn;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Refund {
+//!     /// The order's number.
+//!     order: String,
+//!     /// In cents.
+//!     #[schemars(range(min = 1, max = 10_000))]
+//!     amount: u32,
+//! }
+//!
+//! let refund = tool_with_context("refund", "Pays an order back.", |args: Refund, context: Context| {
+//!     let key = context.idempotency_key().cloned();
+//!     async move { format!("paid {} back for {} ({key:?})", args.amount, args.order) }
+//! })
+//! .exclusive();
+//!
+//! // A tool that is only known when the program runs.
+//! let spec = ToolSpec::new("ping", "Answers.", serde_json::json!({"type": "object"}));
+//! let ping = Tool::new(spec, service_fn(|_: ToolCall| async {
+//!     Ok::<_, tower::BoxError>(ToolOutcome::done("pong"))
+//! }));
+//! # let _ = (refund, ping);
+//! ```
+//!
+//! # Backpressure
+//!
+//! A tool is always ready. What it is made of is cloned for each call, and the clone is called when
+//! it is ready; a tool that waits for that holds up no other.
+
+mod blocking;
+mod body;
+mod function;
+mod future;
+mod guard;
+mod service;
+
+pub use self::{
+    blocking::{blocking_tool, blocking_tool_with_context},
+    function::{tool, tool_with_context},
+    future::ToolFuture,
+};
+
+pub(crate) use self::service::Core;
+
+use self::{body::Body, guard::Limits, service::ServiceBody};
+use crate::{
+    Overlong, ToolsetError,
+    arguments::{Checks, Validator, generate},
+    layers::Layers,
+    overlong::Sink,
+};
+use concentric_core::{Annotations, BoxTool, Str, ToolService, ToolSpec};
+use schemars::JsonSchema;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tower_layer::Layer;
+
+/// A tool: what a model is told of it, and what executes it.
+///
+/// See the [module docs](self). Cloning is cheap; clones share what their layers share.
+#[derive(Clone)]
+pub struct Tool {
+    core: Arc<Core>,
+    exclusive: bool,
+    layers: Layers,
+    // Made of the above at the first call; emptied when they change.
+    stack: Arc<OnceLock<BoxTool>>,
+}
+
+/// How many bytes the text of a result may have, unless a tool says otherwise.
+const MAX_RESULT_BYTES: usize = 64 * 1024;
+
+/// How many bytes the arguments may have, unless a tool says otherwise.
+const MAX_ARGUMENT_BYTES: usize = 1024 * 1024;
+
+impl Tool {
+    /// Creates a tool that `service` executes.
+    ///
+    /// The service is called with arguments that were checked against the schema of `spec`, and are
+    /// `{}` where the model wrote nothing. What it answers, and its errors, are treated as those of
+    /// a function are. A schema may come from anyone: see [`check`](Self::check).
+    pub fn new<S>(spec: ToolSpec, service: S) -> Self
+    where
+        S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        let validator = Validator::new(&spec.input_schema);
+        Self::of_body(spec, ServiceBody::new(service), validator.map(Some))
+    }
+
+    fn of_body(
+        spec: ToolSpec,
+        body: impl Body,
+        validator: Result<Option<Validator>, String>,
+    ) -> Self {
+        let (validator, fault) = match validator {
+            Ok(validator) => (validator, None),
+            Err(reason) => {
+                let (tool, reason) = (spec.name.clone(), reason.into());
+                (None, Some(ToolsetError::InvalidSchema { tool, reason }))
+            }
+        };
+        Self {
+            core: Arc::new(Core {
+                spec: Arc::new(spec),
+                body: Arc::new(body),
+                checks: Checks {
+                    validator,
+                    max_bytes: MAX_ARGUMENT_BYTES,
+                },
+                limits: Limits {
+                    timeout: None,
+                    timeout_is_fatal: false,
+                    max_result_bytes: MAX_RESULT_BYTES,
+                    on_overlong: None,
+                },
+                fault,
+            }),
+            exclusive: false,
+            layers: Layers::default(),
+            stack: Arc::default(),
+        }
+    }
+
+    /// A tool that decodes its arguments as `A`.
+    fn of_type<A>(name: Str, description: Str, body: impl Body) -> Self
+    where
+        A: JsonSchema,
+    {
+        let generated = generate::<A>();
+        let validator = match generated.fault {
+            Some(fault) => Err(fault.to_owned()),
+            None if generated.needs_validator => Validator::new(&generated.schema).map(Some),
+            None => Ok(None),
+        };
+        let spec = ToolSpec::new(name, description, generated.schema);
+        Self::of_body(spec, body, validator)
+    }
+
+    /// What a model is told of it.
+    pub fn spec(&self) -> &Arc<ToolSpec> {
+        &self.core.spec
+    }
+
+    /// Whether it never runs beside other calls of its round.
+    pub const fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// Whether it can be used; a [`Toolset`](crate::Toolset) with one that can't fails the run.
+    ///
+    /// # Errors
+    ///
+    /// Its schema is not one of an object, refers to another document, or has a pattern that does
+    /// not take linear time (look-around, back-references).
+    pub fn check(&self) -> Result<(), ToolsetError> {
+        self.core.fault.clone().map_or(Ok(()), Err)
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Core)) -> Self {
+        change(Arc::make_mut(&mut self.core));
+        self.stack = Arc::default();
+        self
+    }
+
+    fn change_spec(self, change: impl FnOnce(&mut ToolSpec)) -> Self {
+        self.change(|core| change(Arc::make_mut(&mut core.spec)))
+    }
+
+    /// Says that it only reads, and only here: [`Annotations::read_only`].
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        self.annotations(Annotations::read_only())
+    }
+
+    /// Says what it does to the world; the default is the worst.
+    #[must_use]
+    pub fn annotations(self, annotations: Annotations) -> Self {
+        self.change_spec(|spec| spec.annotations = annotations)
+    }
+
+    /// Says what `T` its result is, as a JSON Schema.
+    ///
+    /// Results are not checked against it.
+    #[must_use]
+    pub fn output_schema<T>(self) -> Self
+    where
+        T: JsonSchema,
+    {
+        self.change_spec(|spec| spec.output_schema = Some(Arc::new(generate::<T>().schema)))
+    }
+
+    /// Runs it alone: after the calls before it in its round have ended, and before those after it
+    /// start. Otherwise it may run beside other calls, and itself.
+    #[must_use]
+    pub const fn exclusive(mut self) -> Self {
+        self.exclusive = true;
+        self
+    }
+
+    /// Drops a call that takes longer than `limit`; the default is no limit.
+    ///
+    /// The model reads that it timed out. Time is the run's own
+    /// ([`Environment::clock`](concentric_core::Environment::clock)), counted from when the function
+    /// first waits.
+    #[must_use]
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.change(|core| core.limits.timeout = Some(limit))
+    }
+
+    /// Has a call that times out fail the run with
+    /// [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout).
+    #[must_use]
+    pub fn timeout_is_fatal(self) -> Self {
+        self.change(|core| core.limits.timeout_is_fatal = true)
+    }
+
+    /// Sets how many bytes of text a result may have; the default is 64 KiB.
+    ///
+    /// Of a longer one the model reads the first 80 % and the last 20 % of the limit, with a marker
+    /// between them, cut between characters. Images and the like don't count.
+    #[must_use]
+    pub fn max_result_bytes(self, bytes: usize) -> Self {
+        self.change(|core| core.limits.max_result_bytes = bytes)
+    }
+
+    /// Hands results that are over [`max_result_bytes`](Self::max_result_bytes) to `sink`, whole.
+    ///
+    /// It is called from within the call, and is not to block.
+    #[must_use]
+    pub fn on_overlong(self, sink: impl Fn(Overlong) + Send + Sync + 'static) -> Self {
+        self.change(|core| core.limits.on_overlong = Some(Sink(Arc::new(sink))))
+    }
+
+    /// Sets how many bytes the arguments may have; the default is 1 MiB.
+    #[must_use]
+    pub fn max_argument_bytes(self, bytes: usize) -> Self {
+        self.change(|core| core.checks.max_bytes = bytes)
+    }
+
+    /// Checks arguments against the schema even where decoding them is thought to do so.
+    ///
+    /// A tool made of a function does that by itself if its type's schema has a range, length,
+    /// pattern or the like; not for keywords that a type adds to its schema by hand, such as
+    /// `#[schemars(extend("const" = 1))]`.
+    #[must_use]
+    pub fn always_validate(self) -> Self {
+        self.change(|core| match Validator::new(&core.spec.input_schema) {
+            Ok(validator) => core.checks.validator = Some(validator),
+            Err(reason) => {
+                core.fault.get_or_insert(ToolsetError::InvalidSchema {
+                    tool: core.spec.name.clone(),
+                    reason: reason.into(),
+                });
+            }
+        })
+    }
+
+    /// Wraps the calls of this tool; the first layer added is the outermost.
+    ///
+    /// Any tower layer will do, if its service can be cloned. It stands inside the toolset's layers,
+    /// and outside of [`timeout`](Self::timeout) and the rest of the tool's own care.
+    #[must_use]
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        self.layers.push(layer);
+        self.stack = Arc::default();
+        self
+    }
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool")
+            .field("spec", &self.core.spec)
+            .field("exclusive", &self.exclusive)
+            .field("layers", &self.layers)
+            .finish_non_exhaustive()
+    }
+}

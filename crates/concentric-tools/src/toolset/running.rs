@@ -1,0 +1,92 @@
+use super::stack::StackFuture;
+use crate::panic::Caught;
+use concentric_core::{Error, Str, ToolOutcome};
+use futures_core::Stream;
+use futures_util::stream::FuturesUnordered;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// One call that runs, and which of its round.
+pub(super) struct Running {
+    index: usize,
+    // For the log.
+    name: Str,
+    future: Caught<StackFuture>,
+}
+
+/// What came of one call.
+pub(super) type Ended = (usize, Result<ToolOutcome, Error>);
+
+impl Running {
+    pub(super) const fn new(index: usize, name: Str, future: StackFuture) -> Self {
+        Self {
+            index,
+            name,
+            future: Caught::new(future),
+        }
+    }
+}
+
+impl Future for Running {
+    type Output = Ended;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        Pin::new(&mut self.future).poll(cx).map(|ended| {
+            let ended = ended.unwrap_or_else(|panic| Ok(panic.outcome(&self.name)));
+            (self.index, ended)
+        })
+    }
+}
+
+/// The calls of a round that run.
+pub(super) enum RunningSet {
+    None,
+    /// One, which needs no list: most rounds are one call.
+    One(Running),
+    Many(FuturesUnordered<Running>),
+}
+
+impl RunningSet {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Many(many) => many.len(),
+        }
+    }
+
+    /// Adds a call; `more` says whether others may come beside it.
+    pub(super) fn push(&mut self, call: Running, more: bool) {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None if !more => Self::One(call),
+            Self::None => Self::Many(FuturesUnordered::from_iter([call])),
+            Self::One(other) => Self::Many(FuturesUnordered::from_iter([other, call])),
+            Self::Many(many) => {
+                many.push(call);
+                Self::Many(many)
+            }
+        };
+    }
+
+    /// The next call that ends; pending, too, if none runs.
+    pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let ended = match self {
+            Self::None => return Poll::Pending,
+            Self::One(call) => Pin::new(call).poll(cx).map(Some),
+            Self::Many(many) => Pin::new(many).poll_next(cx),
+        };
+        match ended {
+            Poll::Ready(Some(ended)) => {
+                if let Self::One(_) = self {
+                    *self = Self::None;
+                }
+                Poll::Ready(ended)
+            }
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+use super::router::Router;
+use crate::tool::ToolFuture;
+use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome, service::BoxFuture};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tower_service::Service;
+
+/// The router, with layers around it or without, which saves their boxes.
+#[derive(Clone)]
+pub(super) enum Stack {
+    Bare(Router),
+    Layered(BoxTool),
+}
+
+pub(super) enum StackFuture {
+    Bare(ToolFuture),
+    Layered(BoxFuture<ToolOutcome>),
+}
+
+impl Service<ToolCall> for Stack {
+    type Response = ToolOutcome;
+    type Error = Error;
+    type Future = StackFuture;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self {
+            Self::Bare(router) => router.poll_ready(cx),
+            Self::Layered(stack) => stack.poll_ready(cx),
+        }
+    }
+
+    #[inline]
+    fn call(&mut self, call: ToolCall) -> StackFuture {
+        match self {
+            Self::Bare(router) => StackFuture::Bare(router.call(call)),
+            Self::Layered(stack) => StackFuture::Layered(stack.call(call)),
+        }
+    }
+}
+
+impl Future for StackFuture {
+    type Output = Result<ToolOutcome, Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Bare(future) => Pin::new(future).poll(cx),
+            Self::Layered(future) => future.as_mut().poll(cx),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Which calls of a round run beside each other, which never start, and how each is settled.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{Log, hook, note, one, round, round_in};
+use concentric_core::{
+    CancelReason, Context, Outcome, Refusal, Settled, ToolCall, ToolOutcome, ToolStatus,
+};
+use concentric_tools::{NoArguments, Tool, Toolset, blocking_tool, tool, tool_with_context};
+use futures_util::{Stream, StreamExt};
+use proptest::prelude::*;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tokio::sync::oneshot;
+use tokio_test::{assert_pending, assert_ready};
+use tower::ServiceExt;
+
+#[derive(Deserialize, JsonSchema)]
+struct Wait {
+    #[serde(default)]
+    key: u32,
+}
+
+/// Work that waits until the test says so.
+#[derive(Clone, Default)]
+struct Gates {
+    log: Log,
+    gates: Arc<Mutex<HashMap<u32, oneshot::Sender<()>>>>,
+}
+
+/// Notes when it is dropped.
+struct Dropped(Log, u32);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.add(format!("drop {}", self.1));
+    }
+}
+
+impl Gates {
+    fn tool(&self, name: &str) -> Tool {
+        let this = self.clone();
+        tool(name, "", move |Wait { key }| {
+            let this = this.clone();
+            async move {
+                let (open, gate) = oneshot::channel();
+                this.gates.lock().unwrap().insert(key, open);
+                this.log.add(format!("start {key}"));
+                let _dropped = Dropped(this.log.clone(), key);
+                gate.await.unwrap();
+                this.log.add(format!("end {key}"));
+                key.to_string()
+            }
+        })
+    }
+
+    fn open(&self, key: u32) {
+        let gate = self.gates.lock().unwrap().remove(&key);
+        gate.expect("it has not started").send(()).unwrap();
+    }
+}
+
+fn settled(item: Option<Result<Settled, concentric_core::Error>>) -> (usize, ToolStatus) {
+    let settled = item.unwrap().unwrap();
+    (settled.index, settled.outcome.status)
+}
+
+#[tokio::test]
+async fn parallel_calls_that_end_in_reverse_have_their_results_in_call_order() {
+    // C8
+    let gates = Gates::default();
+    let tools = Toolset::new().tool(gates.tool("wait"));
+    let script = vec![vec![("wait", r#"{"key":0}"#), ("wait", r#"{"key":1}"#)]];
+    let mut run = tokio_test::task::spawn(common::agent(tools, script));
+    assert_pending!(run.poll());
+    assert_eq!(gates.log.lines(), ["start 0", "start 1"]);
+    gates.open(1);
+    assert_pending!(run.poll());
+    gates.open(0);
+    let answer = assert_ready!(run.poll()).unwrap();
+    assert_eq!(common::results(&answer), ["call-0-0: 0", "call-0-1: 1"]);
+}
+
+#[tokio::test]
+async fn outcomes_come_as_they_are_known() {
+    let gates = Gates::default();
+    let mut tools = Toolset::new().tool(gates.tool("wait"));
+    let calls = [("wait", r#"{"key":0}"#), ("wait", r#"{"key":1}"#)];
+    let mut outcomes = tokio_test::task::spawn(
+        tools
+            .ready()
+            .await
+            .unwrap()
+            .oneshot(round(&calls))
+            .await
+            .unwrap(),
+    );
+    assert_eq!(outcomes.size_hint(), (1, Some(2)));
+    assert_pending!(outcomes.poll_next());
+    gates.open(1);
+    assert!(outcomes.is_woken());
+    assert_eq!(
+        settled(assert_ready!(outcomes.poll_next())),
+        (1, ToolStatus::Done)
+    );
+    assert_pending!(outcomes.poll_next());
+    gates.open(0);
+    assert_eq!(
+        settled(assert_ready!(outcomes.poll_next())),
+        (0, ToolStatus::Done)
+    );
+    assert!(assert_ready!(outcomes.poll_next()).is_none());
+    assert_eq!(outcomes.size_hint(), (0, Some(0)));
+}
+
+#[tokio::test]
+async fn an_exclusive_call_runs_after_those_before_it_and_before_those_after_it() {
+    // C9
+    let gates = Gates::default();
+    let tools = Toolset::new()
+        .tool(gates.tool("read"))
+        .tool(gates.tool("write").exclusive());
+    let calls = [
+        ("read", r#"{"key":0}"#),
+        ("write", r#"{"key":1}"#),
+        ("read", r#"{"key":2}"#),
+    ];
+    let mut outcomes = tokio_test::task::spawn(tools.oneshot(round(&calls)).await.unwrap());
+    assert_pending!(outcomes.poll_next());
+    assert_eq!(gates.log.lines(), ["start 0"]);
+    gates.open(0);
+    assert_eq!(settled(assert_ready!(outcomes.poll_next())).0, 0);
+    assert_pending!(outcomes.poll_next());
+    assert_eq!(gates.log.count("start 2"), 0);
+    gates.open(1);
+    assert_eq!(settled(assert_ready!(outcomes.poll_next())).0, 1);
+    assert_pending!(outcomes.poll_next());
+    gates.open(2);
+    assert_eq!(settled(assert_ready!(outcomes.poll_next())).0, 2);
+}
+
+#[tokio::test]
+async fn no_more_calls_run_at_once_than_may() {
+    let gates = Gates::default();
+    let tools = Toolset::new().tool(gates.tool("wait")).max_parallel(2);
+    let calls = [
+        ("wait", r#"{"key":0}"#),
+        ("wait", r#"{"key":1}"#),
+        ("wait", r#"{"key":2}"#),
+    ];
+    let mut outcomes = tokio_test::task::spawn(tools.oneshot(round(&calls)).await.unwrap());
+    assert_pending!(outcomes.poll_next());
+    assert_eq!(gates.log.lines(), ["start 0", "start 1"]);
+    gates.open(1);
+    assert_eq!(settled(assert_ready!(outcomes.poll_next())).0, 1);
+    assert_pending!(outcomes.poll_next());
+    assert_eq!(gates.log.count("start 2"), 1);
+}
+
+#[tokio::test]
+async fn after_a_halt_no_call_starts_and_those_that_run_are_kept() {
+    // C50
+    let gates = Gates::default();
+    let tools =
+        Toolset::new()
+            .tool(gates.tool("wait"))
+            .tool(tool("halt", "", |NoArguments {}| async {
+                ToolOutcome::done("enough").and_halt("enough")
+            }));
+    let script = vec![vec![
+        ("wait", r#"{"key":0}"#),
+        ("halt", ""),
+        ("wait", r#"{"key":2}"#),
+    ]];
+    let mut run = tokio_test::task::spawn(common::agent(tools, script));
+    assert_pending!(run.poll());
+    gates.open(0);
+    let answer = assert_ready!(run.poll()).unwrap();
+    assert_eq!(gates.log.count("start 2"), 0);
+    assert_eq!(
+        common::results(&answer),
+        [
+            "call-0-0: 0",
+            "call-0-1: enough",
+            "call-0-2: The run was stopped before the call was started."
+        ]
+    );
+    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+}
+
+#[tokio::test]
+async fn after_a_cancel_from_inside_a_hook_no_call_starts() {
+    // C51, as seen by whoever drives the round: the agent drops it at once.
+    let log = Log::default();
+    let tools = Toolset::new()
+        .tool(tool("t", "", |NoArguments {}| async { "done" }))
+        .layer(note("outer", &log))
+        .layer(hook(|call: ToolCall| {
+            call.context.cancel(CancelReason::User);
+            common::Hook::Call(call)
+        }));
+    let calls = [("t", ""), ("t", ""), ("t", "")];
+    let outcomes = tools.clone().oneshot(round(&calls)).await.unwrap();
+    let all: Vec<_> = outcomes.map(|item| settled(Some(item))).collect().await;
+    assert_eq!(
+        all,
+        [
+            (0, ToolStatus::Done),
+            (1, ToolStatus::Cancelled),
+            (2, ToolStatus::Cancelled)
+        ]
+    );
+    assert_eq!(
+        log.lines(),
+        ["outer before call-0", "outer after call-0: Done"]
+    );
+
+    let answer = common::agent(tools, vec![calls.to_vec()]).await.unwrap();
+    assert_eq!(common::results(&answer).len(), 3);
+    assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+}
+
+#[tokio::test]
+async fn a_cancel_drops_a_tool_that_ignores_it() {
+    // C52
+    let gates = Gates::default();
+    let tools = Toolset::new().tool(gates.tool("wait"));
+    let context = Context::new();
+    let script = vec![vec![("wait", r#"{"key":0}"#), ("wait", r#"{"key":1}"#)]];
+    let mut run = tokio_test::task::spawn(common::agent_in(context.clone(), tools, script));
+    assert_pending!(run.poll());
+    context.cancel(CancelReason::User);
+    assert!(run.is_woken());
+    let answer = assert_ready!(run.poll()).unwrap();
+    assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+    assert_eq!(gates.log.count("drop 0"), 1);
+    assert_eq!(gates.log.count("drop 1"), 1);
+    assert_eq!(common::results(&answer).len(), 2);
+}
+
+#[tokio::test]
+async fn dropping_the_stream_drops_every_running_call_at_once() {
+    let gates = Gates::default();
+    let tools = Toolset::new().tool(gates.tool("wait"));
+    let calls = [("wait", r#"{"key":0}"#), ("wait", r#"{"key":1}"#)];
+    let mut outcomes = tokio_test::task::spawn(tools.oneshot(round(&calls)).await.unwrap());
+    assert_pending!(outcomes.poll_next());
+    drop(outcomes);
+    assert_eq!(gates.log.count("drop 0") + gates.log.count("drop 1"), 2);
+}
+
+#[tokio::test]
+async fn a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() {
+    // C40
+    let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ok" }));
+    let answer = common::agent(tools, vec![vec![("tt", ""), ("t", "")], vec![("t", "{")]])
+        .await
+        .unwrap();
+    let results = common::results(&answer);
+    assert_eq!(
+        results[0],
+        "call-0-0: There is no tool `tt`. Available tools: t."
+    );
+    assert_eq!(results[1], "call-0-1: ok");
+    assert!(results[2].contains("cut short"), "{results:?}");
+    assert_eq!(answer.text(), "done");
+}
+
+#[tokio::test]
+async fn a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists() {
+    let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ran" }).exclusive());
+    let mut round = round(&[("t", "")]);
+    round.calls[0].refusal = Some(Refusal::DuplicateId);
+    let mut outcomes = tools.oneshot(round).await.unwrap();
+    let outcome = outcomes.next().await.unwrap().unwrap().outcome;
+    assert_eq!(outcome.status, ToolStatus::Failed);
+}
+
+#[tokio::test]
+async fn of_two_calls_with_one_id_none_runs() {
+    // F26
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let tools = Toolset::new().tool(tool("t", "", move |NoArguments {}| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async {}
+    }));
+    let context = Context::new();
+    let mut round = round_in(&context, &[("t", ""), ("t", "")]);
+    for call in &mut round.calls {
+        call.refusal = Some(Refusal::DuplicateId);
+    }
+    let all: Vec<_> = tools.oneshot(round).await.unwrap().collect().await;
+    assert_eq!((all.len(), ran.load(Ordering::SeqCst)), (2, 0));
+}
+
+#[test]
+fn a_blocking_call_that_waits_for_a_thread_never_starts_once_it_is_dropped() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    let log = Log::default();
+    let started = log.clone();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let tools = Toolset::new().tool(blocking_tool("t", "", move |Wait { key }| {
+        started.add(format!("start {key}"));
+        let _ = wait.lock().unwrap().recv();
+    }));
+    runtime.block_on(async {
+        let calls = [("t", r#"{"key":0}"#), ("t", r#"{"key":1}"#)];
+        let mut outcomes = tokio_test::task::spawn(tools.oneshot(round(&calls)).await.unwrap());
+        assert_pending!(outcomes.poll_next());
+        while log.count("start 0") == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(outcomes);
+        drop(release);
+        // Stands behind the call in the queue for the one thread.
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+    });
+    assert_eq!(log.lines(), ["start 0"]);
+}
+
+#[tokio::test]
+async fn a_tool_may_start_calls_of_the_same_set() {
+    let inner = Toolset::new().tool(tool("leaf", "", |NoArguments {}| async { "leaf" }));
+    let tools = Toolset::new().tool(tool_with_context(
+        "tree",
+        "",
+        move |NoArguments {}, context: Context| {
+            let inner = inner.clone();
+            async move {
+                let round = round_in(&context, &[("leaf", ""), ("leaf", "")]);
+                let all: Vec<_> = inner.oneshot(round).await?.collect().await;
+                Ok::<_, tower::BoxError>(all.len().to_string())
+            }
+        },
+    ));
+    assert_eq!(one(&tools, "tree", "").await.content.text(), "2");
+}
+
+proptest! {
+    /// Whatever is exclusive, and in whatever order calls end: each call has one outcome, an
+    /// exclusive one never has another beside it, and no more run at once than may.
+    #[test]
+    fn every_round_is_settled_once_and_in_order(
+        calls in prop::collection::vec((any::<bool>(), 0_u32..4), 0..20),
+        max in 1_usize..5,
+    ) {
+        let running = Arc::new(Mutex::new((0_usize, false)));
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let make = |name: &str, exclusive: bool| {
+            let running = Arc::clone(&running);
+            let starts = Arc::clone(&starts);
+            tool_with_context(name, "", move |Wait { key }, context: Context| {
+                let running = Arc::clone(&running);
+                let key_text = context.idempotency_key().unwrap().to_string();
+                let index: usize = key_text.rsplit('/').nth(1).unwrap().parse().unwrap();
+                let starts = Arc::clone(&starts);
+                async move {
+                    {
+                        let mut running = running.lock().unwrap();
+                        assert!(!running.1 && (!exclusive || running.0 == 0) && running.0 < max);
+                        *running = (running.0 + 1, exclusive);
+                        starts.lock().unwrap().push(index);
+                    }
+                    for _ in 0..key {
+                        tokio::task::yield_now().await;
+                    }
+                    let mut running = running.lock().unwrap();
+                    *running = (running.0 - 1, false);
+                }
+            })
+        };
+        let tools = Toolset::new()
+            .tool(make("read", false))
+            .tool(make("write", true).exclusive())
+            .max_parallel(max);
+        let arguments: Vec<_> = calls
+            .iter()
+            .map(|(exclusive, key)| {
+                (if *exclusive { "write" } else { "read" }, format!(r#"{{"key":{key}}}"#))
+            })
+            .collect();
+        let calls: Vec<_> = arguments.iter().map(|(name, a)| (*name, a.as_str())).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let all = runtime.block_on(common::run(&tools, &calls));
+        let mut indices: Vec<_> = all
+            .into_iter()
+            .map(|item| {
+                let settled = item.unwrap();
+                assert_eq!(settled.outcome.status, ToolStatus::Done, "{settled:?}");
+                settled.index
+            })
+            .collect();
+        indices.sort_unstable();
+        prop_assert_eq!(&indices, &(0..calls.len()).collect::<Vec<_>>());
+        prop_assert_eq!(&*starts.lock().unwrap(), &indices);
+    }
+}
