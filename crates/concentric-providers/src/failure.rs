@@ -1,0 +1,307 @@
+//! What providers say went wrong, as an [`Error`].
+
+use crate::{ApiKey, Limits, retry_after, scrub::scrub};
+use concentric_core::{BoxError, Error, ErrorKind, Str};
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+use std::time::SystemTime;
+
+/// The fields of a provider's error.
+#[derive(Debug, Default)]
+pub(crate) struct Failure {
+    message: Option<String>,
+    code: Option<String>,
+    type_: Option<String>,
+    /// The status that it would have had, if it says so.
+    status: Option<String>,
+}
+
+impl Failure {
+    /// Reads the JSON of an error, in any of the shapes that servers use.
+    pub(crate) fn of_json(value: &Value) -> Self {
+        match value {
+            Value::Array(items) => items.first().map(Self::of_json).unwrap_or_default(),
+            Value::String(text) => Self {
+                message: Some(text.clone()),
+                ..Self::default()
+            },
+            Value::Object(fields) => match fields.get("error") {
+                None | Some(Value::Null) => Self::of_fields(value),
+                Some(Value::String(name)) => {
+                    let mut outer = Self::of_fields(value);
+                    outer.message.get_or_insert_with(|| name.clone());
+                    outer
+                }
+                Some(inner) => Self::of_json(inner),
+            },
+            _ => Self::default(),
+        }
+    }
+
+    fn of_fields(value: &Value) -> Self {
+        const MESSAGES: [&str; 5] = ["message", "detail", "error_description", "msg", "title"];
+        let scalar = |name: &str| match value.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        Self {
+            message: MESSAGES.iter().find_map(|name| text(value.get(name)?)),
+            code: scalar("code"),
+            type_: scalar("type"),
+            status: scalar("status_code").or_else(|| scalar("status")),
+        }
+    }
+
+    /// Reads the body of a response whose status says that it failed.
+    fn of_body(body: &[u8], status: StatusCode) -> Self {
+        let body = String::from_utf8_lossy(body);
+        let body = body.trim_start_matches('\u{feff}').trim();
+        let mut failure = serde_json::from_str(body)
+            .map(|value| Self::of_json(&value))
+            .unwrap_or_default();
+        if failure.message.is_none() {
+            failure.message = Some(if body.is_empty() {
+                let reason = status.canonical_reason().unwrap_or("unknown status");
+                format!("{reason}, and no body")
+            } else {
+                excerpt(body)
+            });
+        }
+        failure
+    }
+
+    fn kind(&self, status: Option<u16>) -> ErrorKind {
+        let code = self.code.as_deref().unwrap_or_default();
+        let type_ = self.type_.as_deref().unwrap_or_default();
+        let message = self.message.as_deref().unwrap_or_default();
+        let any = |text: &str, words: &[&str]| {
+            let text = text.to_ascii_lowercase();
+            words.iter().any(|word| text.contains(word))
+        };
+        let says = |words: &[&str]| any(code, words) || any(type_, words);
+
+        let status = status.or_else(|| self.status());
+        let kind = status.map(ErrorKind::of_status);
+        if says(&["context_length", "context_window"])
+            || (matches!(
+                kind,
+                None | Some(ErrorKind::InvalidRequest | ErrorKind::TooLarge)
+            ) && any(
+                message,
+                &["context length", "context window", "prompt is too long"],
+            ))
+        {
+            ErrorKind::ContextWindow
+        } else if says(&["content_filter", "content_policy", "moderation", "safety"]) {
+            ErrorKind::ContentFilter
+        } else if says(&["insufficient_quota", "billing", "insufficient_balance"]) {
+            ErrorKind::Quota
+        } else if matches!(kind, None | Some(ErrorKind::InvalidRequest))
+            && says(&["invalid_api_key", "authentication"])
+        {
+            ErrorKind::Authentication
+        } else if let Some(kind) = kind {
+            kind
+        } else if says(&["rate_limit", "too_many_requests"]) {
+            ErrorKind::RateLimited
+        } else if says(&["overloaded", "unavailable", "capacity"]) {
+            ErrorKind::Overloaded
+        } else if says(&["permission", "forbidden"]) {
+            ErrorKind::Permission
+        } else if says(&["not_found"]) {
+            ErrorKind::NotFound
+        } else if says(&["timeout"]) {
+            ErrorKind::Timeout
+        } else if says(&["invalid", "bad_request", "tool_use_failed"]) {
+            ErrorKind::InvalidRequest
+        } else {
+            ErrorKind::Server
+        }
+    }
+
+    /// The status that an error within an answer says it would have had.
+    fn status(&self) -> Option<u16> {
+        [&self.status, &self.code]
+            .into_iter()
+            .filter_map(|said| said.as_deref()?.parse::<u16>().ok())
+            .find(|status| (400..600).contains(status))
+    }
+}
+
+/// The text of a message, which may be a list of complaints (FastAPI's `detail`).
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Array(items) => {
+            let items: Vec<String> = items
+                .iter()
+                .filter_map(|item| text(item).or_else(|| text(item.get("msg")?)))
+                .collect();
+            (!items.is_empty()).then(|| items.join("; "))
+        }
+        Value::Object(fields) => fields.get("message").and_then(text),
+        _ => None,
+    }
+}
+
+/// What a person may want to see of a body that is not what it should be.
+fn excerpt(body: &str) -> String {
+    if !body.starts_with('<') {
+        return body.to_owned();
+    }
+    // The text of an HTML page, its title first.
+    let mut out = String::from("an HTML page:");
+    let mut rest = body;
+    while let Some((text, tag)) = rest.split_once('<') {
+        if !text.trim().is_empty() {
+            out.push(' ');
+            out.push_str(text.trim());
+        }
+        let skip = ["style", "script", "!--"].iter().find(|name| {
+            tag.get(..name.len())
+                .is_some_and(|t| t.eq_ignore_ascii_case(name))
+        });
+        let end = match skip {
+            Some(&"!--") => "-->",
+            Some(&"style") => "</style>",
+            Some(_) => "</script>",
+            None => ">",
+        };
+        rest = tag.split_once(end).map_or("", |(_, rest)| rest);
+    }
+    // The page may have been cut off.
+    if !rest.trim().is_empty() {
+        out.push(' ');
+        out.push_str(rest.trim());
+    }
+    out
+}
+
+/// Who failed, as far as an error says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin<'a> {
+    pub(crate) provider: &'a Str,
+    pub(crate) key: Option<&'a ApiKey>,
+    pub(crate) request_id: Option<&'a Str>,
+}
+
+impl Origin<'_> {
+    /// An error of our own finding. No text of the provider's may be in `message`.
+    pub(crate) fn error(self, kind: ErrorKind, message: impl Into<Str>) -> Error {
+        let error = Error::new(kind, message).with_provider(self.provider.clone());
+        match self.request_id {
+            Some(id) => error.with_request_id(id.clone()),
+            None => error,
+        }
+    }
+
+    /// What came is not what the protocol says; with as much of it as a person may want to see.
+    pub(crate) fn protocol(self, what: &str, body: &str) -> Error {
+        let body = scrub(&excerpt(body.trim()), self.key);
+        self.error(ErrorKind::Protocol, format!("{what}: {body}"))
+    }
+
+    /// An error that the provider reported within an answer.
+    pub(crate) fn reported(self, failure: &Failure) -> Error {
+        let error = self.failed(failure, failure.kind(None));
+        match failure.status() {
+            Some(status) => error.with_status(status),
+            None => error,
+        }
+    }
+
+    /// An error that the provider reported by a status.
+    pub(crate) fn refused(
+        self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: SystemTime,
+        limits: &Limits,
+    ) -> Error {
+        let error = if status.is_redirection() {
+            // Where to is not said: an address may hold a secret.
+            self.error(
+                ErrorKind::Protocol,
+                "the provider redirects the request, which is not followed, since the key would go along",
+            )
+        } else {
+            let failure = Failure::of_body(body, status);
+            self.failed(&failure, failure.kind(Some(status.as_u16())))
+        };
+        let error = error.with_status(status.as_u16());
+        match retry_after::read(headers, now, limits.retry_after) {
+            Some(after) => error.with_retry_after(after),
+            None => error,
+        }
+    }
+
+    fn failed(self, failure: &Failure, kind: ErrorKind) -> Error {
+        let message = failure
+            .message
+            .as_deref()
+            .unwrap_or("an error without a message");
+        let mut error = self.error(kind, scrub(message, self.key));
+        if let Some(code) = &failure.code {
+            error = error.with_code(scrub(code, self.key));
+        }
+        if let Some(type_) = &failure.type_ {
+            error = error.with_type(scrub(type_, self.key));
+        }
+        error
+    }
+
+    /// The HTTP service failed.
+    pub(crate) fn transport(self, error: BoxError) -> Error {
+        let error = Error::from(error);
+        let error = if error.kind() == ErrorKind::Other {
+            // A client's error of a kind that nobody knows: what it does is to connect.
+            Error::new(ErrorKind::Connection, scrub(error.message(), self.key)).with_source(error)
+        } else {
+            error
+        };
+        if error.provider().is_some() {
+            error
+        } else {
+            error.with_provider(self.provider.clone())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_shape_of_json_says_its_message() {
+        let shapes = [
+            json!({"error": {"message": "no", "type": "t", "code": "c"}}),
+            json!({"error": {"message": "no", "code": 400}}),
+            json!([{"error": {"message": "no"}}]),
+            json!({"error": "no"}),
+            json!({"error": "Unauthorized", "message": "no"}),
+            json!({"object": "error", "message": "no", "type": "t", "code": null}),
+            json!({"detail": "no"}),
+            json!({"detail": [{"loc": ["body"], "msg": "no", "type": "missing"}]}),
+            json!({"message": {"detail": [], "message": "no"}}),
+            json!("no"),
+        ];
+        for shape in shapes {
+            assert_eq!(
+                Failure::of_json(&shape).message.as_deref(),
+                Some("no"),
+                "{shape}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_html_page_is_its_text() {
+        let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title><style>a > b {}</style>\
+                    <!-- a > b --></head><body><h1>Bad</h1> <p>nginx</p></body></html>";
+        assert_eq!(excerpt(page), "an HTML page: 502 Bad Gateway Bad nginx");
+        assert_eq!(excerpt("<"), "an HTML page:");
+    }
+}

@@ -1,0 +1,174 @@
+use super::{
+    answer::Answer,
+    input::{Input, Progress},
+};
+use bytes::Bytes;
+use concentric_core::{BoxError, Error, ErrorKind, Event, Head};
+use futures_core::Stream;
+use http::HeaderMap;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+/// Response body for [`OpenAi`](super::OpenAi): the events of one answer.
+///
+/// # Cancel safety
+///
+/// Dropping it drops the HTTP body, which ends the request; providers then stop to write.
+#[must_use = "streams do nothing unless polled"]
+pub struct Body<RB> {
+    // Boxed, once per call: the future reads from it before it hands it over, and a body that is
+    // pinned can't be moved out of a future. In exchange, `Body` is `Unpin`. `None` once no more
+    // is to be read.
+    upstream: Option<Pin<Box<RB>>>,
+    upstream_ended: bool,
+    input: Input,
+    answer: Answer,
+    received: usize,
+    // Comes after what is left in `answer.events`.
+    error: Option<Error>,
+}
+
+impl<RB> Body<RB> {
+    pub(super) fn new(upstream: Pin<Box<RB>>, headers: &HeaderMap, answer: Answer) -> Self {
+        Self {
+            upstream: Some(upstream),
+            upstream_ended: false,
+            input: Input::new(headers),
+            answer,
+            received: 0,
+            error: None,
+        }
+    }
+
+    pub(super) fn head(&self) -> &Head {
+        self.answer.head()
+    }
+}
+
+impl<RB> Body<RB>
+where
+    RB: http_body::Body<Data = Bytes>,
+    RB::Error: Into<BoxError>,
+{
+    /// Waits for the first content, or the end.
+    pub(super) fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            if self.answer.events.iter().any(Event::is_content) {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = self.error.take() {
+                return Poll::Ready(Err(error));
+            }
+            if self.upstream.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_chunk(cx));
+        }
+    }
+
+    /// Reads the next chunk, or some of it.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let progress = self.input.next(&mut self.answer, self.upstream_ended);
+        match progress {
+            Ok(Progress::Chunk) => {}
+            Ok(Progress::More) => {
+                if let Err(error) = ready!(self.poll_bytes(cx)) {
+                    self.fail(error);
+                }
+            }
+            Ok(Progress::End) => self.close(cx),
+            Err(error) => self.fail(error),
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(upstream) = &mut self.upstream else {
+            return Poll::Ready(Ok(()));
+        };
+        let Some(frame) = ready!(upstream.as_mut().poll_frame(cx)) else {
+            self.upstream_ended = true;
+            return Poll::Ready(self.input.push(None, &self.answer));
+        };
+        let frame = match frame {
+            Ok(frame) => frame,
+            // The connection broke, but not before the service's last word.
+            Err(_) if self.answer.is_whole() => {
+                self.upstream_ended = true;
+                return Poll::Ready(self.input.push(None, &self.answer));
+            }
+            Err(error) => return Poll::Ready(Err(self.answer.origin().transport(error.into()))),
+        };
+        let Some(bytes) = frame.data_ref() else {
+            return Poll::Ready(Ok(()));
+        };
+        self.received = self.received.saturating_add(bytes.len());
+        if self.received > self.answer.config().limits.response {
+            let what = "the response is larger than the limit";
+            return Poll::Ready(Err(self.answer.origin().error(ErrorKind::TooLarge, what)));
+        }
+        Poll::Ready(self.input.push(Some(bytes), &self.answer))
+    }
+
+    /// Nothing more is to come.
+    fn close(&mut self, cx: &mut Context<'_>) {
+        if let Some(upstream) = &mut self.upstream
+            && !self.upstream_ended
+        {
+            // The end of the body is mostly here already, and a client that has seen it can use
+            // the connection again.
+            let _ = upstream.as_mut().poll_frame(cx);
+        }
+        self.upstream = None;
+        if let Err(error) = self.answer.close() {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.upstream = None;
+        self.error = Some(error);
+    }
+}
+
+impl<RB> Stream for Body<RB>
+where
+    RB: http_body::Body<Data = Bytes>,
+    RB::Error: Into<BoxError>,
+{
+    type Item = Result<Event, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(event) = this.answer.events.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(error) = this.error.take() {
+                return Poll::Ready(Some(Err(error)));
+            }
+            if this.upstream.is_none() {
+                return Poll::Ready(None);
+            }
+            ready!(this.poll_chunk(cx));
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let known = self.answer.events.len() + usize::from(self.error.is_some());
+        (known, self.upstream.is_none().then_some(known))
+    }
+}
+
+impl<RB> fmt::Debug for Body<RB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("head", self.head())
+            .field("received", &self.received)
+            .field("ended", &self.upstream.is_none())
+            .finish_non_exhaustive()
+    }
+}

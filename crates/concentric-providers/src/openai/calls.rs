@@ -1,0 +1,238 @@
+//! The tool calls of an answer, put together from their pieces.
+
+use super::wire::{Call, Function};
+use concentric_core::{
+    CallId, Context, Event, Str, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart,
+};
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    list: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    index: Option<u64>,
+    /// The service's id.
+    provider_id: Option<Str>,
+    /// Ours.
+    id: CallId,
+    name: Str,
+    arguments: String,
+    legacy: bool,
+}
+
+/// Why the pieces make no calls.
+#[derive(Debug)]
+pub(super) enum Conflict {
+    /// A piece for a call of one id, at the place of a call with another id that is not whole.
+    Id,
+    /// Two names for one call.
+    Name,
+    /// A piece that belongs to no call.
+    Stray,
+    /// A call has no name.
+    Nameless,
+    ArgumentsTooLarge,
+    TooMany,
+}
+
+impl Conflict {
+    pub(super) const fn is_size(&self) -> bool {
+        matches!(self, Self::ArgumentsTooLarge | Self::TooMany)
+    }
+
+    pub(super) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Id => "two ids for one tool call",
+            Self::Name => "two names for one tool call",
+            Self::Stray => "a piece of a tool call that was not begun",
+            Self::Nameless => "a tool call without a name",
+            Self::ArgumentsTooLarge => "the arguments of a tool call are larger than the limit",
+            Self::TooMany => "more tool calls than the limit",
+        }
+    }
+}
+
+pub(super) struct CallLimits {
+    pub(super) arguments: usize,
+    pub(super) calls: usize,
+}
+
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Takes in a piece of a call.
+    pub(super) fn piece(
+        &mut self,
+        piece: Call<'_>,
+        context: &Context,
+        limits: &CallLimits,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Conflict> {
+        let (name, arguments) = match (piece.function.0, piece.custom.0) {
+            (Some(function), None) => (function.name, function.arguments.0),
+            // Some send both, one of them empty.
+            (Some(function), Some(custom)) if custom.name.filled().is_none() => {
+                (function.name, function.arguments.0)
+            }
+            (_, Some(custom)) => (custom.name, custom.input),
+            (None, None) => Default::default(),
+        };
+        // Mistral writes `"id": "null"`.
+        let id = piece.id.filled().filter(|id| *id != "null");
+        let (name, arguments) = (name.filled(), arguments.filled().unwrap_or_default());
+        let at = match self.find(piece.index.0, id, name)? {
+            Some(at) => at,
+            None if self.list.len() >= limits.calls => return Err(Conflict::TooMany),
+            None => self.begin(piece.index.0, context),
+        };
+        self.append(at, id, name, arguments, limits, events)
+    }
+
+    /// Takes in a piece of the one call that an answer could make before there were several.
+    pub(super) fn legacy(
+        &mut self,
+        function: &Function<'_>,
+        context: &Context,
+        limits: &CallLimits,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Conflict> {
+        let name = function.name.filled();
+        let arguments = function.arguments.0.filled().unwrap_or_default();
+        let begun = self.list.iter().position(|call| call.legacy);
+        let at = match begun {
+            Some(at) => at,
+            // Some servers always send the field.
+            None if name.is_none() => return Ok(()),
+            None => {
+                let at = self.begin(None, context);
+                if let Some(call) = self.list.get_mut(at) {
+                    call.legacy = true;
+                }
+                at
+            }
+        };
+        self.append(at, None, name, arguments, limits, events)
+    }
+
+    /// The call that a piece belongs to, or `None` if it begins one.
+    fn find(
+        &self,
+        index: Option<u64>,
+        id: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<Option<usize>, Conflict> {
+        let Some(index) = index else {
+            // Without an index, the id tells; without either, a name begins a call.
+            return match (id, name) {
+                (Some(id), _) => Ok(self.rposition(|c| c.provider_id.as_deref() == Some(id))),
+                (None, Some(_)) => Ok(None),
+                (None, None) if self.list.is_empty() => Err(Conflict::Stray),
+                (None, None) => Ok(Some(self.list.len() - 1)),
+            };
+        };
+        let Some(at) = self.rposition(|call| call.index == Some(index)) else {
+            return match id {
+                // An index that changes within a call is as bad as an id that does.
+                Some(id)
+                    if self
+                        .rposition(|c| c.provider_id.as_deref() == Some(id))
+                        .is_some() =>
+                {
+                    Err(Conflict::Id)
+                }
+                _ => Ok(None),
+            };
+        };
+        let Some(call) = self.list.get(at) else {
+            return Ok(None);
+        };
+        match (id, call.provider_id.as_deref()) {
+            (Some(new), Some(old)) if new != old => {
+                // Some servers give every call the index 0, each whole. Another id with another
+                // name begins another call, but only if nothing of this one can still be missing.
+                if name.is_some()
+                    && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok()
+                {
+                    Ok(None)
+                } else {
+                    Err(Conflict::Id)
+                }
+            }
+            _ => Ok(Some(at)),
+        }
+    }
+
+    fn rposition(&self, is: impl FnMut(&Pending) -> bool) -> Option<usize> {
+        self.list.iter().rposition(is)
+    }
+
+    fn begin(&mut self, index: Option<u64>, context: &Context) -> usize {
+        self.list.push(Pending {
+            index,
+            provider_id: None,
+            id: CallId::new(context.new_id("call_")),
+            name: Str::default(),
+            arguments: String::new(),
+            legacy: false,
+        });
+        self.list.len() - 1
+    }
+
+    fn append(
+        &mut self,
+        at: usize,
+        id: Option<&str>,
+        name: Option<&str>,
+        arguments: &str,
+        limits: &CallLimits,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Conflict> {
+        let Some(call) = self.list.get_mut(at) else {
+            return Ok(());
+        };
+        if let (Some(id), None) = (id, &call.provider_id) {
+            call.provider_id = Some(id.into());
+        }
+        if call.arguments.len() + arguments.len() > limits.arguments {
+            return Err(Conflict::ArgumentsTooLarge);
+        }
+        call.arguments.push_str(arguments);
+        let index = u32::try_from(at).unwrap_or(u32::MAX);
+        let mut delta = arguments;
+        match name {
+            Some(name) if call.name.is_empty() => {
+                call.name = name.into();
+                let start = ToolCallStart::new(index, call.id.clone(), call.name.clone());
+                events.push_back(Event::ToolCallStart(Box::new(start)));
+                // With what came before the name.
+                delta = &call.arguments;
+            }
+            // Some repeat the name in every piece.
+            Some(name) if call.name != *name => return Err(Conflict::Name),
+            _ if call.name.is_empty() => return Ok(()),
+            _ => {}
+        }
+        if !delta.is_empty() {
+            events.push_back(Event::ToolCallDelta(ToolCallDelta::new(index, delta)));
+        }
+        Ok(())
+    }
+
+    /// The answer is whole, and so are its calls.
+    pub(super) fn finish(&mut self, events: &mut VecDeque<Event>) -> Result<(), Conflict> {
+        if self.list.iter().any(|call| call.name.is_empty()) {
+            return Err(Conflict::Nameless);
+        }
+        for call in self.list.drain(..) {
+            let part = ToolCallPart::new(call.id, call.name, call.arguments)
+                .with_provider_id(call.provider_id);
+            events.push_back(Event::ToolCall(Box::new(ToolCallEvent::new(part, None))));
+        }
+        Ok(())
+    }
+}

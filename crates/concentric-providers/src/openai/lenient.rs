@@ -1,0 +1,296 @@
+//! Types that take whatever JSON a server sends in a field, and make of it what can be made.
+//!
+//! A field of an odd type must never cost the answer it is in.
+
+use concentric_core::Str;
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        IgnoredAny, MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
+use serde_json::Value;
+use std::{fmt, marker::PhantomData};
+
+/// The methods of a [`Visitor`] for JSON that means nothing here.
+macro_rules! nothing {
+    ($($kind:ident)*) => {
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("any JSON")
+        }
+
+        #[inline]
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+
+        $(nothing!(@ $kind);)*
+    };
+    (@ bool) => {
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+    };
+    (@ number) => {
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+
+        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+    };
+    (@ str) => {
+        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+            Ok(Self::Value::default())
+        }
+    };
+    (@ seq) => {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(Self::Value::default())
+        }
+    };
+    (@ map) => {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok(Self::Value::default())
+        }
+    };
+}
+
+/// Text: borrowed if the JSON has no escapes in it. A number is its digits; all else is nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Text<'a> {
+    #[default]
+    Absent,
+    Borrowed(&'a str),
+    Owned(Str),
+}
+
+impl Text<'_> {
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Absent => None,
+            Self::Borrowed(text) => Some(text),
+            Self::Owned(text) => Some(text),
+        }
+    }
+
+    /// The text, unless it is empty.
+    #[inline]
+    pub(super) fn filled(&self) -> Option<&str> {
+        self.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// The text, unless it is empty.
+    #[inline]
+    pub(super) fn into_filled(self) -> Option<Str> {
+        match self {
+            Self::Borrowed(text) if !text.is_empty() => Some(Str::from(text)),
+            Self::Owned(text) if !text.is_empty() => Some(text),
+            _ => None,
+        }
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text<'de>;
+
+    nothing!(bool seq map);
+
+    #[inline]
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(text.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(number.to_string().into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(number.to_string().into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Text<'de>, E> {
+        Ok(Text::Owned(number.to_string().into()))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+/// Text that may also come as the JSON that it should be the text of: a tool call's arguments.
+#[derive(Clone, Debug, Default)]
+pub(super) struct JsonText<'a>(pub(super) Text<'a>);
+
+struct JsonVisitor;
+
+fn json<'a, E>(value: &Value) -> Result<JsonText<'a>, E> {
+    Ok(JsonText(Text::Owned(value.to_string().into())))
+}
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = JsonText<'de>;
+
+    nothing!();
+
+    #[inline]
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<JsonText<'de>, E> {
+        Ok(JsonText(Text::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<JsonText<'de>, E> {
+        Ok(JsonText(Text::Owned(text.into())))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<JsonText<'de>, E> {
+        json(&value.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<JsonText<'de>, E> {
+        json(&number.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<JsonText<'de>, E> {
+        json(&number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<JsonText<'de>, E> {
+        json(&number.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<JsonText<'de>, A::Error> {
+        json(&Value::deserialize(SeqAccessDeserializer::new(seq))?)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonText<'de>, A::Error> {
+        json(&Value::deserialize(MapAccessDeserializer::new(map))?)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+/// A number of something; nothing unless it is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count(pub(super) Option<u64>);
+
+struct CountVisitor;
+
+impl<'de> Visitor<'de> for CountVisitor {
+    type Value = Count;
+
+    nothing!(bool seq map);
+
+    #[inline]
+    fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
+        Ok(Count(Some(number)))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Count, E> {
+        Ok(Count(number.try_into().ok()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Count, E> {
+        // `as` saturates.
+        Ok(Count((number >= 0.0).then_some(number as u64)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Count, E> {
+        Ok(Count(text.parse().ok()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Count {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+/// An object, if it is one.
+#[derive(Clone, Debug)]
+pub(super) struct Maybe<T>(pub(super) Option<T>);
+
+impl<T> Default for Maybe<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+struct MaybeVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for MaybeVisitor<T> {
+    type Value = Maybe<T>;
+
+    nothing!(bool number str seq);
+
+    #[inline]
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Maybe<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(|object| Maybe(Some(object)))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(MaybeVisitor(PhantomData))
+    }
+}
+
+/// The objects in a list; one object by itself counts as a list of it.
+#[derive(Clone, Debug)]
+pub(super) struct List<T>(pub(super) Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+struct ListVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+    type Value = List<T>;
+
+    nothing!(bool number str);
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Maybe(item)) = seq.next_element()? {
+            list.extend(item);
+        }
+        Ok(List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<List<T>, A::Error> {
+        Ok(List(vec![T::deserialize(MapAccessDeserializer::new(map))?]))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ListVisitor(PhantomData))
+    }
+}

@@ -1,0 +1,67 @@
+//! OpenAI's chat completions, and the many servers that speak them.
+//!
+//! [`OpenAiLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
+//! as it arrives. The layer retries nothing, times nothing out and follows no redirect: those are
+//! layers of their own, above or below.
+//!
+//! ```
+//! use concentric_core::{ChatRequest, Error};
+//! use concentric_providers::{ApiKey, OpenAiLayer};
+//! use http_body_util::Full;
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! // Any HTTP client that is a service; here one that always says the same.
+//! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
+//!     assert_eq!(request.uri(), "https://api.openai.com/v1/chat/completions");
+//!     let answer = r#"{"choices": [{"message": {"content": "Hello!"}, "finish_reason": "stop"}]}"#;
+//!     Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(answer)))
+//! });
+//! let model = ServiceBuilder::new()
+//!     .layer(OpenAiLayer::new("gpt-5.5", ApiKey::new("the key")))
+//!     .service(http);
+//! assert_eq!(model.oneshot(ChatRequest::user("hi")).await?.text().await?, "Hello!");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When
+//!
+//! | moment | what happens |
+//! |---|---|
+//! | `call` | the HTTP service is called at once, with its readiness |
+//! | first text, reasoning, refusal, tool call | the future resolves |
+//! | an error before | the future fails: by the status, or by what the body says under a 200 |
+//! | an error after | the body's last item |
+//! | the body ends, or says `[DONE]`, after a finish reason | tool calls are emitted, then `Finish` |
+//! | the body ends before one | `Truncated`, and no tool call |
+//! | dropped | so is the HTTP body |
+//!
+//! What counts as the end is the finish reason; of a unary answer, that its JSON is whole. Whether
+//! an answer is a stream is told by its content, since servers answer one where the other was asked
+//! for. Tool calls get ids of ours; the service's are their
+//! [`provider_id`](concentric_core::ToolCallPart::provider_id). Usage is as the service counts it.
+//!
+//! # Place in the stack
+//!
+//! The innermost layer that knows of chats; under it are only layers of HTTP.
+
+mod answer;
+mod body;
+mod calls;
+mod compat;
+mod config;
+mod future;
+mod input;
+mod layer;
+mod lenient;
+mod reasoning;
+mod repair;
+mod request;
+mod service;
+mod wire;
+
+pub use self::{
+    body::Body, compat::Compat, future::ResponseFuture, layer::OpenAiLayer, service::OpenAi,
+};

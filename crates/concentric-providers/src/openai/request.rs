@@ -1,0 +1,203 @@
+//! A [`ChatRequest`] as the JSON of chat completions.
+//!
+//! What goes on the wire is borrowed from the request.
+
+mod message;
+
+use super::config::Config;
+use concentric_core::{ChatRequest, Error, OutputSchema, Str, ToolChoice, ToolSpec};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value};
+
+pub(super) fn encode(request: &ChatRequest, config: &Config) -> Result<Vec<u8>, Error> {
+    // About what a short request takes.
+    let mut json = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut json, &Wire { request, config }).map_err(|_| config.encoding())?;
+    Ok(json)
+}
+
+struct Wire<'a> {
+    request: &'a ChatRequest,
+    config: &'a Config,
+}
+
+/// Writes fields, but for those that the request's own provider options replace.
+struct Fields<'a, M> {
+    map: M,
+    replaced: &'a Map<String, Value>,
+}
+
+impl<M: SerializeMap> Fields<'_, M> {
+    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
+        if self.replaced.contains_key(name) {
+            return Ok(());
+        }
+        self.map.serialize_entry(name, value)
+    }
+
+    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<&T>) -> Result<(), M::Error> {
+        value.map_or(Ok(()), |value| self.put(name, value))
+    }
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { request, config } = self;
+        let options = &*request.options;
+        let compat = &config.compat;
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: &options.provider,
+        };
+        fields.put("model", options.model.as_ref().unwrap_or(&config.model))?;
+        fields.put("messages", &message::Messages::new(request, compat))?;
+        fields.put("stream", &config.streaming)?;
+        if config.streaming && compat.stream_options {
+            fields.put(
+                "stream_options",
+                &StreamOptions {
+                    include_usage: true,
+                },
+            )?;
+        }
+        if !request.tools.is_empty() {
+            fields.put("tools", &Tools(request))?;
+            // Without tools, these two are refused.
+            let choice = options.tool_choice.as_ref().map(Choice);
+            fields.put_some("tool_choice", choice.as_ref())?;
+            fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
+        }
+        let format = options.output_schema.as_ref().map(ResponseFormat::new);
+        fields.put_some("response_format", format.as_ref())?;
+        fields.put_some(&compat.max_tokens, options.max_output_tokens.as_ref())?;
+        fields.put_some("temperature", options.temperature.as_ref())?;
+        fields.put_some("top_p", options.top_p.as_ref())?;
+        fields.put_some("frequency_penalty", options.frequency_penalty.as_ref())?;
+        fields.put_some("presence_penalty", options.presence_penalty.as_ref())?;
+        if !options.stop.is_empty() {
+            fields.put("stop", &options.stop)?;
+        }
+        fields.put_some(&compat.seed, options.seed.as_ref())?;
+        fields.put_some("reasoning_effort", options.reasoning_effort.as_ref())?;
+        if compat.metadata && !options.metadata.is_empty() {
+            fields.put("metadata", &Metadata(&options.metadata))?;
+        }
+        for (name, value) in &options.provider {
+            fields.map.serialize_entry(name, value)?;
+        }
+        fields.map.end()
+    }
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+struct Tools<'a>(&'a ChatRequest);
+
+impl Serialize for Tools<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.tools.iter().map(|spec| Tool {
+            r#type: "function",
+            function: Function::new(spec),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    r#type: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+impl<'a> Function<'a> {
+    fn new(spec: &'a ToolSpec) -> Self {
+        Self {
+            name: &spec.name,
+            description: &spec.description,
+            parameters: &spec.input_schema,
+        }
+    }
+}
+
+struct Choice<'a>(&'a ToolChoice);
+
+impl Serialize for Choice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let word = match self.0 {
+            ToolChoice::None => "none",
+            ToolChoice::Required => "required",
+            ToolChoice::Tool(name) => {
+                return Named {
+                    r#type: "function",
+                    function: Name { name },
+                }
+                .serialize(serializer);
+            }
+            _ => "auto",
+        };
+        serializer.serialize_str(word)
+    }
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    r#type: &'static str,
+    function: Name<'a>,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a Str,
+}
+
+#[derive(Serialize)]
+struct ResponseFormat<'a> {
+    r#type: &'static str,
+    json_schema: JsonSchema<'a>,
+}
+
+#[derive(Serialize)]
+struct JsonSchema<'a> {
+    name: &'a str,
+    schema: &'a Value,
+    strict: bool,
+}
+
+impl<'a> ResponseFormat<'a> {
+    fn new(schema: &'a OutputSchema) -> Self {
+        Self {
+            r#type: "json_schema",
+            json_schema: JsonSchema {
+                name: &schema.name,
+                schema: &schema.schema,
+                strict: schema.strict,
+            },
+        }
+    }
+}
+
+/// Metadata, whose values must be text.
+struct Metadata<'a>(&'a Map<String, Value>);
+
+impl Serialize for Metadata<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.0 {
+            match value {
+                Value::String(text) => map.serialize_entry(name, text)?,
+                value => map.serialize_entry(name, &value.to_string())?,
+            }
+        }
+        map.end()
+    }
+}

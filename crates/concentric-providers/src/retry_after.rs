@@ -1,0 +1,120 @@
+//! How long a provider asks to be left alone.
+
+use http::HeaderMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Reads `retry-after-ms`, `x-ms-retry-after-ms` (milliseconds) and `retry-after` (seconds, with or
+/// without a fraction, or a date; RFC 9110, section 10.2.3). The longest wins; more than `max` is
+/// `max`.
+pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let millis = ["retry-after-ms", "x-ms-retry-after-ms"]
+        .into_iter()
+        .filter_map(text)
+        .filter_map(|ms| seconds(ms, 1e-3, max));
+    let after = text("retry-after").and_then(|text| {
+        seconds(text, 1.0, max).or_else(|| {
+            let at = date(text)?;
+            Some(at.duration_since(now).unwrap_or_default())
+        })
+    });
+    Some(millis.chain(after).max()?.min(max))
+}
+
+fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
+    // Not `f64`'s own words for numbers that are none.
+    if !text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') {
+        return None;
+    }
+    let seconds = text.parse::<f64>().ok()? * unit;
+    Some(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(max))
+}
+
+/// Parses `Sun, 06 Nov 1994 08:49:37 GMT`, the one form that servers may send today.
+fn date(text: &str) -> Option<SystemTime> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let (_, rest) = text.split_once(',')?;
+    let mut words = rest.split_ascii_whitespace();
+    let day: u64 = words.next()?.parse().ok()?;
+    let month = words.next()?;
+    let month = MONTHS.iter().position(|m| *m == month)? as u64 + 1;
+    let year: u64 = words.next()?.parse().ok()?;
+    let mut time = words.next()?.split(':').map(str::parse::<u64>);
+    let (hour, minute, second) = (time.next()?.ok()?, time.next()?.ok()?, time.next()?.ok()?);
+    let sane = (1970..=9999).contains(&year)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 61;
+    if words.next()? != "GMT" || !sane {
+        return None;
+    }
+    let seconds = days(year, month, day)? * 86_400 + hour * 3_600 + minute * 60 + second;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+/// Days since 1970-01-01: Howard Hinnant's `days_from_civil`.
+fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year / 400;
+    let year_of_era = year % 400;
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    (era * 146_097 + day_of_era).checked_sub(719_468)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let max = Duration::from_secs(100);
+        let ms = Duration::from_millis;
+        let cases: &[(&str, &str, Option<Duration>)] = &[
+            ("retry-after", "3", Some(ms(3000))),
+            ("retry-after", " 2.5 ", Some(ms(2500))),
+            ("retry-after", "0", Some(ms(0))),
+            ("retry-after", "-5", Some(ms(0))),
+            ("retry-after", "99999999999999999999999", Some(max)),
+            ("retry-after", "101", Some(max)),
+            (
+                "retry-after",
+                "Sun, 06 Nov 1994 08:49:47 GMT",
+                Some(ms(10_000)),
+            ),
+            ("retry-after", "Sun, 06 Nov 1994 08:49:27 GMT", Some(ms(0))),
+            ("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT", Some(max)),
+            ("retry-after", "soon", None),
+            ("retry-after", "NaN", None),
+            ("retry-after", "inf", None),
+            ("retry-after", "", None),
+            ("retry-after", "Sun, 06 Nov 0001 08:49:37 GMT", None),
+            ("retry-after", "Sun, 06 Nov", None),
+            ("retry-after-ms", "1500", Some(ms(1500))),
+            (
+                "x-ms-retry-after-ms",
+                "20.5",
+                Some(Duration::from_micros(20_500)),
+            ),
+        ];
+        for (name, value, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(*name, value.parse().unwrap());
+            assert_eq!(read(&headers, now, max), *expected, "{name}: {value}");
+        }
+        assert_eq!(read(&HeaderMap::new(), now, max), None);
+    }
+
+    #[test]
+    fn the_longest_wins() {
+        let mut headers = HeaderMap::new();
+        headers.insert("retry-after", "1".parse().unwrap());
+        headers.insert("retry-after-ms", "0".parse().unwrap());
+        let after = read(&headers, UNIX_EPOCH, Duration::from_secs(9));
+        assert_eq!(after, Some(Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,243 @@
+//! Server-sent events (WHATWG HTML, section 9.2.6), from bytes as they come in.
+//!
+//! Differs from the rules in one point: what stands before the end of the stream without a blank
+//! line behind it is an event too, since servers forget that line. Whoever reads it must tell by its
+//! content whether it is whole.
+
+#[cfg(test)]
+mod tests;
+
+use memchr::memchr2;
+
+/// Splits bytes into events.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    max_line: usize,
+    max_event: usize,
+    // What has come in and is still needed.
+    buf: Vec<u8>,
+    // Where the next line begins.
+    line: usize,
+    // How far the next line was searched for its end.
+    searched: usize,
+    // The event's data if it is one line so far, within `buf`.
+    first: Option<(usize, usize)>,
+    // The event's data if it is several lines, each with a line feed behind it.
+    joined: Vec<u8>,
+    // The data that was handed out is dropped at the next call.
+    taken: bool,
+    // The event's type is `error`.
+    error: bool,
+    // A carriage return ended the last line, so that a line feed belongs to it.
+    after_cr: bool,
+    begun: bool,
+    ended: bool,
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame<'a> {
+    pub(crate) data: &'a [u8],
+    /// The event's type is `error`.
+    pub(crate) error: bool,
+    /// The stream ended within the event, which may thus not be whole.
+    pub(crate) tail: bool,
+}
+
+/// A line or an event is larger than its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TooLarge {
+    Line,
+    Event,
+}
+
+enum Step {
+    /// An event is whole.
+    Event,
+    /// More bytes are needed.
+    More,
+}
+
+impl Decoder {
+    pub(crate) const fn new(max_line: usize, max_event: usize) -> Self {
+        Self {
+            max_line,
+            max_event,
+            buf: Vec::new(),
+            line: 0,
+            searched: 0,
+            first: None,
+            joined: Vec::new(),
+            taken: false,
+            error: false,
+            after_cr: false,
+            begun: false,
+            ended: false,
+        }
+    }
+
+    /// Takes in more bytes. To be called when [`next`](Self::next) has nothing left.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.forget();
+        let keep = self.first.map_or(self.line, |(start, _)| start);
+        if keep >= self.buf.len() {
+            self.buf.clear();
+        } else if keep > 0 {
+            self.buf.drain(..keep);
+        }
+        self.line -= keep;
+        self.searched -= keep;
+        if let Some((start, end)) = &mut self.first {
+            *start -= keep;
+            *end -= keep;
+        }
+        self.buf.extend_from_slice(bytes);
+    }
+
+    /// No more bytes will come.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// The next event, if one is there.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, TooLarge> {
+        self.forget();
+        let tail = match self.advance()? {
+            Step::Event => false,
+            Step::More if self.ended && self.take_tail()? => true,
+            Step::More => return Ok(None),
+        };
+        self.taken = true;
+        let data = match self.first {
+            Some((start, end)) => self.buf.get(start..end).unwrap_or_default(),
+            None => self.joined.strip_suffix(b"\n").unwrap_or(&self.joined),
+        };
+        Ok(Some(Frame {
+            data,
+            error: self.error,
+            tail,
+        }))
+    }
+
+    /// Drops the event that was handed out.
+    #[inline]
+    fn forget(&mut self) {
+        if std::mem::take(&mut self.taken) {
+            self.first = None;
+            self.joined.clear();
+            self.error = false;
+        }
+    }
+
+    /// Reads lines up to the end of an event that has data.
+    fn advance(&mut self) -> Result<Step, TooLarge> {
+        if !self.begun && !self.skip_bom() {
+            return Ok(Step::More);
+        }
+        loop {
+            if self.after_cr && self.line < self.buf.len() {
+                self.after_cr = false;
+                if self.buf.get(self.line) == Some(&b'\n') {
+                    self.line += 1;
+                    self.searched = self.searched.max(self.line);
+                }
+            }
+            let rest = self.buf.get(self.searched..).unwrap_or_default();
+            let Some(length) = memchr2(b'\n', b'\r', rest) else {
+                self.searched = self.buf.len();
+                return if self.searched - self.line > self.max_line {
+                    Err(TooLarge::Line)
+                } else {
+                    Ok(Step::More)
+                };
+            };
+            let (start, end) = (self.line, self.searched + length);
+            if end - start > self.max_line {
+                return Err(TooLarge::Line);
+            }
+            self.after_cr = self.buf.get(end) == Some(&b'\r');
+            self.line = end + 1;
+            self.searched = self.line;
+            if start < end {
+                self.field(start, end)?;
+            } else if self.first.is_some() || !self.joined.is_empty() {
+                return Ok(Step::Event);
+            } else {
+                self.error = false;
+            }
+        }
+    }
+
+    /// Skips a byte order mark; `false` if more bytes are needed to tell.
+    fn skip_bom(&mut self) -> bool {
+        const BOM: &[u8] = b"\xef\xbb\xbf";
+        if self.buf.starts_with(BOM) {
+            self.line = BOM.len();
+            self.searched = BOM.len();
+        } else if BOM.starts_with(&self.buf) && !self.ended {
+            return false;
+        }
+        self.begun = true;
+        true
+    }
+
+    /// Takes in a line that is not empty.
+    #[inline]
+    fn field(&mut self, start: usize, end: usize) -> Result<(), TooLarge> {
+        let line = self.buf.get(start..end).unwrap_or_default();
+        if let Some(value) = value(line, b"data") {
+            self.data(end - value.len(), end)?;
+        } else if let Some(value) = value(line, b"event") {
+            self.error = value == b"error";
+        }
+        // All else (comments, `id`, `retry`) means nothing to us. But it is kept in memory while
+        // an event is open that began before it.
+        match self.first {
+            Some((first, _)) if end - first > self.max_event + self.max_line => {
+                Err(TooLarge::Event)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn data(&mut self, start: usize, end: usize) -> Result<(), TooLarge> {
+        if self.first.is_none() && self.joined.is_empty() {
+            if end - start > self.max_event {
+                return Err(TooLarge::Event);
+            }
+            self.first = Some((start, end));
+            return Ok(());
+        }
+        for (start, end) in self.first.take().into_iter().chain([(start, end)]) {
+            let line = self.buf.get(start..end).unwrap_or_default();
+            if self.joined.len() + line.len() > self.max_event {
+                return Err(TooLarge::Event);
+            }
+            self.joined.extend_from_slice(line);
+            self.joined.push(b'\n');
+        }
+        Ok(())
+    }
+
+    /// At the end of the stream: takes in a line without an end; whether there is an event.
+    fn take_tail(&mut self) -> Result<bool, TooLarge> {
+        let (start, end) = (self.line, self.buf.len());
+        if start < end {
+            self.line = end;
+            self.searched = end;
+            self.field(start, end)?;
+        }
+        Ok(self.first.is_some() || !self.joined.is_empty())
+    }
+}
+
+/// The value of `line` if it is the field `name`.
+#[inline]
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    match line.strip_prefix(name)? {
+        [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
+        [] => Some(&[]),
+        _ => None,
+    }
+}

@@ -1,0 +1,153 @@
+use super::{Decoder, TooLarge};
+
+fn read(chunks: &[&[u8]]) -> Vec<(String, bool)> {
+    let mut decoder = Decoder::new(1 << 20, 1 << 20);
+    let mut frames = Vec::new();
+    let mut drain = |decoder: &mut Decoder| {
+        while let Some(frame) = decoder.next().unwrap() {
+            frames.push((String::from_utf8(frame.data.to_vec()).unwrap(), frame.tail));
+        }
+    };
+    for chunk in chunks {
+        decoder.push(chunk);
+        drain(&mut decoder);
+    }
+    decoder.end();
+    drain(&mut decoder);
+    frames
+}
+
+fn data(input: &[u8]) -> Vec<String> {
+    let whole = read(&[input]);
+    for size in 1..=input.len().max(1) {
+        let chunks: Vec<&[u8]> = input.chunks(size).collect();
+        assert_eq!(read(&chunks), whole, "in chunks of {size}");
+    }
+    whole.into_iter().map(|(data, _)| data).collect()
+}
+
+#[test]
+fn vectors() {
+    let vectors: &[(&str, &[&str])] = &[
+        ("", &[]),
+        ("\n\n\n", &[]),
+        ("data: a\n\n", &["a"]),
+        ("data: a\r\n\r\n", &["a"]),
+        ("data: a\r\r", &["a"]),
+        ("data: a\r\rdata: b\r\r", &["a", "b"]),
+        ("data: a\n\r\ndata: b\r\n\n", &["a", "b"]),
+        ("data: a\r\n\ndata: b\n\r\n", &["a", "b"]),
+        ("\u{feff}data: a\n\n", &["a"]),
+        ("\u{feff}\u{feff}data: a\n\n", &[]),
+        ("data: \u{feff}a\n\n", &["\u{feff}a"]),
+        (": comment\n\ndata: a\n\n", &["a"]),
+        (": c\ndata: a\n: c\n\n: c\n\n", &["a"]),
+        (":\n\n", &[]),
+        ("data: a\ndata: b\n\n", &["a\nb"]),
+        ("data: a\ndata:\ndata: b\n\n", &["a\n\nb"]),
+        ("data: a\r\ndata: b\rdata: c\n\n", &["a\nb\nc"]),
+        ("data\n\n", &[""]),
+        ("data:\n\n", &[""]),
+        ("data: \n\n", &[""]),
+        ("data\ndata\n\n", &["\n"]),
+        ("data\ndata: a\n\n", &["\na"]),
+        ("data:a\n\n", &["a"]),
+        ("data:  a\n\n", &[" a"]),
+        ("data: a: b\n\n", &["a: b"]),
+        ("data:\ta\n\n", &["\ta"]),
+        (" data: a\n\n", &[]),
+        ("Data: a\n\n", &[]),
+        ("database: a\n\n", &[]),
+        ("event: x\n\n", &[]),
+        ("event: x\ndata: a\nid: 7\nretry: 10\nid\n\n", &["a"]),
+        ("what: ever\ndata: a\nnothing\n\n", &["a"]),
+        ("data: äöü€😀\n\n", &["äöü€😀"]),
+        ("data: [DONE]\n\n", &["[DONE]"]),
+        // No blank line at the end: see the module docs.
+        ("data: a\n\ndata: b\n", &["a", "b"]),
+        ("data: a\n\ndata: b", &["a", "b"]),
+        ("data: a\ndata: b", &["a\nb"]),
+        ("data: a\r\n", &["a"]),
+        ("data: a\r", &["a"]),
+        ("data: a\n\nevent: x", &["a"]),
+        ("data: a\n\ndat", &["a"]),
+    ];
+    for (input, expected) in vectors {
+        assert_eq!(data(input.as_bytes()), *expected, "{input:?}");
+    }
+}
+
+#[test]
+fn a_tail_says_so() {
+    assert_eq!(
+        read(&[b"data: a\n\ndata: b"]),
+        [("a".to_owned(), false), ("b".to_owned(), true)]
+    );
+}
+
+#[test]
+fn an_event_is_ready_at_its_blank_line() {
+    for end in ["\n\n", "\r\n\r", "\r\r"] {
+        let mut decoder = Decoder::new(100, 100);
+        decoder.push(format!("data: a{end}").as_bytes());
+        assert_eq!(decoder.next().unwrap().unwrap().data, b"a", "{end:?}");
+        assert_eq!(decoder.next(), Ok(None));
+    }
+}
+
+#[test]
+fn an_error_event_is_known_and_does_not_stick() {
+    let mut decoder = Decoder::new(100, 100);
+    decoder.push(b"event: error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\n");
+    let mut seen = Vec::new();
+    while let Some(frame) = decoder.next().unwrap() {
+        seen.push(frame.error);
+    }
+    assert_eq!(seen, [true, false, false]);
+}
+
+#[test]
+fn limits_hold_however_the_bytes_come() {
+    let cases: &[(&str, TooLarge)] = &[
+        ("data: 0123456789012345", TooLarge::Line),
+        ("data: 0123456789012345\n\n", TooLarge::Line),
+        (": 012345678901234567890", TooLarge::Line),
+        ("data: 01234567\ndata: 01234567\n", TooLarge::Event),
+        (
+            "data: 0\n: 0123456789\n: 0123456789\n: 01234567890\n",
+            TooLarge::Event,
+        ),
+    ];
+    for (input, expected) in cases {
+        for size in 1..=input.len() {
+            let mut decoder = Decoder::new(20, 15);
+            let mut found = None;
+            for chunk in input.as_bytes().chunks(size) {
+                decoder.push(chunk);
+                loop {
+                    match decoder.next() {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(error) => {
+                            found = found.or(Some(error));
+                            break;
+                        }
+                    }
+                }
+            }
+            assert_eq!(found, Some(*expected), "{input:?} in chunks of {size}");
+        }
+    }
+}
+
+#[test]
+fn one_large_event_in_small_chunks_is_linear() {
+    let mut decoder = Decoder::new(1 << 23, 1 << 23);
+    decoder.push(b"data: ");
+    for _ in 0..4096 {
+        decoder.push(&[b'x'; 1024]);
+        assert_eq!(decoder.next(), Ok(None));
+    }
+    decoder.push(b"\n\n");
+    assert_eq!(decoder.next().unwrap().unwrap().data.len(), 4 << 20);
+}

@@ -1,0 +1,231 @@
+//! What a service refuses, and that no key is ever shown.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::*;
+use concentric_core::{ChatRequest, ErrorKind};
+use concentric_providers::{ApiKey, OpenAiLayer};
+use std::{error::Error as _, time::Duration};
+use tower::{Layer, ServiceExt, service_fn};
+
+async fn refused(
+    status: u16,
+    headers: &[(&'static str, &str)],
+    body: &str,
+) -> concentric_core::Error {
+    let mut response = http::Response::new(Script::new([body], End::Clean));
+    *response.status_mut() = status.try_into().unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    call(&layer(), response).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn f22_every_status_is_typed() {
+    let long_page = format!("<html><body>{}</body></html>", "oops ".repeat(100_000));
+    let cases: &[(u16, &str, ErrorKind, &str)] = &[
+        (
+            401,
+            r#"{"error":{"message":"no","code":"invalid_api_key"}}"#,
+            ErrorKind::Authentication,
+            "no",
+        ),
+        (
+            403,
+            r#"{"error":{"message":"no"}}"#,
+            ErrorKind::Permission,
+            "no",
+        ),
+        (404, r#"{"error":"no"}"#, ErrorKind::NotFound, "no"),
+        (
+            400,
+            r#"{"error":{"message":"no"}}"#,
+            ErrorKind::InvalidRequest,
+            "no",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"no","code":"context_length_exceeded"}}"#,
+            ErrorKind::ContextWindow,
+            "no",
+        ),
+        (
+            400,
+            r#"{"message":"This model's maximum context length is 9"}"#,
+            ErrorKind::ContextWindow,
+            "This model's",
+        ),
+        (
+            400,
+            r#"{"error":{"message":"no","code":"content_filter"}}"#,
+            ErrorKind::ContentFilter,
+            "no",
+        ),
+        (
+            422,
+            r#"{"detail":[{"msg":"no"}]}"#,
+            ErrorKind::InvalidRequest,
+            "no",
+        ),
+        (
+            429,
+            r#"{"error":{"message":"no","code":"insufficient_quota"}}"#,
+            ErrorKind::Quota,
+            "no",
+        ),
+        (429, "slow down", ErrorKind::RateLimited, "slow down"),
+        (402, "{}", ErrorKind::Quota, "{}"),
+        (
+            413,
+            "",
+            ErrorKind::TooLarge,
+            "Payload Too Large, and no body",
+        ),
+        (
+            500,
+            "",
+            ErrorKind::Server,
+            "Internal Server Error, and no body",
+        ),
+        (
+            502,
+            "<html><head><title>502 Bad Gateway</title>",
+            ErrorKind::Server,
+            "an HTML page: 502 Bad Gateway",
+        ),
+        (502, &long_page, ErrorKind::Server, "an HTML page: oops"),
+        (503, "{", ErrorKind::Overloaded, "{"),
+        (
+            529,
+            r#"{"error":{"type":"overloaded_error","message":"no"}}"#,
+            ErrorKind::Overloaded,
+            "no",
+        ),
+        (504, "\0\u{1}binary", ErrorKind::Timeout, "binary"),
+        (302, "", ErrorKind::Protocol, "the provider redirects"),
+    ];
+    for (status, body, kind, message) in cases {
+        let error = refused(*status, &[("x-request-id", "req_1")], body).await;
+        assert_eq!(error.kind(), *kind, "{status} {body:.80}");
+        assert_eq!(error.status(), Some(*status));
+        assert_eq!(error.request_id(), Some("req_1"));
+        assert_eq!(error.provider(), Some("openai"));
+        assert!(error.message().starts_with(message), "{error}");
+        assert!(error.message().len() < 1100 && !error.to_string().contains('\n'));
+    }
+}
+
+#[tokio::test]
+async fn f17_the_service_says_when_to_come_back() {
+    let error = refused(429, &[("retry-after", "7")], "{}").await;
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    assert!(error.is_retryable());
+    let error = refused(503, &[("retry-after", "999999999")], "{}").await;
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(3600)));
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_waited_for_for_ever() {
+    let mut response = http::Response::new(Script::new(["x".repeat(1 << 20)], End::Silent));
+    *response.status_mut() = http::StatusCode::BAD_REQUEST;
+    let error = call(&layer(), response).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+}
+
+#[tokio::test]
+async fn settings_that_are_wrong_are_said_by_poll_ready() {
+    let http = service_fn(|_| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
+    });
+    for layer in [
+        layer().base_url("not a url"),
+        layer().header("bad name", "x"),
+        layer().header("name", "bad\nvalue"),
+        OpenAiLayer::new("m", ApiKey::new("bad\nkey")),
+    ] {
+        let error = layer
+            .layer(http)
+            .oneshot(ChatRequest::user("hi"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(!error.to_string().contains("bad\n"));
+    }
+    let error = ApiKey::from_env("CONCENTRIC_NO_SUCH_VARIABLE").unwrap_err();
+    assert!(
+        error
+            .message()
+            .contains("CONCENTRIC_NO_SUCH_VARIABLE is not set"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn f55_the_key_is_never_shown() {
+    let layer = layer()
+        .header("x-other-secret", CANARY)
+        .base_url(format!("https://u:{CANARY}@h.test/?key={CANARY}"));
+    let mut shown = vec![format!("{layer:?} {layer:#?} {:?}", ApiKey::new(CANARY))];
+    let echo = format!(
+        r#"{{"error":{{"message":"bad key {CANARY}, sk-{CANARY}","code":"{CANARY}","type":"{CANARY}"}}}}"#
+    );
+    let bodies = [
+        echo.clone(),
+        format!("<p>{CANARY}</p>"),
+        CANARY.to_owned(),
+        format!("data: {echo}\n\n"),
+        format!("data: {CANARY}\n\n"),
+    ];
+    for body in &bodies {
+        for status in [200, 302, 401, 500] {
+            let mut response = http::Response::new(Script::new([body], End::Clean));
+            *response.status_mut() = status.try_into().unwrap();
+            response.headers_mut().insert(
+                "location",
+                format!("https://x.test/{CANARY}").parse().unwrap(),
+            );
+            match call(&layer, response).await {
+                Ok(response) => panic!("{response:?}"),
+                Err(error) => {
+                    shown.push(format!("{error} {error:?} {error:#?} {:?}", error.source()));
+                    shown.push(format!("{:?} {:?}", error.code(), error.error_type()));
+                }
+            }
+        }
+    }
+    // The service, its future, its body, and the request that it sends.
+    let shown_requests = std::sync::Mutex::new(Vec::new());
+    let http = service_fn(|request: http::Request<_>| {
+        shown_requests
+            .lock()
+            .unwrap()
+            .push(format!("{:?}", request.headers()));
+        let script = Script::new([delta(r#"{"content":"a"}"#)], End::Silent);
+        std::future::ready(
+            Err::<http::Response<Script>, _>(std::io::Error::other(format!("no: {CANARY}")))
+                .or_else(|e| {
+                    if script.pieces.is_empty() {
+                        Err(e)
+                    } else {
+                        Ok(http::Response::new(script))
+                    }
+                }),
+        )
+    });
+    let service = layer.layer(http);
+    let future = service.clone().oneshot(ChatRequest::user("hi"));
+    shown.push(format!("{future:?}"));
+    let response = future.await.unwrap();
+    shown.push(format!("{response:?}"));
+    shown.extend(shown_requests.into_inner().unwrap());
+    for text in shown {
+        assert!(!text.contains(CANARY), "{text}");
+    }
+}
