@@ -1,6 +1,6 @@
 //! Tools: what a model is told of one, the call of one, and what comes of it.
 
-use crate::{CallId, Context, Media, Part, Str, ToolCallPart};
+use crate::{CallId, Context, Error, ErrorKind, Media, Part, Str, ToolCallPart};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -129,6 +129,21 @@ impl ToolSpecs {
     /// Keeps the tools that `keep` says.
     pub fn retain(&mut self, keep: impl FnMut(&Arc<ToolSpec>) -> bool) {
         Arc::make_mut(&mut self.0).retain(keep);
+    }
+
+    /// Whether each name stands once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`]: two tools have one name.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.duplicate() {
+            None => Ok(()),
+            Some(name) => Err(Error::new(
+                ErrorKind::Configuration,
+                format!("two tools are named `{name}`"),
+            )),
+        }
     }
 
     /// The first name that stands twice.

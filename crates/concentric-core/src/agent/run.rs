@@ -165,14 +165,11 @@ fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Err
     for spec in specs {
         request.tools.push(spec.clone());
     }
-    match request.tools.duplicate() {
-        None => Ok(names),
-        Some(name) => Err(Error::new(
-            ErrorKind::Configuration,
-            format!("two tools are named `{name}`"),
-        )
-        .with_phase(Phase::Run)),
-    }
+    request
+        .tools
+        .check()
+        .map_err(|error| error.with_phase(Phase::Run))?;
+    Ok(names)
 }
 
 /// What stops a run from outside. Boxed, since a run that never waits never needs it.

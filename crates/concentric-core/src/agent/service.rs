@@ -1,5 +1,7 @@
 use super::{ResponseFuture, ToolSource, body::AgentBody, run::Run};
-use crate::{ChatRequest, ChatResponse, Description, Error, Event, Settled, ToolRound, ToolSpecs};
+use crate::{
+    ChatRequest, ChatResponse, Description, Error, Event, Phase, Settled, ToolRound, ToolSpecs,
+};
 use futures_core::Stream;
 use std::task::{Context, Poll};
 use tower::BoxError;
@@ -13,6 +15,8 @@ pub struct Agent<M, R> {
     model: M,
     tools: R,
     specs: ToolSpecs,
+    // Why no run can begin.
+    fault: Option<Error>,
     step_limit: u32,
 }
 
@@ -23,6 +27,7 @@ impl<M, R> Agent<M, R> {
     {
         Self {
             specs: tools.specs(),
+            fault: tools.check().err(),
             model,
             tools,
             step_limit,
@@ -63,12 +68,15 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        ResponseFuture::new(Run::new(
-            self.model.clone(),
-            self.tools.clone(),
-            &self.specs,
-            self.step_limit,
-            request,
-        ))
+        ResponseFuture::new(match &self.fault {
+            Some(fault) => Err(fault.clone().with_phase(Phase::Run)),
+            None => Run::new(
+                self.model.clone(),
+                self.tools.clone(),
+                &self.specs,
+                self.step_limit,
+                request,
+            ),
+        })
     }
 }

@@ -11,6 +11,16 @@ use tower_service::Service;
 pub trait ToolSource {
     /// The tools.
     fn specs(&self) -> ToolSpecs;
+
+    /// Whether they can be used. An agent asks when it is made, and each of its runs fails with the
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); by default, if two tools have one name.
+    fn check(&self) -> Result<(), Error> {
+        self.specs().check()
+    }
 }
 
 /// A round service with the tools it executes, for one under layers that hide them.

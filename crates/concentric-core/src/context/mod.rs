@@ -53,7 +53,7 @@ pub struct Context {
     phase: Phase,
     step: u32,
     message_id: Option<MessageId>,
-    idempotency_key: Option<Str>,
+    call: Option<(usize, CallId)>,
 }
 
 /// Where in a run something happens.
@@ -181,8 +181,12 @@ impl Context {
     /// A key that stays the same when this very tool call is tried again, resumed or replayed.
     ///
     /// Hand it to a service that takes one (`Idempotency-Key`), and the call takes effect once.
-    pub fn idempotency_key(&self) -> Option<&Str> {
-        self.idempotency_key.as_ref()
+    ///
+    /// `None` outside a tool call.
+    pub fn idempotency_key(&self) -> Option<Str> {
+        let (index, call) = self.call.as_ref()?;
+        // A client may have chosen the run's id; the call's is ours, and can't be guessed.
+        Some(format!("{}/{}/{index}/{call}", self.run_id(), self.step).into())
     }
 
     /// Values of any type that travel with the request, put there by whoever made it.
@@ -219,11 +223,9 @@ impl Context {
     /// The context of one tool call: the `index`th of its round.
     #[must_use]
     pub fn at_call(&self, index: usize, call: &CallId) -> Self {
-        // A client may have chosen the run's id; the call's is ours, and can't be guessed.
-        let key = format!("{}/{}/{index}/{call}", self.run_id(), self.step);
         Self {
             phase: Phase::Call,
-            idempotency_key: Some(key.into()),
+            call: Some((index, call.clone())),
             ..self.clone()
         }
     }
@@ -552,7 +554,7 @@ impl ContextBuilder {
             phase: Phase::Run,
             step: 0,
             message_id: None,
-            idempotency_key: None,
+            call: None,
         }
     }
 }

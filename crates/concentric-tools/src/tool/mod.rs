@@ -20,7 +20,7 @@
 //! }
 //!
 //! let refund = tool_with_context("refund", "Pays an order back.", |args: Refund, context: Context| {
-//!     let key = context.idempotency_key().cloned();
+//!     let key = context.idempotency_key();
 //!     async move { format!("paid {} back for {} ({key:?})", args.amount, args.order) }
 //! })
 //! .exclusive();

@@ -34,7 +34,7 @@ use self::{
     stack::Stack,
 };
 use crate::{Tool, ToolsetError, layers::Layers};
-use concentric_core::{BoxTool, ToolService, ToolSource, ToolSpecs};
+use concentric_core::{BoxTool, Error, ToolService, ToolSource, ToolSpecs};
 use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock},
@@ -86,7 +86,7 @@ impl Toolset {
 
     /// Adds a tool.
     ///
-    /// Two of one name fail the run, with
+    /// Two of one name fail every run, with
     /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): see
     /// [`check`](Self::check).
     #[must_use]
@@ -164,6 +164,10 @@ impl FromIterator<Tool> for Toolset {
 impl ToolSource for Toolset {
     fn specs(&self) -> ToolSpecs {
         self.built().specs.clone()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Ok(Self::check(self)?)
     }
 }
 

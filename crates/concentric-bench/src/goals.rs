@@ -1,0 +1,47 @@
+//! What Concentric is to keep to. Times are for people to read: no goal is one.
+
+use crate::table::{Quantity, Row};
+use Quantity::{Allocations, Bytes, Instructions};
+
+/// The most that a figure may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// So much.
+    Most(f64),
+    /// So many times the bare stack's.
+    Times(f64),
+}
+
+impl Goal {
+    pub(crate) fn is_met(self, row: &Row) -> bool {
+        match self {
+            Self::Most(most) => row.concentric <= most,
+            Self::Times(times) => row.bare.is_some_and(|bare| row.concentric <= times * bare),
+        }
+    }
+}
+
+/// A layer more: the tenth part of ten layers.
+pub(crate) const LAYER: &str = "w1-layer";
+
+/// An iteration at 100 turns against one at 10.
+pub(crate) const GROWTH: &str = "w2-growth";
+
+pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
+    Some(match (work, quantity) {
+        ("w1-k0", Instructions) => Goal::Most(200.0),
+        (LAYER, Instructions) => Goal::Most(3.0),
+        (LAYER, Allocations) => Goal::Most(0.0),
+        (
+            "w2-k5" | "w2-k5-each" | "w2-k5-fn" | "w3-k5" | "w3-k5-each" | "w3-k5-fn",
+            Instructions,
+        ) => Goal::Most(12_000.0),
+        // A history that is copied shows as several times; the buckets of an allocator don't.
+        (GROWTH, Instructions) => Goal::Most(1.05),
+        ("w4a-k0" | "w4a-k5", Bytes) => Goal::Most(2_048.0),
+        ("w4b-k0" | "w4b-k5", Instructions) => Goal::Most(8_000.0),
+        ("decode", Instructions) => Goal::Times(1.5),
+        ("encode", Instructions) => Goal::Most(500.0),
+        _ => return None,
+    })
+}

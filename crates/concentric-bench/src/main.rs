@@ -1,0 +1,168 @@
+//! The workload of Concentric, measured against tower alone.
+//!
+//! ```text
+//! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check] [<work> ...]
+//! ```
+//!
+//! - `--quick` takes few samples of the times, as CI does; all else is exact as it is.
+//! - `--json` prints the figures once more, as JSON on the last line.
+//! - `--check` exits with 1 if a goal is missed. No time is a goal.
+//! - `<work>`: only the works whose names begin with one of these, as `w1` or `decode`.
+//!
+//! # What is measured
+//!
+//! An agent's own cost: its model and its tools cost next to nothing, so that what is left is the
+//! framework. Each work is done by Concentric and by a stack on tower alone that knows nothing but
+//! this workload ([`bare`]): the limit. Both have the same mock, consumer, tool and counters.
+//!
+//! | work | a run | divided by |
+//! |---|---|---|
+//! | W1 | the model streams N = 1,000 chunks of 20 bytes; K layers inside the loop ([`inspect_events`]) each count the bytes | chunks |
+//! | W2 | 10 turns (or 100) call the tool `noop` once each, an 11th says one chunk; K layers on the tools count before and after | calls |
+//! | W3 | one turn calls `noop` 100 times, at once | calls |
+//! | W4a | 10,000 runs wait for the model's second chunk | runs |
+//! | W4b | W1 with N = 1 | runs |
+//! | decode | a chunk of an OpenAI stream, 229 bytes on the wire, through the whole provider layer; bare: split, serde's typed structs, drop | chunks |
+//! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
+//!
+//! The layers on tools are hand-written and added at once, the same added one by one, or async
+//! functions ([`tool_from_fn`]).
+//!
+//! Every run asserts what the consumer was given: bytes of text, results of tools and their bytes,
+//! one finish; and after each batch of runs, what every counter counted.
+//!
+//! # How
+//!
+//! - Instructions (Ir) by callgrind, as the difference of two counts of runs, so that the start of
+//!   the process does not count. They are the same each time for the same binary. Without
+//!   `valgrind` on the path, there are none.
+//! - CPU time of the process in nanoseconds, the median of 15 samples (`--quick`: 3), both sides in
+//!   turn.
+//! - Allocations and bytes of heap by the allocator ([`stats_alloc`]), reallocations included. W4a
+//!   counts the whole of a run: the future that reads it is boxed, as a task is. The allocator's
+//!   counting costs both sides some 10 Ir per allocation.
+//!
+//! The goals ([`goals`]) are Concentric's own. The workload is fixed, so that figures of other
+//! frameworks can stand beside these; measured on 2026-11-21, in process and by instructions, rig
+//! 0.44 took 7,836 Ir for an event of W1 (K=0), 650,000 for an iteration of W2 (K=5), and 204,000
+//! for a trivial run.
+//!
+//! [`inspect_events`]: concentric_core::layers::inspect_events
+//! [`tool_from_fn`]: concentric_core::layers::tool_from_fn
+
+mod bare;
+mod goals;
+mod measure;
+mod table;
+mod work;
+
+use self::{
+    measure::{heap, instructions, time},
+    table::{Quantity, Table},
+};
+use std::process::ExitCode;
+
+const SAMPLES: usize = 15;
+const QUICK_SAMPLES: usize = 3;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [command, side, name, runs] = arguments.as_slice()
+        && command == "work"
+    {
+        return work_only(side, name, runs);
+    }
+    let (flags, names): (Vec<_>, Vec<_>) =
+        arguments.into_iter().partition(|arg| arg.starts_with("--"));
+    if let Some(unknown) = flags
+        .iter()
+        .find(|flag| !["--quick", "--json", "--check"].contains(&flag.as_str()))
+    {
+        eprintln!("unknown flag {unknown}");
+        return ExitCode::from(2);
+    }
+    let flag = |name: &str| flags.iter().any(|flag| flag == name);
+
+    let counts = instructions::is_available();
+    if !counts {
+        eprintln!("no valgrind on the path: instructions are left out");
+    }
+    let samples = if flag("--quick") {
+        QUICK_SAMPLES
+    } else {
+        SAMPLES
+    };
+    let table = measure(&names, samples, counts);
+    println!("{table}");
+    if table.missed() > 0 {
+        println!("{} goals are missed.", table.missed());
+    }
+    if flag("--json") {
+        println!("{}", table.json());
+    }
+    if flag("--check") && table.missed() > 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// Does `runs` runs and nothing else: what callgrind looks at.
+fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
+    let Some(work) = work::ALL.iter().find(|work| work.name == name) else {
+        eprintln!("there is no work {name}");
+        return ExitCode::from(2);
+    };
+    let Ok(runs) = runs.parse() else {
+        eprintln!("{runs} is not a number of runs");
+        return ExitCode::from(2);
+    };
+    if side == "bare" {
+        (work.bare)(runs);
+    } else {
+        (work.concentric)(runs);
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(names: &[String], samples: usize, counts: bool) -> Table {
+    use Quantity::{Allocations, Bytes, Instructions, Nanoseconds};
+    let is_asked =
+        |name: &str| names.is_empty() || names.iter().any(|asked| name.starts_with(asked));
+
+    let mut table = Table::default();
+    for work in work::ALL.iter().filter(|work| is_asked(work.name)) {
+        let sides = [work.bare, work.concentric];
+        if counts {
+            let ir = ["bare", "concentric"].map(|side| instructions::of(side, work.name, work.ops));
+            table.add(work.name, work.title, Instructions, ir);
+        }
+        let ns = time::medians(sides, work.ops, samples);
+        table.add(work.name, work.title, Nanoseconds, ns);
+        let allocations = sides.map(|run| heap::allocations(run, work.ops));
+        table.add(work.name, work.title, Allocations, allocations);
+    }
+    for quantity in [Instructions, Nanoseconds, Allocations] {
+        table.derive(
+            "w1-k10",
+            goals::LAYER,
+            "W1 each layer more",
+            quantity,
+            |none, ten| (ten - none) / 10.0,
+            ["w1-k0", "w1-k10"],
+        );
+    }
+    table.derive(
+        "w2-k5-100",
+        goals::GROWTH,
+        "W2 100 turns against 10",
+        Instructions,
+        |ten, hundred| hundred / ten,
+        ["w2-k5", "w2-k5-100"],
+    );
+    for work in work::WAITING.iter().filter(|work| is_asked(work.name)) {
+        let bytes = [work.bare, work.concentric].map(|bytes| bytes());
+        table.add(work.name, work.title, Bytes, bytes);
+    }
+    table
+}

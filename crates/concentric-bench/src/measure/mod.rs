@@ -1,0 +1,5 @@
+//! How it is measured.
+
+pub(crate) mod heap;
+pub(crate) mod instructions;
+pub(crate) mod time;

@@ -1,0 +1,206 @@
+//! What was measured, as a table and as JSON.
+
+use crate::goals::{self, Goal};
+use serde_json::{Value, json};
+use std::fmt;
+
+/// What is measured of a work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    Instructions,
+    Nanoseconds,
+    Allocations,
+    Bytes,
+}
+
+impl Quantity {
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Instructions => "Ir",
+            Self::Nanoseconds => "ns",
+            Self::Allocations => "allocations",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    name: &'static str,
+    title: String,
+    quantity: Quantity,
+    pub(crate) bare: Option<f64>,
+    pub(crate) concentric: f64,
+}
+
+impl Row {
+    fn goal(&self) -> Option<Goal> {
+        goals::of(self.name, self.quantity)
+    }
+
+    fn is_missed(&self) -> bool {
+        self.goal().is_some_and(|goal| !goal.is_met(self))
+    }
+
+    /// How many times the bare stack's it is; of next to nothing there is no telling.
+    fn ratio(&self) -> Option<f64> {
+        self.bare
+            .filter(|bare| *bare >= 0.005)
+            .map(|bare| self.concentric / bare)
+    }
+}
+
+/// The figures, in the order they were measured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Adds a figure of `[bare, concentric]`.
+    pub(crate) fn add(
+        &mut self,
+        name: &'static str,
+        title: impl Into<String>,
+        quantity: Quantity,
+        [bare, concentric]: [f64; 2],
+    ) {
+        self.rows.push(Row {
+            name,
+            title: title.into(),
+            quantity,
+            bare: Some(bare),
+            concentric,
+        });
+    }
+
+    /// Adds what follows from other figures, after the last of the same work as `after`.
+    pub(crate) fn derive(
+        &mut self,
+        after: &str,
+        name: &'static str,
+        title: &str,
+        quantity: Quantity,
+        f: impl Fn(f64, f64) -> f64,
+        [from, to]: [&str; 2],
+    ) {
+        let find = |name: &str| {
+            let mut rows = self.rows.iter();
+            rows.find(|row| row.name == name && row.quantity == quantity)
+        };
+        let (Some(from), Some(to)) = (find(from), find(to)) else {
+            return;
+        };
+        let row = Row {
+            name,
+            title: title.to_owned(),
+            quantity,
+            bare: from.bare.zip(to.bare).map(|(from, to)| f(from, to)),
+            concentric: f(from.concentric, to.concentric),
+        };
+        let last = self
+            .rows
+            .iter()
+            .rposition(|r| r.name == after || r.name == name);
+        self.rows.insert(last.map_or(0, |at| at + 1), row);
+    }
+
+    pub(crate) fn missed(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_missed()).count()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "work": row.name,
+                    "unit": row.quantity.unit(),
+                    "bare": row.bare,
+                    "concentric": row.concentric,
+                    "goal": row.goal().map(|goal| match goal {
+                        Goal::Most(most) => json!({ "most": most }),
+                        Goal::Times(times) => json!({ "times_bare": times }),
+                    }),
+                    "met": row.goal().map(|goal| goal.is_met(row)),
+                })
+            })
+            .collect();
+        json!({ "rows": rows, "missed": self.missed() })
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| {:<44} | {:>9} | {:>10} | {:>6} | {:>8} | {:<4} |",
+            "work", "bare", "Concentric", "ratio", "goal", "met"
+        )?;
+        writeln!(
+            f,
+            "|{:-<46}|{:->11}|{:->12}|{:->8}|{:->10}|{:-<6}|",
+            "", ":", ":", ":", ":", ""
+        )?;
+        for row in &self.rows {
+            let goal = row.goal().map_or_else(String::new, |goal| match goal {
+                Goal::Most(most) => number(most),
+                Goal::Times(times) => format!("{times}x"),
+            });
+            let met = match row.goal() {
+                None => "",
+                Some(goal) if goal.is_met(row) => "yes",
+                Some(_) => "NO",
+            };
+            writeln!(
+                f,
+                "| {:<44} | {:>9} | {:>10} | {:>6} | {goal:>8} | {met:<4} |",
+                format!("{}, {}", row.title, row.quantity.unit()),
+                row.bare.map_or_else(String::new, number),
+                number(row.concentric),
+                row.ratio().map_or_else(String::new, |r| format!("{r:.2}")),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Three digits or so, thousands apart.
+fn number(value: f64) -> String {
+    if value.abs() < 9.995 {
+        let text = format!("{value:.2}");
+        return text.strip_suffix(".00").map_or(text.clone(), str::to_owned);
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && digit.is_ascii_digit() && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(number(0.0), "0");
+        assert_eq!(number(0.0284), "0.03");
+        assert_eq!(number(197.9), "198");
+        assert_eq!(number(12_345.6), "12,346");
+    }
+
+    #[test]
+    fn a_missed_goal_is_counted() {
+        let mut table = Table::default();
+        table.add("w1-k0", "event", Quantity::Instructions, [100.0, 201.0]);
+        table.add("w1-k0", "event", Quantity::Nanoseconds, [1.0, 1e9]);
+        assert_eq!(table.missed(), 1);
+    }
+}

@@ -1,0 +1,206 @@
+//! The workload: what is run, on both sides.
+
+mod codec;
+pub(crate) mod counters;
+mod drive;
+mod noop;
+mod script;
+mod stream;
+mod tools;
+mod waiting;
+
+/// One work, on both sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Names it on the command line.
+    pub(crate) name: &'static str,
+    /// What it is, for people.
+    pub(crate) title: &'static str,
+    /// What a run is divided by.
+    pub(crate) ops: u64,
+    /// Does so many runs, and asserts what each gave.
+    pub(crate) bare: fn(u64),
+    pub(crate) concentric: fn(u64),
+}
+
+const fn work(
+    name: &'static str,
+    title: &'static str,
+    ops: u64,
+    bare: fn(u64),
+    concentric: fn(u64),
+) -> Work {
+    Work {
+        name,
+        title,
+        ops,
+        bare,
+        concentric,
+    }
+}
+
+/// What is measured in time, instructions and allocations.
+pub(crate) const ALL: &[Work] = {
+    use stream::{k0, k1, k5, k10};
+    use tools::*;
+    &[
+        work(
+            "w1-k0",
+            "W1 event, K=0",
+            1_000,
+            k0::bare::<1_000>,
+            k0::concentric::<1_000>,
+        ),
+        work(
+            "w1-k1",
+            "W1 event, K=1",
+            1_000,
+            k1::bare::<1_000>,
+            k1::concentric::<1_000>,
+        ),
+        work(
+            "w1-k5",
+            "W1 event, K=5",
+            1_000,
+            k5::bare::<1_000>,
+            k5::concentric::<1_000>,
+        ),
+        work(
+            "w1-k10",
+            "W1 event, K=10",
+            1_000,
+            k10::bare::<1_000>,
+            k10::concentric::<1_000>,
+        ),
+        work(
+            "w1-n100",
+            "W1 event, K=0, N=100",
+            100,
+            k0::bare::<100>,
+            k0::concentric::<100>,
+        ),
+        work(
+            "w1-n4000",
+            "W1 event, K=0, N=4,000",
+            4_000,
+            k0::bare::<4_000>,
+            k0::concentric::<4_000>,
+        ),
+        work(
+            "w2-k0",
+            "W2 iteration, K=0",
+            10,
+            bare_k0::<10, 1>,
+            by_k0::<10, 1>,
+        ),
+        work(
+            "w2-k5",
+            "W2 iteration, K=5",
+            10,
+            bare_k5::<10, 1>,
+            by_k5::<10, 1>,
+        ),
+        work(
+            "w2-k5-each",
+            "W2 iteration, K=5 one by one",
+            10,
+            bare_k5::<10, 1>,
+            by_k5_each::<10, 1>,
+        ),
+        work(
+            "w2-k5-fn",
+            "W2 iteration, K=5 tool_from_fn",
+            10,
+            bare_k5::<10, 1>,
+            by_k5_functions::<10, 1>,
+        ),
+        work(
+            "w2-k5-100",
+            "W2 iteration, K=5, 100 turns",
+            100,
+            bare_k5::<100, 1>,
+            by_k5::<100, 1>,
+        ),
+        work(
+            "w3-k0",
+            "W3 call, K=0",
+            100,
+            bare_k0::<1, 100>,
+            by_k0::<1, 100>,
+        ),
+        work(
+            "w3-k5",
+            "W3 call, K=5",
+            100,
+            bare_k5::<1, 100>,
+            by_k5::<1, 100>,
+        ),
+        work(
+            "w3-k5-each",
+            "W3 call, K=5 one by one",
+            100,
+            bare_k5::<1, 100>,
+            by_k5_each::<1, 100>,
+        ),
+        work(
+            "w3-k5-fn",
+            "W3 call, K=5 tool_from_fn",
+            100,
+            bare_k5::<1, 100>,
+            by_k5_functions::<1, 100>,
+        ),
+        work(
+            "w4b-k0",
+            "W4b trivial run, K=0",
+            1,
+            k0::bare::<1>,
+            k0::concentric::<1>,
+        ),
+        work(
+            "w4b-k5",
+            "W4b trivial run, K=5",
+            1,
+            k5::bare::<1>,
+            k5::concentric::<1>,
+        ),
+        work(
+            "decode",
+            "decode an OpenAI chunk",
+            codec::CHUNKS as u64,
+            codec::bare_decode,
+            codec::decode,
+        ),
+        work(
+            "encode",
+            "encode an AG-UI text event",
+            1,
+            codec::bare_encode,
+            codec::encode,
+        ),
+    ]
+};
+
+/// A work whose heap is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// The bytes of a run that waits.
+    pub(crate) bare: fn() -> f64,
+    pub(crate) concentric: fn() -> f64,
+}
+
+pub(crate) const WAITING: &[Waiting] = &[
+    Waiting {
+        name: "w4a-k0",
+        title: "W4a waiting run, K=0",
+        bare: waiting::k0::bare,
+        concentric: waiting::k0::concentric,
+    },
+    Waiting {
+        name: "w4a-k5",
+        title: "W4a waiting run, K=5",
+        bare: waiting::k5::bare,
+        concentric: waiting::k5::concentric,
+    },
+];

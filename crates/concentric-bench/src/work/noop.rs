@@ -1,0 +1,139 @@
+//! The tool of the workload, and what counts its calls.
+
+use super::{counters, script::TOOL};
+use crate::bare;
+use concentric_core::{
+    Error, ToolCall, ToolOutcome, ToolService,
+    layers::{NextTool, tool_from_fn},
+};
+use concentric_tools::{Json, Toolset, tool};
+use pin_project_lite::pin_project;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::{
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tower::{ServiceBuilder, layer::layer_fn};
+use tower_service::Service;
+
+#[derive(Deserialize, JsonSchema)]
+struct Arguments {
+    i: u64,
+}
+
+#[derive(Serialize)]
+struct Done {
+    ok: bool,
+    i: u64,
+}
+
+/// The tool in a toolset.
+pub(super) fn toolset() -> Toolset {
+    let noop = tool(TOOL, "Does nothing.", |Arguments { i }| async move {
+        Json(Done { ok: true, i })
+    });
+    Toolset::new().tool(noop)
+}
+
+/// Five hand-written layers, added at once, as the documentation says for many.
+pub(super) fn layered() -> Toolset {
+    toolset().layer(
+        ServiceBuilder::new()
+            .layer_fn(CountTool::<_, 0>)
+            .layer_fn(CountTool::<_, 1>)
+            .layer_fn(CountTool::<_, 2>)
+            .layer_fn(CountTool::<_, 3>)
+            .layer_fn(CountTool::<_, 4>)
+            .into_inner(),
+    )
+}
+
+/// The same, added one by one.
+pub(super) fn layered_each() -> Toolset {
+    toolset()
+        .layer(layer_fn(CountTool::<_, 0>))
+        .layer(layer_fn(CountTool::<_, 1>))
+        .layer(layer_fn(CountTool::<_, 2>))
+        .layer(layer_fn(CountTool::<_, 3>))
+        .layer(layer_fn(CountTool::<_, 4>))
+}
+
+/// Five async functions, added one by one.
+pub(super) fn functions() -> Toolset {
+    toolset()
+        .layer(tool_from_fn(count::<0>))
+        .layer(tool_from_fn(count::<1>))
+        .layer(tool_from_fn(count::<2>))
+        .layer(tool_from_fn(count::<3>))
+        .layer(tool_from_fn(count::<4>))
+}
+
+async fn count<const I: usize>(call: ToolCall, mut next: NextTool) -> Result<ToolOutcome, Error> {
+    counters::before_tool::<I>();
+    let outcome = next.run(call).await;
+    counters::after_tool::<I>();
+    outcome
+}
+
+/// Counts the calls of tools in counter `I`, before and after each.
+#[derive(Clone, Debug)]
+struct CountTool<S, const I: usize>(S);
+
+struct At<const I: usize>;
+
+pin_project! {
+    struct CountToolFuture<F, C> {
+        #[pin]
+        inner: F,
+        counter: PhantomData<fn() -> C>,
+    }
+}
+
+impl<S, const I: usize> Service<ToolCall> for CountTool<S, I>
+where
+    S: ToolService,
+{
+    type Response = ToolOutcome;
+    type Error = S::Error;
+    type Future = CountToolFuture<S::Future, At<I>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        counters::before_tool::<I>();
+        CountToolFuture {
+            inner: self.0.call(call),
+            counter: PhantomData,
+        }
+    }
+}
+
+impl<F, T, E, const I: usize> Future for CountToolFuture<F, At<I>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    type Output = Result<T, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(self.project().inner.poll(cx));
+        counters::after_tool::<I>();
+        Poll::Ready(outcome)
+    }
+}
+
+/// The tool of the bare stack.
+pub(super) async fn bare(call: bare::Call) -> Result<bare::ToolResult, bare::Error> {
+    if call.name != TOOL {
+        return Err(bare::Error::UnknownTool);
+    }
+    let Arguments { i } = serde_json::from_str(&call.arguments).map_err(bare::Error::Json)?;
+    let content = serde_json::to_string(&Done { ok: true, i }).map_err(bare::Error::Json)?;
+    Ok(bare::ToolResult {
+        id: call.id,
+        content: content.into(),
+    })
+}

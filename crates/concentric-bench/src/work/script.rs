@@ -1,0 +1,227 @@
+//! The mock model: always ready, and one event per poll.
+
+use crate::bare;
+use concentric_core::{
+    CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, Str, ToolCallPart, Usage,
+};
+use futures_core::Stream;
+use smol_str::SmolStr;
+use std::{
+    future::{Ready, ready},
+    pin::Pin,
+    slice,
+    sync::LazyLock,
+    task::{Context, Poll},
+};
+use tower_service::Service;
+
+/// What the model says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Script {
+    /// So many chunks of text.
+    Text(usize),
+    /// In each of so many turns so many calls; then one chunk of text.
+    Calls { turns: usize, each: usize },
+    /// One chunk of text; and the next never comes.
+    Wait,
+}
+
+/// The bytes of a chunk of text.
+pub(crate) const CHUNK: usize = 20;
+
+/// The most chunks, and the most calls, of a run.
+const CHUNKS: usize = 4_000;
+const CALLS: usize = 100;
+
+pub(crate) fn chunk(i: usize) -> String {
+    format!("tok{:04} lorem ipsum ", i % 1_000)
+}
+
+fn arguments(i: usize) -> String {
+    format!(r#"{{"i":{}}}"#, i * 100)
+}
+
+/// The bytes of what the tool answers to the first `calls` calls.
+pub(crate) fn result_bytes(calls: usize) -> u64 {
+    let bytes: usize = (0..calls)
+        .map(|i| format!(r#"{{"ok":true,"i":{}}}"#, i * 100).len())
+        .sum();
+    bytes as u64
+}
+
+/// An answer as far as it is still to be given.
+struct Answer<T: 'static, C: 'static> {
+    texts: slice::Iter<'static, T>,
+    calls: slice::Iter<'static, C>,
+    ended: bool,
+    waits: bool,
+}
+
+/// What the model says, made before anything is measured.
+struct Said<T, C> {
+    texts: Vec<T>,
+    calls: Vec<C>,
+}
+
+impl<T, C> Said<T, C> {
+    fn new(text: impl Fn(String) -> T, call: impl Fn(String, String) -> C) -> Self {
+        Self {
+            texts: (0..CHUNKS).map(|i| text(chunk(i))).collect(),
+            calls: (0..CALLS)
+                .map(|i| call(format!("call_{i}"), arguments(i)))
+                .collect(),
+        }
+    }
+
+    /// What the model says after so many turns of its own.
+    fn answer(&'static self, script: Script, turns: usize) -> Answer<T, C> {
+        let (texts, calls) = match script {
+            Script::Text(chunks) => (chunks, 0..0),
+            Script::Calls { turns: all, each } if turns < all => {
+                (0, turns * each..(turns + 1) * each)
+            }
+            Script::Calls { .. } | Script::Wait => (1, 0..0),
+        };
+        Answer {
+            texts: self.texts[..texts].iter(),
+            calls: self.calls[calls].iter(),
+            ended: false,
+            waits: matches!(script, Script::Wait),
+        }
+    }
+}
+
+/// The name of the tool.
+pub(crate) const TOOL: &str = "noop";
+
+/// The mock as a model of Concentric's.
+#[derive(Clone, Debug)]
+pub(crate) struct Model(pub(crate) Script);
+
+/// Its body.
+pub(crate) struct Body {
+    answer: Answer<Str, ToolCallPart>,
+    reason: FinishReason,
+}
+
+static SAID: LazyLock<Said<Str, ToolCallPart>> = LazyLock::new(|| {
+    Said::new(Str::from, |id, arguments| {
+        ToolCallPart::new(CallId::new(id), Str::from_static(TOOL), arguments)
+    })
+});
+
+impl Service<ChatRequest> for Model {
+    type Response = ChatResponse<Body>;
+    type Error = Error;
+    type Future = Ready<Result<ChatResponse<Body>, Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let answer = SAID.answer(self.0, request.transcript.len() - 1);
+        let reason = match answer.calls.len() {
+            0 => FinishReason::Stop,
+            _ => FinishReason::ToolCalls,
+        };
+        ready(Ok(ChatResponse::new(Body { answer, reason })))
+    }
+}
+
+impl Body {
+    #[inline(never)]
+    fn poll_other(&mut self) -> Poll<Option<Result<Event, Error>>> {
+        if let Some(call) = self.answer.calls.next() {
+            return Poll::Ready(Some(Ok(Event::tool_call(call.clone()))));
+        }
+        if self.answer.waits {
+            return Poll::Pending;
+        }
+        let ended = std::mem::replace(&mut self.answer.ended, true);
+        let finish = || Ok(Event::finish(self.reason.clone(), Usage::new(2, 1)));
+        Poll::Ready((!ended).then(finish))
+    }
+}
+
+impl Stream for Body {
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.answer.texts.next() {
+            Some(text) => Poll::Ready(Some(Ok(Event::TextDelta(text.clone())))),
+            None => self.poll_other(),
+        }
+    }
+}
+
+/// The mock as a model of the bare stack's.
+#[derive(Clone, Debug)]
+pub(crate) struct BareModel(pub(crate) Script);
+
+/// Its body.
+pub(crate) struct BareBody {
+    answer: Answer<SmolStr, bare::Call>,
+}
+
+static BARE_SAID: LazyLock<Said<SmolStr, bare::Call>> = LazyLock::new(|| {
+    Said::new(SmolStr::from, |id, arguments| bare::Call {
+        id: id.into(),
+        name: SmolStr::new_static(TOOL),
+        arguments: arguments.into(),
+    })
+});
+
+impl Service<bare::Request> for BareModel {
+    type Response = BareBody;
+    type Error = bare::Error;
+    type Future = Ready<Result<BareBody, bare::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), bare::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: bare::Request) -> Self::Future {
+        ready(Ok(BareBody {
+            answer: BARE_SAID.answer(self.0, request.history.len() - 1),
+        }))
+    }
+}
+
+impl BareBody {
+    #[inline(never)]
+    fn poll_other(&mut self) -> Poll<Option<Result<bare::Event, bare::Error>>> {
+        if let Some(call) = self.answer.calls.next() {
+            return Poll::Ready(Some(Ok(bare::Event::Call(Box::new(call.clone())))));
+        }
+        if self.answer.waits {
+            return Poll::Pending;
+        }
+        let ended = std::mem::replace(&mut self.answer.ended, true);
+        Poll::Ready((!ended).then_some(Ok(bare::Event::Finish)))
+    }
+}
+
+impl Stream for BareBody {
+    type Item = Result<bare::Event, bare::Error>;
+
+    #[inline]
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.answer.texts.next() {
+            Some(text) => Poll::Ready(Some(Ok(bare::Event::Text(text.clone())))),
+            None => self.poll_other(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_has_its_size() {
+        assert_eq!(chunk(0), "tok0000 lorem ipsum ");
+        assert_eq!(chunk(1_999).len(), CHUNK);
+    }
+}
