@@ -75,17 +75,7 @@ impl MessageBuilder {
         match event {
             Event::PartEnd(end) => self.close(end.provider_data.clone()),
             Event::Part(part) => self.part(Part::clone(part)),
-            Event::ToolCall(call) => {
-                let ToolCallEvent {
-                    call,
-                    provider_data,
-                } = &**call;
-                self.part(
-                    Part::new(PartKind::ToolCall(call.clone()))
-                        .by(self.author.clone())
-                        .with_provider_data(provider_data.clone()),
-                );
-            }
+            Event::ToolCall(call) => self.push_call(call),
             Event::ToolResult(result) => self.part(
                 Part::new(PartKind::ToolResult((**result).clone())).by(Author::Tool {
                     name: result.name.clone(),
@@ -102,6 +92,14 @@ impl MessageBuilder {
             }
             _ => {}
         }
+    }
+
+    pub(crate) fn push_call(&mut self, event: &ToolCallEvent) {
+        self.part(
+            Part::new(PartKind::ToolCall(event.call.clone()))
+                .by(self.author.clone())
+                .with_provider_data(event.provider_data.clone()),
+        );
     }
 
     fn part(&mut self, part: Part) {

@@ -7,8 +7,9 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     fmt,
+    future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
@@ -24,7 +25,7 @@ pin_project! {
         M: Service<ChatRequest>,
         R: Service<ToolRound>,
     {
-        run: Run<M, R>,
+        run: Box<Run<M, R>>,
         #[pin]
         work: Work<M, B, R, O>,
     }
@@ -56,7 +57,7 @@ where
     M: Service<ChatRequest>,
     R: Service<ToolRound>,
 {
-    pub(super) const fn new(mut run: Run<M, R>, work: Work<M, B, R, O>) -> Self {
+    pub(super) fn new(mut run: Box<Run<M, R>>, work: Work<M, B, R, O>) -> Self {
         run.commit();
         Self { run, work }
     }
@@ -76,7 +77,7 @@ where
     #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut this = self.project();
-        let run = this.run;
+        let run = &mut **this.run;
         loop {
             if run.context().needs_driver() {
                 if run.check_cancelled() {
@@ -88,103 +89,109 @@ where
                     return Poll::Ready(Some(Ok(event)));
                 }
             }
-            if run.check_late() {
-                this.work.set(Work::Idle);
-            }
-            match run.machine.action() {
-                None => {}
-                Some(Action::Emit(event)) => {
-                    if event.is_finish() {
+
+            if run.machine.is_reading()
+                && let WorkProj::Body { body } = this.work.as_mut().project()
+            {
+                let item = body.poll_next(cx);
+                // Nearly all of a run is text, which goes through without being moved.
+                if let Poll::Ready(Some(Ok(event))) = &item
+                    && run.machine.delta(event)
+                {
+                    run.context().count_event();
+                    return item;
+                }
+                if let Poll::Ready(item) = item {
+                    if let Some(event) = run.take_in(item) {
+                        run.context().count_event();
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    continue;
+                }
+            } else {
+                if run.check_late() {
+                    this.work.set(Work::Idle);
+                }
+                match run.machine.action() {
+                    None => {}
+                    Some(Action::Emit(event)) => {
+                        if event.is_finish() {
+                            this.work.set(Work::Idle);
+                            run.end();
+                        }
+                        run.context().count_event();
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    Some(Action::Fail(error)) => {
                         this.work.set(Work::Idle);
                         run.end();
+                        return Poll::Ready(Some(Err(error)));
                     }
-                    run.context().count_event();
-                    return Poll::Ready(Some(Ok(event)));
+                    Some(Action::CallModel { step }) => {
+                        let call = run.model_call(step);
+                        this.work.set(Work::Model { call });
+                    }
+                    Some(Action::RunTools { step, calls }) => {
+                        let call = run.round_call(step, calls);
+                        this.work.set(Work::Round { call });
+                    }
                 }
-                Some(Action::Fail(error)) => {
-                    this.work.set(Work::Idle);
-                    run.end();
-                    return Poll::Ready(Some(Err(error)));
+                if this.work.as_mut().poll(run, cx).is_ready() {
+                    continue;
                 }
-                Some(Action::CallModel { step }) => {
-                    let call = run.model_call(step);
-                    this.work.set(Work::Model { call });
-                }
-                Some(Action::RunTools { step, calls }) => {
-                    let call = run.round_call(step, calls);
-                    this.work.set(Work::Round { call });
+                if run.machine.is_ended() {
+                    return Poll::Ready(None);
                 }
             }
-
-            match this.work.as_mut().project() {
-                WorkProj::Body { body } => match body.poll_next(cx) {
-                    Poll::Ready(Some(Ok(event))) => {
-                        if let Some(event) = run.machine.model_event(event) {
-                            run.context().count_event();
-                            return Poll::Ready(Some(Ok(event)));
-                        }
-                        continue;
-                    }
-                    Poll::Ready(Some(Err(error))) => {
-                        run.machine.input(Input::ModelFailed(error));
-                        continue;
-                    }
-                    Poll::Ready(None) => {
-                        run.machine.input(Input::ModelEnded);
-                        continue;
-                    }
-                    Poll::Pending => {}
-                },
-                WorkProj::Outcomes { outcomes } => match outcomes.poll_next(cx) {
-                    Poll::Ready(item) => {
-                        run.machine.input(match item {
-                            Some(Ok(Settled { index, outcome })) => {
-                                Input::Settled { index, outcome }
-                            }
-                            Some(Err(error)) => Input::RoundFailed(at(error, Phase::Round)),
-                            None => Input::RoundEnded,
-                        });
-                        continue;
-                    }
-                    Poll::Pending => {}
-                },
-                WorkProj::Model { call } => match call.poll(cx) {
-                    Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
-                        run.model_started(&head);
-                        this.work.set(Work::Body { body });
-                        continue;
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let error = at(error.into().into(), Phase::Model);
-                        run.machine.input(Input::ModelFailed(error));
-                        continue;
-                    }
-                    Poll::Pending => {}
-                },
-                WorkProj::Round { call } => match call.poll(cx) {
-                    Poll::Ready(Ok(outcomes)) => {
-                        this.work.set(Work::Outcomes { outcomes });
-                        continue;
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let error = at(error.into().into(), Phase::Round);
-                        run.machine.input(Input::RoundFailed(error));
-                        continue;
-                    }
-                    Poll::Pending => {}
-                },
-                WorkProj::Idle if run.machine.is_ended() => return Poll::Ready(None),
-                WorkProj::Idle => {}
-            }
-            match run.poll_stop(cx) {
-                Poll::Ready(Some(stop)) => {
-                    run.stop(stop);
-                    this.work.set(Work::Idle);
-                }
-                Poll::Ready(None) => {}
-                Poll::Pending => return Poll::Pending,
+            if let Some(stop) = ready!(run.poll_stop(cx)) {
+                run.stop(stop);
+                this.work.set(Work::Idle);
             }
         }
+    }
+}
+
+impl<M, B, R, O> Work<M, B, R, O>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>>,
+    M::Error: Into<BoxError>,
+    R: Service<ToolRound, Response = O>,
+    R::Error: Into<BoxError>,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    /// Waits for what is not the model's next event, and tells the machine of it.
+    fn poll(mut self: Pin<&mut Self>, run: &mut Run<M, R>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.as_mut().project() {
+            WorkProj::Idle | WorkProj::Body { .. } => return Poll::Pending,
+            WorkProj::Model { call } => match ready!(call.poll(cx)) {
+                Ok(ChatResponse { head, body, .. }) => {
+                    run.model_started(&head);
+                    self.set(Self::Body { body });
+                }
+                Err(error) => {
+                    let error = at(error.into().into(), Phase::Model);
+                    run.machine.input(Input::ModelFailed(error));
+                }
+            },
+            WorkProj::Round { call } => match ready!(call.poll(cx)) {
+                Ok(outcomes) => self.set(Self::Outcomes { outcomes }),
+                Err(error) => {
+                    let error = at(error.into().into(), Phase::Round);
+                    run.machine.input(Input::RoundFailed(error));
+                }
+            },
+            WorkProj::Outcomes { outcomes } => match ready!(outcomes.poll_next(cx)) {
+                Some(Ok(Settled { index, outcome })) => {
+                    run.machine.input(Input::Settled { index, outcome });
+                }
+                Some(Err(error)) => {
+                    let error = at(error, Phase::Round);
+                    run.machine.input(Input::RoundFailed(error));
+                }
+                None => run.machine.input(Input::RoundEnded),
+            },
+        }
+        Poll::Ready(())
     }
 }
 

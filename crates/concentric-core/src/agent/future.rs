@@ -30,7 +30,7 @@ pin_project! {
         R: Service<ToolRound>,
     {
         // Taken when the future resolves.
-        run: Option<Result<Run<M, R>, Error>>,
+        run: Option<Result<Box<Run<M, R>>, Error>>,
         #[pin]
         call: Option<Oneshot<M, ChatRequest>>,
         body: PhantomData<fn() -> (B, O)>,
@@ -42,7 +42,7 @@ where
     M: Service<ChatRequest>,
     R: Service<ToolRound>,
 {
-    pub(super) const fn new(run: Result<Run<M, R>, Error>) -> Self {
+    pub(super) const fn new(run: Result<Box<Run<M, R>>, Error>) -> Self {
         Self {
             run: Some(run),
             call: None,

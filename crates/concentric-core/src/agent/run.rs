@@ -1,6 +1,6 @@
 use crate::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Head, MessageId, Phase, RoundCall, Str,
-    ToolRound, ToolSpecs,
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall,
+    Str, ToolRound, ToolSpecs,
     context::Sleep,
     machine::{Input, Machine, ModelStart},
 };
@@ -13,7 +13,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::util::Oneshot;
 use tower_service::Service;
 
-/// What a run's future hands on to its body.
+/// What a run's future hands on to its body; boxed, since it is large and moved often.
 pub(super) struct Run<M, R> {
     pub(super) machine: Machine,
     model: M,
@@ -34,7 +34,7 @@ impl<M, R> Run<M, R> {
         specs: &ToolSpecs,
         step_limit: u32,
         mut request: ChatRequest,
-    ) -> Result<Self, Error> {
+    ) -> Result<Box<Self>, Error> {
         let client_tools = offer(&mut request, specs)?;
         let transcript = std::mem::take(&mut request.transcript);
         let machine = match request.resume.take() {
@@ -47,7 +47,7 @@ impl<M, R> Run<M, R> {
                 machine
             }
         };
-        Ok(Self {
+        Ok(Box::new(Self {
             machine,
             model,
             rounds,
@@ -56,7 +56,7 @@ impl<M, R> Run<M, R> {
             stops: None,
             claim: Claim::new(request.context.clone()),
             request,
-        })
+        }))
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -85,6 +85,16 @@ impl<M, R> Run<M, R> {
             start.client_tools = self.client_tools.clone();
             self.machine.input(Input::ModelStarted(start));
         }
+    }
+
+    /// Takes in an item of the model's answer, and returns what the consumer is to see of it now.
+    pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
+        match item {
+            Some(Ok(event)) => return self.machine.model_event(event),
+            Some(Err(error)) => self.machine.input(Input::ModelFailed(error)),
+            None => self.machine.input(Input::ModelEnded),
+        }
+        None
     }
 
     /// The call of the round service for `calls` of `step`.

@@ -106,13 +106,15 @@ impl Ids for RandomIds {
     fn next(&self, prefix: &str) -> Str {
         // Crockford's base 32, without the letters that look like digits.
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-        let mut bits = u128::from(random()) << 64 | u128::from(random());
         let mut id = [b'0'; 18];
-        for digit in &mut id {
-            if let Some(d) = DIGITS.get((bits & 31) as usize) {
-                *digit = *d;
+        for half in id.chunks_exact_mut(9) {
+            let mut bits = random();
+            for digit in half {
+                if let Some(d) = DIGITS.get((bits & 31) as usize) {
+                    *digit = *d;
+                }
+                bits >>= 5;
             }
-            bits >>= 5;
         }
         let mut text = SmolStrBuilder::new();
         text.push_str(prefix);

@@ -290,18 +290,29 @@ impl Machine {
     ///
     /// It is [`Input::ModelEvent`] and [`Action::Emit`] in one, for a driver that hands on each event
     /// as it comes.
-    #[inline]
     pub fn model_event(&mut self, event: Event) -> Option<Event> {
-        let step = self.stream.as_mut()?;
-        if let Event::TextDelta(_) | Event::ReasoningDelta(_) = event {
-            step.builder.push(&event);
+        if self.delta(&event) {
             return Some(event);
         }
+        let step = self.stream.as_mut()?;
         if let Event::Finish(finish) = event {
             self.finish_step(*finish);
             return None;
         }
         step.take_in(event)
+    }
+
+    /// Takes in `event` if it is a delta of text or reasoning, and returns whether it is: such an
+    /// event is handed to the consumer as it is.
+    #[inline]
+    pub(crate) fn delta(&mut self, event: &Event) -> bool {
+        match (&mut self.stream, event) {
+            (Some(step), Event::TextDelta(_) | Event::ReasoningDelta(_)) => {
+                step.builder.push(event);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Has `event` handed to the consumer, after all that was before.
@@ -356,8 +367,15 @@ impl Machine {
             finish.reason.clone(),
             finish.usage,
         ))));
-        self.state.reason = Some(finish.reason);
-        self.state.provider_reason = finish.provider_reason;
+        let Finish {
+            reason,
+            provider_reason,
+            outcome,
+            open_round,
+            ..
+        } = finish;
+        self.state.reason = Some(reason);
+        self.state.provider_reason = provider_reason;
 
         let (message, slots) = step.end();
         if !slots.is_empty() {
@@ -368,7 +386,7 @@ impl Machine {
             self.state.transcript.push(Turn::Message(message));
         }
         // An agent in the model's place may have been halted, or wait.
-        self.finish(finish.outcome, finish.open_round);
+        self.finish(outcome, open_round);
     }
 
     // ---- the round ----

@@ -78,22 +78,23 @@ impl Step {
     fn take_in_call(&mut self, mut event: Box<ToolCallEvent>) -> Event {
         let call = &mut event.call;
         let mut refusal = None;
-        if !self.ids.insert(call.id.clone()) {
+        if self.is_taken(&call.id) {
             refusal = Some(Refusal::DuplicateId);
             for slot in self.slots.iter_mut().filter(|s| s.call.id == call.id) {
                 slot.refusal = Some(Refusal::DuplicateId);
             }
             // Every call gets its own result, so every call needs its own id.
+            let id = call.id.clone();
             let mut n = 2;
-            while !self.ids.insert(call.id.clone()) {
-                call.id = CallId::new(format!("{}~{n}", event_id(&call.id)));
+            while self.is_taken(&call.id) {
+                call.id = CallId::new(format!("{id}~{n}"));
                 n += 1;
             }
         }
         if call.executor == Executor::Loop && self.client_tools.contains(&call.name) {
             call.executor = Executor::Client;
         }
-        self.builder.push(&Event::ToolCall(event.clone()));
+        self.builder.push_call(&event);
         if transcript::needs_outcome(&event.call) {
             if refusal.is_none() && !self.is_offered(&event.call.name) {
                 refusal = Some(Refusal::NotOffered(self.offered()));
@@ -110,6 +111,19 @@ impl Step {
             event.call.executor = Executor::Agent;
         }
         Event::ToolCall(event)
+    }
+
+    /// Whether a call of this answer has that id.
+    fn is_taken(&mut self, id: &CallId) -> bool {
+        // Most answers have few calls, and looking at each is cheaper than to hash its id.
+        const FEW: usize = 16;
+        if self.slots.len() < FEW {
+            return self.slots.iter().any(|slot| slot.call.id == *id);
+        }
+        let known = self.ids.len();
+        let new = self.slots.iter().skip(known).map(|s| s.call.id.clone());
+        self.ids.extend(new);
+        self.ids.contains(id)
     }
 
     fn is_offered(&self, name: &str) -> bool {
@@ -139,9 +153,4 @@ impl Step {
             .retain(|part| matches!(part.kind, PartKind::Text(_)));
         (!message.parts.is_empty()).then_some(message)
     }
-}
-
-/// The id without what was appended to it to make it unique.
-fn event_id(id: &CallId) -> &str {
-    id.as_str().split('~').next().unwrap_or_default()
 }
