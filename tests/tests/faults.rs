@@ -101,19 +101,21 @@ async fn f11_the_steps_behind_a_stopped_consumer_do_not_begin() {
     assert_eq!((model.calls(), tools.calls().len()), (1, 0));
 }
 
+fn said() -> Event {
+    Event::Custom(Box::new(Custom::new("said", serde_json::Value::Null)))
+}
+
 #[tokio::test]
 async fn f11_what_is_emitted_to_a_stopped_consumer_is_bounded() {
     let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("ok"));
     let request = request();
     let context = request.context.clone();
     let mut body = agent.oneshot(request).await.unwrap().body;
-    let emitted = (0..)
-        .take_while(|_| context.emit(Event::Reset).is_ok())
-        .count();
+    let emitted = (0..).take_while(|_| context.emit(said()).is_ok()).count();
     assert_eq!(emitted, 1024);
-    assert_eq!(context.emit(Event::Reset), Err(EmitError::Full));
+    assert_eq!(context.emit(said()), Err(EmitError::Full));
     // One that would rather wait goes on once the consumer reads.
-    let mut waits = task::spawn(context.send(Event::Reset));
+    let mut waits = task::spawn(context.send(said()));
     assert_pending!(waits.poll());
     body.next().await.unwrap().unwrap();
     assert!(waits.is_woken());
@@ -121,7 +123,7 @@ async fn f11_what_is_emitted_to_a_stopped_consumer_is_bounded() {
 
     let (events, _) = assert_finishes(body).await;
     assert_eq!(text_of(&events), "ok");
-    assert_eq!(context.emit(Event::Reset), Err(EmitError::Ended));
+    assert_eq!(context.emit(said()), Err(EmitError::Ended));
 }
 
 // ---- F12, F13: the consumer goes away, or cancels, anywhere ----
@@ -388,12 +390,12 @@ async fn f12_an_attempt_that_is_dropped_leaves_the_other_attempt_its_stream() {
     drop(first);
 
     assert!(!request.context.is_cancelled());
-    assert_eq!(request.context.emit(Event::Reset), Ok(()));
+    assert_eq!(request.context.emit(said()), Ok(()));
     let mut events = Vec::new();
     while let Some(event) = body.next().await {
         events.push(event.unwrap());
     }
-    assert!(events.contains(&Event::Reset));
+    assert!(events.contains(&said()));
 }
 
 // ---- F58: readiness, and layers that panic ----
@@ -589,7 +591,7 @@ async fn f58_a_layer_that_panics_fails_its_request_and_the_stack_serves_on() {
             assert_eq!((model.live(), limit.available()), (0, 1), "{place:?}");
             assert_eq!(ended.load(Ordering::SeqCst), 1, "{place:?} {outside}");
             // The run is over, or was never driven.
-            let _ = context.emit(Event::Reset);
+            let _ = context.emit(said());
 
             assert_eq!(run(request()).await.unwrap(), "ab");
         }

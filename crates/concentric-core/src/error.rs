@@ -311,8 +311,11 @@ fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
     use tower::{buffer, load_shed, timeout};
     if error.is::<timeout::error::Elapsed>() || error.is::<tokio::time::error::Elapsed>() {
         Some(ErrorKind::Timeout)
-    } else if error.is::<load_shed::error::Overloaded>() || error.is::<buffer::error::Closed>() {
+    } else if error.is::<load_shed::error::Overloaded>() {
         Some(ErrorKind::Overloaded)
+    } else if error.is::<buffer::error::Closed>() {
+        // Its worker is gone, and does not come back.
+        Some(ErrorKind::Other)
     } else {
         use std::io::ErrorKind as Io;
         match error.downcast_ref::<std::io::Error>()?.kind() {
@@ -344,7 +347,8 @@ impl fmt::Debug for Error {
                 }
             )*};
         }
-        some!(phase code retry_after status request_id provider source);
+        // Not its source, whose `Debug` is not ours to vouch for.
+        some!(phase code retry_after status request_id provider);
         s.field("effects", &self.0.effects).finish()
     }
 }

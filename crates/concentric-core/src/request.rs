@@ -1,9 +1,7 @@
-use crate::{
-    CallId, Context, Event, Message, OpenRound, Str, ToolOutcome, ToolSpecs, Transcript, Turn,
-};
+use crate::{CallId, Context, Event, OpenRound, Str, ToolOutcome, ToolSpecs, Transcript};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A request to a model or to an agent: they take the same.
 ///
@@ -21,7 +19,7 @@ pub struct ChatRequest {
     /// How the model is to answer; shared until it is changed ([`options_mut`](Self::options_mut)).
     pub options: Arc<ChatOptions>,
     /// An open round to go on with, before the model is called.
-    pub resume: Option<Box<Resume>>,
+    pub resume: Option<Resume>,
     /// The run it belongs to.
     pub context: Context,
 }
@@ -42,7 +40,7 @@ impl ChatRequest {
     /// Creates a request of one user's message.
     pub fn user(text: impl Into<Str>) -> Self {
         let mut transcript = Transcript::new();
-        transcript.push(Turn::Message(Message::user(text)));
+        transcript.push_user(text);
         Self::new(transcript)
     }
 
@@ -51,7 +49,7 @@ impl ChatRequest {
     /// Calls without an outcome and without a decision keep waiting: the run is interrupted again.
     pub fn resume(transcript: Transcript, open: OpenRound, decisions: Vec<Decision>) -> Self {
         let mut request = Self::new(transcript);
-        request.resume = Some(Box::new(Resume { open, decisions }));
+        request.resume = Some(Resume::new(open, decisions));
         request
     }
 
@@ -254,13 +252,22 @@ impl OutputSchema {
 }
 
 /// An open round, and what was decided about its calls.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Resume {
-    /// The round.
-    pub open: OpenRound,
-    /// The decisions; at most one for each call that waits.
-    pub decisions: Vec<Decision>,
+///
+/// It is taken up once: a clone of the request is another attempt at the same call, and finds it
+/// gone.
+#[derive(Clone, Debug)]
+pub struct Resume(Arc<Mutex<Option<(OpenRound, Vec<Decision>)>>>);
+
+impl Resume {
+    /// Creates the resumption of `open`, with at most one decision for each call that waits.
+    pub fn new(open: OpenRound, decisions: Vec<Decision>) -> Self {
+        Self(Arc::new(Mutex::new(Some((open, decisions)))))
+    }
+
+    /// Takes the round and the decisions, unless another attempt has.
+    pub fn take(&self) -> Option<(OpenRound, Vec<Decision>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// What was decided about a call that waits.

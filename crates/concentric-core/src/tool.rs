@@ -194,15 +194,18 @@ impl ToolRound {
 pub struct RoundCall {
     /// The call.
     pub call: ToolCallPart,
+    /// Which of its message's calls it is, from 0; the same when the round is resumed.
+    pub position: usize,
     /// Why the loop does not let the call run. The round answers it all the same.
     pub refusal: Option<Refusal>,
 }
 
 impl RoundCall {
-    /// Creates a call that may run.
-    pub fn new(call: ToolCallPart) -> Self {
+    /// Creates a call that may run, the `position`th of its message.
+    pub fn new(position: usize, call: ToolCallPart) -> Self {
         Self {
             call,
+            position,
             refusal: None,
         }
     }

@@ -5,9 +5,9 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    CallId, CancelReason, Decision, Error, ErrorKind, Event, Executor, FinishReason, MessageId,
-    OpenRound, Outcome, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus,
-    Transcript, Turn, Usage, Verdict,
+    CallId, CancelReason, Decision, Error, ErrorKind, Event, Executor, FinishReason, Message,
+    MessageId, OpenRound, Outcome, Part, PartKind, Role, ToolCallPart, ToolOutcome, ToolResult,
+    ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, Usage, Verdict,
     machine::{Action, Input, Machine, MachineState, ModelStart},
 };
 use proptest::prelude::*;
@@ -25,6 +25,10 @@ enum Move {
     Start,
     Text,
     Call { id: u8, name: u8, client: bool },
+    // What no model should say.
+    CallAsPart { id: u8 },
+    Result { id: u8 },
+    Reset,
     FinishModel,
     EndModel,
     FailModel,
@@ -47,6 +51,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         4 => Just(Move::Text),
         8 => (0..6_u8, 0..4_u8, prop::bool::weighted(0.15))
             .prop_map(|(id, name, client)| Move::Call { id, name, client }),
+        1 => (0..6_u8).prop_map(|id| Move::CallAsPart { id }),
+        1 => (0..6_u8).prop_map(|id| Move::Result { id }),
+        1 => Just(Move::Reset),
         8 => Just(Move::FinishModel),
         1 => Just(Move::EndModel),
         1 => Just(Move::FailModel),
@@ -92,6 +99,8 @@ struct Seen {
     calls: Vec<(CallId, Executor)>,
     after_stop: bool,
     stopped: bool,
+    // A round is being run.
+    running: bool,
 }
 
 impl Seen {
@@ -122,6 +131,7 @@ impl Seen {
                 Action::Fail(_) => self.terminal += 1,
                 Action::RunTools { calls, .. } => {
                     self.after_stop |= self.stopped;
+                    self.running = true;
                     for call in calls {
                         let id = call.call.id;
                         if call.refusal.is_some() {
@@ -134,6 +144,7 @@ impl Seen {
                 }
                 Action::CallModel { step } => {
                     self.after_stop |= self.stopped;
+                    self.running = false;
                     assert!(step < STEP_LIMIT, "a model call over the limit");
                 }
                 _ => unreachable!("no other actions"),
@@ -157,6 +168,11 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
                 let text = serde_json::to_string(state).unwrap();
                 let read: MachineState = serde_json::from_str(&text).unwrap();
                 assert_eq!(&read, state);
+                // A round that goes on would ask about the calls that ran; without one the run
+                // goes on as if nothing had happened.
+                if !seen.running && !machine.is_ended() {
+                    *machine = Machine::restore(read).unwrap();
+                }
             }
             return;
         }
@@ -171,6 +187,18 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
                 });
             Input::ModelEvent(Event::tool_call(call))
         }
+        Move::CallAsPart { id } => {
+            let call = ToolCallPart::new(CallId::new(format!("c{id}")), "t0", "{}");
+            Input::ModelEvent(Event::Part(Box::new(Part::new(PartKind::ToolCall(call)))))
+        }
+        Move::Result { id } => {
+            let id = CallId::new(format!("c{id}"));
+            let result = ToolResult::new(id, "t0", ToolOutcome::done("made up"));
+            Input::ModelEvent(Event::Part(Box::new(Part::new(PartKind::ToolResult(
+                result,
+            )))))
+        }
+        Move::Reset => Input::ModelEvent(Event::Reset),
         Move::FinishModel => Input::ModelEvent(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
         Move::EndModel => Input::ModelEnded,
         Move::FailModel => Input::ModelFailed(Error::new(ErrorKind::Server, "broken")),
@@ -282,12 +310,12 @@ proptest! {
         let parts = (0..verdicts.len())
             .map(|at| {
                 let call = ToolCallPart::new(CallId::new(format!("c{at}")), "t0", "{}");
-                concentric_core::Part::new(concentric_core::PartKind::ToolCall(call))
+                Part::new(PartKind::ToolCall(call))
             })
             .collect();
         let message = concentric_core::Message::new(concentric_core::Role::Assistant, parts);
         let open = OpenRound::new(message).unwrap();
-        let mut machine = Machine::with_open_round(Transcript::new(), open, STEP_LIMIT);
+        let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
         let decisions: Vec<Decision> = verdicts
             .iter()
             .enumerate()
@@ -374,6 +402,104 @@ fn a_call_that_ran_when_the_process_died_asks_before_it_runs_again() {
     seen.drain(&mut again);
     assert!(seen.started.is_empty());
     assert_eq!(seen.outcome, Some(Outcome::Interrupted));
+}
+
+fn open_round(calls: impl IntoIterator<Item = ToolCallPart>) -> OpenRound {
+    let parts = calls
+        .into_iter()
+        .map(|call| Part::new(PartKind::ToolCall(call)));
+    OpenRound::new(Message::new(Role::Assistant, parts.collect())).unwrap()
+}
+
+fn call(id: &str, name: &str) -> ToolCallPart {
+    ToolCallPart::new(CallId::new(id), name, "{}")
+}
+
+fn decide(id: &str, verdict: Verdict) -> Decision {
+    Decision::new(CallId::new(id), verdict)
+}
+
+#[test]
+fn nothing_starts_after_an_outcome_that_halts() {
+    let open = open_round([call("a", "t0"), call("b", "t0")]);
+    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    let halt = ToolOutcome::done("done").and_halt("enough");
+    machine
+        .decide(vec![
+            decide("a", Verdict::Settle(halt)),
+            decide("b", Verdict::Run),
+        ])
+        .unwrap();
+    let mut seen = Seen::default();
+    seen.drain(&mut machine);
+    assert!(seen.started.is_empty());
+    assert!(matches!(seen.outcome, Some(Outcome::Halted { .. })));
+}
+
+#[test]
+fn a_resumed_call_of_a_tool_that_is_gone_is_refused() {
+    let open = open_round([call("a", "gone")]);
+    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    machine.decide(vec![decide("a", Verdict::Run)]).unwrap();
+    let mut seen = Seen::default();
+    seen.drain(&mut machine);
+    assert!(seen.may_run.is_empty());
+    assert_eq!(seen.refused.len(), 1);
+}
+
+#[test]
+fn a_clients_call_is_not_run_here() {
+    let open = open_round([call("a", "t0").executed_by(Executor::Client)]);
+    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    assert!(machine.decide(vec![decide("a", Verdict::Run)]).is_err());
+}
+
+#[test]
+fn a_call_that_was_cut_off_while_it_ran_is_unknown() {
+    let open = open_round([call("a", "t0"), call("b", "t0")]);
+    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    machine.decide(vec![decide("a", Verdict::Run)]).unwrap();
+    let mut seen = Seen::default();
+    seen.drain(&mut machine);
+    machine.input(Input::Cancel(CancelReason::User));
+    seen.drain(&mut machine);
+    assert_eq!(seen.results[&CallId::new("a")], [ToolStatus::Unknown]);
+    assert_eq!(seen.results[&CallId::new("b")], [ToolStatus::Cancelled]);
+}
+
+#[test]
+fn a_round_that_contradicts_itself_is_not_read() {
+    let open = open_round([call("a", "t0")]);
+    let mut data = serde_json::to_value(&open).unwrap();
+    data["calls"][0]["call"]["name"] = json!("t1");
+    assert!(serde_json::from_value::<OpenRound>(data).is_err());
+
+    let machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    let mut machine = machine;
+    assert!(matches!(
+        machine.action(),
+        Some(Action::Emit(Event::Resumed))
+    ));
+    let mut state = serde_json::to_value(machine.state().unwrap()).unwrap();
+    state["stage"]["round"]["slots"] = json!([]);
+    assert!(Machine::restore(serde_json::from_value(state).unwrap()).is_err());
+}
+
+#[test]
+fn an_answer_that_no_transcript_can_hold_fails_the_run() {
+    let mut machine = Machine::new(Transcript::new(), STEP_LIMIT);
+    let mut seen = Seen::default();
+    seen.drain(&mut machine);
+    for step in [Move::Start, Move::CallAsPart { id: 1 }, Move::FinishModel] {
+        take_in(&mut machine, &step, &mut seen);
+    }
+    let mut failed = None;
+    while let Some(action) = machine.action() {
+        if let Action::Fail(error) = action {
+            failed = Some(error.kind());
+        }
+    }
+    assert_eq!(failed, Some(ErrorKind::Protocol));
 }
 
 #[test]

@@ -225,9 +225,9 @@ async fn a_round_that_the_client_still_owes_results_of_is_taken_up() {
     input["tools"] = json!([
         {"name": "ask", "description": ""}, {"name": "tell", "description": ""}]);
     let request = asked(&input).await;
-    let resume = request.resume.unwrap();
-    assert!(resume.decisions.is_empty());
-    let waiting: Vec<_> = resume.open.waiting().map(|c| c.id.as_str()).collect();
+    let (open, decisions) = request.resume.unwrap().take().unwrap();
+    assert!(decisions.is_empty());
+    let waiting: Vec<_> = open.waiting().map(|c| c.id.as_str()).collect();
     assert_eq!(waiting, ["ask"]);
     assert_eq!(request.transcript.len(), 1);
 }

@@ -164,7 +164,7 @@ impl Service<ToolRound> for ScriptedTools {
                 outcomes.push(ready(Ok(settled)).boxed());
                 continue;
             };
-            let context = round.context.at_call(index, &round_call.call.id);
+            let context = round.context.at_call(&round_call);
             let mut call = ToolCall::new(round_call.call, context);
             call.spec = Some(spec.clone());
             let running = Running::new(&self.seen, call.call.clone());

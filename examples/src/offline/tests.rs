@@ -1,6 +1,6 @@
 use super::*;
 use concentric::{
-    AgentLayer, Message, Round, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn,
+    AgentLayer, Message, Round, ToolChoice, ToolOutcome, ToolResult, ToolSpec,
     tools::{Toolset, tool},
 };
 use futures_util::StreamExt;
@@ -89,7 +89,7 @@ fn answer(request: &mut ChatRequest, outcome: &ToolOutcome) {
     let message = Message::new(concentric::Role::Assistant, parts);
     request
         .transcript
-        .push(Turn::Round(Round::new(message, results).unwrap()));
+        .push(Round::new(message, results).unwrap());
 }
 
 #[test]
@@ -263,9 +263,9 @@ fn it_survives_any_transcript() {
         for tools in [vec![], vec![weather(), add(), read(), list()]] {
             let mut request = ask("before", &tools);
             for _ in 0..40 {
-                request.transcript.push(Turn::Round(round.clone()));
+                request.transcript.push(round.clone());
                 request.transcript.push_user(question);
-                request.transcript.push(Turn::Round(round.clone()));
+                request.transcript.push(round.clone());
                 let _ = plan::next(&request);
             }
             // As often as it may, and then it answers.

@@ -122,7 +122,7 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // Most of a stream is text: a short way for it, which is inlined into the consumer.
         let this = self.as_mut().project();

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The most layers of a work.
-pub(crate) const LAYERS: usize = 10;
+const LAYERS: usize = 10;
 
 static TEXT: [AtomicU64; LAYERS] = [const { AtomicU64::new(0) }; LAYERS];
 static BEFORE_TOOL: [AtomicU64; LAYERS] = [const { AtomicU64::new(0) }; LAYERS];
@@ -13,17 +13,25 @@ static AFTER_TOOL: [AtomicU64; LAYERS] = [const { AtomicU64::new(0) }; LAYERS];
 
 #[inline]
 pub(crate) fn text<const I: usize>(bytes: usize) {
-    TEXT[I].fetch_add(bytes as u64, Relaxed);
+    add::<I>(&TEXT, bytes as u64);
 }
 
 #[inline]
 pub(crate) fn before_tool<const I: usize>() {
-    BEFORE_TOOL[I].fetch_add(1, Relaxed);
+    add::<I>(&BEFORE_TOOL, 1);
 }
 
 #[inline]
 pub(crate) fn after_tool<const I: usize>() {
-    AFTER_TOOL[I].fetch_add(1, Relaxed);
+    add::<I>(&AFTER_TOOL, 1);
+}
+
+#[inline]
+fn add<const I: usize>(counters: &[AtomicU64; LAYERS], n: u64) {
+    // `I` is a constant, so nothing is looked up.
+    if let Some(counter) = counters.get(I) {
+        counter.fetch_add(n, Relaxed);
+    }
 }
 
 pub(crate) fn reset() {

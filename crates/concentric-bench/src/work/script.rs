@@ -63,6 +63,8 @@ struct Said<T, C> {
     calls: Vec<C>,
 }
 
+const ENOUGH: &str = "no run says more";
+
 impl<T, C> Said<T, C> {
     fn new(text: impl Fn(String) -> T, call: impl Fn(String, String) -> C) -> Self {
         Self {
@@ -83,8 +85,8 @@ impl<T, C> Said<T, C> {
             Script::Calls { .. } | Script::Wait => (1, 0..0),
         };
         Answer {
-            texts: self.texts[..texts].iter(),
-            calls: self.calls[calls].iter(),
+            texts: self.texts.get(..texts).expect(ENOUGH).iter(),
+            calls: self.calls.get(calls).expect(ENOUGH).iter(),
             ended: false,
             waits: matches!(script, Script::Wait),
         }

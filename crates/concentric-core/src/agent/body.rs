@@ -1,4 +1,4 @@
-use super::run::Run;
+use super::run::{Run, at};
 use crate::{
     ChatRequest, ChatResponse, Error, Event, Phase, Settled, ToolRound,
     machine::{Action, Input},
@@ -79,15 +79,13 @@ where
         let mut this = self.project();
         let run = &mut **this.run;
         loop {
-            if run.context().needs_driver() {
-                if run.check_cancelled() {
-                    this.work.set(Work::Idle);
-                }
-                // What was emitted came before what the machine has to say next.
-                if let Some(event) = run.context().outbox().pop() {
-                    run.context().count_event();
-                    return Poll::Ready(Some(Ok(event)));
-                }
+            if run.check_stop() {
+                this.work.set(Work::Idle);
+            }
+            // What was emitted came before what the machine has to say next.
+            if let Some(event) = run.emitted() {
+                run.count_event();
+                return Poll::Ready(Some(Ok(event)));
             }
 
             if run.machine.is_reading()
@@ -98,12 +96,12 @@ where
                 if let Poll::Ready(Some(Ok(event))) = &item
                     && run.machine.delta(event)
                 {
-                    run.context().count_event();
+                    run.count_event();
                     return item;
                 }
                 if let Poll::Ready(item) = item {
                     if let Some(event) = run.take_in(item) {
-                        run.context().count_event();
+                        run.count_event();
                         return Poll::Ready(Some(Ok(event)));
                     }
                     continue;
@@ -119,7 +117,7 @@ where
                             this.work.set(Work::Idle);
                             run.end();
                         }
-                        run.context().count_event();
+                        run.count_event();
                         return Poll::Ready(Some(Ok(event)));
                     }
                     Some(Action::Fail(error)) => {
@@ -131,8 +129,12 @@ where
                         let call = run.model_call(step);
                         this.work.set(Work::Model { call });
                     }
-                    Some(Action::RunTools { step, calls }) => {
-                        let call = run.round_call(step, calls);
+                    Some(Action::RunTools {
+                        step,
+                        message_id,
+                        calls,
+                    }) => {
+                        let call = run.round_call(step, message_id, calls);
                         this.work.set(Work::Round { call });
                     }
                 }
@@ -192,13 +194,6 @@ where
             },
         }
         Poll::Ready(())
-    }
-}
-
-fn at(error: Error, phase: Phase) -> Error {
-    match error.phase() {
-        Some(_) => error,
-        None => error.with_phase(phase),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::{
     body::{AgentBody, Work},
-    run::{Run, Stop},
+    run::{Run, Stop, at},
 };
 use crate::{
     ChatRequest, ChatResponse, Error, Event, Head, Phase, Settled, ToolRound, machine,
@@ -64,11 +64,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(Ok(run)) = this.run else {
-            return match this.run.take() {
-                Some(Err(error)) => Poll::Ready(Err(error)),
-                // Polled after it resolved.
-                _ => Poll::Pending,
-            };
+            let failed = this.run.take().and_then(Result::err);
+            return Poll::Ready(Err(failed.expect("polled after completion")));
         };
 
         // A run that goes on, or was cancelled before it began, has a body at once.
@@ -101,10 +98,7 @@ where
                     *this.run = None;
                     this.call.set(None);
                     let error = Error::from(error.into());
-                    return Poll::Ready(Err(match error.phase() {
-                        Some(_) => error,
-                        None => error.with_phase(Phase::Model),
-                    }));
+                    return Poll::Ready(Err(at(error, Phase::Model)));
                 }
                 Poll::Pending => match run.poll_stop(cx) {
                     Poll::Ready(Some(Stop::Late)) => {

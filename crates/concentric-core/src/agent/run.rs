@@ -1,7 +1,7 @@
 use crate::{
     CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall,
     Str, ToolRound, ToolSpecs,
-    context::Sleep,
+    context::{Release, Sleep},
     machine::{Input, Machine, ModelStart},
 };
 use std::{
@@ -24,7 +24,8 @@ pub(super) struct Run<M, R> {
     message_id: Option<MessageId>,
     // What stops the run from outside; made when the run first waits.
     stops: Option<Box<Stops>>,
-    claim: Claim,
+    claim: Option<Claim>,
+    polls: u32,
 }
 
 impl<M, R> Run<M, R> {
@@ -40,10 +41,17 @@ impl<M, R> Run<M, R> {
         let machine = match request.resume.take() {
             None => Machine::new(transcript, step_limit),
             Some(resume) => {
-                let mut machine = Machine::with_open_round(transcript, resume.open, step_limit);
-                machine.decide(resume.decisions).map_err(|error| {
-                    Error::new(ErrorKind::InvalidRequest, error.to_string()).with_phase(Phase::Run)
-                })?;
+                let invalid = |reason: String| {
+                    Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run)
+                };
+                let (open, decisions) = resume
+                    .take()
+                    .ok_or_else(|| invalid("the round was taken up already".to_owned()))?;
+                let mut machine =
+                    Machine::with_open_round(transcript, open, &request.tools, step_limit);
+                machine
+                    .decide(decisions)
+                    .map_err(|error| invalid(error.to_string()))?;
                 machine
             }
         };
@@ -54,7 +62,10 @@ impl<M, R> Run<M, R> {
             client_tools,
             message_id: None,
             stops: None,
-            claim: Claim::new(request.context.clone()),
+            // Inside another loop's model call, the run is that loop's.
+            claim: (request.context.phase() == Phase::Run)
+                .then(|| Claim::new(request.context.clone())),
+            polls: 0,
             request,
         }))
     }
@@ -91,19 +102,68 @@ impl<M, R> Run<M, R> {
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         match item {
             Some(Ok(event)) => return self.machine.model_event(event),
-            Some(Err(error)) => self.machine.input(Input::ModelFailed(error)),
+            Some(Err(error)) => {
+                let error = at(error, Phase::Model);
+                self.machine.input(Input::ModelFailed(error));
+            }
             None => self.machine.input(Input::ModelEnded),
         }
         None
     }
 
     /// The call of the round service for `calls` of `step`.
-    pub(super) fn round_call(&self, step: u32, calls: Vec<RoundCall>) -> Oneshot<R, ToolRound>
+    pub(super) fn round_call(
+        &self,
+        step: u32,
+        message_id: Option<MessageId>,
+        calls: Vec<RoundCall>,
+    ) -> Oneshot<R, ToolRound>
     where
         R: Service<ToolRound> + Clone,
     {
-        let round = ToolRound::new(calls, self.context().at_round(step));
+        let effects = calls
+            .iter()
+            .filter(|call| call.refusal.is_none() && !self.is_read_only(&call.call.name))
+            .count();
+        self.context().count_effects(effects as u64);
+        let round = ToolRound::new(calls, self.context().at_round(step, message_id));
         Oneshot::new(self.rounds.clone(), round)
+    }
+
+    fn is_read_only(&self, tool: &str) -> bool {
+        let spec = self.request.tools.get(tool);
+        spec.is_some_and(|spec| spec.annotations.read_only)
+    }
+
+    /// What was emitted and the consumer has not seen; the outermost of nested loops hands it on.
+    #[inline]
+    pub(super) fn emitted(&mut self) -> Option<Event> {
+        let outbox = self.request.context.outbox();
+        match outbox.is_filled() && self.claim.is_some() {
+            true => outbox.pop(),
+            false => None,
+        }
+    }
+
+    /// Whether the run is to stop; says so to the machine.
+    ///
+    /// A cancel from here is seen at once. One of the run's parent, and the deadline, are seen when
+    /// the run waits, and else once in 64 events: to look at them takes a lock and the time.
+    #[inline]
+    pub(super) fn check_stop(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        if !self.polls.is_multiple_of(64) && !self.context().outbox().is_filled() {
+            return false;
+        }
+        self.check_cancelled() || self.check_late()
+    }
+
+    /// Counts an event that the consumer is handed.
+    #[inline]
+    pub(super) fn count_event(&self) {
+        if self.claim.is_some() {
+            self.context().count_event();
+        }
     }
 
     /// Has `cx` woken when the run is to stop, or something is emitted; resolves if that is so now.
@@ -143,10 +203,9 @@ impl<M, R> Run<M, R> {
         });
     }
 
-    /// Whether the deadline has passed and something else than reading would come next; says so to
-    /// the machine.
+    /// Whether the deadline has passed; says so to the machine.
     pub(super) fn check_late(&mut self) -> bool {
-        let late = !self.machine.is_reading() && self.context().is_late();
+        let late = self.context().is_late();
         if late {
             self.stop(Stop::Late);
         }
@@ -155,13 +214,26 @@ impl<M, R> Run<M, R> {
 
     /// Says that there is a body, which will have the run's outcome.
     pub(super) const fn commit(&mut self) {
-        self.claim.committed = true;
+        if let Some(claim) = &mut self.claim {
+            claim.leaves = Release::Dropped;
+        }
     }
 
     /// Gives the run up: it has had its outcome.
     pub(super) fn end(&mut self) {
         self.stops = None;
-        self.claim.release();
+        if let Some(claim) = &mut self.claim {
+            claim.leaves = Release::Outcome;
+            claim.release();
+        }
+    }
+}
+
+/// Says where `error` happened, unless it says so itself.
+pub(super) fn at(error: Error, phase: Phase) -> Error {
+    match error.phase() {
+        Some(_) => error,
+        None => error.with_phase(phase),
     }
 }
 
@@ -218,8 +290,8 @@ impl Stops {
 /// Says that a run is driven, until it has its outcome or is dropped.
 struct Claim {
     context: Option<Context>,
-    // Whether there is a body; what fails before that is an attempt, and another may follow.
-    committed: bool,
+    // How it is left, if it is dropped now.
+    leaves: Release,
 }
 
 impl Claim {
@@ -227,13 +299,13 @@ impl Claim {
         context.claim();
         Self {
             context: Some(context),
-            committed: false,
+            leaves: Release::Attempt,
         }
     }
 
     fn release(&mut self) {
         if let Some(context) = self.context.take() {
-            context.release(self.committed);
+            context.release(self.leaves);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Stream for NoOutcomes {
         Poll::Ready(
             self.calls
                 .next()
-                .map(|(index, RoundCall { call, refusal })| {
+                .map(|(index, RoundCall { call, refusal, .. })| {
                     let refusal = refusal.unwrap_or(Refusal::NotOffered(Vec::new()));
                     Ok(Settled::new(index, refusal.outcome(&call)))
                 }),

@@ -23,7 +23,10 @@ pub use self::{
 };
 
 use self::outbox::Outbox;
-use crate::{CallId, CancelReason, Event, MessageId, RequestId, RunId, Str, StreamId, ThreadId};
+use crate::{
+    CallId, CancelReason, Event, MessageId, PartKind, RequestId, RoundCall, RunId, Str, StreamId,
+    ThreadId,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -31,14 +34,12 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Poll, ready},
     time::{Duration, SystemTime},
 };
-use tokio_util::sync::{
-    CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
-};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Work to be done after a run's outcome.
 pub(crate) type Deferred = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -53,6 +54,7 @@ pub struct Context {
     phase: Phase,
     step: u32,
     message_id: Option<MessageId>,
+    // Which call of which message, and its id.
     call: Option<(usize, CallId)>,
 }
 
@@ -82,9 +84,11 @@ struct Run {
     environment: Environment,
     outbox: Outbox,
     events: AtomicU64,
+    effects: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
     // How many loops drive the run: nested ones, and attempts at the same call.
     drivers: AtomicUsize,
+    had_outcome: AtomicBool,
 }
 
 #[derive(Clone, Default)]
@@ -184,9 +188,13 @@ impl Context {
     ///
     /// `None` outside a tool call.
     pub fn idempotency_key(&self) -> Option<Str> {
-        let (index, call) = self.call.as_ref()?;
-        // A client may have chosen the run's id; the call's is ours, and can't be guessed.
-        Some(format!("{}/{}/{index}/{call}", self.run_id(), self.step).into())
+        let (position, call) = self.call.as_ref()?;
+        // The message and the call keep their ids when the round is resumed, and neither can be
+        // guessed; a client may have chosen the run's.
+        Some(match &self.message_id {
+            Some(message) => format!("{message}/{position}/{call}").into(),
+            None => format!("{}/{}/{position}/{call}", self.run_id(), self.step).into(),
+        })
     }
 
     /// Values of any type that travel with the request, put there by whoever made it.
@@ -210,22 +218,23 @@ impl Context {
         }
     }
 
-    /// The context of the batch of tool calls that `step` made.
+    /// The context of the batch of tool calls that a message of `step` makes.
     #[must_use]
-    pub fn at_round(&self, step: u32) -> Self {
+    pub fn at_round(&self, step: u32, message_id: Option<MessageId>) -> Self {
         Self {
             phase: Phase::Round,
             step,
+            message_id,
             ..self.clone()
         }
     }
 
-    /// The context of one tool call: the `index`th of its round.
+    /// The context of one call of a round.
     #[must_use]
-    pub fn at_call(&self, index: usize, call: &CallId) -> Self {
+    pub fn at_call(&self, call: &RoundCall) -> Self {
         Self {
             phase: Phase::Call,
-            call: Some((index, call.clone())),
+            call: Some((call.position, call.call.id.clone())),
             ..self.clone()
         }
     }
@@ -297,7 +306,7 @@ impl Context {
     }
 
     /// Resolves when the run, or one it is part of, is cancelled.
-    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + '_ {
         self.run.cancel.cancelled()
     }
 
@@ -315,39 +324,66 @@ impl Context {
             .or(Some(CancelReason::Other(Str::from_static("token"))))
     }
 
-    /// The token that is cancelled with the run, for code that takes one.
-    pub fn cancellation_token(&self) -> &CancellationToken {
-        &self.run.cancel
+    // ---- effects ----
+
+    /// How many tool calls that may change something were started in this run, and in the runs
+    /// inside it.
+    ///
+    /// A retry of a whole run compares it before and after an attempt: once it has moved, another
+    /// attempt may do things twice, whatever the error that came back says of its
+    /// [`effects`](crate::Error::effects); a layer in between may have replaced it.
+    pub fn effect_count(&self) -> u64 {
+        self.run.effects.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn count_effects(&self, calls: u64) {
+        self.run.effects.fetch_add(calls, Ordering::AcqRel);
+        if let Some(parent) = self.parent() {
+            parent.count_effects(calls);
+        }
     }
 
     // ---- the run's stream, and work after it ----
 
     /// Puts `event` into the run's stream, after all that was put there before.
     ///
+    /// It is an [`Event::State`], an [`Event::Custom`] or an [`Event::Part`]: what the model says
+    /// and what its tools did is not for others to tell.
+    ///
     /// # Errors
     ///
-    /// The consumer is 1,024 events behind, or the run has ended.
+    /// The event is none of these, the consumer is 1,024 events behind, or the run has ended.
     pub fn emit(&self, event: Event) -> Result<(), EmitError> {
+        if !may_emit(&event) {
+            return Err(EmitError::NotAllowed);
+        }
         self.run.outbox.push(event).map_err(|(error, _)| error)
     }
 
     /// Puts `event` into the run's stream, and waits for room if the consumer is behind.
     ///
+    /// Nobody reads before the model has begun to answer: a layer inside the loop that has much to
+    /// say before it calls on uses [`emit`](Self::emit), and is told that it says too much.
+    ///
     /// # Errors
     ///
-    /// The run has ended.
+    /// The event is one that [`emit`](Self::emit) does not take, or the run has ended.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future while it waits leaves the event out.
     pub async fn send(&self, event: Event) -> Result<(), EmitError> {
+        if !may_emit(&event) {
+            return Err(EmitError::NotAllowed);
+        }
         self.run.outbox.send(event).await
     }
 
     /// Leaves `work` to be done after the run's outcome, whichever it is.
     ///
     /// It is spawned on the runtime when the run's body ends or is dropped, or, if the run never had
-    /// one, with its last handle; and given up after 30 seconds.
+    /// one, with its last handle (so `work` must not hold one itself); and given up after 30
+    /// seconds.
     pub fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.run
             .deferred
@@ -361,17 +397,6 @@ impl Context {
         &self.run.outbox
     }
 
-    /// Whether the driver is to look for more than the model's next event: something was emitted,
-    /// or the run was cancelled.
-    ///
-    /// A token that is cancelled by itself or with the run's parent, and the deadline, show when the
-    /// run waits, and else once in 64 events: to look at them takes a lock and the time.
-    #[inline]
-    pub(crate) fn needs_driver(&self) -> bool {
-        self.run.outbox.is_filled()
-            || (self.event_index() % 64 == 63 && (self.is_cancelled() || self.is_late()))
-    }
-
     #[inline]
     pub(crate) fn count_event(&self) {
         // Only the run's driver counts, so this need not be one atomic step.
@@ -382,17 +407,45 @@ impl Context {
     /// Says that the caller drives the run.
     pub(crate) fn claim(&self) {
         if self.run.drivers.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.run.had_outcome.store(false, Ordering::Release);
             self.run.outbox.open();
         }
     }
 
-    /// Takes a [`claim`](Self::claim) back. If the run has had its outcome and nobody else drives
+    /// Takes a [`claim`](Self::claim) back. Once the run has had its outcome and nobody else drives
     /// it, nothing can be emitted any more, and deferred work starts.
-    pub(crate) fn release(&self, outcome: bool) {
-        if self.run.drivers.fetch_sub(1, Ordering::AcqRel) == 1 && outcome {
+    pub(crate) fn release(&self, how: Release) {
+        if how != Release::Attempt {
+            self.run.had_outcome.store(true, Ordering::Release);
+        }
+        if self.run.drivers.fetch_sub(1, Ordering::AcqRel) == 1
+            && self.run.had_outcome.load(Ordering::Acquire)
+        {
+            if how == Release::Dropped {
+                self.cancel(CancelReason::Disconnected);
+            }
             self.run.outbox.close();
             self.run.start_deferred();
         }
+    }
+}
+
+/// How a driver leaves its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// It failed before there was a body; another attempt may follow.
+    Attempt,
+    /// It delivered the run's outcome.
+    Outcome,
+    /// Its consumer dropped the body.
+    Dropped,
+}
+
+fn may_emit(event: &Event) -> bool {
+    match event {
+        Event::State(_) | Event::Custom(_) => true,
+        Event::Part(part) => !matches!(part.kind, PartKind::ToolCall(_) | PartKind::ToolResult(_)),
+        _ => false,
     }
 }
 
@@ -547,8 +600,10 @@ impl ContextBuilder {
                 environment,
                 outbox: Outbox::default(),
                 events: AtomicU64::new(0),
+                effects: AtomicU64::new(0),
                 deferred: Mutex::default(),
                 drivers: AtomicUsize::new(0),
+                had_outcome: AtomicBool::new(false),
             }),
             extensions: self.extensions,
             phase: Phase::Run,

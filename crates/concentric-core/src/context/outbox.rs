@@ -37,6 +37,8 @@ struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EmitError {
+    /// The event is not one that may be emitted.
+    NotAllowed,
     /// The consumer is too far behind.
     Full,
     /// The run has ended.
@@ -46,6 +48,7 @@ pub enum EmitError {
 impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::NotAllowed => "only state, custom events and parts can be emitted",
             Self::Full => "the run's consumer is too far behind",
             Self::Ended => "the run has ended",
         })
@@ -83,8 +86,8 @@ impl Outbox {
             let room = self.room.notified();
             match self.push(event) {
                 Ok(()) => return Ok(()),
-                Err((EmitError::Ended, _)) => return Err(EmitError::Ended),
                 Err((EmitError::Full, back)) => event = back,
+                Err((error, _)) => return Err(error),
             }
             room.await;
         }

@@ -45,9 +45,9 @@ use self::{
     step::Step,
 };
 use crate::{
-    CancelReason, Decision, Effects, Error, ErrorKind, Event, Finish, FinishReason, HistoryError,
-    OpenRound, Outcome, Refusal, RoundCall, StepFinish, StepStart, Str, ToolOutcome, ToolResult,
-    Transcript, Turn, Usage, Verdict,
+    CancelReason, Decision, Effects, Error, ErrorKind, Event, Executor, Finish, FinishReason,
+    HistoryError, MessageId, OpenRound, Outcome, Refusal, RoundCall, StepFinish, StepStart, Str,
+    ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage, Verdict,
 };
 use std::collections::VecDeque;
 
@@ -97,6 +97,8 @@ pub enum Action {
     RunTools {
         /// The step that made them.
         step: u32,
+        /// The message that makes them.
+        message_id: Option<MessageId>,
         /// The calls.
         calls: Vec<RoundCall>,
     },
@@ -130,10 +132,16 @@ impl Machine {
 
     /// Creates the machine of a run that goes on with `open`, which follows `transcript`.
     ///
-    /// Its calls wait until they are [decided](Self::decide) about.
-    pub fn with_open_round(transcript: Transcript, open: OpenRound, step_limit: u32) -> Self {
+    /// Its calls wait until they are [decided](Self::decide) about; one of a tool that is not in
+    /// `tools` is refused.
+    pub fn with_open_round(
+        transcript: Transcript,
+        open: OpenRound,
+        tools: &ToolSpecs,
+        step_limit: u32,
+    ) -> Self {
         let mut state = MachineState::new(transcript, step_limit);
-        state.stage = Stage::open(open);
+        state.stage = Stage::open(open, tools);
         Self::of(state)
     }
 
@@ -143,13 +151,16 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// The state is of a newer version than this code knows.
+    /// The state is of a newer version than this code knows, or contradicts itself.
     pub fn restore(mut state: MachineState) -> Result<Self, StateError> {
         state.check()?;
         if let Stage::Round(round) = &mut state.stage {
             for slot in &mut round.slots {
                 if slot.state == SlotState::Running {
-                    slot.state = SlotState::Waiting;
+                    slot.state = match slot.refusal {
+                        Some(_) => SlotState::Ready,
+                        None => SlotState::Waiting,
+                    };
                 }
             }
         }
@@ -207,7 +218,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// A call does not wait (any more), or two decisions are about the same one.
+    /// A call does not wait (any more), two decisions are about the same one, or one is to run a
+    /// call that the client executes.
     pub fn decide(&mut self, decisions: Vec<Decision>) -> Result<(), HistoryError> {
         let Stage::Round(round) = &mut self.state.stage else {
             return match decisions.into_iter().next() {
@@ -224,7 +236,16 @@ impl Machine {
                 Some(at) if decided.iter().any(|(other, _)| *other == at) => {
                     return Err(HistoryError::DuplicateResult(decision.call_id));
                 }
-                Some(at) => decided.push((at, decision.verdict)),
+                Some(at) => {
+                    let clients = round
+                        .slots
+                        .get(at)
+                        .is_some_and(|slot| slot.call.executor == Executor::Client);
+                    if clients && decision.verdict == Verdict::Run {
+                        return Err(HistoryError::MissingResult(decision.call_id));
+                    }
+                    decided.push((at, decision.verdict));
+                }
                 None => return Err(HistoryError::OrphanResult(decision.call_id)),
             }
         }
@@ -377,13 +398,19 @@ impl Machine {
         self.state.reason = Some(reason);
         self.state.provider_reason = provider_reason;
 
-        let (message, slots) = step.end();
+        let (message, slots) = match step.end() {
+            Ok(answer) => answer,
+            Err(error) => return self.fail(protocol(&error)),
+        };
         if !slots.is_empty() {
             self.state.stage = Stage::round(at, message, slots);
             return;
         }
         if !message.parts.is_empty() {
-            self.state.transcript.push(Turn::Message(message));
+            match Turn::message(message) {
+                Ok(turn) => self.state.transcript.push(turn),
+                Err(error) => return self.fail(protocol(&error)),
+            }
         }
         // An agent in the model's place may have been halted, or wait.
         self.finish(outcome, open_round);
@@ -399,6 +426,9 @@ impl Machine {
         if !self.dispatched.is_empty() {
             return;
         }
+        if round.slots.iter().any(Slot::halts) {
+            return self.after_round();
+        }
         let mut calls = Vec::new();
         for (at, slot) in round.slots.iter_mut().enumerate() {
             if slot.state == SlotState::Ready {
@@ -407,14 +437,19 @@ impl Machine {
                 if slot.refusal.is_none() && !slot.read_only {
                     self.state.effects = self.state.effects.max(Effects::Possible);
                 }
-                let mut call = RoundCall::new(slot.call.clone());
+                let mut call = RoundCall::new(at, slot.call.clone());
                 call.refusal = slot.refusal.clone();
                 calls.push(call);
             }
         }
         let step = round.step;
         if !calls.is_empty() {
-            self.actions.push_back(Action::RunTools { step, calls });
+            let message_id = round.message.id.clone();
+            self.actions.push_back(Action::RunTools {
+                step,
+                message_id,
+                calls,
+            });
         } else if round.slots.iter().any(|s| s.state == SlotState::Waiting) {
             self.interrupt();
         } else {
@@ -475,10 +510,18 @@ impl Machine {
         let Stage::Round(_) = &self.state.stage else {
             return None;
         };
-        let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
+        let Stage::Round(mut round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
             return None;
         };
         self.dispatched.clear();
+        for slot in &mut round.slots {
+            // It may have done its work, and nobody was told.
+            if slot.state == SlotState::Running && slot.refusal.is_none() && !slot.read_only {
+                slot.state = SlotState::Settled(ToolOutcome::unknown(format!(
+                    "{otherwise} It had been started."
+                )));
+            }
+        }
         let mut halt = None;
         let round = round
             .into_open()
@@ -538,9 +581,9 @@ impl Machine {
     fn drop_stream(&mut self) {
         self.asked = false;
         if let Some(step) = self.stream.take()
-            && let Some(message) = step.give_up()
+            && let Some(turn) = step.give_up()
         {
-            self.state.transcript.push(Turn::Message(message));
+            self.state.transcript.push(turn);
         }
         // Calls that were not handed out are not to be: a stop starts nothing.
         self.actions
@@ -553,14 +596,23 @@ impl Machine {
     }
 }
 
+fn protocol(error: &HistoryError) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the model's answer: {error}"))
+}
+
 pub(crate) fn late() -> Error {
     Error::new(ErrorKind::Timeout, "the run's deadline has passed")
 }
 
 impl Slot {
+    /// Whether its outcome ends the run.
+    fn halts(&self) -> bool {
+        matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
+    }
+
     fn new(call: crate::ToolCallPart, refusal: Option<Refusal>, read_only: bool) -> Self {
         let state = match call.executor {
-            crate::Executor::Client if refusal.is_none() => SlotState::Waiting,
+            Executor::Client if refusal.is_none() => SlotState::Waiting,
             _ => SlotState::Ready,
         };
         Self {

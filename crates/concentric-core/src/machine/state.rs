@@ -1,6 +1,7 @@
+use super::step::check_calls;
 use crate::{
-    Effects, FinishReason, Message, OpenRound, Refusal, Str, ToolCallPart, ToolOutcome, Transcript,
-    Usage, transcript::OpenCall,
+    Effects, Executor, FinishReason, HistoryError, Message, OpenRound, Refusal, Str, ToolCallPart,
+    ToolOutcome, ToolSpecs, Transcript, Usage, transcript::OpenCall,
 };
 use serde::{Deserialize, Serialize};
 use std::{error::Error as StdError, fmt};
@@ -42,12 +43,14 @@ impl MachineState {
     }
 
     pub(super) fn check(&self) -> Result<(), StateError> {
-        if self.version == VERSION {
-            Ok(())
-        } else {
-            Err(StateError {
-                version: self.version,
-            })
+        if self.version != VERSION {
+            return Err(StateError::Version(self.version));
+        }
+        match &self.stage {
+            Stage::Round(round) => {
+                check_calls(&round.message, &round.slots).map_err(StateError::Round)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -57,19 +60,25 @@ impl MachineState {
     }
 }
 
-/// A state is of a version that this code does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateError {
-    version: u16,
+/// Why a run can't go on from a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StateError {
+    /// It is of a version that this code does not know.
+    Version(u16),
+    /// Its open round contradicts itself.
+    Round(HistoryError),
 }
 
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the state is of version {}, and this code knows version {VERSION}",
-            self.version
-        )
+        match self {
+            Self::Version(version) => write!(
+                f,
+                "the state is of version {version}, and this code knows version {VERSION}"
+            ),
+            Self::Round(error) => write!(f, "the state's open round: {error}"),
+        }
     }
 }
 
@@ -123,16 +132,30 @@ impl Stage {
         }))
     }
 
-    pub(super) fn open(open: OpenRound) -> Self {
+    pub(super) fn open(open: OpenRound, tools: &ToolSpecs) -> Self {
         let slots = open
             .calls
             .into_iter()
-            .map(|OpenCall { call, outcome }| Slot {
-                call,
-                refusal: None,
-                read_only: false,
-                state: outcome.map_or(SlotState::Waiting, SlotState::Settled),
-            })
+            .map(
+                |OpenCall {
+                     call,
+                     outcome,
+                     refusal,
+                 }| {
+                    let spec = tools.get(&call.name);
+                    let gone =
+                        || Refusal::NotOffered(tools.iter().map(|t| t.name.clone()).collect());
+                    Slot {
+                        read_only: spec.is_some_and(|spec| spec.annotations.read_only),
+                        // A client answers for its own tools.
+                        refusal: refusal.or_else(|| {
+                            (spec.is_none() && call.executor == Executor::Loop).then(gone)
+                        }),
+                        call,
+                        state: outcome.map_or(SlotState::Waiting, SlotState::Settled),
+                    }
+                },
+            )
             .collect();
         Self::round(0, open.message, slots)
     }
@@ -147,6 +170,7 @@ impl RoundState {
                 .into_iter()
                 .map(|slot| OpenCall {
                     call: slot.call,
+                    refusal: slot.refusal,
                     outcome: match slot.state {
                         SlotState::Settled(outcome) => Some(outcome),
                         _ => None,

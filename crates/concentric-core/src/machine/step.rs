@@ -1,7 +1,7 @@
 use super::state::Slot;
 use crate::{
-    CallId, Event, Executor, Head, Message, MessageBuilder, MessageId, PartKind, Refusal, Str,
-    ToolCallEvent, ToolSpecs, transcript,
+    CallId, Event, Executor, Head, HistoryError, Message, MessageBuilder, MessageId, PartKind,
+    Refusal, Str, ToolCallEvent, ToolSpecs, Turn, transcript,
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -41,6 +41,8 @@ pub(super) struct Step {
     client_tools: Arc<[Str]>,
     // The calls to be executed, in order.
     slots: Vec<Slot>,
+    // How many of them a reset leaves.
+    kept: usize,
     ids: HashSet<CallId>,
 }
 
@@ -52,6 +54,7 @@ impl Step {
             offered: start.head.tools,
             client_tools: start.client_tools,
             slots: Vec::new(),
+            kept: 0,
             ids: HashSet::new(),
         }
     }
@@ -59,11 +62,17 @@ impl Step {
     /// Takes in an event, and returns what the consumer is to see of it.
     pub(super) fn take_in(&mut self, event: Event) -> Option<Event> {
         match event {
-            // The steps of an agent in the model's place are its own affair.
-            Event::StepStart(_) | Event::StepFinish(_) | Event::Resumed => None,
+            // The steps of an agent in the model's place are its own affair; but what one of them
+            // takes back is no more than itself.
+            Event::StepStart(_) => {
+                self.builder.push(&event);
+                self.kept = self.slots.len();
+                None
+            }
+            Event::StepFinish(_) | Event::Resumed => None,
             Event::ToolCall(call) => Some(self.take_in_call(call)),
             Event::Reset => {
-                self.slots.clear();
+                self.slots.truncate(self.kept);
                 self.ids.clear();
                 self.builder.push(&event);
                 Some(event)
@@ -91,8 +100,12 @@ impl Step {
                 n += 1;
             }
         }
-        if call.executor == Executor::Loop && self.client_tools.contains(&call.name) {
-            call.executor = Executor::Client;
+        // An agent in the model's place takes this loop's tools for its client's.
+        if let Executor::Loop | Executor::Client = call.executor {
+            call.executor = match self.client_tools.contains(&call.name) {
+                true => Executor::Client,
+                false => Executor::Loop,
+            };
         }
         self.builder.push_call(&event);
         if transcript::needs_outcome(&event.call) {
@@ -120,9 +133,10 @@ impl Step {
         if self.slots.len() < FEW {
             return self.slots.iter().any(|slot| slot.call.id == *id);
         }
-        let known = self.ids.len();
-        let new = self.slots.iter().skip(known).map(|s| s.call.id.clone());
-        self.ids.extend(new);
+        if self.ids.len() != self.slots.len() {
+            let all = self.slots.iter().map(|slot| slot.call.id.clone());
+            self.ids.extend(all.skip(self.ids.len()));
+        }
         self.ids.contains(id)
     }
 
@@ -141,16 +155,41 @@ impl Step {
     }
 
     /// The whole message, and the calls in it that are to be executed.
-    pub(super) fn end(self) -> (Message, Vec<Slot>) {
-        (self.builder.build(), self.slots)
+    ///
+    /// # Errors
+    ///
+    /// The answer held a call or a result in a way that no transcript can.
+    pub(super) fn end(self) -> Result<(Message, Vec<Slot>), HistoryError> {
+        let message = self.builder.build();
+        check_calls(&message, &self.slots)?;
+        Ok((message, self.slots))
     }
 
     /// What may be kept of an answer that did not arrive whole: no calls, since they were not run.
-    pub(super) fn give_up(self) -> Option<Message> {
+    pub(super) fn give_up(self) -> Option<Turn> {
         let mut message = self.builder.build();
         message
             .parts
             .retain(|part| matches!(part.kind, PartKind::Text(_)));
-        (!message.parts.is_empty()).then_some(message)
+        let said = !message.parts.is_empty();
+        said.then(|| Turn::message(message).ok()).flatten()
+    }
+}
+
+/// Checks that `slots` are the calls of `message` that need an outcome, and each of its results has
+/// its call.
+pub(super) fn check_calls(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
+    let mut slots = slots.iter();
+    for call in message
+        .tool_calls()
+        .filter(|c| transcript::needs_outcome(c))
+    {
+        if slots.next().is_none_or(|slot| slot.call != *call) {
+            return Err(HistoryError::MissingResult(call.id.clone()));
+        }
+    }
+    match slots.next() {
+        Some(slot) => Err(HistoryError::OrphanResult(slot.call.id.clone())),
+        None => transcript::check_results(message),
     }
 }

@@ -1,5 +1,5 @@
 use super::{OpenRound, Transcript, Turn, round};
-use crate::{CallId, Message, PartKind, Role, ToolOutcome, ToolResult};
+use crate::{CallId, Message, PartKind, Role, ToolCallPart, ToolOutcome, ToolResult};
 use std::{collections::HashSet, error::Error as StdError, fmt};
 
 /// What [`Transcript::from_history`] made of a history.
@@ -103,12 +103,17 @@ fn take_results(
     let mut results = Vec::new();
     let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
     for mut message in messages.drain(..) {
-        let own: HashSet<CallId> = message.tool_calls().map(|call| call.id.clone()).collect();
+        // Whose results belong to the message itself: calls that somebody else executed.
+        let others: HashSet<CallId> = ids(&message, |call| !round::needs_outcome(call));
+        let own: HashSet<CallId> = ids(&message, round::needs_outcome);
         let mut parts = Vec::with_capacity(message.parts.len());
         let taken = results.len();
         for part in message.parts {
             match part.kind {
-                PartKind::ToolResult(result) if !own.contains(&result.call_id) => {
+                PartKind::ToolResult(result) if own.contains(&result.call_id) => {
+                    results.push((kept.len(), result));
+                }
+                PartKind::ToolResult(result) if !others.contains(&result.call_id) => {
                     // The newest call of that id; only the last message's is in its place.
                     let of = kept
                         .iter()
@@ -134,6 +139,11 @@ fn take_results(
     Ok(results)
 }
 
+fn ids(message: &Message, which: impl Fn(&ToolCallPart) -> bool) -> HashSet<CallId> {
+    let calls = message.tool_calls().filter(|call| which(call));
+    calls.map(|call| call.id.clone()).collect()
+}
+
 fn drop_repeated_calls(message: &mut Message) {
     let mut seen = HashSet::new();
     message.parts.retain(|part| match &part.kind {
@@ -145,7 +155,7 @@ fn drop_repeated_calls(message: &mut Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Part, ToolCallPart};
+    use crate::Part;
 
     fn call(id: &str) -> Part {
         Part::new(PartKind::ToolCall(ToolCallPart::new(

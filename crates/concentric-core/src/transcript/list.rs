@@ -53,7 +53,7 @@ impl Transcript {
 
     /// Appends a user's message of one text.
     pub fn push_user(&mut self, text: impl Into<crate::Str>) {
-        self.push(Turn::Message(Message::user(text)));
+        self.push(Turn::user(text));
     }
 
     /// The number of turns.

@@ -12,7 +12,7 @@ mod history;
 mod list;
 mod round;
 
-pub(crate) use self::round::needs_outcome;
+pub(crate) use self::round::{check_results, needs_outcome};
 pub use self::{
     history::{History, HistoryError, Repair},
     list::{Iter, Transcript},
@@ -20,21 +20,14 @@ pub use self::{
 };
 
 use crate::{Message, ToolResult};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-/// One entry of a [`Transcript`].
+/// One entry of a [`Transcript`]: a message without calls that need an outcome, or a [`Round`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "TurnData")]
+pub struct Turn(TurnData);
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", try_from = "TurnData")]
-#[non_exhaustive]
-pub enum Turn {
-    /// A message without calls that need an outcome. Make one with [`Turn::message`].
-    #[non_exhaustive]
-    Message(Message),
-    /// An assistant's message with tool calls, and their outcomes.
-    Round(Round),
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum TurnData {
     Message(Message),
@@ -47,8 +40,14 @@ impl TryFrom<TurnData> for Turn {
     fn try_from(data: TurnData) -> Result<Self, HistoryError> {
         match data {
             TurnData::Message(message) => Self::message(message),
-            TurnData::Round(round) => Ok(Self::Round(round)),
+            TurnData::Round(round) => Ok(round.into()),
         }
+    }
+}
+
+impl Serialize for Turn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
     }
 }
 
@@ -59,34 +58,45 @@ impl Turn {
     ///
     /// If the message holds tool calls that need an outcome, or tool results without their calls.
     pub fn message(message: Message) -> Result<Self, HistoryError> {
-        if let Some(call) = message.tool_calls().find(|call| round::needs_outcome(call)) {
+        round::check_results(&message)?;
+        if let Some(call) = message.tool_calls().find(|call| needs_outcome(call)) {
             return Err(HistoryError::MissingResult(call.id.clone()));
         }
-        if let Some(result) = round::orphan(&message) {
-            return Err(HistoryError::OrphanResult(result.call_id.clone()));
-        }
-        Ok(Self::Message(message))
+        Ok(Self(TurnData::Message(message)))
+    }
+
+    /// Creates an entry of one user's message.
+    pub fn user(text: impl Into<crate::Str>) -> Self {
+        Self(TurnData::Message(Message::user(text)))
     }
 
     /// The message: for a round, the one that makes the calls.
     pub fn as_message(&self) -> &Message {
-        match self {
-            Self::Message(message) => message,
-            Self::Round(round) => round.message(),
+        match &self.0 {
+            TurnData::Message(message) => message,
+            TurnData::Round(round) => round.message(),
         }
     }
 
     /// The outcomes that follow the message; none unless this is a round.
     pub fn results(&self) -> &[ToolResult] {
-        match self {
-            Self::Message(_) => &[],
-            Self::Round(round) => round.results(),
+        match &self.0 {
+            TurnData::Message(_) => &[],
+            TurnData::Round(round) => round.results(),
+        }
+    }
+
+    /// The round, if this is one.
+    pub fn as_round(&self) -> Option<&Round> {
+        match &self.0 {
+            TurnData::Message(_) => None,
+            TurnData::Round(round) => Some(round),
         }
     }
 }
 
 impl From<Round> for Turn {
     fn from(round: Round) -> Self {
-        Self::Round(round)
+        Self(TurnData::Round(round))
     }
 }

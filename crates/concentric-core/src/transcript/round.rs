@@ -1,5 +1,5 @@
 use super::HistoryError;
-use crate::{CallId, Executor, Message, PartKind, ToolCallPart, ToolOutcome, ToolResult};
+use crate::{CallId, Executor, Message, PartKind, Refusal, ToolCallPart, ToolOutcome, ToolResult};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -9,14 +9,18 @@ pub(crate) fn needs_outcome(call: &ToolCallPart) -> bool {
     matches!(call.executor, Executor::Loop | Executor::Client)
 }
 
-/// A result in `message` whose call is not in it.
-pub(super) fn orphan(message: &Message) -> Option<&ToolResult> {
-    message.parts.iter().find_map(|part| match &part.kind {
-        PartKind::ToolResult(result) if !message.tool_calls().any(|c| c.id == result.call_id) => {
-            Some(result)
+/// Checks that each result in `message` answers a call in it, and one that somebody else executes.
+pub(crate) fn check_results(message: &Message) -> Result<(), HistoryError> {
+    for part in &message.parts {
+        if let PartKind::ToolResult(result) = &part.kind
+            && !message
+                .tool_calls()
+                .any(|call| call.id == result.call_id && !needs_outcome(call))
+        {
+            return Err(HistoryError::OrphanResult(result.call_id.clone()));
         }
-        _ => None,
-    })
+    }
+    Ok(())
 }
 
 /// An assistant's message with tool calls, and one outcome for each of them.
@@ -50,6 +54,7 @@ impl Round {
     /// If a call has no outcome or two, an outcome has no call, two calls have the same id, or
     /// there is no call that needs an outcome.
     pub fn new(message: Message, mut results: Vec<ToolResult>) -> Result<Self, HistoryError> {
+        check_results(&message)?;
         let mut ordered = Vec::with_capacity(results.len());
         let mut seen = HashSet::new();
         for call in message.tool_calls().filter(|call| needs_outcome(call)) {
@@ -93,9 +98,41 @@ impl Round {
 /// It is plain data, and in no transcript. [`ChatRequest::resume`](crate::ChatRequest::resume)
 /// takes it up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "OpenRoundData")]
 pub struct OpenRound {
     pub(crate) message: Message,
     pub(crate) calls: Vec<OpenCall>,
+}
+
+#[derive(Deserialize)]
+struct OpenRoundData {
+    message: Message,
+    calls: Vec<OpenCall>,
+}
+
+impl TryFrom<OpenRoundData> for OpenRound {
+    type Error = HistoryError;
+
+    // What the calls are is what the message says; only what came of them is read.
+    fn try_from(data: OpenRoundData) -> Result<Self, HistoryError> {
+        let mut open = Self::new(data.message)?;
+        for OpenCall {
+            call,
+            outcome,
+            refusal,
+        } in data.calls
+        {
+            let slot = open.calls.iter_mut().find(|slot| slot.call == call);
+            let Some(slot) = slot else {
+                return Err(HistoryError::OrphanResult(call.id));
+            };
+            slot.refusal = refusal;
+            if let Some(outcome) = outcome {
+                open.settle(&call.id, outcome)?;
+            }
+        }
+        Ok(open)
+    }
 }
 
 /// One call of an [`OpenRound`].
@@ -107,6 +144,9 @@ pub struct OpenCall {
     /// What came of it, once that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
+    /// Why the loop does not let it run, whatever is decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
 }
 
 impl OpenRound {
@@ -116,6 +156,7 @@ impl OpenRound {
     ///
     /// If there is no call that needs an outcome, or two calls have the same id.
     pub fn new(message: Message) -> Result<Self, HistoryError> {
+        check_results(&message)?;
         let mut seen = HashSet::new();
         let mut calls = Vec::new();
         for call in message.tool_calls().filter(|call| needs_outcome(call)) {
@@ -125,6 +166,7 @@ impl OpenRound {
             calls.push(OpenCall {
                 call: call.clone(),
                 outcome: None,
+                refusal: None,
             });
         }
         if calls.is_empty() {
@@ -172,7 +214,7 @@ impl OpenRound {
         let results = self
             .calls
             .into_iter()
-            .map(|OpenCall { call, outcome }| {
+            .map(|OpenCall { call, outcome, .. }| {
                 let outcome = outcome.unwrap_or_else(|| otherwise(&call));
                 ToolResult::new(call.id, call.name, outcome)
             })

@@ -144,7 +144,7 @@ impl Round {
             Ok(Poll::Ready(Err(error))) => Some(Err(error)),
             Err(panic) => Some(Ok(panic.outcome(self.next_name()))),
         };
-        let Some((index, RoundCall { call, refusal, .. })) = self.take_next() else {
+        let Some((index, round_call)) = self.take_next() else {
             return Poll::Ready(Err(None));
         };
         if let Some(failure) = failure {
@@ -153,10 +153,11 @@ impl Round {
             return Poll::Ready(Err(Some(self.ended((index, failure)))));
         }
 
+        let context = self.context.at_call(&round_call);
+        let RoundCall { call, refusal, .. } = round_call;
         let tool = self.toolset.built().table.get(&call.name);
         self.alone = refusal.is_none() && tool.is_some_and(crate::Tool::is_exclusive);
         let name = call.name.clone();
-        let context = self.context.at_call(index, &call.id);
         let mut request = ToolCall::new(call, context);
         request.spec = tool.map(|tool| tool.spec().clone());
         request.refusal = refusal;

@@ -48,9 +48,9 @@ pub fn round_in(context: &Context, calls: &[(&str, &str)]) -> ToolRound {
     let calls = calls.iter().enumerate();
     ToolRound::new(
         calls
-            .map(|(i, (name, arguments))| RoundCall::new(part(i, name, arguments)))
+            .map(|(i, (name, arguments))| RoundCall::new(i, part(i, name, arguments)))
             .collect(),
-        context.at_round(0),
+        context.at_round(0, None),
     )
 }
 

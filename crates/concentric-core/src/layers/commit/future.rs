@@ -1,12 +1,12 @@
 use super::{CommitBody, Point};
-use crate::{ChatResponse, Error, ErrorKind, Event, response::truncated};
+use crate::{ChatResponse, Context, Effects, Error, ErrorKind, Event, response::truncated};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{self, Poll, ready},
 };
 use tower::BoxError;
 
@@ -19,16 +19,21 @@ pin_project! {
         point: P,
         // How many more bytes may be held.
         left: usize,
+        // The run, and how many effects it had before.
+        context: Context,
+        effects: u64,
         held: Option<ChatResponse<CommitBody<B>>>,
     }
 }
 
 impl<F, B, P> ResponseFuture<F, B, P> {
-    pub(super) const fn new(inner: F, point: P, limit: usize) -> Self {
+    pub(super) fn new(inner: F, point: P, limit: usize, context: Context) -> Self {
         Self {
             inner,
             point,
             left: limit,
+            effects: context.effect_count(),
+            context,
             held: None,
         }
     }
@@ -43,8 +48,16 @@ where
 {
     type Output = Result<ChatResponse<CommitBody<B>>, Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        // What is held may be what tools did.
+        let fail = |error: Error| match this.context.effect_count() == *this.effects {
+            true => error,
+            false => {
+                let effects = error.effects().max(Effects::Possible);
+                error.with_effects(effects)
+            }
+        };
         if this.held.is_none() {
             let response = ready!(this.inner.poll(cx)).map_err(|e| Error::from(e.into()))?;
             *this.held = Some(response.map_body(CommitBody::new));
@@ -58,7 +71,8 @@ where
                             ErrorKind::TooLarge,
                             "the answer is too long to be held until it may be shown",
                         );
-                        return Poll::Ready(Err(error));
+                        *this.held = None;
+                        return Poll::Ready(Err(fail(error)));
                     };
                     *this.left = left;
                     let reached = event.is_finish() || this.point.is_reached(&event);
@@ -67,15 +81,21 @@ where
                         break;
                     }
                 }
-                Some(Err(error)) => return Poll::Ready(Err(error)),
-                None => return Poll::Ready(Err(truncated())),
+                Some(Err(error)) => {
+                    *this.held = None;
+                    return Poll::Ready(Err(fail(error)));
+                }
+                None => {
+                    *this.held = None;
+                    return Poll::Ready(Err(fail(truncated())));
+                }
             }
         }
         Poll::Ready(Ok(this.held.take().expect("it is there")))
     }
 }
 
-/// What an event weighs: its text, and the room it takes in the queue.
+/// What an event weighs: what it says, and the room it takes in the queue.
 fn held_bytes(event: &Event) -> usize {
     size_of::<Event>()
         + match event {
@@ -83,8 +103,15 @@ fn held_bytes(event: &Event) -> usize {
                 text.len()
             }
             Event::ToolCallDelta(delta) => delta.arguments.len(),
-            Event::ToolCall(call) => call.call.arguments.as_str().len(),
-            _ => 0,
+            // Rare, and large if anything: what they weigh is what they are written as.
+            Event::StepStart(_)
+            | Event::StepFinish(_)
+            | Event::ToolCallStart(_)
+            | Event::PartEnd(_)
+            | Event::Resumed
+            | Event::Reset
+            | Event::Finish(_) => 0,
+            other => serde_json::to_string(other).map_or(0, |text| text.len()),
         }
 }
 

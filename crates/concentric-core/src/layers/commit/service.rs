@@ -48,6 +48,8 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        ResponseFuture::new(self.inner.call(request), self.point.clone(), self.limit)
+        let context = request.context.clone();
+        let inner = self.inner.call(request);
+        ResponseFuture::new(inner, self.point.clone(), self.limit, context)
     }
 }
