@@ -728,7 +728,7 @@ async fn c059_each_observer_is_told_one_outcome_of_any_run() {
         let log = Log::default();
         let agent = ServiceBuilder::new()
             .layer(ends!(log, "A"))
-            .layer(map_events(|event| event))
+            .layer(map_events(|_: &mut Event| {}))
             .layer(ends!(log, "B"))
             .layer(AgentLayer::new(tools()).step_limit(2))
             .service(model);

@@ -49,7 +49,7 @@ fn stack(
             }))
             .layer(AgentLayer::new(ScriptedTools::new()))
             .layer(TransformLayer::new(|_: &ChatRequest| Same))
-            .layer(map_events(|event| event))
+            .layer(map_events(|_: &mut Event| {}))
             .layer(inspect_events(|_: &Event| {}))
             .layer(CommitLayer::first_event())
             .layer(InFlightLimitLayer::new(8))

@@ -256,7 +256,9 @@ impl OutputSchema {
 /// It is taken up once: a clone of the request is another attempt at the same call, and finds it
 /// gone.
 #[derive(Clone, Debug)]
-pub struct Resume(Arc<Mutex<Option<(OpenRound, Vec<Decision>)>>>);
+pub struct Resume(Arc<Mutex<Option<Decided>>>);
+
+type Decided = (OpenRound, Vec<Decision>);
 
 impl Resume {
     /// Creates the resumption of `open`, with at most one decision for each call that waits.

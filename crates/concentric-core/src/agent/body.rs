@@ -79,13 +79,15 @@ where
         let mut this = self.project();
         let run = &mut **this.run;
         loop {
-            if run.check_stop() {
-                this.work.set(Work::Idle);
-            }
-            // What was emitted came before what the machine has to say next.
-            if let Some(event) = run.emitted() {
-                run.count_event();
-                return Poll::Ready(Some(Ok(event)));
+            if run.is_called() {
+                if run.check_stop() {
+                    this.work.set(Work::Idle);
+                }
+                // What was emitted came before what the machine has to say next.
+                if let Some(event) = run.emitted() {
+                    run.count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
             }
 
             if run.machine.is_reading()

@@ -135,26 +135,27 @@ impl<M, R> Run<M, R> {
         spec.is_some_and(|spec| spec.annotations.read_only)
     }
 
-    /// What was emitted and the consumer has not seen; the outermost of nested loops hands it on.
+    /// Whether to look for more than the model's next event: once in 64 events, and when something
+    /// was emitted or the run was cancelled from here.
     #[inline]
-    pub(super) fn emitted(&mut self) -> Option<Event> {
-        let outbox = self.request.context.outbox();
-        match outbox.is_filled() && self.claim.is_some() {
-            true => outbox.pop(),
-            false => None,
+    pub(super) fn is_called(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.polls.is_multiple_of(64) || self.context().outbox().is_filled()
+    }
+
+    /// What was emitted and the consumer has not seen; the outermost of nested loops hands it on.
+    pub(super) fn emitted(&self) -> Option<Event> {
+        match self.claim {
+            Some(_) => self.context().outbox().pop(),
+            None => None,
         }
     }
 
     /// Whether the run is to stop; says so to the machine.
     ///
-    /// A cancel from here is seen at once. One of the run's parent, and the deadline, are seen when
-    /// the run waits, and else once in 64 events: to look at them takes a lock and the time.
-    #[inline]
+    /// A cancel of the run's parent, and the deadline, are seen when the run waits, and else once in
+    /// 64 events: to look at them takes a lock and the time.
     pub(super) fn check_stop(&mut self) -> bool {
-        self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(64) && !self.context().outbox().is_filled() {
-            return false;
-        }
         self.check_cancelled() || self.check_late()
     }
 

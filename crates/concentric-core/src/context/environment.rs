@@ -59,7 +59,7 @@ impl Environment {
         }))
     }
 
-    /// The system's: the wall clock, tokio's timer, and random ids of 90 bits.
+    /// The system's: the wall clock, tokio's timer, and random ids.
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Environment> =
             LazyLock::new(|| Environment::new(SystemClock, RandomIds, SystemRandom));
@@ -106,10 +106,12 @@ impl Ids for RandomIds {
     fn next(&self, prefix: &str) -> Str {
         // Crockford's base 32, without the letters that look like digits.
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+        // Nobody can guess the first 60 bits; the last 30 tell this process's ids apart.
+        let (random, count) = random();
         let mut id = [b'0'; 18];
-        for half in id.chunks_exact_mut(9) {
-            let mut bits = random();
-            for digit in half {
+        let (head, tail) = id.split_at_mut(12);
+        for (digits, mut bits) in [(head, random), (tail, count)] {
+            for digit in digits {
                 if let Some(d) = DIGITS.get((bits & 31) as usize) {
                     *digit = *d;
                 }
@@ -128,15 +130,17 @@ struct SystemRandom;
 
 impl Random for SystemRandom {
     fn next_u64(&self) -> u64 {
-        random()
+        random().0
     }
 }
 
-/// SipHash of a counter, under keys that the standard library takes from the system.
-fn random() -> u64 {
+/// SipHash of a counter, under keys that the standard library takes from the system; and the
+/// counter.
+fn random() -> (u64, u64) {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut hasher = KEYS.build_hasher();
-    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
-    hasher.finish()
+    hasher.write_u64(count);
+    (hasher.finish(), count)
 }

@@ -26,17 +26,18 @@ impl<B, M> MapEventsBody<B, M> {
 impl<B, M> Stream for MapEventsBody<B, M>
 where
     B: Stream<Item = Result<Event, Error>>,
-    M: FnMut(Event) -> Event,
+    M: FnMut(&mut Event),
 {
     type Item = Result<Event, Error>;
 
     #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        match this.inner.poll_next(cx) {
-            Poll::Ready(Some(Ok(event))) => Poll::Ready(Some(Ok((this.map)(event)))),
-            other => other,
+        let mut item = this.inner.poll_next(cx);
+        if let Poll::Ready(Some(Ok(event))) = &mut item {
+            (this.map)(event);
         }
+        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -3,12 +3,12 @@ use crate::Event;
 use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
-/// Creates a layer that replaces each event by what `f` makes of it.
+/// Creates a layer that lets `f` change each event, where it is.
 ///
 /// See the [module docs](super) for an example.
 pub const fn map_events<F>(f: F) -> MapEventsLayer<F>
 where
-    F: FnMut(Event) -> Event + Clone,
+    F: FnMut(&mut Event) + Clone,
 {
     MapEventsLayer { f }
 }
@@ -16,16 +16,13 @@ where
 /// Creates a layer that shows each event to `f`.
 ///
 /// See the [module docs](super) for an example.
-pub fn inspect_events<F>(mut f: F) -> MapEventsLayer<impl FnMut(Event) -> Event + Clone>
+pub fn inspect_events<F>(mut f: F) -> MapEventsLayer<impl FnMut(&mut Event) + Clone>
 where
     F: FnMut(&Event) + Clone,
 {
     map_events(
         #[inline]
-        move |event| {
-            f(&event);
-            event
-        },
+        move |event: &mut Event| f(event),
     )
 }
 

@@ -1,8 +1,8 @@
-//! Layers that look at each event, or change it for another.
+//! Layers that look at each event, or change it.
 //!
 //! ```
 //! use concentric_core::layers::{inspect_events, map_events};
-//! use concentric_core::{BoxModel, Event};
+//! use concentric_core::{BoxModel, Event, Str};
 //! use std::sync::atomic::{AtomicUsize, Ordering};
 //! use tower::ServiceBuilder;
 //!
@@ -16,9 +16,10 @@
 //!                     BYTES.fetch_add(text.len(), Ordering::Relaxed);
 //!                 }
 //!             }))
-//!             .layer(map_events(|event| match event {
-//!                 Event::TextDelta(text) => Event::text(text.to_uppercase()),
-//!                 other => other,
+//!             .layer(map_events(|event: &mut Event| {
+//!                 if let Event::TextDelta(text) = event {
+//!                     *text = Str::from(text.to_uppercase());
+//!                 }
 //!             }))
 //!             .service(model),
 //!     )
@@ -35,7 +36,7 @@
 //! # Place in the stack
 //!
 //! Inside the loop a changed event is what the transcript records; outside it only the consumer
-//! sees the change. The function must return content for content
+//! sees the change. The function must leave content for content
 //! ([`Event::is_content`](crate::Event::is_content)) and a finish for a finish; to drop events, use
 //! a [`Transform`](super::Transform).
 

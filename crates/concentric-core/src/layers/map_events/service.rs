@@ -8,7 +8,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that replaces each event by what a function makes of it.
+/// Middleware that lets a function change each event.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl<S, F, B> Service<ChatRequest> for MapEvents<S, F>
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
     B: Stream<Item = Result<Event, Error>>,
-    F: FnMut(Event) -> Event + Clone,
+    F: FnMut(&mut Event) + Clone,
 {
     type Response = ChatResponse<MapEventsBody<B, F>>;
     type Error = S::Error;
