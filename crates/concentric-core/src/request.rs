@@ -1,7 +1,7 @@
 use crate::{CallId, Context, Event, OpenRound, Str, ToolOutcome, ToolSpecs, Transcript};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A request to a model or to an agent: they take the same.
 ///
@@ -83,9 +83,17 @@ impl ChatRequest {
 }
 
 /// What a model is told before the conversation, in order; cheap to clone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct System(Arc<Vec<SystemSegment>>);
+
+impl Default for System {
+    /// No segments; allocates nothing.
+    fn default() -> Self {
+        static NONE: LazyLock<System> = LazyLock::new(|| System(Arc::default()));
+        NONE.clone()
+    }
+}
 
 impl System {
     /// Adds a segment at the end.
@@ -208,7 +216,7 @@ pub struct ChatOptions {
 
 impl ChatOptions {
     fn none() -> Arc<Self> {
-        static NONE: std::sync::LazyLock<Arc<ChatOptions>> = std::sync::LazyLock::new(Arc::default);
+        static NONE: LazyLock<Arc<ChatOptions>> = LazyLock::new(Arc::default);
         NONE.clone()
     }
 }

@@ -3,7 +3,7 @@
 use crate::{CallId, Context, Error, ErrorKind, Media, Part, Str, ToolCallPart};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What a model is told of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,9 +91,17 @@ impl Annotations {
 }
 
 /// The tools of a request; cheap to clone.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolSpecs(Arc<Vec<Arc<ToolSpec>>>);
+
+impl Default for ToolSpecs {
+    /// No tools; allocates nothing.
+    fn default() -> Self {
+        static NONE: LazyLock<ToolSpecs> = LazyLock::new(|| ToolSpecs(Arc::default()));
+        NONE.clone()
+    }
+}
 
 impl ToolSpecs {
     /// Creates a list of tools.

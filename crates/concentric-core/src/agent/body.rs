@@ -74,12 +74,48 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    // Always: nearly all of a run is text, which takes this short way into the consumer.
+    #[inline(always)]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.as_mut().project();
+        let run = &mut **this.run;
+        if !run.is_called()
+            && run.machine.is_reading()
+            && let WorkProj::Body { body } = this.work.project()
+        {
+            let item = body.poll_next(cx);
+            if let Poll::Ready(Some(Ok(event))) = &item
+                && run.machine.delta(event)
+            {
+                run.count_event();
+                return item;
+            }
+            return self.poll_run(cx, Some(item));
+        }
+        self.poll_run(cx, None)
+    }
+}
+
+impl<M, B, R, O> AgentBody<M, B, R, O>
+where
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    R: Service<ToolRound, Response = O> + Clone,
+    R::Error: Into<BoxError>,
+    O: Stream<Item = Result<Settled, Error>>,
+{
+    /// Goes on with the run. `read` is what the model's body was just polled to, if it was.
+    #[inline(never)]
+    fn poll_run(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut read: Option<Poll<Option<Result<Event, Error>>>>,
+    ) -> Poll<Option<Result<Event, Error>>> {
         let mut this = self.project();
         let run = &mut **this.run;
         loop {
-            if run.is_called() {
+            if read.is_none() {
                 if run.check_stop() {
                     this.work.set(Work::Idle);
                 }
@@ -93,15 +129,7 @@ where
             if run.machine.is_reading()
                 && let WorkProj::Body { body } = this.work.as_mut().project()
             {
-                let item = body.poll_next(cx);
-                // Nearly all of a run is text, which goes through without being moved.
-                if let Poll::Ready(Some(Ok(event))) = &item
-                    && run.machine.delta(event)
-                {
-                    run.count_event();
-                    return item;
-                }
-                if let Poll::Ready(item) = item {
+                if let Poll::Ready(item) = read.take().unwrap_or_else(|| body.poll_next(cx)) {
                     if let Some(event) = run.take_in(item) {
                         run.count_event();
                         return Poll::Ready(Some(Ok(event)));

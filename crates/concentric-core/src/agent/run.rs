@@ -90,11 +90,12 @@ impl<M, R> Run<M, R> {
     /// Tells the machine that the model answers.
     pub(super) fn model_started(&mut self, head: &Head) {
         if let Some(message_id) = self.message_id.take() {
-            let mut start = ModelStart::new(message_id);
-            start.head = head.clone();
-            start.tools = self.request.tools.clone();
-            start.client_tools = self.client_tools.clone();
-            self.machine.input(Input::ModelStarted(start));
+            self.machine.input(Input::ModelStarted(ModelStart {
+                message_id,
+                head: head.clone(),
+                tools: self.request.tools.clone(),
+                client_tools: self.client_tools.clone(),
+            }));
         }
     }
 
@@ -145,9 +146,10 @@ impl<M, R> Run<M, R> {
 
     /// What was emitted and the consumer has not seen; the outermost of nested loops hands it on.
     pub(super) fn emitted(&self) -> Option<Event> {
-        match self.claim {
-            Some(_) => self.context().outbox().pop(),
-            None => None,
+        let outbox = self.context().outbox();
+        match outbox.is_filled() && self.claim.is_some() {
+            true => outbox.pop(),
+            false => None,
         }
     }
 

@@ -2,13 +2,13 @@
 //!
 //! | you want to | write | costs |
 //! |---|---|---|
-//! | look at events, or change one for one | [`inspect_events`], [`map_events`] | nothing |
+//! | look at events, or change one for one | [`inspect_events`], [`map_events()`] | nothing |
 //! | drop, add, hold back or refuse events | a [`Transform`] | a box per call |
-//! | change a request, skip a call, call again | [`from_fn`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
+//! | change a request, skip a call, call again | [`from_fn()`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
 //! | do all of that at no cost, or have readiness of your own | a [`Layer`] and a [`Service`] | what you write |
 //!
 //! And layers that most agents want: [`DefaultsLayer`] for the system prompt and options,
-//! [`CommitLayer`] to decide when an answer is shown, [`on_end`] to be told once how it ended,
+//! [`CommitLayer`] to decide when an answer is shown, [`on_end()`] to be told once how it ended,
 //! [`DebugLayer`] to see what passes at a place.
 //!
 //! All of them pass on readiness, take `S: Service` without asking for `Clone`, `Send` or

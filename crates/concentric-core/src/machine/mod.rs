@@ -41,13 +41,13 @@ pub use self::{
 };
 
 use self::{
-    state::{Slot, SlotState, Stage},
+    state::{RoundState, Slot, SlotState, Stage},
     step::Step,
 };
 use crate::{
     CancelReason, Decision, Effects, Error, ErrorKind, Event, Executor, Finish, FinishReason,
-    HistoryError, MessageId, OpenRound, Outcome, Refusal, RoundCall, StepFinish, StepStart, Str,
-    ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage, Verdict,
+    HistoryError, MessageId, OpenRound, Outcome, Refusal, Round, RoundCall, StepFinish, StepStart,
+    Str, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage, Verdict,
 };
 use std::collections::VecDeque;
 
@@ -317,7 +317,7 @@ impl Machine {
         }
         let step = self.stream.as_mut()?;
         if let Event::Finish(finish) = event {
-            self.finish_step(*finish);
+            self.finish_step(finish);
             return None;
         }
         step.take_in(event)
@@ -376,7 +376,7 @@ impl Machine {
 
     // ---- the model's answer ----
 
-    fn finish_step(&mut self, finish: Finish) {
+    fn finish_step(&mut self, mut finish: Box<Finish>) {
         let Some(step) = self.stream.take() else {
             return;
         };
@@ -388,21 +388,13 @@ impl Machine {
             finish.reason.clone(),
             finish.usage,
         ))));
-        let Finish {
-            reason,
-            provider_reason,
-            outcome,
-            open_round,
-            ..
-        } = finish;
-        self.state.reason = Some(reason);
-        self.state.provider_reason = provider_reason;
-
         let (message, slots) = match step.end() {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };
         if !slots.is_empty() {
+            self.state.reason = Some(finish.reason);
+            self.state.provider_reason = finish.provider_reason;
             self.state.stage = Stage::round(at, message, slots);
             return;
         }
@@ -412,8 +404,11 @@ impl Machine {
                 Err(error) => return self.fail(protocol(&error)),
             }
         }
-        // An agent in the model's place may have been halted, or wait.
-        self.finish(outcome, open_round);
+        // The rest is as the model said it: an agent in its place may have been halted, or wait.
+        finish.usage = self.state.usage;
+        finish.transcript = Some(self.state.transcript.clone());
+        self.emit(Event::Finish(finish));
+        self.state.stage = Stage::Ended;
     }
 
     // ---- the round ----
@@ -429,7 +424,7 @@ impl Machine {
         if round.slots.iter().any(Slot::halts) {
             return self.after_round();
         }
-        let mut calls = Vec::new();
+        let mut calls = Vec::with_capacity(round.slots.len());
         for (at, slot) in round.slots.iter_mut().enumerate() {
             if slot.state == SlotState::Ready {
                 slot.state = SlotState::Running;
@@ -510,32 +505,30 @@ impl Machine {
         let Stage::Round(_) = &self.state.stage else {
             return None;
         };
-        let Stage::Round(mut round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
+        let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
             return None;
         };
         self.dispatched.clear();
-        for slot in &mut round.slots {
-            // It may have done its work, and nobody was told.
-            if slot.state == SlotState::Running && slot.refusal.is_none() && !slot.read_only {
-                slot.state = SlotState::Settled(ToolOutcome::unknown(format!(
-                    "{otherwise} It had been started."
-                )));
-            }
-        }
+        let RoundState { message, slots, .. } = *round;
         let mut halt = None;
-        let round = round
-            .into_open()
-            .close(|_| ToolOutcome::cancelled(otherwise));
-        for result in round.results() {
+        let mut results = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let outcome = match slot.state {
+                SlotState::Settled(outcome) => outcome,
+                // It may have done its work, and nobody was told.
+                SlotState::Running if slot.refusal.is_none() && !slot.read_only => {
+                    ToolOutcome::unknown(format!("{otherwise} It had been started."))
+                }
+                _ => ToolOutcome::cancelled(otherwise),
+            };
             if halt.is_none() {
-                halt.clone_from(&result.outcome.halt);
+                halt.clone_from(&outcome.halt);
             }
-            self.actions
-                .push_back(Action::Emit(Event::ToolResult(Box::new(
-                    ToolResult::clone(result),
-                ))));
+            let result = ToolResult::new(slot.call.id, slot.call.name, outcome);
+            results.push(result.clone());
+            self.emit(Event::ToolResult(Box::new(result)));
         }
-        self.state.transcript.push(round);
+        self.state.transcript.push(Round::closed(message, results));
         halt
     }
 

@@ -82,6 +82,11 @@ impl Round {
         })
     }
 
+    /// Creates a round whose results are one for each call of its message, in their order.
+    pub(crate) const fn closed(message: Message, results: Vec<ToolResult>) -> Self {
+        Self { message, results }
+    }
+
     /// The message that makes the calls.
     pub fn message(&self) -> &Message {
         &self.message

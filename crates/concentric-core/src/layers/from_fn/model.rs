@@ -6,6 +6,7 @@ use std::{
     future::{Future, poll_fn},
     marker::PhantomData,
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tower_layer::Layer;
@@ -61,7 +62,8 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         FromFn {
-            inner: BoxModel::new(inner),
+            inner: Arc::new(BoxModel::new(inner)),
+            ready: None,
             f: self.f.clone(),
             of: PhantomData,
         }
@@ -78,7 +80,10 @@ impl<F> fmt::Debug for FromFnLayer<F> {
 
 /// Middleware made by [`from_fn`].
 pub struct FromFn<F, S> {
-    inner: BoxModel,
+    // Never polled, and shared between clones: what is called is a clone of it.
+    inner: Arc<BoxModel>,
+    // Polled, until it is called. Not cloned: readiness is each clone's own.
+    ready: Option<BoxModel>,
     f: F,
     of: PhantomData<fn() -> S>,
 }
@@ -94,13 +99,16 @@ where
     type Future = Fut;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.ready
+            .get_or_insert_with(|| BoxModel::clone(&self.inner))
+            .poll_ready(cx)
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        // The service that was polled ready goes with the call; its clone stays behind.
-        let clone = self.inner.clone();
-        let inner = mem::replace(&mut self.inner, clone);
+        let inner = self
+            .ready
+            .take()
+            .expect("`poll_ready` must return `Ready(Ok(()))` before `call`");
         (self.f)(request, Next { inner, ready: true })
     }
 }
@@ -111,7 +119,8 @@ where
 {
     fn clone(&self) -> Self {
         Self {
-            inner: self.inner.clone(),
+            inner: Arc::clone(&self.inner),
+            ready: None,
             f: self.f.clone(),
             of: PhantomData,
         }

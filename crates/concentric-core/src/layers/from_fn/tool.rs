@@ -5,6 +5,7 @@ use std::{
     future::{Future, poll_fn},
     marker::PhantomData,
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 use tower_layer::Layer;
@@ -60,7 +61,8 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         ToolFromFn {
-            inner: BoxTool::new(inner),
+            inner: Arc::new(BoxTool::new(inner)),
+            ready: None,
             f: self.f.clone(),
             of: PhantomData,
         }
@@ -77,7 +79,10 @@ impl<F> fmt::Debug for ToolFromFnLayer<F> {
 
 /// Middleware made by [`tool_from_fn`].
 pub struct ToolFromFn<F, S> {
-    inner: BoxTool,
+    // Never polled, and shared between clones: what is called is a clone of it.
+    inner: Arc<BoxTool>,
+    // Polled, until it is called. Not cloned: readiness is each clone's own.
+    ready: Option<BoxTool>,
     f: F,
     of: PhantomData<fn() -> S>,
 }
@@ -92,13 +97,16 @@ where
     type Future = Fut;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.ready
+            .get_or_insert_with(|| BoxTool::clone(&self.inner))
+            .poll_ready(cx)
     }
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
-        // The service that was polled ready goes with the call; its clone stays behind.
-        let clone = self.inner.clone();
-        let inner = mem::replace(&mut self.inner, clone);
+        let inner = self
+            .ready
+            .take()
+            .expect("`poll_ready` must return `Ready(Ok(()))` before `call`");
         (self.f)(call, NextTool { inner, ready: true })
     }
 }
@@ -109,7 +117,8 @@ where
 {
     fn clone(&self) -> Self {
         Self {
-            inner: self.inner.clone(),
+            inner: Arc::clone(&self.inner),
+            ready: None,
             f: self.f.clone(),
             of: PhantomData,
         }

@@ -30,7 +30,8 @@ where
 {
     type Item = Result<Event, Error>;
 
-    #[inline]
+    // Always: an event that passes through a call is copied, and a stack has many layers.
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let mut item = this.inner.poll_next(cx);

@@ -30,7 +30,7 @@
 //! # When the function is called
 //!
 //! For each `Ok` item of the body, [`Event::Finish`](crate::Event::Finish) included, when the
-//! consumer polls for it. Not for errors, and not for the end: see [`on_end`](super::on_end).
+//! consumer polls for it. Not for errors, and not for the end: see [`on_end()`](super::on_end()).
 //! Each call of the service has its own clone of the function.
 //!
 //! # Place in the stack

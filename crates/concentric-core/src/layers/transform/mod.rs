@@ -48,7 +48,7 @@
 //! |---|---|
 //! | is there | the maker, with the request: each call has a transform of its own |
 //! | yields an event that does not end it | [`Transform::event`] |
-//! | yields [`Event::Finish`](crate::Event::Finish) | [`Transform::flush`], then [`Transform::finish`] |
+//! | yields [`Event::Finish`] | [`Transform::flush`], then [`Transform::finish`] |
 //! | yields an error, or ends early | [`Transform::flush`]; the error follows |
 //! | is dropped | nothing: what was held back is gone |
 //!
