@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum Event {
     /// A model call begins.
-    StepStart(StepStart),
+    StepStart(Box<StepStart>),
     /// More text.
     TextDelta(Str),
     /// More of the model's reasoning.

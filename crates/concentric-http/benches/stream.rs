@@ -44,7 +44,7 @@ fn main() {
     let agent = service_fn(move |_: ChatRequest| {
         let mut script: Vec<Result<Event, Error>> = Vec::with_capacity(count + 2);
         let start = StepStart::new(0, MessageId::new("msg_0123456789abcdef01"));
-        script.push(Ok(Event::StepStart(start)));
+        script.push(Ok(Event::StepStart(Box::new(start))));
         script.extend((0..count).map(|_| Ok(Event::text("twenty bytes of text"))));
         script.push(Ok(Event::finish(FinishReason::Stop, Usage::new(3, 2))));
         std::future::ready(Ok::<_, Error>(ChatResponse::new(stream::iter(script))))

@@ -55,7 +55,7 @@ async fn it_finishes_as_it_is_told() {
 async fn an_error_before_content_is_the_futures() {
     let start = concentric_core::StepStart::new(0, concentric_core::MessageId::new("m"));
     let model = ScriptedModel::new()
-        .event(Event::StepStart(start))
+        .event(Event::StepStart(Box::new(start)))
         .error(broken());
     let error = model.clone().oneshot(request()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Server);

@@ -350,7 +350,7 @@ impl Machine {
                 self.asked = false;
                 let event = StepStart::new(self.state.step, start.message_id.clone());
                 self.stream = Some(Step::new(start));
-                self.emit(Event::StepStart(event));
+                self.emit(Event::StepStart(Box::new(event)));
             }
             Input::ModelEnded if self.stream.is_some() => {
                 self.fail(crate::response::truncated());

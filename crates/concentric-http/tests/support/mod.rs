@@ -72,7 +72,7 @@ pub fn finish_with(outcome: concentric_core::Outcome) -> Event {
 }
 
 pub fn step(n: u32, message: &str) -> Event {
-    Event::StepStart(StepStart::new(n, MessageId::new(message)))
+    Event::StepStart(Box::new(StepStart::new(n, MessageId::new(message))))
 }
 
 pub fn step_end(n: u32) -> Event {
