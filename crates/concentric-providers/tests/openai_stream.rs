@@ -121,6 +121,30 @@ async fn f07_an_error_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
+async fn f08_another_answer_behind_the_first_one_is_an_error() {
+    let of = |id: &str, delta: &str| {
+        format!("data: {{\"id\":\"{id}\",\"choices\":[{{\"delta\":{delta}}}]}}\n\n")
+    };
+    let opens = r#"{"role":"assistant","content":""}"#;
+    let body = of("a", opens)
+        + &of("a", r#"{"content":"Spa"}"#)
+        + &of("b", opens)
+        + &of("b", r#"{"content":"Spark"}"#)
+        + &finish("stop");
+    let (events, error) = read(body).await;
+    assert_eq!(text(&events), "Spa");
+    assert_eq!(error.unwrap().kind(), ErrorKind::Protocol);
+
+    // Some give an answer several ids, and name its role in every chunk.
+    let body = of("a", r#"{"role":"assistant","content":"Spa"}"#)
+        + &of("b", r#"{"role":"assistant","content":"rk"}"#)
+        + &finish("stop");
+    let (events, error) = read(body).await;
+    assert_eq!(text(&events), "Spark");
+    assert!(error.is_none());
+}
+
+#[tokio::test]
 async fn f10_limits_hold() {
     let mut limits = Limits::default();
     (
@@ -227,7 +251,7 @@ async fn reasoning_is_found_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn the_native_reason_tells_of_a_cut() {
+async fn f04_the_native_reason_tells_of_a_cut() {
     let body = delta(
         "{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"t\",\"arguments\":\"{\\\"a\"}}]}",
     ) + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\",\"native_finish_reason\":\"max_output_tokens\"}]}\n\n";

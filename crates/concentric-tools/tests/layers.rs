@@ -33,8 +33,8 @@ fn number(log: &Log) -> Tool {
 }
 
 #[tokio::test]
-async fn the_first_layer_added_is_the_outermost() {
-    // C2: for all tools, and inside of those for one.
+async fn c002_the_first_layer_added_is_the_outermost() {
+    // For all tools, and inside of those for one.
     let log = Log::default();
     let tools = Toolset::new()
         .layer(note("A", &log))
@@ -69,8 +69,7 @@ async fn layers_of_a_builder_are_added_at_once() {
 }
 
 #[tokio::test]
-async fn a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running() {
-    // C33
+async fn c033_a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&log))
@@ -88,8 +87,7 @@ async fn a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running() {
 }
 
 #[tokio::test]
-async fn of_two_calls_one_is_blocked_and_the_other_runs() {
-    // C34
+async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&log))
@@ -117,8 +115,7 @@ fn edit(arguments: &'static str) -> impl Fn(ToolCall) -> Hook + Clone + Send + S
 }
 
 #[tokio::test]
-async fn an_inner_layer_and_the_tool_see_edited_arguments() {
-    // C36
+async fn c036_an_inner_layer_and_the_tool_see_edited_arguments() {
     let log = Log::default();
     let seen = log.clone();
     let tools = Toolset::new()
@@ -133,8 +130,7 @@ async fn an_inner_layer_and_the_tool_see_edited_arguments() {
 }
 
 #[tokio::test]
-async fn edited_arguments_that_the_schema_does_not_allow_are_refused() {
-    // C37
+async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&log))
@@ -161,8 +157,7 @@ async fn a_call_whose_tool_was_changed_is_not_run() {
 }
 
 #[tokio::test]
-async fn layers_are_told_once_of_each_call_that_is_not_run() {
-    // C40
+async fn c040_layers_are_told_once_of_each_call_that_is_not_run() {
     let log = Log::default();
     let tools = Toolset::new().tool(number(&log)).layer(note("audit", &log));
     let mut round = round(&[
@@ -196,8 +191,7 @@ async fn layers_are_told_once_of_each_call_that_is_not_run() {
 }
 
 #[tokio::test]
-async fn an_audit_layer_outside_a_guard_sees_the_call_and_the_block() {
-    // C41
+async fn c041_an_audit_layer_outside_a_guard_sees_the_call_and_the_block() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number(&log))

@@ -29,8 +29,8 @@ impl Drop for PanicOnDrop {
 }
 
 #[tokio::test]
-async fn a_panic_is_an_outcome_and_the_run_goes_on() {
-    // C42, F23: when the function is called, polled first, polled later, and dropped.
+async fn c042_f23_a_panic_is_an_outcome_and_the_run_goes_on() {
+    // When the function is called, polled first, polled later, and dropped.
     let tools = Toolset::new()
         .tool(tool("call", "", |NoArguments {}| {
             if true {
@@ -107,8 +107,7 @@ fn slow() -> Tool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_is_an_outcome_and_its_siblings_are_kept() {
-    // C43, F24, F31
+async fn c043_f24_f31_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
     let tools = Toolset::new()
         .tool(slow())
         .tool(tool("quick", "", |NoArguments {}| async {
@@ -131,8 +130,7 @@ async fn a_timeout_is_an_outcome_and_its_siblings_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fatal_timeout_fails_the_run() {
-    // C44
+async fn c044_a_fatal_timeout_fails_the_run() {
     let tools = Toolset::new().tool(slow().timeout_is_fatal());
     let error = common::agent(tools, vec![vec![("slow", "")]])
         .await
@@ -159,8 +157,7 @@ fn long(text: &'static str, max: usize) -> Tool {
 }
 
 #[tokio::test]
-async fn of_a_long_result_the_model_reads_the_head_and_the_tail() {
-    // C45, F25
+async fn c045_f25_of_a_long_result_the_model_reads_the_head_and_the_tail() {
     let whole: &'static str = String::leak("0123456789".repeat(100));
     let short = text(&Toolset::new().tool(long(whole, 300)), "t", "").await;
     assert!(short.len() <= 300, "{}", short.len());

@@ -74,8 +74,7 @@ fn settled(item: Option<Result<Settled, concentric_core::Error>>) -> (usize, Too
 }
 
 #[tokio::test]
-async fn parallel_calls_that_end_in_reverse_have_their_results_in_call_order() {
-    // C8
+async fn c008_parallel_calls_that_end_in_reverse_have_their_results_in_call_order() {
     let gates = Gates::default();
     let tools = Toolset::new().tool(gates.tool("wait"));
     let script = vec![vec![("wait", r#"{"key":0}"#), ("wait", r#"{"key":1}"#)]];
@@ -122,8 +121,7 @@ async fn outcomes_come_as_they_are_known() {
 }
 
 #[tokio::test]
-async fn an_exclusive_call_runs_after_those_before_it_and_before_those_after_it() {
-    // C9
+async fn c009_an_exclusive_call_runs_after_those_before_it_and_before_those_after_it() {
     let gates = Gates::default();
     let tools = Toolset::new()
         .tool(gates.tool("read"))
@@ -166,8 +164,7 @@ async fn no_more_calls_run_at_once_than_may() {
 }
 
 #[tokio::test]
-async fn after_a_halt_no_call_starts_and_those_that_run_are_kept() {
-    // C50
+async fn c050_after_a_halt_no_call_starts_and_those_that_run_are_kept() {
     let gates = Gates::default();
     let tools =
         Toolset::new()
@@ -197,8 +194,8 @@ async fn after_a_halt_no_call_starts_and_those_that_run_are_kept() {
 }
 
 #[tokio::test]
-async fn after_a_cancel_from_inside_a_hook_no_call_starts() {
-    // C51, as seen by whoever drives the round: the agent drops it at once.
+async fn c051_after_a_cancel_from_inside_a_hook_no_call_starts() {
+    // As seen by whoever drives the round: the agent drops it at once.
     let log = Log::default();
     let tools = Toolset::new()
         .tool(tool("t", "", |NoArguments {}| async { "done" }))
@@ -229,8 +226,7 @@ async fn after_a_cancel_from_inside_a_hook_no_call_starts() {
 }
 
 #[tokio::test]
-async fn a_cancel_drops_a_tool_that_ignores_it() {
-    // C52
+async fn c052_a_cancel_drops_a_tool_that_ignores_it() {
     let gates = Gates::default();
     let tools = Toolset::new().tool(gates.tool("wait"));
     let context = Context::new();
@@ -258,8 +254,7 @@ async fn dropping_the_stream_drops_every_running_call_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() {
-    // C40
+async fn c040_f27_a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ok" }));
     let answer = common::agent(tools, vec![vec![("tt", ""), ("t", "")], vec![("t", "{")]])
         .await
@@ -285,8 +280,7 @@ async fn a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists() {
 }
 
 #[tokio::test]
-async fn of_two_calls_with_one_id_none_runs() {
-    // F26
+async fn f26_of_two_calls_with_one_id_none_runs() {
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
     let tools = Toolset::new().tool(tool("t", "", move |NoArguments {}| {

@@ -111,8 +111,7 @@ async fn a_function_may_return_many_kinds_of_outcomes() {
 }
 
 #[tokio::test]
-async fn data_beside_the_text_is_not_for_the_model() {
-    // C46
+async fn c046_data_beside_the_text_is_not_for_the_model() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async {
         ("3 files", Json(json!({"files": 3})))
     }));

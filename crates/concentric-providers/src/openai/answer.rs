@@ -20,6 +20,8 @@ pub(super) struct Answer {
     config: Arc<Config>,
     context: Context,
     head: Head,
+    // Something of the answer was said.
+    said: bool,
     usage: Usage,
     reason: Option<Str>,
     native_reason: Option<Str>,
@@ -57,6 +59,7 @@ impl Answer {
             config,
             context,
             head,
+            said: false,
             usage: Usage::default(),
             reason: None,
             native_reason: None,
@@ -91,6 +94,7 @@ impl Answer {
         if let Some(failure) = failure(&chunk, from) {
             return Err(self.origin().reported(&failure));
         }
+        self.check_same(&chunk)?;
         // Some send a first chunk in which both are empty.
         name(&mut self.head.id, chunk.id.as_str());
         name(&mut self.head.model, chunk.model.as_str());
@@ -102,6 +106,35 @@ impl Answer {
             if choice.index.0.unwrap_or(0) == 0 {
                 self.choice(choice, from)?;
             }
+        }
+        self.said |= !self.events.is_empty();
+        Ok(())
+    }
+
+    /// Sees that the answer is still the same.
+    ///
+    /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
+    /// there was. It then has another id and opens anew, with a role and nothing said. The id alone
+    /// says little: Perplexity changes it within an answer.
+    fn check_same(&self, chunk: &Chunk<'_>) -> Result<(), Error> {
+        let (Some(new), Some(old)) = (chunk.id.as_str(), &self.head.id) else {
+            return Ok(());
+        };
+        let renamed = !old.is_empty() && !new.is_empty() && *old != *new;
+        let opens = |message: &Message<'_>| {
+            message.role.as_str().is_some_and(|role| !role.is_empty()) && message.says_nothing()
+        };
+        let mut deltas = chunk
+            .choices
+            .0
+            .iter()
+            .filter(|choice| choice.finish_reason.as_str().is_none())
+            .filter_map(|choice| choice.delta.0.as_ref());
+        if renamed && self.said && !self.is_whole() && deltas.any(opens) {
+            return Err(self.origin().error(
+                ErrorKind::Protocol,
+                "another answer began before the first one was whole",
+            ));
         }
         Ok(())
     }

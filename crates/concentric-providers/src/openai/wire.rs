@@ -63,6 +63,8 @@ pub(super) struct Choice<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Message<'a> {
     #[serde(borrow, default)]
+    pub(super) role: Text<'a>,
+    #[serde(borrow, default)]
     pub(super) content: Content<'a>,
     #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
@@ -82,6 +84,24 @@ pub(super) struct Message<'a> {
     pub(super) images: List<ContentPart<'a>>,
     #[serde(default)]
     pub(super) annotations: Option<Value>,
+}
+
+impl Message<'_> {
+    /// Whether it holds none of what a model says.
+    pub(super) fn says_nothing(&self) -> bool {
+        let empty = |text: &Text<'_>| text.as_str().is_none_or(str::is_empty);
+        let content = match &self.content {
+            Content::Text(text) => empty(text),
+            Content::Parts(parts) => parts.is_empty(),
+        };
+        content
+            && empty(&self.reasoning)
+            && empty(&self.reasoning_content)
+            && empty(&self.refusal)
+            && self.reasoning_details.is_none()
+            && self.tool_calls.0.is_empty()
+            && self.function_call.0.is_none()
+    }
 }
 
 #[derive(Debug, Deserialize)]
