@@ -54,12 +54,21 @@ impl MessageBuilder {
     /// Takes in one event.
     #[inline]
     pub fn push(&mut self, event: &Event) {
+        if !self.push_delta(event) {
+            self.push_other(event);
+        }
+    }
+
+    /// Takes in `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    #[inline]
+    pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
         match event {
             Event::TextDelta(text) => self.delta(Open::Text, text),
             Event::ReasoningDelta(text) => self.delta(Open::Reasoning, text),
             Event::RefusalDelta(text) => self.delta(Open::Refusal, text),
-            other => self.push_other(other),
+            _ => return false,
         }
+        true
     }
 
     #[inline]

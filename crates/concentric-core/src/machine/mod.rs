@@ -323,16 +323,13 @@ impl Machine {
         step.take_in(event)
     }
 
-    /// Takes in `event` if it is a delta of text or reasoning, and returns whether it is: such an
-    /// event is handed to the consumer as it is.
+    /// Takes in `event` if it is a delta of text, reasoning or refusal, and returns whether it is:
+    /// such an event is handed to the consumer as it is.
     #[inline]
     pub(crate) fn delta(&mut self, event: &Event) -> bool {
-        match (&mut self.stream, event) {
-            (Some(step), Event::TextDelta(_) | Event::ReasoningDelta(_)) => {
-                step.builder.push(event);
-                true
-            }
-            _ => false,
+        match &mut self.stream {
+            Some(step) => step.builder.push_delta(event),
+            None => false,
         }
     }
 

@@ -30,15 +30,17 @@ where
 {
     type Item = Result<Event, Error>;
 
-    // Always: an event that passes through a call is copied, and a stack has many layers.
+    // Always: through a call, an event would be copied, and a stack has many layers.
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
-        let mut item = this.inner.poll_next(cx);
-        if let Poll::Ready(Some(Ok(event))) = &mut item {
-            (this.map)(event);
+        match this.inner.poll_next(cx) {
+            Poll::Ready(Some(Ok(mut event))) => {
+                (this.map)(&mut event);
+                Poll::Ready(Some(Ok(event)))
+            }
+            other => other,
         }
-        item
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
