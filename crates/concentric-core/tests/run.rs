@@ -1,0 +1,120 @@
+//! What stops a run, what is taken once, and what may be said into it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use concentric_core::{
+    AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Context, Decision, EmitError,
+    Error, ErrorKind, Event, FinishReason, Message, NoTools, OpenRound, Outcome, Part, PartKind,
+    Repair, Role, ToolCallPart, ToolOutcome, ToolResult, Transcript, Usage, Verdict,
+};
+use futures_util::{StreamExt, stream};
+use std::time::{Duration, SystemTime};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+/// A model that always has more to say.
+fn endless() -> impl Service<
+    ChatRequest,
+    Response = ChatResponse<stream::Repeat<Result<Event, Error>>>,
+    Error = Error,
+    Future: Send,
+> + Clone {
+    service_fn(async |_: ChatRequest| {
+        Ok::<_, Error>(ChatResponse::new(stream::repeat(Ok(Event::text("more ")))))
+    })
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_stream_that_never_waits() {
+    let agent = AgentLayer::new(NoTools).layer(endless());
+    let context = Context::builder()
+        .deadline(SystemTime::now() + Duration::from_millis(20))
+        .build();
+    let request = ChatRequest::user("hi").with_context(context);
+    let body = agent.oneshot(request).await.unwrap().body;
+    let last = body.collect::<Vec<_>>().await.pop().unwrap();
+    assert_eq!(last.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn a_cancel_of_the_parent_ends_nested_loops_that_never_wait() {
+    let inner = AgentLayer::new(NoTools).layer(endless());
+    let agent = AgentLayer::new(NoTools).layer(inner);
+    let parent = Context::new();
+    let request = ChatRequest::user("hi").with_context(parent.child().build());
+    let mut body = Box::pin(agent.oneshot(request).await.unwrap().body);
+    for _ in 0..100 {
+        body.next().await.unwrap().unwrap();
+    }
+    parent.cancel(CancelReason::User);
+    let rest: Vec<_> = body.collect().await;
+    assert!(rest.len() < 200, "{} events after the cancel", rest.len());
+    let Some(Ok(Event::Finish(finish))) = rest.last() else {
+        unreachable!("a cancelled run finishes");
+    };
+    let reason = CancelReason::User;
+    assert_eq!(finish.outcome, Outcome::Aborted { reason });
+}
+
+#[tokio::test]
+async fn a_body_that_is_dropped_cancels_its_run() {
+    let agent = AgentLayer::new(NoTools).layer(endless());
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let mut body = Box::pin(agent.oneshot(request).await.unwrap().body);
+    body.next().await.unwrap().unwrap();
+    drop(body);
+    assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
+}
+
+fn called(id: &str) -> Part {
+    Part::new(PartKind::ToolCall(ToolCallPart::new(
+        CallId::new(id),
+        "t",
+        "{}",
+    )))
+}
+
+#[tokio::test]
+async fn of_two_attempts_at_a_resumed_run_one_takes_it_up() {
+    let model = service_fn(async |_: ChatRequest| {
+        let events = [Ok(Event::finish(FinishReason::Stop, Usage::default()))];
+        Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
+    });
+    let agent = AgentLayer::new(NoTools).layer(model);
+    let open = OpenRound::new(Message::new(Role::Assistant, vec![called("a")])).unwrap();
+    let verdict = Verdict::Settle(ToolOutcome::done("ok"));
+    let decisions = vec![Decision::new(CallId::new("a"), verdict)];
+    let request = ChatRequest::resume(Transcript::new(), open, decisions);
+
+    let first = agent.clone().oneshot(request.clone()).await.unwrap();
+    let second = agent.oneshot(request).await.unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::InvalidRequest);
+    let answer = first.collect().await.unwrap();
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+}
+
+#[test]
+fn what_the_model_and_its_tools_say_is_not_for_others_to_emit() {
+    let context = Context::new();
+    for event in [
+        Event::finish(FinishReason::Stop, Usage::default()),
+        Event::text("not the model"),
+        Event::tool_call(ToolCallPart::new(CallId::new("a"), "t", "{}")),
+        Event::Part(Box::new(called("a"))),
+    ] {
+        assert_eq!(context.emit(event), Err(EmitError::NotAllowed));
+    }
+}
+
+#[test]
+fn a_call_whose_result_stands_beside_it_is_not_open_again() {
+    let result = ToolResult::new(CallId::new("a"), "t", ToolOutcome::done("ok"));
+    let message = Message::new(
+        Role::Assistant,
+        vec![called("a"), Part::new(PartKind::ToolResult(result))],
+    );
+    for repair in [Repair::Refuse, Repair::Close] {
+        let history = Transcript::from_history([message.clone()], repair).unwrap();
+        assert!(history.open.is_none());
+        assert_eq!(history.transcript.last().unwrap().results().len(), 1);
+    }
+}
