@@ -9,18 +9,11 @@
 //! needs no network. `RUST_LOG=tower_http=debug` shows the HTTP requests. Ctrl-C cancels the run.
 
 use concentric::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Error, Outcome,
-    layers::DefaultsLayer,
-    providers::{HttpClient, OpenAiLayer},
+    AgentLayer, CancelReason, ChatRequest, Context, Error, Outcome, layers::DefaultsLayer,
 };
-use concentric_examples::{
-    files,
-    offline::{self, Offline},
-    openai, terminal,
-};
-use std::{process::ExitCode, time::Duration};
-use tower::{ServiceBuilder, ServiceExt, timeout::TimeoutLayer};
-use tower_http::trace::TraceLayer;
+use concentric_examples::{files, model::model, terminal};
+use std::process::ExitCode;
+use tower::{ServiceBuilder, ServiceExt};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -58,28 +51,6 @@ async fn ask(question: String) -> Result<Outcome, Error> {
     let finish = terminal::show(response.body).await?;
     terminal::summary(&finish);
     Ok(finish.outcome)
-}
-
-/// A model behind HTTP, or the stand-in: both are the same to the agent.
-fn model() -> Result<BoxModel, Error> {
-    let Some(settings) = openai::settings()? else {
-        terminal::say(offline::NOTICE);
-        return Ok(BoxModel::new(
-            Offline::new().pace(Duration::from_millis(12)),
-        ));
-    };
-    let model = ServiceBuilder::new()
-        // A model's future ends when its first words are there, so this is the time they may take.
-        .layer(TimeoutLayer::new(Duration::from_secs(120)))
-        // Chat outside, HTTP inside.
-        .layer(OpenAiLayer::compatible(
-            settings.base_url,
-            settings.model,
-            settings.key,
-        ))
-        .layer(TraceLayer::new_for_http())
-        .service(HttpClient::new()?);
-    Ok(BoxModel::new(model))
 }
 
 /// Stops the run the first time, and the program the second.

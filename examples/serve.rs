@@ -13,16 +13,11 @@ use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
     http::ag_ui::{AgUiLayer, Shutdown},
     layers::DefaultsLayer,
-    providers::{HttpClient, OpenAiLayer},
 };
-use concentric_examples::{
-    files, local,
-    offline::{self, Offline},
-    openai, terminal,
-};
+use concentric_examples::{files, local, model::model, terminal};
 use std::{env, process::ExitCode, time::Duration};
 use tokio::net::TcpListener;
-use tower::{Layer, ServiceBuilder, timeout::TimeoutLayer as FirstTokenLayer};
+use tower::{Layer, ServiceBuilder};
 use tower_http::{
     cors::CorsLayer,
     request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
@@ -107,25 +102,6 @@ fn agent() -> Result<BoxModel, Error> {
         .layer(AgentLayer::new(files::tools(".")?).step_limit(16))
         .service(model()?);
     Ok(BoxModel::new(agent))
-}
-
-fn model() -> Result<BoxModel, Error> {
-    let Some(settings) = openai::settings()? else {
-        terminal::say(offline::NOTICE);
-        return Ok(BoxModel::new(
-            Offline::new().pace(Duration::from_millis(12)),
-        ));
-    };
-    let model = ServiceBuilder::new()
-        .layer(FirstTokenLayer::new(Duration::from_secs(120)))
-        .layer(OpenAiLayer::compatible(
-            settings.base_url,
-            settings.model,
-            settings.key,
-        ))
-        .layer(TraceLayer::new_for_http())
-        .service(HttpClient::new()?);
-    Ok(BoxModel::new(model))
 }
 
 async fn listen(address: &str) -> Result<TcpListener, Error> {

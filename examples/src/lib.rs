@@ -3,6 +3,7 @@
 
 pub mod files;
 pub mod local;
+pub mod model;
 pub mod offline;
 pub mod openai;
 pub mod terminal;

@@ -3,8 +3,9 @@
 
 use concentric_core::{
     AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Context, Decision, EmitError,
-    Error, ErrorKind, Event, FinishReason, Message, NoTools, OpenRound, Outcome, Part, PartKind,
-    Repair, Role, ToolCallPart, ToolOutcome, ToolResult, Transcript, Usage, Verdict,
+    Error, ErrorKind, Event, FinishReason, Message, MessageId, NoTools, OpenRound, Outcome, Part,
+    PartKind, Repair, Role, RoundCall, ToolCallPart, ToolOutcome, ToolResult, Transcript, Usage,
+    Verdict,
 };
 use futures_util::{StreamExt, stream};
 use std::time::{Duration, SystemTime};
@@ -90,6 +91,19 @@ async fn of_two_attempts_at_a_resumed_run_one_takes_it_up() {
     assert_eq!(second.kind(), ErrorKind::InvalidRequest);
     let answer = first.collect().await.unwrap();
     assert_eq!(answer.finish.outcome, Outcome::Completed);
+}
+
+#[test]
+fn a_calls_key_is_the_same_when_another_run_takes_its_round_up() {
+    let key = |run: &Context, step, position| {
+        let call = RoundCall::new(position, ToolCallPart::new(CallId::new("a"), "t", "{}"));
+        let round = run.at_round(step, Some(MessageId::new("m")));
+        round.at_call(&call).idempotency_key().unwrap()
+    };
+    let live = key(&Context::new(), 3, 1);
+    assert_eq!(key(&Context::new(), 0, 1), live);
+    assert_ne!(key(&Context::new(), 0, 2), live);
+    assert_eq!(Context::new().idempotency_key(), None);
 }
 
 #[test]

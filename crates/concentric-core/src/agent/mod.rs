@@ -33,7 +33,7 @@
 //! | reads an error, or a body that ends early | yields it as its last item; no tool of that answer runs |
 //! | is cancelled ([`Context::cancel`]) | drops what it waits for, closes the round, and finishes with [`Outcome::Aborted`] |
 //! | passes the deadline | the same, and fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) |
-//! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents |
+//! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents; and cancels the run ([`CancelReason::Disconnected`](crate::CancelReason::Disconnected)), for what was spawned |
 //!
 //! # Backpressure
 //!

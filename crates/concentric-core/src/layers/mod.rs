@@ -2,7 +2,7 @@
 //!
 //! | you want to | write | costs |
 //! |---|---|---|
-//! | look at events, or change one for one | [`inspect_events`], [`map_events()`] | nothing |
+//! | look at events, or change them where they are | [`inspect_events`], [`map_events()`] | nothing |
 //! | drop, add, hold back or refuse events | a [`Transform`] | a box per call |
 //! | change a request, skip a call, call again | [`from_fn()`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
 //! | do all of that at no cost, or have readiness of your own | a [`Layer`] and a [`Service`] | what you write |
