@@ -5,6 +5,9 @@ export const HELLO = "hello";
 /** Makes the agent call a tool. */
 export const FOLDER = "what is in this folder?";
 
+/** Makes the agent call a tool that is asked about. */
+export const REFUND = "please refund order 7";
+
 /** A violation: a check that failed, as opposed to a bug in these scripts. */
 export class Violation extends Error {}
 
@@ -66,11 +69,17 @@ export function checkToolRound(what, events) {
   }
 }
 
+/** The value of a flag that ends in `=`. */
+export function option(flags, name) {
+  return [...flags].find((flag) => flag.startsWith(name))?.slice(name.length);
+}
+
 /** Runs `main` with the URL and the flags of the command line. */
 export async function script(name, flags, main) {
   const args = process.argv.slice(2);
   const urls = args.filter((arg) => !arg.startsWith("--"));
-  const unknown = args.filter((arg) => arg.startsWith("--") && !flags.includes(arg));
+  const known = (arg) => flags.some((flag) => (flag.endsWith("=") ? arg.startsWith(flag) : arg === flag));
+  const unknown = args.filter((arg) => arg.startsWith("--") && !known(arg));
   if (urls.length !== 1 || unknown.length > 0) {
     console.error(`usage: node ${name}.mjs ${flags.map((flag) => `[${flag}] `).join("")}URL`);
     process.exit(2);

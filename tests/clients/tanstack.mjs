@@ -1,6 +1,8 @@
-// Runs the unmodified `@tanstack/ai-client` against a server of ours: node tanstack.mjs URL
+// Runs the unmodified `@tanstack/ai-client` against a server of ours:
+// node tanstack.mjs [--approval] [--prompt=TEXT] URL
 //
-// A text answer, then a tool round in the same conversation. The client makes up a RUN_FINISHED for
+// A text answer, then a tool round in the same conversation; with the flag, a call that is asked
+// about and approved, twice in one conversation. The client makes up a RUN_FINISHED for
 // a stream that stops without one, so the events that are checked here are those on the wire; that
 // the client understood them shows in its messages.
 
@@ -8,15 +10,17 @@ import { ChatClient, fetchServerSentEvents } from "@tanstack/ai-client";
 import {
   FOLDER,
   HELLO,
+  REFUND,
   check,
   checkStream,
   checkToolRound,
+  option,
   readEvents,
   script,
   within,
 } from "./common.mjs";
 
-await script("tanstack", [], async (url) => {
+await script("tanstack", ["--approval", "--prompt="], async (url, flags) => {
   let wire = Promise.resolve("");
   const errors = [];
   const fetchClient = async (...request) => {
@@ -28,6 +32,37 @@ await script("tanstack", [], async (url) => {
     connection: fetchServerSentEvents(url, { fetchClient }),
     onError: (error) => void errors.push(error.message),
   });
+
+  if (flags.has("--approval")) {
+    const prompt = option(flags, "--prompt=") ?? REFUND;
+    for (const what of ["first approval", "second approval"]) {
+      await within(60, what, client.sendMessage(prompt));
+      check(errors.length === 0, `${what}: ${errors.join("; ")}`);
+      checkStream(what, readEvents(what, await within(60, what, wire)), "RUN_FINISHED");
+      const asked = client.getInterrupts();
+      check(asked.length > 0, `${what}: the client knows of no question`);
+      const resume = asked.map(({ interruptId, metadata }) => ({
+        interruptId,
+        status: "resolved",
+        payload: { approved: true, ...(metadata?.token && { token: metadata.token }) },
+      }));
+      await within(60, what, client.resumeInterrupts(resume));
+      check(errors.length === 0, `${what}: ${errors.join("; ")}`);
+      const events = readEvents(what, await within(60, what, wire));
+      checkStream(what, events, "RUN_FINISHED");
+      const invalid = events.filter(({ name }) => name === "approval-invalid");
+      check(invalid.length === 0, `${what}: ${JSON.stringify(invalid)}`);
+      check(client.getInterrupts().length === 0, `${what}: it is asked again`);
+      const results = events.filter(({ type }) => type === "TOOL_CALL_RESULT");
+      check(results.length >= asked.length, `${what}: ${results.length} results`);
+      check(
+        results.every(({ metadata }) => metadata?.status === undefined),
+        `${what}: ${JSON.stringify(results)}`,
+      );
+      console.log(`tanstack: ${what}: ${events.length} events`);
+    }
+    return;
+  }
 
   for (const [what, prompt] of [
     ["text answer", HELLO],

@@ -1,14 +1,18 @@
 //! The faults of FAULTS.md that a stack must survive: F11, F12, F13, F58.
-#![allow(clippy::panic, reason = "layers that panic are what is tested")]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test, and layers that panic are what is tested"
+)]
 
 use concentric_core::{
-    Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, Decision,
-    EmitError, Error, ErrorKind, Event, EventStream, FinishReason, Message, OpenRound, Outcome,
-    Part, PartKind, Role, ToolCallPart, ToolOutcome, Transcript, Usage, Verdict,
+    Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, EmitError, Error,
+    ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
     layers::{
         CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer,
         from_fn, inspect_events, map_events, on_end,
     },
+    machine::MachineState,
 };
 use concentric_layers::InFlightLimitLayer;
 use concentric_test::{
@@ -277,22 +281,28 @@ async fn f12_a_run_dropped_at_any_point_takes_all_with_it_and_ends_once() {
     assert!(points > 20, "only {points} points");
 }
 
+/// The state of a run that asks whether a call of `tool` may run.
+async fn interrupted(tool: &'static str) -> MachineState {
+    let agent = AgentLayer::new(ScriptedTools::new().asks(tool, "done"))
+        .layer(ScriptedModel::new().tool_call(tool, json!({})));
+    let response = agent.oneshot(request()).await.unwrap();
+    *response.collect().await.unwrap().finish.state.unwrap()
+}
+
+/// A request to go on with a run, all of whose questions are answered with yes.
+fn approved(state: MachineState) -> ChatRequest {
+    let asked = state.interrupts();
+    let replies = asked.iter().map(|asked| Reply::approve(asked.id.clone()));
+    let replies = replies.collect();
+    ChatRequest::resume(state, replies)
+}
+
 #[tokio::test]
 async fn f12_a_resumed_run_dropped_at_any_point_takes_its_tools_with_it() {
-    let call = ToolCallPart::new(concentric_core::CallId::new("c"), "slow", "{}");
-    let mut transcript = Transcript::new();
-    transcript.push_user("hi");
+    let state = interrupted("slow").await;
     for n in 0..100 {
         let mut specimen = Specimen::new();
-        let message = Message::new(
-            Role::Assistant,
-            vec![Part::new(PartKind::ToolCall(call.clone()))],
-        );
-        let request = ChatRequest::resume(
-            transcript.clone(),
-            OpenRound::new(message).unwrap(),
-            vec![Decision::new(call.id.clone(), Verdict::Run)],
-        );
+        let request = approved(state.clone());
         let mut run = Stepper::new(&mut specimen.agent, request);
         let mut ended = false;
         for _ in 0..n {
@@ -788,18 +798,7 @@ async fn a_reset_takes_back_its_step_and_not_those_before() {
 
 #[tokio::test]
 async fn a_resumed_run_commits_before_its_first_tool_starts() {
-    let call = ToolCallPart::new(concentric_core::CallId::new("c"), "pay", "{}");
-    let message = Message::new(
-        Role::Assistant,
-        vec![Part::new(PartKind::ToolCall(call.clone()))],
-    );
-    let mut transcript = Transcript::new();
-    transcript.push_user("hi");
-    let request = ChatRequest::resume(
-        transcript,
-        OpenRound::new(message).unwrap(),
-        vec![Decision::new(call.id, Verdict::Run)],
-    );
+    let request = approved(interrupted("pay").await);
     let tools = ScriptedTools::new().answers("pay", "paid");
     let agent = AgentLayer::new(tools.clone()).layer(ScriptedModel::new().text("ok"));
     let mut body = agent.oneshot(request).await.unwrap().body;

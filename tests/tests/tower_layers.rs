@@ -3,7 +3,7 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event, Phase,
-    Settled, ToolCall, ToolOutcome, ToolRound, ToolSource, ToolSpec, ToolSpecs,
+    RoundEvent, ToolCall, ToolOutcome, ToolRound, ToolSource, ToolSpec, ToolSpecs,
     layers::{CommitLayer, NextTool, from_fn, tool_from_fn},
 };
 use concentric_layers::InFlightLimitLayer;
@@ -628,7 +628,7 @@ impl<R> ToolSource for Specs<R> {
 impl<R, O> Service<ToolRound> for Specs<R>
 where
     R: Service<ToolRound, Response = O>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     type Response = O;
     type Error = R::Error;

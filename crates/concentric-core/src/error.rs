@@ -72,6 +72,10 @@ pub enum ErrorKind {
     Configuration,
     /// The run was cancelled.
     Cancelled,
+    /// Not a failure: a tool call waits for somebody ([`Error::pending`]).
+    Waiting,
+    /// What was to be resumed is not there to be resumed: it was, or its time is over.
+    Conflict,
     /// None of these.
     Other,
 }
@@ -115,6 +119,8 @@ impl ErrorKind {
             Self::Tool => "tool",
             Self::Configuration => "configuration",
             Self::Cancelled => "cancelled",
+            Self::Waiting => "waiting",
+            Self::Conflict => "conflict",
             Self::Other => "other",
         }
     }
@@ -219,6 +225,20 @@ impl Error {
         self.with(|e| e.source = Some(source))
     }
 
+    /// Creates what a tool, or a layer around one, returns to say that the call waits: the round
+    /// stays open, and the call is made again, with the replies, when they are there.
+    ///
+    /// A layer hands it on like any error, and does not count it as one.
+    pub fn waiting(pending: crate::Pending) -> Self {
+        Self::new(ErrorKind::Waiting, "the call waits for a reply").with_source(Waits(pending))
+    }
+
+    /// What the call waits for, if this says that it [waits](Self::waiting).
+    pub fn pending(&self) -> Option<&crate::Pending> {
+        let source = self.0.source.as_deref()?;
+        source.downcast_ref::<Waits>().map(|waits| &waits.0)
+    }
+
     /// What kind of thing went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -299,6 +319,18 @@ impl Error {
         Self::new(kind, error.to_string())
     }
 }
+
+#[derive(Debug)]
+struct Waits(crate::Pending);
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.0.interrupts.iter().map(|i| i.id.as_str());
+        f.write_str(&ids.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl StdError for Waits {}
 
 /// An error and its sources.
 fn chain<'a>(

@@ -1,6 +1,6 @@
 use crate::{
-    CallId, Finish, FinishReason, MessageId, Part, ProviderData, Str, ToolCallPart, ToolResult,
-    Usage,
+    CallId, Finish, FinishReason, MessageId, Part, ProviderData, RunId, Str, ToolCallPart,
+    ToolResult, Usage,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,6 +41,8 @@ pub enum Event {
     State(Arc<Value>),
     /// Something that a layer or a tool has to say.
     Custom(Box<Custom>),
+    /// An event of a run inside this one.
+    SubAgent(Box<SubAgentEvent>),
     /// A model call ended, and the answer goes on.
     StepFinish(Box<StepFinish>),
     /// The run took up an open round, and is about to go on with it.
@@ -180,6 +182,34 @@ impl ToolCallEvent {
         Self {
             call,
             provider_data,
+        }
+    }
+}
+
+/// An event of a run inside another one: of an agent that is a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SubAgentEvent {
+    /// The inner run.
+    pub run_id: RunId,
+    /// Its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Str>,
+    /// The tool call that the inner run is, in the run that this event is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<CallId>,
+    /// What happened in it.
+    pub event: Event,
+}
+
+impl SubAgentEvent {
+    /// Creates an event of the run `run_id`.
+    pub fn new(run_id: RunId, agent: Option<Str>, call_id: Option<CallId>, event: Event) -> Self {
+        Self {
+            run_id,
+            agent,
+            call_id,
+            event,
         }
     }
 }

@@ -1,4 +1,4 @@
-use crate::{OpenRound, Str, Transcript};
+use crate::{Interrupt, Str, Transcript, machine::MachineState};
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
@@ -20,9 +20,11 @@ pub struct Finish {
     /// The conversation with this turn in it, for the next one, if an agent answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<Transcript>,
-    /// The calls that still wait, if the outcome is [`Outcome::Interrupted`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_round: Option<Box<OpenRound>>,
+    /// What an agent needs to go on, if the outcome is [`Outcome::Interrupted`].
+    ///
+    /// It is not written with the rest: whoever can write a run's state decides what runs.
+    #[serde(skip)]
+    pub state: Option<Box<MachineState>>,
 }
 
 impl Finish {
@@ -34,7 +36,7 @@ impl Finish {
             usage,
             outcome: Outcome::Completed,
             transcript: None,
-            open_round: None,
+            state: None,
         }
     }
 
@@ -43,6 +45,12 @@ impl Finish {
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.outcome = outcome;
         self
+    }
+
+    /// What the run waits for, if the outcome is [`Outcome::Interrupted`].
+    pub fn interrupts(&self) -> Vec<&Interrupt> {
+        let state = self.state.as_deref();
+        state.map(MachineState::interrupts).unwrap_or_default()
     }
 
     /// Keeps the reason in the provider's own words.
@@ -93,6 +101,8 @@ pub enum Outcome {
     },
     /// It made as many model calls as it may, and its last answer was tool calls.
     StepLimit,
+    /// It made more tool calls than it may.
+    CallLimit,
 }
 
 /// Who cancelled a run.

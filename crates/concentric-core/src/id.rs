@@ -61,6 +61,10 @@ id! {
     MessageId
 }
 id! {
+    /// Names a question that a run waits for the answer of (AG-UI `interruptId`).
+    InterruptId
+}
+id! {
     /// Names one tool call (AG-UI `toolCallId`, `gen_ai.tool.call.id`).
     ///
     /// It is unique within its run; two runs may use the same one.

@@ -45,12 +45,14 @@ mod error;
 mod event;
 mod finish;
 pub mod id;
+pub mod interrupt;
 pub mod layers;
 pub mod machine;
 pub mod message;
 mod request;
 mod response;
 pub mod service;
+pub mod store;
 mod text;
 pub mod tool;
 pub mod transcript;
@@ -62,24 +64,26 @@ pub use self::{
     describe::Description,
     error::{Effects, Error, ErrorKind},
     event::{
-        Custom, Event, PartEnd, StepFinish, StepStart, ToolCallDelta, ToolCallEvent, ToolCallStart,
+        Custom, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
+        ToolCallStart,
     },
     finish::{CancelReason, Finish, FinishReason, Outcome, Usage},
-    id::{CallId, MessageId, RequestId, RunId, StreamId, ThreadId},
+    id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
+    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyStatus, Ruling},
     message::{
         Arguments, Author, Executor, Media, MediaSource, Message, Part, PartKind, ProviderData,
         Role, ToolCallPart, ToolResult,
     },
     request::{
-        ChatOptions, ChatRequest, Decision, OutputSchema, Resume, Stability, System, SystemSegment,
-        ToolChoice, Verdict,
+        ChatOptions, ChatRequest, OutputSchema, Resume, Stability, Suspended, System,
+        SystemSegment, ToolChoice,
     },
     response::{Answer, ChatResponse, Head, Incomplete},
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
     text::Str,
     tool::{
-        Annotations, Refusal, RoundCall, Settled, ToolCall, ToolContent, ToolOutcome, ToolRound,
-        ToolSpec, ToolSpecs, ToolStatus,
+        Annotations, LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent, ToolCall,
+        ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, ToolStatus,
     },
     transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
 };

@@ -1,7 +1,10 @@
-use crate::{CallId, Context, Event, OpenRound, Str, ToolOutcome, ToolSpecs, Transcript};
+use crate::{Context, Event, OpenRound, Reply, Str, ToolSpecs, Transcript, machine::MachineState};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::{
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::SystemTime,
+};
 
 /// A request to a model or to an agent: they take the same.
 ///
@@ -44,12 +47,24 @@ impl ChatRequest {
         Self::new(transcript)
     }
 
-    /// Creates a request to go on with `open`, which follows `transcript`.
+    /// Creates a request to go on with a run that was interrupted.
     ///
-    /// Calls without an outcome and without a decision keep waiting: the run is interrupted again.
-    pub fn resume(transcript: Transcript, open: OpenRound, decisions: Vec<Decision>) -> Self {
+    /// `state` is what the run ended with ([`Finish::state`](crate::Finish::state)), or what a
+    /// store that nobody else writes kept of it. What is not answered keeps waiting: the run is
+    /// interrupted again.
+    pub fn resume(state: MachineState, replies: Vec<Reply>) -> Self {
+        let mut request = Self::new(Transcript::new());
+        request.resume = Some(Resume::new(Suspended::State(Box::new(state)), replies));
+        request
+    }
+
+    /// Creates a request to go on with `open`, which follows `transcript`, as a history claims that
+    /// it is open.
+    ///
+    /// No reply is believed without a proof ([`Reply::token`]).
+    pub fn resume_history(transcript: Transcript, open: OpenRound, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(transcript);
-        request.resume = Some(Resume::new(open, decisions));
+        request.resume = Some(Resume::new(Suspended::Claimed(open), replies));
         request
     }
 
@@ -259,51 +274,63 @@ impl OutputSchema {
     }
 }
 
-/// An open round, and what was decided about its calls.
+/// A run to go on with, and the replies to what it asked.
 ///
 /// It is taken up once: a clone of the request is another attempt at the same call, and finds it
 /// gone.
 #[derive(Clone, Debug)]
-pub struct Resume(Arc<Mutex<Option<Decided>>>);
+pub struct Resume {
+    run: Arc<Mutex<Untaken>>,
+    accepted_at: Option<SystemTime>,
+}
 
-type Decided = (OpenRound, Vec<Decision>);
+type Untaken = Option<(Suspended, Vec<Reply>)>;
+
+/// What is known of a run to go on with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Suspended {
+    /// Its state, as it was written down by a process that is trusted.
+    State(Box<MachineState>),
+    /// What a history claims, which anybody may have written.
+    Claimed(OpenRound),
+    /// Nothing: a layer outside the agent has it, and takes this as the wish to go on.
+    Elsewhere,
+}
 
 impl Resume {
-    /// Creates the resumption of `open`, with at most one decision for each call that waits.
-    pub fn new(open: OpenRound, decisions: Vec<Decision>) -> Self {
-        Self(Arc::new(Mutex::new(Some((open, decisions)))))
+    /// Creates the resumption of a run.
+    pub fn new(suspended: Suspended, replies: Vec<Reply>) -> Self {
+        Self {
+            run: Arc::new(Mutex::new(Some((suspended, replies)))),
+            accepted_at: None,
+        }
     }
 
-    /// Takes the round and the decisions, unless another attempt has.
-    pub fn take(&self) -> Option<(OpenRound, Vec<Decision>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Says when the replies were accepted, if that was before now: they are in time if they were
+    /// then.
+    #[must_use]
+    pub const fn accepted_at(mut self, time: SystemTime) -> Self {
+        self.accepted_at = Some(time);
+        self
     }
-}
 
-/// What was decided about a call that waits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Decision {
-    /// The call.
-    pub call_id: CallId,
-    /// What to do with it.
-    pub verdict: Verdict,
-}
-
-impl Decision {
-    /// Creates a decision.
-    pub fn new(call_id: CallId, verdict: Verdict) -> Self {
-        Self { call_id, verdict }
+    /// When the replies were accepted, if not now.
+    pub const fn was_accepted_at(&self) -> Option<SystemTime> {
+        self.accepted_at
     }
-}
 
-/// What to do with a call that waits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Verdict {
-    /// Run it.
-    Run,
-    /// Don't run it; this is what came of it. It may be a client's result, or a denial.
-    Settle(ToolOutcome),
+    /// Takes the run and the replies, unless another attempt has.
+    pub fn take(&self) -> Option<(Suspended, Vec<Reply>)> {
+        self.run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Gives back what was [taken](Self::take), for another attempt: nothing came of this one.
+    pub fn give_back(&self, suspended: Suspended, replies: Vec<Reply>) {
+        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        *run = Some((suspended, replies));
+    }
 }

@@ -1,6 +1,8 @@
 //! Names for the services of an agent, and their erased forms.
 
-use crate::{ChatRequest, ChatResponse, Error, Event, Settled, ToolCall, ToolOutcome, ToolRound};
+use crate::{
+    ChatRequest, ChatResponse, Error, Event, RoundEvent, ToolCall, ToolOutcome, ToolRound,
+};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -51,24 +53,24 @@ impl<S> ToolService for S where S: Service<ToolCall, Response = ToolOutcome, Err
 
 /// What executes the tool calls of a model's answer.
 ///
-/// Another name for a `Service<ToolRound>` whose response is a stream of [`Settled`] outcomes, one
+/// Another name for a `Service<ToolRound>` whose response is a stream of [`RoundEvent`]s, one
 /// for each call, in any order. An `Err`, as the future's or as the last item, fails the run.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a round service",
     label = "not a `Service<ToolRound>`",
-    note = "a round service answers a `ToolRound` with a `Stream<Item = Result<Settled, Error>>`; a `Toolset` is one"
+    note = "a round service answers a `ToolRound` with a `Stream<Item = Result<RoundEvent, Error>>`; a `Toolset` is one"
 )]
 pub trait RoundService:
     Service<ToolRound, Response = Self::Outcomes, Error: Into<BoxError>>
 {
     /// The outcomes, as they become known.
-    type Outcomes: Stream<Item = Result<Settled, Error>>;
+    type Outcomes: Stream<Item = Result<RoundEvent, Error>>;
 }
 
 impl<S, O> RoundService for S
 where
     S: Service<ToolRound, Response = O, Error: Into<BoxError>>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     type Outcomes = O;
 }

@@ -1,6 +1,9 @@
 //! Tools: what a model is told of one, the call of one, and what comes of it.
 
-use crate::{CallId, Context, Error, ErrorKind, Media, Part, Str, ToolCallPart};
+use crate::{
+    Answered, Arguments, CallId, Context, Error, ErrorKind, Media, Part, Pending, Str,
+    ToolCallPart, Transcript,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::{Arc, LazyLock};
@@ -22,6 +25,9 @@ pub struct ToolSpec {
     /// What it does to the world.
     #[serde(default)]
     pub annotations: Annotations,
+    /// What it belongs to, for rules that hold for several tools; the model is not told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Str>,
 }
 
 impl ToolSpec {
@@ -37,6 +43,7 @@ impl ToolSpec {
             input_schema: input_schema.into(),
             output_schema: None,
             annotations: Annotations::default(),
+            groups: Vec::new(),
         }
     }
 }
@@ -185,27 +192,46 @@ impl FromIterator<Arc<ToolSpec>> for ToolSpecs {
 pub struct ToolRound {
     /// The calls, in the order the model made them.
     pub calls: Vec<RoundCall>,
+    /// The conversation before the message that makes them.
+    pub transcript: Transcript,
     /// The run they belong to.
     pub context: Context,
 }
 
 impl ToolRound {
-    /// Creates a batch of calls.
+    /// Creates a batch of calls, at the beginning of a conversation.
     pub fn new(calls: Vec<RoundCall>, context: Context) -> Self {
-        Self { calls, context }
+        Self {
+            calls,
+            transcript: Transcript::new(),
+            context,
+        }
+    }
+
+    /// Says what was said before.
+    #[must_use]
+    pub fn after(mut self, transcript: Transcript) -> Self {
+        self.transcript = transcript;
+        self
     }
 }
 
 /// One call of a [`ToolRound`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RoundCall {
     /// The call.
     pub call: ToolCallPart,
     /// Which of its message's calls it is, from 0; the same when the round is resumed.
     pub position: usize,
+    /// The tool as the model was told of it.
+    pub spec: Option<Arc<ToolSpec>>,
     /// Why the loop does not let the call run. The round answers it all the same.
     pub refusal: Option<Refusal>,
+    /// What became of it, if it waited.
+    pub answered: Option<Box<Answered>>,
+    /// It was started, and the process died before there was an outcome.
+    pub recovered: bool,
 }
 
 impl RoundCall {
@@ -214,9 +240,30 @@ impl RoundCall {
         Self {
             call,
             position,
+            spec: None,
             refusal: None,
+            answered: None,
+            recovered: false,
         }
     }
+
+    /// Whether the call is made for the first time, or taken up again.
+    pub fn origin(&self) -> Origin {
+        match self.answered.is_some() || self.recovered {
+            true => Origin::Replay,
+            false => Origin::Live,
+        }
+    }
+}
+
+/// Whether a call is made for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// It is.
+    Live,
+    /// It waited, or its process died.
+    Replay,
 }
 
 /// Why the loop does not let a call run.
@@ -228,6 +275,26 @@ pub enum Refusal {
     NotOffered(Vec<Str>),
     /// Another call of the same answer has the same id.
     DuplicateId,
+    /// As many calls were made as may be.
+    Limit {
+        /// How many may be.
+        calls: u32,
+        /// Of what.
+        of: LimitOf,
+    },
+}
+
+/// What a limit on calls counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LimitOf {
+    /// The calls of a run.
+    Run,
+    /// The calls of a round.
+    Round,
+    /// The calls of a tool in a run.
+    Tool,
 }
 
 impl Refusal {
@@ -248,51 +315,147 @@ impl Refusal {
             Self::DuplicateId => {
                 "Two calls of this answer have the same id, so none of them was run.".to_owned()
             }
+            Self::Limit { calls, of } => format!(
+                "The call was not run: at most {calls} calls {} are allowed.",
+                match of {
+                    LimitOf::Run => "in total".to_owned(),
+                    LimitOf::Round => "at once".to_owned(),
+                    LimitOf::Tool => format!("of `{}`", call.name),
+                }
+            ),
         })
     }
 }
 
-/// One outcome of a round, as it becomes known: the item of a
+/// What a round service has to say of one call, as it becomes known: the item of a
 /// [`RoundService`](crate::RoundService)'s stream.
+///
+/// Each call is settled or waits, once.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Settled {
-    /// Which call, as an index into [`ToolRound::calls`].
-    pub index: usize,
-    /// What came of it.
-    pub outcome: ToolOutcome,
+pub enum RoundEvent {
+    /// The call has its outcome.
+    Settled {
+        /// Which call, as an index into [`ToolRound::calls`].
+        index: usize,
+        /// What came of it.
+        outcome: ToolOutcome,
+    },
+    /// The call waits, and was not run, or can't go on.
+    Waiting {
+        /// Which call, as an index into [`ToolRound::calls`].
+        index: usize,
+        /// What it waits for.
+        pending: Box<Pending>,
+    },
 }
 
-impl Settled {
+impl RoundEvent {
     /// Creates the outcome of the call at `index`.
-    pub fn new(index: usize, outcome: ToolOutcome) -> Self {
-        Self { index, outcome }
+    pub fn settled(index: usize, outcome: ToolOutcome) -> Self {
+        Self::Settled { index, outcome }
+    }
+
+    /// Says that the call at `index` waits.
+    pub fn waiting(index: usize, pending: Pending) -> Self {
+        Self::Waiting {
+            index,
+            pending: Box::new(pending),
+        }
+    }
+
+    /// Which call it is about.
+    pub const fn index(&self) -> usize {
+        match self {
+            Self::Settled { index, .. } | Self::Waiting { index, .. } => *index,
+        }
     }
 }
 
 /// One tool call: the request of a [`ToolService`](crate::ToolService).
+///
+/// A layer may change its arguments, and nothing else of it.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ToolCall {
-    /// The call as the model made it.
-    pub call: ToolCallPart,
-    /// The tool that is called, if there is one of that name.
-    pub spec: Option<Arc<ToolSpec>>,
-    /// Why the call is not to run. The innermost service answers it with the refusal's outcome.
-    pub refusal: Option<Refusal>,
+    call: ToolCallPart,
+    spec: Option<Arc<ToolSpec>>,
+    refusal: Option<Refusal>,
+    permit: Permit,
+    answered: Option<Box<Answered>>,
+    origin: Origin,
+    recovered: bool,
+    of_round: bool,
+    transcript: Transcript,
     /// The run it belongs to, with the call's own idempotency key.
     pub context: Context,
 }
 
+/// What a round service lets a call do.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Permit {
+    /// It runs with whatever arguments it arrives with.
+    #[default]
+    Any,
+    /// It runs with these arguments; if it arrives with others, somebody is asked.
+    Exactly(Arguments),
+    /// It runs with these arguments, which it arrived with before; with others it does not run.
+    AsAsked(Arguments),
+    /// It does not run: this came of it. It enters the stack so that layers are told.
+    Settled(Arc<ToolOutcome>),
+}
+
 impl ToolCall {
-    /// Creates a call.
+    /// Creates a call, which is part of no round: for a tool that is called by itself.
     pub fn new(call: ToolCallPart, context: Context) -> Self {
         Self {
             call,
             spec: None,
             refusal: None,
+            permit: Permit::Any,
+            answered: None,
+            origin: Origin::Live,
+            recovered: false,
+            of_round: false,
+            transcript: Transcript::new(),
             context,
         }
+    }
+
+    /// Creates the call that a round service makes of `call`, which is the only one that a
+    /// [`Toolset`]'s layers let pass.
+    ///
+    /// [`Toolset`]: https://docs.rs/concentric-tools/latest/concentric_tools/struct.Toolset.html
+    pub fn of_round(
+        call: RoundCall,
+        permit: Permit,
+        transcript: Transcript,
+        context: &Context,
+    ) -> Self {
+        Self {
+            origin: call.origin(),
+            context: context.at_call(&call),
+            call: call.call,
+            spec: call.spec,
+            refusal: call.refusal,
+            permit,
+            answered: call.answered,
+            recovered: call.recovered,
+            of_round: true,
+            transcript,
+        }
+    }
+
+    /// Sets the tool that is called.
+    #[must_use]
+    pub fn with_spec(mut self, spec: Arc<ToolSpec>) -> Self {
+        self.spec = Some(spec);
+        self
+    }
+
+    /// The call as it is now.
+    pub fn part(&self) -> &ToolCallPart {
+        &self.call
     }
 
     /// The call's id.
@@ -303,6 +466,66 @@ impl ToolCall {
     /// The tool's name.
     pub fn name(&self) -> &Str {
         &self.call.name
+    }
+
+    /// The arguments.
+    pub fn arguments(&self) -> &Arguments {
+        &self.call.arguments
+    }
+
+    /// Changes the arguments. They are checked again before the tool runs; if somebody, or a rule,
+    /// has decided about the others, the call asks again.
+    pub fn set_arguments(&mut self, arguments: Arguments) {
+        self.call.arguments = arguments;
+    }
+
+    /// The tool that is called, if there is one of that name.
+    pub fn spec(&self) -> Option<&Arc<ToolSpec>> {
+        self.spec.as_ref()
+    }
+
+    /// Why the loop does not let the call run.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
+    /// What the round service lets it do.
+    pub fn permit(&self) -> &Permit {
+        &self.permit
+    }
+
+    /// What came of it already, if it is only shown to the layers: it was refused or denied, or
+    /// somebody else executed it.
+    pub fn settled(&self) -> Option<&ToolOutcome> {
+        match &self.permit {
+            Permit::Settled(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// What became of it, if it waited.
+    pub fn answered(&self) -> Option<&Answered> {
+        self.answered.as_deref()
+    }
+
+    /// Whether it is made for the first time.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Whether it was started before, in a process that died.
+    pub fn is_recovered(&self) -> bool {
+        self.recovered
+    }
+
+    /// Whether a round service made it, and not a layer.
+    pub fn is_of_round(&self) -> bool {
+        self.of_round
+    }
+
+    /// The conversation before the message that makes the call.
+    pub fn transcript(&self) -> &Transcript {
+        &self.transcript
     }
 }
 
@@ -320,6 +543,10 @@ pub struct ToolOutcome {
     /// The run ends when the round is closed, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt: Option<Str>,
+    /// The step that made the call is not charged to the step limit, if this holds for all of its
+    /// calls.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub free: bool,
 }
 
 impl ToolOutcome {
@@ -329,6 +556,7 @@ impl ToolOutcome {
             content,
             data: None,
             halt: None,
+            free: false,
         }
     }
 
@@ -357,10 +585,27 @@ impl ToolOutcome {
         Self::new(ToolStatus::Unknown, ToolContent::Text(reason.into()))
     }
 
+    /// The tool did its work, and this is its result: the model reads a string as it is, and the
+    /// rest as JSON.
+    pub fn of_value(result: &Value) -> Self {
+        match result {
+            Value::String(text) => Self::done(text.as_str()),
+            other => Self::done(other.to_string()),
+        }
+    }
+
     /// Attaches structured data that the model does not see.
     #[must_use]
     pub fn with_data(mut self, data: impl Into<Arc<Value>>) -> Self {
         self.data = Some(data.into());
+        self
+    }
+
+    /// Does not charge the step that made the call to the step limit, as for one that only loads
+    /// instructions.
+    #[must_use]
+    pub fn free_of_charge(mut self) -> Self {
+        self.free = true;
         self
     }
 

@@ -5,19 +5,46 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    CallId, CancelReason, Decision, Error, ErrorKind, Event, Executor, FinishReason, Message,
-    MessageId, OpenRound, Outcome, Part, PartKind, Role, ToolCallPart, ToolOutcome, ToolResult,
-    ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, Usage, Verdict,
-    machine::{Action, Input, Machine, MachineState, ModelStart},
+    Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, FinishReason,
+    Interrupt, InterruptId, Message, MessageId, OpenRound, Origin, Outcome, Part, PartKind,
+    Pending, Reply, ReplyError, Role, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs,
+    ToolStatus, Transcript, Turn, Usage, interrupt,
+    machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
 };
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::SystemTime,
 };
 
 const STEP_LIMIT: u32 = 4;
+
+fn rules() -> Rules {
+    let mut rules = Rules::default();
+    rules.steps = STEP_LIMIT;
+    rules
+}
+
+/// Of an agent whose round service takes up calls that waited.
+fn resuming() -> Rules {
+    let mut rules = rules();
+    rules.resumes = true;
+    rules
+}
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH
+}
+
+fn written(machine: &Machine) -> String {
+    machine.state().unwrap().to_json().unwrap()
+}
+
+fn read(json: &str) -> Result<MachineState, StateError> {
+    MachineState::from_json(json.as_bytes(), 1 << 20)
+}
 
 /// One thing that the world around a machine may do next, whether or not it makes sense.
 #[derive(Clone, Debug)]
@@ -33,6 +60,7 @@ enum Move {
     EndModel,
     FailModel,
     Settle { index: usize, how: u8 },
+    Wait { index: usize, held: bool },
     EndRound,
     FailRound,
     Halt,
@@ -58,6 +86,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         1 => Just(Move::EndModel),
         1 => Just(Move::FailModel),
         8 => (0..6_usize, 0..5_u8).prop_map(|(index, how)| Move::Settle { index, how }),
+        3 => (0..6_usize, any::<bool>()).prop_map(|(index, held)| Move::Wait { index, held }),
         6 => Just(Move::EndRound),
         1 => Just(Move::FailRound),
         1 => Just(Move::Halt),
@@ -94,6 +123,7 @@ struct Seen {
     // Calls handed out to be run, by the id the machine gave them.
     started: Vec<CallId>,
     may_run: Vec<CallId>,
+    answered: Vec<Answered>,
     refused: HashSet<CallId>,
     results: HashMap<CallId, Vec<ToolStatus>>,
     calls: Vec<(CallId, Executor)>,
@@ -115,7 +145,7 @@ impl Seen {
                     self.terminal += 1;
                     assert_eq!(
                         finish.outcome == Outcome::Interrupted,
-                        finish.open_round.is_some()
+                        finish.state.is_some()
                     );
                     assert_eq!(finish.transcript.as_ref(), Some(machine.transcript()));
                     self.outcome = Some(finish.outcome);
@@ -133,7 +163,15 @@ impl Seen {
                     self.after_stop |= self.stopped;
                     self.running = true;
                     for call in calls {
+                        let origin = call.origin();
                         let id = call.call.id;
+                        self.answered
+                            .extend(call.answered.map(|answered| *answered));
+                        // Taken up again, after it had waited for its siblings.
+                        if origin == Origin::Replay && self.started.contains(&id) {
+                            assert!(!self.results.contains_key(&id), "{id} is settled");
+                            continue;
+                        }
                         if call.refusal.is_some() {
                             self.refused.insert(id.clone());
                         } else {
@@ -142,7 +180,7 @@ impl Seen {
                         self.started.push(id);
                     }
                 }
-                Action::CallModel { step } => {
+                Action::CallModel { step, .. } => {
                     self.after_stop |= self.stopped;
                     self.running = false;
                     assert!(step < STEP_LIMIT, "a model call over the limit");
@@ -165,13 +203,12 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
         Move::Restart => {
             // Only what may be written down is, and it comes back the same.
             if let Some(state) = machine.state() {
-                let text = serde_json::to_string(state).unwrap();
-                let read: MachineState = serde_json::from_str(&text).unwrap();
-                assert_eq!(&read, state);
-                // A round that goes on would ask about the calls that ran; without one the run
-                // goes on as if nothing had happened.
+                let read = read(&state.to_json().unwrap()).unwrap();
+                assert_eq!(read, state);
+                // The calls of a round that goes on are recovered; without one the run goes on as
+                // if nothing had happened.
                 if !seen.running && !machine.is_ended() {
-                    *machine = Machine::restore(read).unwrap();
+                    *machine = Machine::restore(read, rules());
                 }
             }
             return;
@@ -205,6 +242,16 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
         Move::Settle { index, how } => Input::Settled {
             index: *index,
             outcome: outcome(*how),
+        },
+        Move::Wait { index, held } => Input::Waiting {
+            index: *index,
+            pending: Box::new(match held {
+                true => Pending::held(),
+                false => {
+                    let id = InterruptId::new(format!("i{index}"));
+                    Pending::asking(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
+                }
+            }),
         },
         Move::EndRound => Input::RoundEnded,
         Move::FailRound => Input::RoundFailed(Error::new(ErrorKind::Tool, "fatal")),
@@ -279,7 +326,7 @@ proptest! {
     #[test]
     fn keeps_its_promises_for_every_order_of_inputs(moves in moves()) {
         // Every step has its own ids, as those that a provider's layer makes.
-        let mut machine = Machine::new(Transcript::new(), STEP_LIMIT);
+        let mut machine = Machine::new(Transcript::new(), rules());
         let mut seen = Seen::default();
         let mut step = 0_u32;
         for each in &moves {
@@ -302,59 +349,67 @@ proptest! {
     }
 
     #[test]
-    fn an_open_round_runs_only_what_was_decided(
-        verdicts in prop::collection::vec(0..4_u8, 1..6),
+    fn of_a_claimed_round_what_was_not_replied_to_is_handed_out_to_be_asked_about(
+        replied in prop::collection::vec(0..5_u8, 1..6),
         settled in prop::collection::vec(any::<bool>(), 6),
+        cancelled in any::<bool>(),
+        resumes in any::<bool>(),
     ) {
-        // 0: waits; 1: run; 2: denied; 3: decided to be run, in a round that is cancelled first.
-        let parts = (0..verdicts.len())
-            .map(|at| {
-                let call = ToolCallPart::new(CallId::new(format!("c{at}")), "t0", "{}");
-                Part::new(PartKind::ToolCall(call))
-            })
-            .collect();
-        let message = concentric_core::Message::new(concentric_core::Role::Assistant, parts);
-        let open = OpenRound::new(message).unwrap();
-        let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
-        let decisions: Vec<Decision> = verdicts
+        // 0: no reply; 1: approved; 2: denied; 3: cancelled; 4: answered.
+        let open = open_round((0..replied.len()).map(|at| call(&format!("c{at}"), "t0")));
+        let rules = if resumes { resuming() } else { rules() };
+        let mut machine = Machine::claimed(Transcript::new(), open, &tools(), rules);
+        let replies: Vec<Reply> = replied
             .iter()
             .enumerate()
-            .filter(|(_, verdict)| **verdict != 0)
-            .map(|(at, verdict)| {
-                let verdict = match verdict {
-                    2 => Verdict::Settle(ToolOutcome::denied("no")),
-                    _ => Verdict::Run,
-                };
-                Decision::new(CallId::new(format!("c{at}")), verdict)
+            .filter_map(|(at, how)| {
+                let id = asked(at, &format!("c{at}"));
+                match how {
+                    0 => None,
+                    1 => Some(Reply::approve(id)),
+                    2 => Some(Reply::deny(id, "no")),
+                    3 => Some(Reply::cancel(id)),
+                    _ => Some(Reply::answer(id, "said")),
+                }
             })
             .collect();
 
-        // Deciding twice about one call is refused, and changes nothing.
-        if let Some(first) = decisions.first() {
+        // Two replies to one question are refused, and nothing changes.
+        let before = machine_state(&mut machine);
+        if let Some(first) = replies.first() {
             let twice = vec![first.clone(), first.clone()];
-            prop_assert!(machine.decide(twice).is_err());
+            let refused = machine.reply(twice, now());
+            prop_assert_eq!(refused, Err(ReplyError::Duplicate(first.interrupt_id.clone())));
+            prop_assert_eq!(&machine_state(&mut machine), &before);
         }
-        machine.decide(decisions.clone()).unwrap();
-        if !decisions.is_empty() {
-            prop_assert!(machine.decide(decisions).is_err(), "a decision is taken once");
+        machine.reply(replies.clone(), now()).unwrap();
+        if !replies.is_empty() {
+            prop_assert!(machine.reply(replies, now()).is_err(), "a reply is taken once");
         }
 
-        prop_assert!(matches!(machine.action(), Some(Action::Emit(Event::Resumed))));
         let mut seen = Seen::default();
         seen.drain(&mut machine);
         let run: HashSet<CallId> = seen.started.iter().cloned().collect();
-        for (at, verdict) in verdicts.iter().enumerate() {
+        for (at, how) in replied.iter().enumerate() {
             let id = CallId::new(format!("c{at}"));
-            prop_assert_eq!(run.contains(&id), matches!(verdict, 1 | 3));
+            prop_assert_eq!(run.contains(&id), resumes);
+            if let Some(answered) = seen.answered.get(at) {
+                prop_assert_eq!(answered.replies.len(), usize::from(*how != 0));
+            }
+        }
+        for answered in &seen.answered {
+            prop_assert_eq!(&answered.pending, &None, "nobody has recorded it");
         }
         for (index, settle) in settled.iter().enumerate().take(run.len()) {
             if *settle {
                 machine.input(Input::Settled { index, outcome: ToolOutcome::done("ok") });
-                // A second outcome of the same call is ignored.
+                // A second outcome of the same call is ignored, and so is that it waits.
                 machine.input(Input::Settled { index, outcome: ToolOutcome::failed("late") });
+                let pending = Box::new(Pending::held());
+                machine.input(Input::Waiting { index, pending });
             }
         }
-        if !run.is_empty() && verdicts.contains(&3) {
+        if !run.is_empty() && cancelled {
             machine.input(Input::Cancel(CancelReason::User));
             seen.stopped = true;
         } else {
@@ -364,44 +419,78 @@ proptest! {
         play_out(&mut machine, &mut seen);
         check(&machine, &seen, false);
 
-        let waits = verdicts.contains(&0);
         if seen.outcome == Some(Outcome::Interrupted) {
-            prop_assert!(waits);
+            prop_assert!(replied.contains(&0));
         } else {
-            prop_assert_eq!(seen.results.len(), verdicts.len());
-            for (at, verdict) in verdicts.iter().enumerate() {
-                let id = CallId::new(format!("c{at}"));
-                let statuses = &seen.results[&id];
-                if *verdict == 2 {
-                    prop_assert_eq!(statuses, &vec![ToolStatus::Denied]);
-                }
-                prop_assert!(!statuses.contains(&ToolStatus::Failed), "the first outcome counts");
+            prop_assert_eq!(seen.results.len(), replied.len());
+        }
+        for (at, how) in replied.iter().enumerate() {
+            let Some(statuses) = seen.results.get(&CallId::new(format!("c{at}"))) else { continue };
+            if !resumes {
+                // Nothing of it ran, and nobody has asked.
+                prop_assert_eq!(statuses, &vec![match how {
+                    0 | 3 => ToolStatus::Cancelled,
+                    _ => ToolStatus::Denied,
+                }]);
             }
+            prop_assert!(!statuses.contains(&ToolStatus::Failed), "the first outcome counts");
         }
     }
 }
 
-#[test]
-fn a_call_that_ran_when_the_process_died_asks_before_it_runs_again() {
-    let mut machine = Machine::new(Transcript::new(), STEP_LIMIT);
+/// The id of the question about the `at`th call of [`open_round`].
+fn asked(at: usize, call: &str) -> InterruptId {
+    InterruptId::new(format!("-/{at}/{call}"))
+}
+
+/// The state, once what the machine has to say is said.
+fn machine_state(machine: &mut Machine) -> Option<MachineState> {
+    if machine.state().is_none() {
+        assert!(matches!(
+            machine.action(),
+            Some(Action::Emit(Event::Resumed))
+        ));
+    }
+    machine.state()
+}
+
+/// A machine one of whose calls, `a`, is running.
+fn running(rules: Rules) -> Machine {
+    let mut machine = Machine::new(Transcript::new(), rules);
     let mut seen = Seen::default();
     seen.drain(&mut machine);
     machine.input(Input::ModelStarted(start()));
-    let call = ToolCallPart::new(CallId::new("a"), "t0", "{}");
-    machine.input(Input::ModelEvent(Event::tool_call(call)));
+    machine.input(Input::ModelEvent(Event::tool_call(call("a", "t0"))));
     machine.input(Input::ModelEvent(Event::finish(
         FinishReason::ToolCalls,
         Usage::new(1, 1),
     )));
     seen.drain(&mut machine);
     assert_eq!(seen.started.len(), 1);
+    machine
+}
 
-    let state = serde_json::to_value(machine.state().unwrap()).unwrap();
-    let mut again = Machine::restore(serde_json::from_value(state).unwrap()).unwrap();
+#[test]
+fn a_call_that_ran_when_the_process_died_is_handed_out_as_recovered() {
+    let state = read(&written(&running(resuming()))).unwrap();
+    let mut again = Machine::restore(state, resuming());
+    assert!(matches!(again.action(), Some(Action::Emit(Event::Resumed))));
+    let Some(Action::RunTools { calls, .. }) = again.action() else {
+        panic!("the round goes on");
+    };
+    assert_eq!(calls.len(), 1);
+    assert!(calls[0].recovered);
+    assert_eq!(calls[0].origin(), Origin::Replay);
+}
+
+#[test]
+fn where_nobody_knows_of_recovered_calls_their_outcome_is_unknown() {
+    let state = read(&written(&running(resuming()))).unwrap();
+    let mut again = Machine::restore(state, rules());
     let mut seen = Seen::default();
     seen.drain(&mut again);
     assert!(seen.started.is_empty());
-    assert_eq!(seen.outcome, Some(Outcome::Interrupted));
+    assert_eq!(seen.results[&CallId::new("a")], [ToolStatus::Unknown]);
 }
 
 fn open_round(calls: impl IntoIterator<Item = ToolCallPart>) -> OpenRound {
@@ -415,20 +504,19 @@ fn call(id: &str, name: &str) -> ToolCallPart {
     ToolCallPart::new(CallId::new(id), name, "{}")
 }
 
-fn decide(id: &str, verdict: Verdict) -> Decision {
-    Decision::new(CallId::new(id), verdict)
+/// A machine that goes on with these calls, as a history claims.
+fn claimed(calls: impl IntoIterator<Item = ToolCallPart>) -> Machine {
+    Machine::claimed(Transcript::new(), open_round(calls), &tools(), resuming())
 }
 
 #[test]
 fn nothing_starts_after_an_outcome_that_halts() {
-    let open = open_round([call("a", "t0"), call("b", "t0")]);
-    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
+    let mut open = open_round([call("a", "t0"), call("b", "t0")]);
     let halt = ToolOutcome::done("done").and_halt("enough");
+    open.settle(&CallId::new("a"), halt).unwrap();
+    let mut machine = Machine::claimed(Transcript::new(), open, &tools(), resuming());
     machine
-        .decide(vec![
-            decide("a", Verdict::Settle(halt)),
-            decide("b", Verdict::Run),
-        ])
+        .reply(vec![Reply::approve(asked(1, "b"))], now())
         .unwrap();
     let mut seen = Seen::default();
     seen.drain(&mut machine);
@@ -438,9 +526,10 @@ fn nothing_starts_after_an_outcome_that_halts() {
 
 #[test]
 fn a_resumed_call_of_a_tool_that_is_gone_is_refused() {
-    let open = open_round([call("a", "gone")]);
-    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
-    machine.decide(vec![decide("a", Verdict::Run)]).unwrap();
+    let mut machine = claimed([call("a", "gone")]);
+    machine
+        .reply(vec![Reply::approve(asked(0, "a"))], now())
+        .unwrap();
     let mut seen = Seen::default();
     seen.drain(&mut machine);
     assert!(seen.may_run.is_empty());
@@ -449,16 +538,63 @@ fn a_resumed_call_of_a_tool_that_is_gone_is_refused() {
 
 #[test]
 fn a_clients_call_is_not_run_here() {
-    let open = open_round([call("a", "t0").executed_by(Executor::Client)]);
-    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
-    assert!(machine.decide(vec![decide("a", Verdict::Run)]).is_err());
+    let client = || call("a", "t0").executed_by(Executor::Client);
+    let mut machine = claimed([client()]);
+    let refused = machine.reply(vec![Reply::approve(asked(0, "a"))], now());
+    assert!(matches!(refused, Err(ReplyError::Malformed { .. })));
+    for rules in [rules(), resuming()] {
+        let mut machine = running_client(rules);
+        let id = InterruptId::new("m/0/a");
+        let refused = machine.reply(vec![Reply::approve(id)], now());
+        assert!(matches!(refused, Err(ReplyError::Malformed { .. })));
+    }
+}
+
+/// A machine that goes on with a run whose client has a call, `a`, to answer.
+fn running_client(rules: Rules) -> Machine {
+    let mut machine = Machine::new(Transcript::new(), rules.clone());
+    let mut seen = Seen::default();
+    seen.drain(&mut machine);
+    let mut start = start();
+    start.client_tools = vec!["t0".into()].into();
+    machine.input(Input::ModelStarted(start));
+    machine.input(Input::ModelEvent(Event::tool_call(call("a", "t0"))));
+    machine.input(Input::ModelEvent(Event::finish(
+        FinishReason::ToolCalls,
+        Usage::new(1, 1),
+    )));
+    let mut state = None;
+    while let Some(action) = machine.action() {
+        if let Action::Emit(Event::Finish(finish)) = action {
+            state = finish.state;
+        }
+    }
+    Machine::restore(*state.unwrap(), rules)
+}
+
+#[test]
+fn a_clients_call_is_done_with_what_the_client_says() {
+    let id = || InterruptId::new("m/0/a");
+    for (reply, status) in [
+        (Reply::answer(id(), 42), ToolStatus::Done),
+        (Reply::deny(id(), "no"), ToolStatus::Denied),
+        (Reply::cancel(id()), ToolStatus::Cancelled),
+    ] {
+        let mut machine = running_client(rules());
+        machine.reply(vec![reply], now()).unwrap();
+        let mut seen = Seen::default();
+        seen.drain(&mut machine);
+        assert!(seen.started.is_empty());
+        assert_eq!(seen.results[&CallId::new("a")], [status]);
+    }
 }
 
 #[test]
 fn a_call_that_was_cut_off_while_it_ran_is_unknown() {
-    let open = open_round([call("a", "t0"), call("b", "t0")]);
-    let mut machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
-    machine.decide(vec![decide("a", Verdict::Run)]).unwrap();
+    let mut machine = claimed([call("a", "t0"), call("b", "t0")]);
+    machine
+        .reply(vec![Reply::approve(asked(0, "a"))], now())
+        .unwrap();
     let mut seen = Seen::default();
     seen.drain(&mut machine);
     machine.input(Input::Cancel(CancelReason::User));
@@ -468,26 +604,56 @@ fn a_call_that_was_cut_off_while_it_ran_is_unknown() {
 }
 
 #[test]
+fn a_round_that_was_not_begun_has_done_nothing() {
+    let mut machine = running(resuming());
+    machine.input(Input::RoundRefused(Error::new(ErrorKind::Server, "full")));
+    let mut statuses = Vec::new();
+    let mut effects = None;
+    while let Some(action) = machine.action() {
+        match action {
+            Action::Emit(Event::ToolResult(result)) => statuses.push(result.outcome.status),
+            Action::Fail(error) => effects = Some(error.effects()),
+            _ => {}
+        }
+    }
+    assert_eq!(statuses, [ToolStatus::Cancelled]);
+    assert_eq!(effects, Some(Effects::None));
+}
+
+#[test]
+fn a_round_that_was_begun_is_not_refused_any_more() {
+    let mut machine = running(resuming());
+    machine.input(Input::RoundEnded);
+    // Nothing runs now.
+    machine.input(Input::RoundRefused(Error::new(ErrorKind::Server, "late")));
+    while let Some(action) = machine.action() {
+        assert!(!matches!(action, Action::Fail(_)));
+    }
+}
+
+#[test]
 fn a_round_that_contradicts_itself_is_not_read() {
     let open = open_round([call("a", "t0")]);
     let mut data = serde_json::to_value(&open).unwrap();
     data["calls"][0]["call"]["name"] = json!("t1");
     assert!(serde_json::from_value::<OpenRound>(data).is_err());
 
-    let machine = Machine::with_open_round(Transcript::new(), open, &tools(), STEP_LIMIT);
-    let mut machine = machine;
+    let mut machine = Machine::claimed(Transcript::new(), open, &tools(), rules());
     assert!(matches!(
         machine.action(),
         Some(Action::Emit(Event::Resumed))
     ));
-    let mut state = serde_json::to_value(machine.state().unwrap()).unwrap();
+    let mut state: Value = serde_json::from_str(&written(&machine)).unwrap();
     state["stage"]["round"]["slots"] = json!([]);
-    assert!(Machine::restore(serde_json::from_value(state).unwrap()).is_err());
+    assert!(matches!(
+        read(&state.to_string()),
+        Err(StateError::Round(_))
+    ));
 }
 
 #[test]
 fn an_answer_that_no_transcript_can_hold_fails_the_run() {
-    let mut machine = Machine::new(Transcript::new(), STEP_LIMIT);
+    let mut machine = Machine::new(Transcript::new(), rules());
     let mut seen = Seen::default();
     seen.drain(&mut machine);
     for step in [Move::Start, Move::CallAsPart { id: 1 }, Move::FinishModel] {
@@ -504,8 +670,8 @@ fn an_answer_that_no_transcript_can_hold_fails_the_run() {
 
 #[test]
 fn a_state_of_a_newer_version_is_refused() {
-    let machine = Machine::new(Transcript::new(), STEP_LIMIT);
-    let mut state = serde_json::to_value(machine.state().unwrap()).unwrap();
+    let machine = Machine::new(Transcript::new(), rules());
+    let mut state: Value = serde_json::from_str(&written(&machine)).unwrap();
     state["version"] = json!(2);
-    assert!(Machine::restore(serde_json::from_value(state).unwrap()).is_err());
+    assert_eq!(read(&state.to_string()), Err(StateError::Version(2)));
 }

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Context, Decision, EmitError,
-    Error, ErrorKind, Event, FinishReason, Message, MessageId, NoTools, OpenRound, Outcome, Part,
-    PartKind, Repair, Role, RoundCall, ToolCallPart, ToolOutcome, ToolResult, Transcript, Usage,
-    Verdict,
+    AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Context, EmitError, Error,
+    ErrorKind, Event, FinishReason, InterruptId, Message, MessageId, NoTools, OpenRound, Outcome,
+    Part, PartKind, Repair, Reply, Role, RoundCall, ToolCallPart, ToolOutcome, ToolResult,
+    Transcript, Usage,
 };
 use futures_util::{StreamExt, stream};
 use std::time::{Duration, SystemTime};
@@ -82,13 +82,12 @@ async fn of_two_attempts_at_a_resumed_run_one_takes_it_up() {
     });
     let agent = AgentLayer::new(NoTools).layer(model);
     let open = OpenRound::new(Message::new(Role::Assistant, vec![called("a")])).unwrap();
-    let verdict = Verdict::Settle(ToolOutcome::done("ok"));
-    let decisions = vec![Decision::new(CallId::new("a"), verdict)];
-    let request = ChatRequest::resume(Transcript::new(), open, decisions);
+    let replies = vec![Reply::cancel(InterruptId::new("-/0/a"))];
+    let request = ChatRequest::resume_history(Transcript::new(), open, replies);
 
     let first = agent.clone().oneshot(request.clone()).await.unwrap();
     let second = agent.oneshot(request).await.unwrap_err();
-    assert_eq!(second.kind(), ErrorKind::InvalidRequest);
+    assert_eq!(second.kind(), ErrorKind::Conflict);
     let answer = first.collect().await.unwrap();
     assert_eq!(answer.finish.outcome, Outcome::Completed);
 }

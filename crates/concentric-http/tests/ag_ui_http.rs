@@ -8,10 +8,17 @@ mod support;
 use axum::Router;
 use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, FinishReason, Media,
-    MediaSource, Part, PartKind, Settled, ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome,
-    ToolRound, ToolSpec, ToolSpecs, Usage, agent::ToolSource,
+    MediaSource, Part, PartKind, RoundEvent, Str, ToolCallDelta, ToolCallPart, ToolCallStart,
+    ToolOutcome, ToolRound, ToolSpec, ToolSpecs, Usage,
+    agent::ToolSource,
+    store::{Once, StoreFuture, Tenant},
 };
 use concentric_http::ag_ui::{AgUiLayer, Shutdown};
+use concentric_tools::{
+    Approval, Tokens, ToolError, Toolset,
+    token::{Key, Keys},
+    tool,
+};
 use futures_util::stream;
 use serde_json::{Value, json};
 use std::{
@@ -240,7 +247,7 @@ impl ToolSource for Folder {
 }
 
 impl Service<ToolRound> for Folder {
-    type Response = stream::Iter<std::vec::IntoIter<Result<Settled, Error>>>;
+    type Response = stream::Iter<std::vec::IntoIter<Result<RoundEvent, Error>>>;
     type Error = Error;
     type Future = std::future::Ready<Result<Self::Response, Error>>;
 
@@ -249,7 +256,7 @@ impl Service<ToolRound> for Folder {
     }
 
     fn call(&mut self, round: ToolRound) -> Self::Future {
-        let outcome = |(at, _)| Ok(Settled::new(at, ToolOutcome::done("README.md")));
+        let outcome = |(at, _)| Ok(RoundEvent::settled(at, ToolOutcome::done("README.md")));
         let outcomes: Vec<_> = round.calls.into_iter().enumerate().map(outcome).collect();
         std::future::ready(Ok(stream::iter(outcomes)))
     }
@@ -337,6 +344,52 @@ async fn the_unmodified_clients_understand_the_streams() {
     node(&dir, &["tanstack.mjs", &url]).await;
     let url = format!("http://{address}/fails");
     node(&dir, &["ag_ui.mjs", "--expect-error", &url]).await;
+}
+
+/// Looks first, and then makes a call that is asked about; its calls have the same ids every time.
+fn cautious(request: &ChatRequest) -> Vec<Event> {
+    let last = request.transcript.last().unwrap();
+    let call = |id: &str, name: &str| {
+        Event::tool_call(ToolCallPart::new(CallId::new(id), name, r#"{"order":7}"#))
+    };
+    let said = match last.results() {
+        [] => call("call_0", "look"),
+        [result] if result.name == *"look" => call("call_1", "refund"),
+        [result, ..] => Event::text(format!("It is {:?}.", result.outcome.status)),
+    };
+    vec![said, Event::finish(FinishReason::Stop, Usage::new(1, 1))]
+}
+
+/// Does each thing once, in memory.
+#[derive(Clone, Default)]
+struct Used(Arc<std::sync::Mutex<std::collections::HashSet<(Tenant, Str)>>>);
+
+impl Once for Used {
+    fn once(&self, tenant: Tenant, key: Str, _: std::time::SystemTime) -> StoreFuture<bool> {
+        let new = self.0.lock().unwrap().insert((tenant, key));
+        Box::pin(async move { Ok(new) })
+    }
+}
+
+#[tokio::test]
+async fn the_unmodified_clients_answer_questions() {
+    let Some(dir) = clients() else { return };
+    let model = service_fn(async |request: ChatRequest| {
+        let events: Vec<Item> = cautious(&request).into_iter().map(Ok).collect();
+        Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
+    });
+    let done = |_: serde_json::Map<String, Value>| async { Ok::<_, ToolError>("done") };
+    let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
+    let tools = Toolset::new()
+        .tool(tool("look", "Looks.", done).read_only())
+        .tool(tool("refund", "Pays the money back.", done))
+        .gate(Approval::for_tools("refund"))
+        .tokens(Tokens::new(keys, "test", Used::default()));
+    let agent = AgUiLayer::new().layer(AgentLayer::new(tools).layer(model));
+    let address = serve(Router::new().route_service("/agent", agent)).await;
+    let url = format!("http://{address}/agent");
+    node(&dir, &["approval.mjs", &url]).await;
+    node(&dir, &["tanstack.mjs", "--approval", &url]).await;
 }
 
 #[tokio::test]

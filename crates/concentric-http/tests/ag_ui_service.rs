@@ -7,7 +7,7 @@ mod support;
 use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Error, Event, Executor,
-    MediaSource, NoTools, PartKind, Role, ToolStatus,
+    InterruptId, MediaSource, NoTools, PartKind, Reply, Role, Suspended, ToolStatus,
 };
 use concentric_http::ag_ui::{
     AgUi, AgUiContext, AgUiForwardedProps, AgUiLayer, AgUiState, Shutdown,
@@ -119,6 +119,22 @@ async fn system_texts_at_the_start_are_the_system_and_later_ones_are_messages() 
 }
 
 #[tokio::test]
+async fn what_sub_agents_said_is_not_the_agents_conversation() {
+    let request = asked(&with_messages(json!([
+        {"id": "1", "role": "user", "content": "hi"},
+        {"id": "2", "role": "assistant", "content": "inner", "subagentRunId": "s"},
+        {"id": "3", "role": "assistant", "content": "outer"},
+    ])))
+    .await;
+    let texts: Vec<_> = request
+        .transcript
+        .iter()
+        .map(|t| t.as_message().text())
+        .collect();
+    assert_eq!(texts, ["hi", "outer"]);
+}
+
+#[tokio::test]
 async fn the_parts_of_a_message_keep_their_kind() {
     let request = asked(&with_messages(json!([{"id": "1", "role": "user", "content": [
         {"type": "text", "text": "look"},
@@ -225,8 +241,10 @@ async fn a_round_that_the_client_still_owes_results_of_is_taken_up() {
     input["tools"] = json!([
         {"name": "ask", "description": ""}, {"name": "tell", "description": ""}]);
     let request = asked(&input).await;
-    let (open, decisions) = request.resume.unwrap().take().unwrap();
-    assert!(decisions.is_empty());
+    let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
+        panic!("it is not taken up")
+    };
+    assert!(replies.is_empty());
     let waiting: Vec<_> = open.waiting().map(|c| c.id.as_str()).collect();
     assert_eq!(waiting, ["ask"]);
     assert_eq!(request.transcript.len(), 1);
@@ -352,15 +370,36 @@ async fn a_wrong_body_is_told_its_field() {
 }
 
 #[tokio::test]
-async fn answers_to_interrupts_are_not_dropped_in_silence() {
+async fn answers_become_replies_to_what_the_history_has_open_or_to_what_is_elsewhere() {
     let mut body = input();
-    body["resume"] = json!([{"interruptId": "i", "status": "resolved"}]);
-    let (status, error, _) = refused(post(body.to_string())).await;
-    assert_eq!(status, 422);
-    assert_eq!(error["field"], "resume");
+    body["resume"] = json!([{"interruptId": "i", "status": "cancelled"}]);
+    let request = asked(&body).await;
+    let Some((Suspended::Elsewhere, replies)) = request.resume.unwrap().take() else {
+        panic!("it is not taken up")
+    };
+    assert_eq!(replies, [Reply::cancel(InterruptId::new("i"))]);
+    assert_eq!(request.transcript.len(), 1);
+
+    let user = json!({"id": "u", "role": "user", "content": "hi"});
+    let mut body = with_messages(json!([user, calls(&["x"])]));
+    body["resume"] = json!([{"interruptId": "a/0/x", "status": "resolved",
+        "payload": {"approved": true, "token": "t"}}]);
+    let request = asked(&body).await;
+    let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
+        panic!("it is not taken up")
+    };
+    assert_eq!(open.waiting().count(), 1);
+    let approved = Reply::approve(InterruptId::new("a/0/x")).with_token("t");
+    assert_eq!(replies, [approved]);
 
     body["resume"] = json!([]);
-    asked(&body).await;
+    assert!(asked(&body).await.resume.is_none());
+    let many = vec![json!({"interruptId": "i", "status": "cancelled"}); 257];
+    body["resume"] = many.into();
+    let service = AgUiLayer::new().layer(Asked::default().agent());
+    let answer = send(service, post(body.to_string())).await;
+    assert_eq!(answer.status, 422);
+    assert_eq!(answer.json()["error"]["field"], "resume");
 }
 
 #[tokio::test]
@@ -428,13 +467,17 @@ fn full_input() -> Value {
         calls(&["x", "x", "y"]),
         {"id": "1", "role": "tool", "toolCallId": "x", "content": "r", "metadata": {"status": "failed"}},
         {"id": "2", "role": "tool", "toolCallId": "z", "content": "r", "error": "e"},
-        calls(&["y"]),
+        calls(&["y", "w~2"]),
+        {"id": "a~2", "role": "assistant", "content": "more"},
     ]));
     input["tools"] = json!([{"name": "y", "description": "d", "parameters": {}}]);
     input["context"] = json!([{"description": "d", "value": "v"}]);
     input["state"] = json!({"a": [1]});
     input["forwardedProps"] = json!({});
-    input["resume"] = json!([]);
+    input["resume"] = json!([
+        {"interruptId": "a/0/y", "status": "resolved", "payload": {"approved": true, "token": "t"}},
+        {"interruptId": "b/0/w#changed", "status": "cancelled", "metadata": {"token": "t"}},
+    ]);
     input["parentRunId"] = json!("p");
     input
 }

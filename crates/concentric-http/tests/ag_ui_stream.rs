@@ -6,8 +6,8 @@ mod support;
 
 use concentric_core::{
     AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error, ErrorKind, Event,
-    Executor, FinishReason, Head, Media, MediaSource, Message, NoTools, Outcome, Part, PartKind,
-    Refusal, Role, ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome, ToolResult, Usage,
+    Executor, FinishReason, Head, Media, MediaSource, NoTools, Outcome, Part, PartKind, Refusal,
+    ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome, ToolResult, Usage,
 };
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, StateError};
 use futures_util::stream;
@@ -345,6 +345,11 @@ async fn outcomes() {
             "success",
             json!({"outcome": "step_limit"}),
         ),
+        (
+            Outcome::CallLimit,
+            "success",
+            json!({"outcome": "call_limit"}),
+        ),
         (aborted, "cancelled", json!({"reason": "user"})),
     ] {
         let events = events(ok(vec![Event::text("x"), finish_with(outcome)])).await;
@@ -405,20 +410,8 @@ async fn a_client_tool_ends_the_run_with_its_call_pending() {
 }
 
 #[tokio::test]
-async fn a_run_that_waits_for_somebody_else_says_so() {
-    let open = concentric_core::OpenRound::new(Message::new(
-        Role::Assistant,
-        vec![Part::new(PartKind::ToolCall(ToolCallPart::new(
-            CallId::new("c"),
-            "refund",
-            "{}",
-        )))],
-    ));
-    let Event::Finish(mut finish) = finish_with(Outcome::Interrupted) else {
-        unreachable!()
-    };
-    finish.open_round = Some(Box::new(open.unwrap()));
-    let events = events(ok(vec![Event::Finish(finish)])).await;
+async fn a_run_that_waits_and_does_not_say_for_what_is_not_set_up_correctly() {
+    let events = events(ok(vec![finish_with(Outcome::Interrupted)])).await;
     assert_eq!(events.last().unwrap()["type"], "RUN_ERROR");
     assert_eq!(events.last().unwrap()["code"], "configuration");
 }

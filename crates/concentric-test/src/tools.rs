@@ -22,17 +22,59 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Calls that wait
+//!
+//! A tool can be told to [ask](ScriptedTools::asks) before it runs. The run is interrupted then, and
+//! goes on with its state and the replies:
+//!
+//! ```
+//! use concentric_core::{AgentLayer, ChatRequest, Error, Outcome, Reply};
+//! use concentric_test::{ScriptedModel, ScriptedTools};
+//! use serde_json::json;
+//! use tower::{Layer, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let tools = ScriptedTools::new().asks("pay", "paid");
+//! let agent = AgentLayer::new(tools.clone())
+//!     .layer(ScriptedModel::new().tool_call("pay", json!({})).then().text("Done."));
+//!
+//! let answer = agent.clone().oneshot(ChatRequest::user("Pay them.")).await?.collect().await?;
+//! assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+//! assert!(tools.calls().is_empty());
+//!
+//! let state = *answer.finish.state.unwrap();
+//! let replies = state.interrupts().iter().map(|asked| Reply::approve(asked.id.clone())).collect();
+//! let answer = agent.oneshot(ChatRequest::resume(state, replies)).await?.collect().await?;
+//! assert_eq!((answer.text().as_str(), tools.calls().len()), ("Done.", 1));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | a call | is |
+//! |---|---|
+//! | of a tool that asks, for the first time | made to wait |
+//! | that all replies approve | run, with the arguments they say |
+//! | that a reply denies, cancels, answers | denied, cancelled, done with that result; not run |
+//! | some of whose questions have no reply | made to wait as before |
+//! | that waited for its siblings only | run |
+//! | that a tool asked something else about than whether to run | run; the tool finds the replies in [`ToolCall::answered`] |
+//! | that a history claims to have waited | denied (`approval-invalid`): nobody asked |
+//! | of the client's | done with what the client says |
+//! | that was running when the process died | run again if its tool is read-only, else unknown |
 
 use concentric_core::{
-    BoxTool, Error, Refusal, Settled, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome,
-    ToolRound, ToolService, ToolSource, ToolSpec, ToolSpecs,
+    Answered, Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply,
+    RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome,
+    ToolRound, ToolService, ToolSource, ToolSpec, ToolSpecs, Transcript, interrupt, machine::Rules,
 };
 use futures_util::{
     FutureExt, Stream,
     future::BoxFuture,
     stream::{FuturesUnordered, StreamExt},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fmt,
     future::{Future, Ready, ready},
@@ -50,7 +92,22 @@ use tower_service::Service;
 #[derive(Clone, Debug, Default)]
 pub struct ScriptedTools {
     tools: Vec<(Arc<ToolSpec>, BoxTool)>,
+    questions: Questions,
     seen: Arc<Mutex<Seen>>,
+}
+
+type Ask = dyn Fn(&ToolCall) -> Pending + Send + Sync;
+
+/// What calls wait for before they run, by the tools' names.
+#[derive(Clone, Default)]
+struct Questions(Vec<(Str, Arc<Ask>)>);
+
+impl fmt::Debug for Questions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(tool, _)| tool))
+            .finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +133,26 @@ impl ScriptedTools {
     pub fn answers(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
         let outcome = ToolOutcome::done(content);
         self.tool(name, move |_| ready(outcome.clone()))
+    }
+
+    /// Adds a tool that answers `content` once somebody lets it run.
+    #[must_use]
+    pub fn asks(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
+        let name = name.into();
+        self.answers(name.clone(), content)
+            .waits(name, |call| Pending::asking(vec![question(call)]))
+    }
+
+    /// Has each call of the tool `name` wait before it runs, for what `pending` says.
+    ///
+    /// [`question`] makes a question to be answered there.
+    #[must_use]
+    pub fn waits<F>(mut self, name: impl Into<Str>, pending: F) -> Self
+    where
+        F: Fn(&ToolCall) -> Pending + Send + Sync + 'static,
+    {
+        self.questions.0.push((name.into(), Arc::new(pending)));
+        self
     }
 
     /// Adds a tool that never answers.
@@ -128,6 +205,17 @@ impl ScriptedTools {
     }
 }
 
+/// The question whether `call` may run, as [`ScriptedTools::asks`] asks it.
+///
+/// # Panics
+///
+/// If it is the call of no round.
+pub fn question(call: &ToolCall) -> Interrupt {
+    #[expect(clippy::expect_used, reason = "a test's mistake")]
+    let id = call.context.interrupt_id().expect("a call of a round");
+    Interrupt::new(id, interrupt::TOOL_CALL).about(call.id().clone())
+}
+
 fn any_object(name: impl Into<Str>) -> ToolSpec {
     ToolSpec::new(name, "", json!({ "type": "object" }))
 }
@@ -135,6 +223,12 @@ fn any_object(name: impl Into<Str>) -> ToolSpec {
 impl ToolSource for ScriptedTools {
     fn specs(&self) -> ToolSpecs {
         self.tools.iter().map(|(spec, _)| spec.clone()).collect()
+    }
+
+    fn rules(&self) -> Rules {
+        let mut rules = Rules::default();
+        rules.resumes = true;
+        rules
     }
 }
 
@@ -149,36 +243,145 @@ impl Service<ToolRound> for ScriptedTools {
 
     fn call(&mut self, round: ToolRound) -> Self::Future {
         let outcomes = FuturesUnordered::new();
-        for (index, round_call) in round.calls.into_iter().enumerate() {
-            let tool = self
-                .tools
-                .iter()
-                .find(|(spec, _)| spec.name == round_call.call.name);
-            let refusal = match (&round_call.refusal, tool) {
-                (None, None) => Some(Refusal::NotOffered(Vec::new())),
-                (refusal, _) => refusal.clone(),
-            };
-            let (Some((spec, tool)), None) = (tool, &refusal) else {
-                let refusal = refusal.unwrap_or(Refusal::NotOffered(Vec::new()));
-                let settled = Settled::new(index, refusal.outcome(&round_call.call));
-                outcomes.push(ready(Ok(settled)).boxed());
-                continue;
-            };
-            let context = round.context.at_call(&round_call);
-            let mut call = ToolCall::new(round_call.call, context);
-            call.spec = Some(spec.clone());
-            let running = Running::new(&self.seen, call.call.clone());
-            let outcome = tool.clone().oneshot(call);
-            outcomes.push(
-                async move {
-                    let outcome = outcome.await?;
-                    running.done();
-                    Ok(Settled::new(index, outcome))
+        for (index, call) in round.calls.into_iter().enumerate() {
+            let transcript = round.transcript.clone();
+            let event = match self.begin(call, transcript, &round.context) {
+                Begun::Settled(outcome) => ready(Ok(RoundEvent::settled(index, outcome))).boxed(),
+                Begun::Waiting(pending) => ready(Ok(RoundEvent::waiting(index, pending))).boxed(),
+                Begun::Runs(tool, call) => {
+                    let running = Running::new(&self.seen, call.part().clone());
+                    let outcome = tool.oneshot(*call);
+                    async move {
+                        let event = match outcome.await {
+                            Ok(outcome) => RoundEvent::settled(index, outcome),
+                            Err(error) => match error.pending() {
+                                Some(pending) => RoundEvent::waiting(index, pending.clone()),
+                                None => return Err(error),
+                            },
+                        };
+                        running.done();
+                        Ok(event)
+                    }
+                    .boxed()
                 }
-                .boxed(),
-            );
+            };
+            outcomes.push(event);
         }
         ready(Ok(ScriptedOutcomes(outcomes)))
+    }
+}
+
+/// What becomes of a call at first.
+enum Begun {
+    Settled(ToolOutcome),
+    Waiting(Pending),
+    Runs(BoxTool, Box<ToolCall>),
+}
+
+impl ScriptedTools {
+    fn begin(
+        &self,
+        call: RoundCall,
+        transcript: Transcript,
+        context: &concentric_core::Context,
+    ) -> Begun {
+        if let Some(refusal) = &call.refusal {
+            return Begun::Settled(refusal.outcome(&call.call));
+        }
+        if call.call.executor == Executor::Client {
+            return Begun::Settled(of_client(call.answered.as_deref()));
+        }
+        let found = self
+            .tools
+            .iter()
+            .find(|(spec, _)| spec.name == call.call.name);
+        let Some((spec, tool)) = found else {
+            let refusal = Refusal::NotOffered(Vec::new());
+            return Begun::Settled(refusal.outcome(&call.call));
+        };
+        if call.recovered && !spec.annotations.read_only {
+            return Begun::Settled(ToolOutcome::unknown("The process died while the tool ran."));
+        }
+        let answered = call.answered.clone();
+        let mut call =
+            ToolCall::of_round(call, Permit::Any, transcript, context).with_spec(Arc::clone(spec));
+        match answered.map(|answered| rule(*answered)) {
+            None => {
+                let mut questions = self.questions.0.iter();
+                if let Some((_, ask)) = questions.find(|(tool, _)| tool == call.name()) {
+                    return Begun::Waiting(ask(&call));
+                }
+            }
+            Some(Ruled::Runs(edited)) => {
+                if let Some(edited) = edited {
+                    call.set_arguments(edited);
+                }
+            }
+            Some(Ruled::Settled(outcome)) => return Begun::Settled(outcome),
+            Some(Ruled::Waits(pending)) => return Begun::Waiting(pending),
+        }
+        Begun::Runs(tool.clone(), Box::new(call))
+    }
+}
+
+/// What replies make of a call that waited.
+enum Ruled {
+    Runs(Option<Arguments>),
+    Settled(ToolOutcome),
+    Waits(Pending),
+}
+
+fn rule(answered: Answered) -> Ruled {
+    let Answered {
+        pending, replies, ..
+    } = answered;
+    let Some(pending) = pending else {
+        return Ruled::Settled(ToolOutcome::denied("approval-invalid: nobody asked."));
+    };
+    let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
+    if !pending.interrupts.iter().all(replied) {
+        return Ruled::Waits(pending);
+    }
+    let mut edited = None;
+    for asked in &pending.interrupts {
+        // What else a tool asks is for the tool to read.
+        if asked.reason != interrupt::TOOL_CALL {
+            continue;
+        }
+        let reply = replies.iter().find(|r| r.interrupt_id == asked.id);
+        match reply.map(Reply::ruling) {
+            Some(Ok(Ruling::Approved { edited: None, .. })) => {}
+            Some(Ok(Ruling::Approved {
+                edited: Some(to), ..
+            })) => {
+                edited = Some(Arguments::new(Value::Object(to).to_string()));
+            }
+            Some(Ok(Ruling::Denied { reason, .. })) => {
+                let reason = reason.unwrap_or_else(|| "The call was denied.".into());
+                return Ruled::Settled(ToolOutcome::denied(reason));
+            }
+            Some(Ok(Ruling::Answered(result))) => {
+                return Ruled::Settled(ToolOutcome::of_value(&result));
+            }
+            Some(Ok(Ruling::Cancelled)) => {
+                return Ruled::Settled(ToolOutcome::cancelled("The call was cancelled."));
+            }
+            _ => return Ruled::Settled(ToolOutcome::denied("approval-invalid: no such reply.")),
+        }
+    }
+    Ruled::Runs(edited)
+}
+
+/// What the client says of its own call.
+fn of_client(answered: Option<&Answered>) -> ToolOutcome {
+    let reply = answered.and_then(|answered| answered.replies.first());
+    match reply.map(Reply::ruling) {
+        Some(Ok(Ruling::Answered(result))) => ToolOutcome::of_value(&result),
+        Some(Ok(Ruling::Denied { reason, .. })) => {
+            ToolOutcome::denied(reason.unwrap_or_else(|| "The call was denied.".into()))
+        }
+        Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
+        _ => ToolOutcome::denied("approval-invalid: this call is the client's."),
     }
 }
 
@@ -219,10 +422,10 @@ impl Drop for Running {
 
 /// The outcomes of [`ScriptedTools`], as they come.
 #[must_use = "streams do nothing unless polled"]
-pub struct ScriptedOutcomes(FuturesUnordered<BoxFuture<'static, Result<Settled, Error>>>);
+pub struct ScriptedOutcomes(FuturesUnordered<BoxFuture<'static, Result<RoundEvent, Error>>>);
 
 impl Stream for ScriptedOutcomes {
-    type Item = Result<Settled, Error>;
+    type Item = Result<RoundEvent, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_next_unpin(cx)

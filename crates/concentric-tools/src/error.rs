@@ -61,8 +61,16 @@ impl ToolError {
     ///
     /// # Errors
     ///
-    /// The error is fatal.
+    /// The error is fatal, or says that the call waits.
     pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
+        if let Some(waiting) = self
+            .source
+            .as_deref()
+            .and_then(|e| e.downcast_ref::<Error>())
+            && waiting.pending().is_some()
+        {
+            return Err(waiting.clone());
+        }
         if !self.fatal {
             tracing::debug!(
                 tool,
@@ -187,6 +195,13 @@ pub enum ToolsetError {
         /// What is wrong with it.
         reason: Str,
     },
+    /// A run's context lacks what a tool [requires](crate::Tool::requires).
+    MissingContext {
+        /// The tool.
+        tool: Str,
+        /// The type of what it requires.
+        type_name: &'static str,
+    },
 }
 
 impl fmt::Display for ToolsetError {
@@ -196,6 +211,10 @@ impl fmt::Display for ToolsetError {
             Self::InvalidSchema { tool, reason } => {
                 write!(f, "the schema of the tool `{tool}` is invalid: {reason}")
             }
+            Self::MissingContext { tool, type_name } => write!(
+                f,
+                "the tool `{tool}` requires a `{type_name}` in the extensions of the run's context"
+            ),
         }
     }
 }

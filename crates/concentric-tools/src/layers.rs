@@ -1,6 +1,15 @@
-use concentric_core::{BoxTool, ToolService};
-use std::{fmt, sync::Arc};
+use crate::fatal;
+use concentric_core::{BoxError, BoxTool, Error, ErrorKind, ToolCall, ToolOutcome, ToolService};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 use tower_layer::Layer;
+use tower_service::Service;
 
 /// Layers around tool calls, the first added outermost.
 ///
@@ -12,8 +21,11 @@ pub(crate) struct Layers(Vec<Entry>);
 #[derive(Clone)]
 struct Entry {
     name: &'static str,
-    wrap: Arc<dyn Fn(BoxTool) -> BoxTool + Send + Sync>,
+    wrap: Arc<Wrap>,
 }
+
+/// Puts a layer around a service; the name is of the layer around that one, whose calls it checks.
+type Wrap = dyn Fn(BoxTool, Option<&'static str>) -> BoxTool + Send + Sync;
 
 impl Layers {
     pub(crate) fn push<L>(&mut self, layer: L)
@@ -23,17 +35,102 @@ impl Layers {
     {
         self.0.push(Entry {
             name: std::any::type_name::<L>(),
-            wrap: Arc::new(move |inner| BoxTool::new(layer.layer(inner))),
+            wrap: Arc::new(move |inner, outside| {
+                let service = layer.layer(inner);
+                BoxTool::new(Within { service, outside })
+            }),
         });
+    }
+
+    /// All layers, those of `self` outermost.
+    pub(crate) fn and(&self, inner: &Self) -> Self {
+        Self(self.0.iter().chain(&inner.0).cloned().collect())
+    }
+
+    /// The name of the innermost layer.
+    pub(crate) fn innermost(&self) -> &'static str {
+        self.0.last().map_or("?", |layer| layer.name)
+    }
+
+    /// What is said of a layer that made a call of its own.
+    pub(crate) fn forged(layer: &str) -> Error {
+        fatal(Error::new(
+            ErrorKind::Configuration,
+            format!(
+                "the layer `{layer}` made another call of a tool call: only its arguments can change"
+            ),
+        ))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn around(&self, innermost: BoxTool) -> BoxTool {
-        let inside_out = self.0.iter().rev();
-        inside_out.fold(innermost, |inner, layer| (layer.wrap)(inner))
+    /// Puts the layers around `innermost`. With `checked`, a call that does not come from the round
+    /// service is an error of the layer that made it.
+    pub(crate) fn around(&self, innermost: BoxTool, checked: bool) -> BoxTool {
+        let mut service = innermost;
+        for (at, layer) in self.0.iter().enumerate().rev() {
+            let outside = at.checked_sub(1).and_then(|at| self.0.get(at));
+            let outside = outside.filter(|_| checked).map(|outside| outside.name);
+            service = (layer.wrap)(service, outside);
+        }
+        service
+    }
+}
+
+/// A layer's service, inside another layer.
+#[derive(Clone)]
+struct Within<S> {
+    service: S,
+    outside: Option<&'static str>,
+}
+
+impl<S> Service<ToolCall> for Within<S>
+where
+    S: ToolService<Response = ToolOutcome>,
+{
+    type Response = ToolOutcome;
+    type Error = BoxError;
+    type Future = WithinFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.service.poll_ready(cx).map_err(Into::into)
+    }
+
+    #[inline]
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        match self.outside {
+            Some(outside) if !call.is_of_round() => WithinFuture::Forged { by: outside },
+            _ => WithinFuture::Call {
+                call: self.service.call(call),
+            },
+        }
+    }
+}
+
+pin_project! {
+    #[project = WithinProj]
+    enum WithinFuture<F> {
+        Call { #[pin] call: F },
+        Forged { by: &'static str },
+    }
+}
+
+impl<F, E> Future for WithinFuture<F>
+where
+    F: Future<Output = Result<ToolOutcome, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<ToolOutcome, BoxError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            WithinProj::Call { call } => call.poll(cx).map_err(Into::into),
+            WithinProj::Forged { by } => Poll::Ready(Err(Layers::forged(by).into())),
+        }
     }
 }
 

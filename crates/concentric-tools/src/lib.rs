@@ -1,4 +1,5 @@
-//! Typed tools, their schemas and toolsets.
+//! Typed tools and toolsets, and all that happens to a tool call: gates, approvals that survive a
+//! restart, hooks, skills, agents as tools.
 //!
 //! A [`Tool`] is made of an async function and knows the JSON Schema of its arguments; a
 //! [`Toolset`] is what an [`AgentLayer`](concentric_core::AgentLayer) executes the model's tool
@@ -39,17 +40,29 @@
 //! // AgentLayer::new(tools)
 //! ```
 //!
-//! # What stands around a function
+//! # What happens to a call
 //!
-//! From the outside in; each layer is told of every call exactly once, of those too that the loop
-//! refused and of those to tools that do not exist:
+//! All calls of a round are decided about before one of them runs; a call that is taken up after it
+//! waited goes the same way.
 //!
-//! 1. the toolset's layers ([`Toolset::layer`]), the first added outermost;
-//! 2. the router, which answers refused and unknown calls;
-//! 3. the tool's own layers ([`Tool::layer`]), the first added outermost;
-//! 4. the tool's own care: its arguments are decoded and validated, its panics are caught, its
-//!    time and the size of its result are limited;
-//! 5. the function.
+//! 1. Prepare: with a gate or a prepare stage, the arguments are decoded and validated, and
+//!    [`Toolset::prepare`] may edit them.
+//! 2. Gate: [`Toolset::gate`]. The strictest verdict holds; a call that is asked about waits
+//!    ([`approval`]), and its [`Siblings`] with it or not.
+//! 3. Execute, from the outside in. Each layer is told of every call exactly once, of those too that
+//!    are refused, denied or answered elsewhere ([`ToolCall::settled`]), and of those to tools that
+//!    do not exist:
+//!     1. the run's own layers ([`ToolLayers`]);
+//!     2. the toolset's ([`Toolset::layer`]), the first added outermost; [hooks] are such, too;
+//!     3. the router, which answers refused and unknown calls;
+//!     4. the tool's own ([`Tool::layer`]), the first added outermost;
+//!     5. the check that the call arrives as it was decided about, and the [ledger](Toolset::ledger);
+//!     6. the tool's own care: its arguments are decoded and validated, its panics are caught, its
+//!        time and the size of its result are limited;
+//!     7. the function.
+//! 4. Settle: each call has one outcome, in the order of the calls.
+//!
+//! [`ToolCall::settled`]: concentric_core::ToolCall::settled
 //!
 //! # When what happens
 //!
@@ -62,24 +75,51 @@
 //! | it takes longer than [`Tool::timeout`] | that it timed out | goes on; fails with [`Tool::timeout_is_fatal`] |
 //! | a layer returns `Err` | the error's own text | goes on; fails with [`Toolset::errors_are_fatal`] |
 //! | the arguments are not JSON, or not what the schema says | where and why | goes on, and the function is not called |
+//! | a gate denies it, or somebody does | why | goes on |
+//! | a gate asks | | is interrupted when all that may run has run; goes on with the reply |
+//! | a reply can't be believed | that the approval is invalid | goes on, and an event `approval-invalid` says so |
+//! | its process ends while it runs | what a ledger, the tool or somebody knows of it | goes on elsewhere, and does not run it again |
 //! | its result is over [`Tool::max_result_bytes`] | the first 80 % and the last 20 % of the limit | goes on |
 //! | an outcome halts the run, or the run is cancelled | | no further call of the round starts; those are settled as cancelled |
 //! | the round's stream is dropped | | every running function is dropped at once |
 
+pub mod agent;
+pub mod approval;
 mod arguments;
+mod digest;
 mod error;
+pub mod gate;
+pub mod hooks;
 mod layers;
+pub mod lazy;
+pub mod lifecycle;
+pub mod matcher;
 mod outcome;
 mod overlong;
 mod panic;
+pub mod retry;
+pub mod scoped;
+pub mod skills;
+pub mod token;
 pub mod tool;
 pub mod toolset;
 
 pub use self::{
+    agent::{agent_tool, agent_tool_with},
+    approval::{Approval, ApprovalEvent, LiveApprovals},
     arguments::NoArguments,
+    digest::Digest,
     error::{ToolError, ToolsetError, fatal, is_fatal},
+    gate::{Decided, Gate, Pins, Verdict, gate_fn},
+    hooks::{BeforeCall, Flow, ToolHooks, ToolHooksLayer, after_fn, before_fn},
+    lazy::{LazyTools, offer_tools},
+    lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, Tokens, ToolLifecycle},
+    matcher::Matcher,
     outcome::{IntoOutcome, Json},
     overlong::Overlong,
+    retry::RetryTool,
+    scoped::{ScopedExt, ScopedLayer},
+    skills::{Skill, Skills},
     tool::{Tool, blocking_tool, blocking_tool_with_context, tool, tool_with_context},
-    toolset::Toolset,
+    toolset::{ToolLayers, Toolset},
 };

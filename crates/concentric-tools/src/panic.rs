@@ -11,10 +11,15 @@ use std::{
 pub(crate) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {
+    /// What was said, if that is text; for the log.
+    pub(crate) fn text(&self) -> Option<&str> {
+        let text = self.0.downcast_ref::<&str>().copied();
+        text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
+    }
+
     /// What the model is told; the panic's own text goes to the log.
     pub(crate) fn outcome(self, tool: &str) -> ToolOutcome {
-        let text = self.0.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str));
+        let text = self.text();
         tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
         ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
     }

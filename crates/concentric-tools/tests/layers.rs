@@ -92,7 +92,7 @@ async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
     let tools = Toolset::new()
         .tool(number(&log))
         .layer(hook(|call: ToolCall| {
-            if call.call.arguments.as_str().contains('1') {
+            if call.arguments().as_str().contains('1') {
                 Hook::Answer(ToolOutcome::denied("1 is not allowed"))
             } else {
                 Hook::Call(call)
@@ -109,7 +109,7 @@ async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
 
 fn edit(arguments: &'static str) -> impl Fn(ToolCall) -> Hook + Clone + Send + Sync + 'static {
     move |mut call: ToolCall| {
-        call.call.arguments = Arguments::new(arguments);
+        call.set_arguments(Arguments::new(arguments));
         Hook::Call(call)
     }
 }
@@ -122,7 +122,7 @@ async fn c036_an_inner_layer_and_the_tool_see_edited_arguments() {
         .tool(number(&log))
         .layer(hook(edit(r#"{"n":7}"#)))
         .layer(hook(move |call: ToolCall| {
-            seen.add(call.call.arguments.as_str());
+            seen.add(call.arguments().as_str());
             Hook::Call(call)
         }));
     assert_eq!(text(&tools, "t", r#"{"n":1}"#).await, "7");
@@ -141,19 +141,29 @@ async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     assert!(log.lines().is_empty());
 }
 
+/// Makes a call of its own of each call.
+fn forge(call: ToolCall) -> Hook {
+    let part = common::part(9, "t", call.arguments().as_str());
+    Hook::Call(ToolCall::new(part, call.context))
+}
+
 #[tokio::test]
-async fn a_call_whose_tool_was_changed_is_not_run() {
+async fn c035_a_layer_that_changes_which_call_is_made_is_named_and_nothing_runs() {
     let log = Log::default();
-    let tools = Toolset::new()
+    let tool = || tool("other", "", |NoArguments {}| async { "other" });
+    let outer = Toolset::new().tool(number(&log)).tool(tool());
+    let innermost = outer.clone().layer(hook(forge));
+    let outermost = outer.clone().layer(hook(forge)).layer(note("inner", &log));
+    let of_the_tool = Toolset::new()
         .tool(number(&log))
-        .tool(tool("other", "", |NoArguments {}| async { "other" }))
-        .layer(hook(|mut call: ToolCall| {
-            call.call.name = "t".into();
-            Hook::Call(call)
-        }));
-    let outcome = one(&tools, "other", r#"{"n":1}"#).await;
-    assert_eq!(outcome.status, ToolStatus::Failed);
-    assert!(log.lines().is_empty());
+        .tool(tool().layer(hook(forge)));
+    for tools in [innermost, outermost, of_the_tool] {
+        let mut all = common::run(&tools, &[("other", r#"{"n":1}"#)]).await;
+        let error = all.pop().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(error.message().contains("hook"), "{error}");
+        assert!(log.lines().is_empty());
+    }
 }
 
 #[tokio::test]
@@ -171,7 +181,7 @@ async fn c040_layers_are_told_once_of_each_call_that_is_not_run() {
         .oneshot(round)
         .await
         .unwrap()
-        .map(|item| item.unwrap())
+        .map(|item| common::settled(item.unwrap()))
         .collect()
         .await;
     all.sort_by_key(|settled| settled.index);
@@ -211,7 +221,7 @@ async fn layers_see_the_tools_spec() {
     let tools = Toolset::new()
         .tool(number(&log).read_only())
         .layer(hook(move |call: ToolCall| {
-            let spec = call.spec.as_ref().map(|spec| spec.annotations.read_only);
+            let spec = call.spec().map(|spec| spec.annotations.read_only);
             seen.add(format!("{} {spec:?}", call.name()));
             Hook::Call(call)
         }));
@@ -319,7 +329,7 @@ async fn the_stack_is_called_when_it_is_ready() {
     assert_pending!(outcomes.poll_next());
     let (_, first) = handle.next_request().await.unwrap();
     first.send_response(ToolOutcome::done("first"));
-    let settled = assert_ready!(outcomes.poll_next()).unwrap().unwrap();
+    let settled = common::settled(assert_ready!(outcomes.poll_next()).unwrap().unwrap());
     assert_eq!(
         (settled.index, settled.outcome),
         (0, ToolOutcome::done("first"))
@@ -330,7 +340,7 @@ async fn the_stack_is_called_when_it_is_ready() {
     assert_pending!(outcomes.poll_next());
     let (_, second) = handle.next_request().await.unwrap();
     second.send_error("broken");
-    let settled = assert_ready!(outcomes.poll_next()).unwrap().unwrap();
+    let settled = common::settled(assert_ready!(outcomes.poll_next()).unwrap().unwrap());
     assert_eq!(
         (settled.index, settled.outcome),
         (1, ToolOutcome::failed("broken"))

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Log, hook, note, one, round, round_in};
 use concentric_core::{
-    CancelReason, Context, Outcome, Refusal, Settled, ToolCall, ToolOutcome, ToolStatus,
+    CancelReason, Context, Outcome, Refusal, RoundEvent, ToolCall, ToolOutcome, ToolStatus,
 };
 use concentric_tools::{NoArguments, Tool, Toolset, blocking_tool, tool, tool_with_context};
 use futures_util::{Stream, StreamExt};
@@ -68,8 +68,8 @@ impl Gates {
     }
 }
 
-fn settled(item: Option<Result<Settled, concentric_core::Error>>) -> (usize, ToolStatus) {
-    let settled = item.unwrap().unwrap();
+fn settled(item: Option<Result<RoundEvent, concentric_core::Error>>) -> (usize, ToolStatus) {
+    let settled = common::settled(item.unwrap().unwrap());
     (settled.index, settled.outcome.status)
 }
 
@@ -275,7 +275,7 @@ async fn a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists() {
     let mut round = round(&[("t", "")]);
     round.calls[0].refusal = Some(Refusal::DuplicateId);
     let mut outcomes = tools.oneshot(round).await.unwrap();
-    let outcome = outcomes.next().await.unwrap().unwrap().outcome;
+    let outcome = common::settled(outcomes.next().await.unwrap().unwrap()).outcome;
     assert_eq!(outcome.status, ToolStatus::Failed);
 }
 

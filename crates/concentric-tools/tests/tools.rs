@@ -244,7 +244,7 @@ async fn a_service_with_a_spec_is_a_tool_whose_arguments_are_checked() {
         json!({"type": "object", "properties": {"n": {"type": "integer", "maximum": 3}}}),
     );
     let service = service_fn(|call: ToolCall| async move {
-        Ok::<_, tower::BoxError>(ToolOutcome::done(call.call.arguments.as_str()))
+        Ok::<_, tower::BoxError>(ToolOutcome::done(call.arguments().as_str()))
     });
     let tools = Toolset::new().tool(Tool::new(spec, service));
     assert_eq!(text(&tools, "echo", r#"{"n":3}"#).await, r#"{"n":3}"#);

@@ -1,7 +1,8 @@
 use super::run::{Run, at};
 use crate::{
-    ChatRequest, ChatResponse, Error, Event, Phase, Settled, ToolRound,
+    ChatRequest, ChatResponse, Error, Event, Phase, RoundEvent, ToolRound,
     machine::{Action, Input},
+    service::BoxFuture,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -45,6 +46,8 @@ pin_project! {
         Model { #[pin] call: Oneshot<M, ChatRequest> },
         /// Its next event.
         Body { #[pin] body: B },
+        /// The run's state to be written down, before the round.
+        Save { save: BoxFuture<()>, round: Option<ToolRound> },
         /// The round service.
         Round { #[pin] call: Oneshot<R, ToolRound> },
         /// Its next outcome.
@@ -70,7 +73,7 @@ where
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + Clone,
     R::Error: Into<BoxError>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     type Item = Result<Event, Error>;
 
@@ -103,7 +106,7 @@ where
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + Clone,
     R::Error: Into<BoxError>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     /// Goes on with the run. `read` is what the model's body was just polled to, if it was.
     #[inline(never)]
@@ -155,8 +158,8 @@ where
                         run.end();
                         return Poll::Ready(Some(Err(error)));
                     }
-                    Some(Action::CallModel { step }) => {
-                        let call = run.model_call(step);
+                    Some(Action::CallModel { step, resume }) => {
+                        let call = run.model_call(step, resume);
                         this.work.set(Work::Model { call });
                     }
                     Some(Action::RunTools {
@@ -164,8 +167,17 @@ where
                         message_id,
                         calls,
                     }) => {
-                        let call = run.round_call(step, message_id, calls);
-                        this.work.set(Work::Round { call });
+                        let round = run.round(step, message_id, calls);
+                        match run.checkpoint() {
+                            Some(save) => this.work.set(Work::Save {
+                                save,
+                                round: Some(round),
+                            }),
+                            None => {
+                                let call = run.round_call(round);
+                                this.work.set(Work::Round { call });
+                            }
+                        }
                     }
                 }
                 if this.work.as_mut().poll(run, cx).is_ready() {
@@ -187,9 +199,9 @@ impl<M, B, R, O> Work<M, B, R, O>
 where
     M: Service<ChatRequest, Response = ChatResponse<B>>,
     M::Error: Into<BoxError>,
-    R: Service<ToolRound, Response = O>,
+    R: Service<ToolRound, Response = O> + Clone,
     R::Error: Into<BoxError>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     /// Waits for what is not the model's next event, and tells the machine of it.
     fn poll(mut self: Pin<&mut Self>, run: &mut Run<M, R>, cx: &mut Context<'_>) -> Poll<()> {
@@ -205,6 +217,20 @@ where
                     run.machine.input(Input::ModelFailed(error));
                 }
             },
+            WorkProj::Save { save, round } => {
+                match (ready!(save.as_mut().poll(cx)), round.take()) {
+                    (Ok(()), Some(round)) => {
+                        let call = run.round_call(round);
+                        self.set(Self::Round { call });
+                    }
+                    (Err(error), _) => {
+                        run.machine
+                            .input(Input::RoundRefused(at(error, Phase::Round)));
+                        self.set(Self::Idle);
+                    }
+                    (Ok(()), None) => self.set(Self::Idle),
+                }
+            }
             WorkProj::Round { call } => match ready!(call.poll(cx)) {
                 Ok(outcomes) => self.set(Self::Outcomes { outcomes }),
                 Err(error) => {
@@ -212,16 +238,12 @@ where
                     run.machine.input(Input::RoundFailed(error));
                 }
             },
-            WorkProj::Outcomes { outcomes } => match ready!(outcomes.poll_next(cx)) {
-                Some(Ok(Settled { index, outcome })) => {
-                    run.machine.input(Input::Settled { index, outcome });
-                }
-                Some(Err(error)) => {
-                    let error = at(error, Phase::Round);
-                    run.machine.input(Input::RoundFailed(error));
-                }
-                None => run.machine.input(Input::RoundEnded),
-            },
+            WorkProj::Outcomes { outcomes } => {
+                run.machine.input(match ready!(outcomes.poll_next(cx)) {
+                    Some(item) => Input::of_round(item.map_err(|error| at(error, Phase::Round))),
+                    None => Input::RoundEnded,
+                });
+            }
         }
         Poll::Ready(())
     }

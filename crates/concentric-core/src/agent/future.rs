@@ -3,7 +3,7 @@ use super::{
     run::{Run, Stop, at},
 };
 use crate::{
-    ChatRequest, ChatResponse, Error, Event, Head, Phase, Settled, ToolRound, machine,
+    ChatRequest, ChatResponse, Error, Event, Head, Phase, RoundEvent, ToolRound, machine,
     machine::Action,
 };
 use futures_core::Stream;
@@ -57,7 +57,7 @@ where
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + Clone,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     type Output = Result<ChatResponse<AgentBody<M, B, R, O>>, Error>;
 
@@ -77,9 +77,9 @@ where
                 return Poll::Ready(Err(machine::late().with_phase(Phase::Run)));
             }
             if this.call.is_none()
-                && let Some(Action::CallModel { step }) = run.machine.action()
+                && let Some(Action::CallModel { step, resume }) = run.machine.action()
             {
-                this.call.set(Some(run.model_call(step)));
+                this.call.set(Some(run.model_call(step, resume)));
             }
             let Some(call) = this.call.as_mut().as_pin_mut() else {
                 return Poll::Pending;

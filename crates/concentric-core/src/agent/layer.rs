@@ -1,4 +1,5 @@
 use super::{Agent, ToolSource};
+use crate::machine::Rules;
 use tower_layer::Layer;
 
 /// [`Layer`] that makes an [`Agent`] of a model.
@@ -8,6 +9,7 @@ use tower_layer::Layer;
 pub struct AgentLayer<R> {
     tools: R,
     step_limit: u32,
+    call_limit: Option<u32>,
 }
 
 /// How many model calls a run makes at the most, unless it is told otherwise.
@@ -19,6 +21,7 @@ impl<R> AgentLayer<R> {
         Self {
             tools,
             step_limit: STEP_LIMIT,
+            call_limit: None,
         }
     }
 
@@ -26,6 +29,17 @@ impl<R> AgentLayer<R> {
     #[must_use]
     pub const fn step_limit(mut self, steps: u32) -> Self {
         self.step_limit = if steps == 0 { 1 } else { steps };
+        self
+    }
+
+    /// Sets how many tool calls a run makes at the most; the default is no limit.
+    ///
+    /// Calls that are refused or denied count, and those before an interruption. One over the limit
+    /// is answered with an error, and the run ends with
+    /// [`Outcome::CallLimit`](crate::Outcome::CallLimit) when its round is closed.
+    #[must_use]
+    pub const fn call_limit(mut self, calls: u32) -> Self {
+        self.call_limit = Some(calls);
         self
     }
 }
@@ -37,6 +51,11 @@ where
     type Service = Agent<M, R>;
 
     fn layer(&self, model: M) -> Self::Service {
-        Agent::new(model, self.tools.clone(), self.step_limit)
+        let rules = Rules {
+            steps: self.step_limit,
+            calls: self.call_limit,
+            ..self.tools.rules()
+        };
+        Agent::new(model, self.tools.clone(), rules)
     }
 }

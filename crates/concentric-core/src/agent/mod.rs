@@ -60,5 +60,5 @@ pub use self::{
     future::ResponseFuture,
     layer::AgentLayer,
     service::Agent,
-    tools::{NoOutcomes, NoTools, ToolSource, WithSpecs},
+    tools::{NoOutcomes, NoTools, ToolSource, WithTools},
 };

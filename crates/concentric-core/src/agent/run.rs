@@ -1,8 +1,10 @@
 use crate::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall,
-    Str, ToolRound, ToolSpecs,
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, Reply,
+    Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
     context::{Release, Sleep},
-    machine::{Input, Machine, ModelStart},
+    machine::{Input, Machine, MachineState, ModelStart, Rules},
+    service::BoxFuture,
+    store::Checkpoint,
 };
 use std::{
     pin::Pin,
@@ -25,6 +27,11 @@ pub(super) struct Run<M, R> {
     // What stops the run from outside; made when the run first waits.
     stops: Option<Box<Stops>>,
     claim: Option<Claim>,
+    // Where the run's state is written down; nothing inside the run sees it, since the states of
+    // runs inside it are not this run's.
+    checkpoint: Option<Checkpoint>,
+    // Calls were taken from the machine, and the round service was not called yet.
+    saving: bool,
     polls: u32,
 }
 
@@ -33,27 +40,14 @@ impl<M, R> Run<M, R> {
         model: M,
         rounds: R,
         specs: &ToolSpecs,
-        step_limit: u32,
+        rules: Rules,
         mut request: ChatRequest,
     ) -> Result<Box<Self>, Error> {
         let client_tools = offer(&mut request, specs)?;
-        let transcript = std::mem::take(&mut request.transcript);
+        let checkpoint = request.context.extensions_mut().remove::<Checkpoint>();
         let machine = match request.resume.take() {
-            None => Machine::new(transcript, step_limit),
-            Some(resume) => {
-                let invalid = |reason: String| {
-                    Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run)
-                };
-                let (open, decisions) = resume
-                    .take()
-                    .ok_or_else(|| invalid("the round was taken up already".to_owned()))?;
-                let mut machine =
-                    Machine::with_open_round(transcript, open, &request.tools, step_limit);
-                machine
-                    .decide(decisions)
-                    .map_err(|error| invalid(error.to_string()))?;
-                machine
-            }
+            None => Machine::new(std::mem::take(&mut request.transcript), rules),
+            Some(resume) => take_up(&mut request, &resume, rules)?,
         };
         Ok(Box::new(Self {
             machine,
@@ -65,6 +59,8 @@ impl<M, R> Run<M, R> {
             // Inside another loop's model call, the run is that loop's.
             claim: (request.context.phase() == Phase::Run)
                 .then(|| Claim::new(request.context.clone())),
+            checkpoint,
+            saving: false,
             polls: 0,
             request,
         }))
@@ -75,13 +71,21 @@ impl<M, R> Run<M, R> {
     }
 
     /// The call of the model at `step`.
-    pub(super) fn model_call(&mut self, step: u32) -> Oneshot<M, ChatRequest>
+    pub(super) fn model_call(
+        &mut self,
+        step: u32,
+        resume: Option<Box<(MachineState, Vec<Reply>)>>,
+    ) -> Oneshot<M, ChatRequest>
     where
         M: Service<ChatRequest> + Clone,
     {
         let message_id = MessageId::new(self.context().new_id("msg_"));
         let mut request = self.request.clone();
         request.transcript = self.machine.transcript().clone();
+        request.resume = resume.map(|resume| {
+            let (state, replies) = *resume;
+            Resume::new(Suspended::State(Box::new(state)), replies)
+        });
         request.context = request.context.at_step(step, message_id.clone());
         self.message_id = Some(message_id);
         Oneshot::new(self.model.clone(), request)
@@ -112,22 +116,39 @@ impl<M, R> Run<M, R> {
         None
     }
 
-    /// The call of the round service for `calls` of `step`.
-    pub(super) fn round_call(
+    /// The round of `calls` of `step`.
+    pub(super) fn round(
         &self,
         step: u32,
         message_id: Option<MessageId>,
-        calls: Vec<RoundCall>,
-    ) -> Oneshot<R, ToolRound>
+        mut calls: Vec<RoundCall>,
+    ) -> ToolRound {
+        for call in &mut calls {
+            call.spec = self.request.tools.get(&call.call.name).cloned();
+        }
+        ToolRound::new(calls, self.context().at_round(step, message_id))
+            .after(self.machine.transcript().clone())
+    }
+
+    /// Writes the run's state down, if somebody wants it.
+    pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
+        let save = self.checkpoint.as_ref()?.save(self.machine.state()?);
+        self.saving = true;
+        Some(save)
+    }
+
+    /// The call of the round service.
+    pub(super) fn round_call(&mut self, round: ToolRound) -> Oneshot<R, ToolRound>
     where
         R: Service<ToolRound> + Clone,
     {
-        let effects = calls
+        self.saving = false;
+        let effects = round
+            .calls
             .iter()
             .filter(|call| call.refusal.is_none() && !self.is_read_only(&call.call.name))
             .count();
         self.context().count_effects(effects as u64);
-        let round = ToolRound::new(calls, self.context().at_round(step, message_id));
         Oneshot::new(self.rounds.clone(), round)
     }
 
@@ -198,6 +219,9 @@ impl<M, R> Run<M, R> {
 
     /// Tells the machine that the run is to stop.
     pub(super) fn stop(&mut self, stop: Stop) {
+        if std::mem::take(&mut self.saving) {
+            self.machine.take_round_back();
+        }
         self.machine.input(match stop {
             Stop::Late => Input::Deadline,
             Stop::Cancelled => {
@@ -238,6 +262,38 @@ pub(super) fn at(error: Error, phase: Phase) -> Error {
         Some(_) => error,
         None => error.with_phase(phase),
     }
+}
+
+/// The machine of a run that goes on.
+fn take_up(request: &mut ChatRequest, resume: &Resume, rules: Rules) -> Result<Machine, Error> {
+    let invalid =
+        |reason: String| Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run);
+    let conflict = |reason: &'static str| {
+        Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
+    };
+    let (suspended, replies) = resume
+        .take()
+        .ok_or_else(|| conflict("the run was taken up already"))?;
+    let mut machine = match suspended {
+        Suspended::State(state) => Machine::restore(*state, rules),
+        Suspended::Claimed(open) => {
+            let transcript = std::mem::take(&mut request.transcript);
+            Machine::claimed(transcript, open, &request.tools, rules)
+        }
+        Suspended::Elsewhere => return Err(conflict("no run is there to be resumed")),
+    };
+    if machine.is_ended() {
+        return Err(conflict("the run is over"));
+    }
+    let at = resume.was_accepted_at();
+    machine
+        .reply(replies, at.unwrap_or_else(|| request.context.now()))
+        .map_err(|error| {
+            invalid(error.to_string())
+                .with_code(error.code())
+                .with_source(error)
+        })?;
+    Ok(machine)
 }
 
 /// Offers the agent's tools beside the client's, and returns the names of the client's.

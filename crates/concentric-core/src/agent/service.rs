@@ -1,6 +1,7 @@
 use super::{ResponseFuture, ToolSource, body::AgentBody, run::Run};
+use crate::machine::Rules;
 use crate::{
-    ChatRequest, ChatResponse, Description, Error, Event, Phase, Settled, ToolRound, ToolSpecs,
+    ChatRequest, ChatResponse, Description, Error, Event, Phase, RoundEvent, ToolRound, ToolSpecs,
 };
 use futures_core::Stream;
 use std::task::{Context, Poll};
@@ -17,11 +18,11 @@ pub struct Agent<M, R> {
     specs: ToolSpecs,
     // Why no run can begin.
     fault: Option<Error>,
-    step_limit: u32,
+    rules: Rules,
 }
 
 impl<M, R> Agent<M, R> {
-    pub(super) fn new(model: M, tools: R, step_limit: u32) -> Self
+    pub(super) fn new(model: M, tools: R, rules: Rules) -> Self
     where
         R: ToolSource,
     {
@@ -30,8 +31,20 @@ impl<M, R> Agent<M, R> {
             fault: tools.check().err(),
             model,
             tools,
-            step_limit,
+            rules,
         }
+    }
+
+    /// The tools that a run is offered.
+    fn offered(&self, context: &crate::Context) -> ToolSpecs
+    where
+        R: ToolSource,
+    {
+        let mut specs = self.specs.clone();
+        if context.parent().is_some() {
+            specs.retain(|spec| self.tools.offers(&spec.name, context));
+        }
+        specs
     }
 
     /// Gets a reference to the model.
@@ -55,9 +68,9 @@ where
     M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
-    R: Service<ToolRound, Response = O> + Clone,
+    R: Service<ToolRound, Response = O> + ToolSource + Clone,
     R::Error: Into<BoxError>,
-    O: Stream<Item = Result<Settled, Error>>,
+    O: Stream<Item = Result<RoundEvent, Error>>,
 {
     type Response = ChatResponse<AgentBody<M, B, R, O>>;
     type Error = Error;
@@ -68,13 +81,17 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        ResponseFuture::new(match &self.fault {
-            Some(fault) => Err(fault.clone().with_phase(Phase::Run)),
+        let fault = match &self.fault {
+            Some(fault) => Some(fault.clone()),
+            None => self.tools.check_run(&request.context).err(),
+        };
+        ResponseFuture::new(match fault {
+            Some(fault) => Err(fault.with_phase(Phase::Run)),
             None => Run::new(
                 self.model.clone(),
                 self.tools.clone(),
-                &self.specs,
-                self.step_limit,
+                &self.offered(&request.context),
+                self.rules.clone(),
                 request,
             ),
         })

@@ -1,9 +1,9 @@
-use crate::{Error, Refusal, RoundCall, Settled, ToolRound, ToolSpecs};
+use crate::{Context, Error, Refusal, RoundCall, RoundEvent, ToolRound, ToolSpecs, machine::Rules};
 use futures_core::Stream;
 use std::{
     future::{Ready, ready},
     pin::Pin,
-    task::{Context, Poll},
+    task::{self, Poll},
 };
 use tower_service::Service;
 
@@ -21,40 +21,87 @@ pub trait ToolSource {
     fn check(&self) -> Result<(), Error> {
         self.specs().check()
     }
+
+    /// Whether the run of `context` has what the tools need; asked before its first model call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration): it has not.
+    fn check_run(&self, context: &Context) -> Result<(), Error> {
+        let _ = context;
+        Ok(())
+    }
+
+    /// Whether the run of `context` is offered `tool`; asked of runs that are inside of another.
+    fn offers(&self, tool: &str, context: &Context) -> bool {
+        let _ = (tool, context);
+        true
+    }
+
+    /// How many calls it executes, and whether it takes up calls that waited
+    /// ([`Rules::resumes`]); by default as many as come, and it does not.
+    fn rules(&self) -> Rules {
+        Rules::default()
+    }
+}
+
+/// Tools that are executed elsewhere.
+impl ToolSource for ToolSpecs {
+    fn specs(&self) -> ToolSpecs {
+        self.clone()
+    }
 }
 
 /// A round service with the tools it executes, for one under layers that hide them.
 ///
 /// ```
-/// use concentric_core::{AgentLayer, NoTools, ToolSource, agent::WithSpecs};
+/// use concentric_core::{AgentLayer, NoTools, agent::WithTools};
 /// use tower::ServiceBuilder;
 ///
 /// let tools = NoTools;
-/// let specs = tools.specs();
 /// let rounds = ServiceBuilder::new().concurrency_limit(8).service(tools);
-/// let layer = AgentLayer::new(WithSpecs::new(specs, rounds));
+/// let layer = AgentLayer::new(WithTools::new(tools, rounds));
 /// # let _ = layer;
 /// ```
 #[derive(Clone, Debug)]
-pub struct WithSpecs<R> {
-    specs: ToolSpecs,
+pub struct WithTools<T, R> {
+    tools: T,
     inner: R,
 }
 
-impl<R> WithSpecs<R> {
-    /// Says that `inner` executes the tools of `specs`.
-    pub const fn new(specs: ToolSpecs, inner: R) -> Self {
-        Self { specs, inner }
+impl<T, R> WithTools<T, R> {
+    /// Says that `inner` executes the tools of `tools`, in its way if it is layers around it.
+    pub const fn new(tools: T, inner: R) -> Self {
+        Self { tools, inner }
     }
 }
 
-impl<R> ToolSource for WithSpecs<R> {
+impl<T, R> ToolSource for WithTools<T, R>
+where
+    T: ToolSource,
+{
     fn specs(&self) -> ToolSpecs {
-        self.specs.clone()
+        self.tools.specs()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.tools.check()
+    }
+
+    fn check_run(&self, context: &Context) -> Result<(), Error> {
+        self.tools.check_run(context)
+    }
+
+    fn offers(&self, tool: &str, context: &Context) -> bool {
+        self.tools.offers(tool, context)
+    }
+
+    fn rules(&self) -> Rules {
+        self.tools.rules()
     }
 }
 
-impl<R> Service<ToolRound> for WithSpecs<R>
+impl<T, R> Service<ToolRound> for WithTools<T, R>
 where
     R: Service<ToolRound>,
 {
@@ -62,7 +109,7 @@ where
     type Error = R::Error;
     type Future = R::Future;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), R::Error>> {
         self.inner.poll_ready(cx)
     }
 
@@ -86,7 +133,7 @@ impl Service<ToolRound> for NoTools {
     type Error = Error;
     type Future = Ready<Result<NoOutcomes, Error>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
 
@@ -104,15 +151,15 @@ pub struct NoOutcomes {
 }
 
 impl Stream for NoOutcomes {
-    type Item = Result<Settled, Error>;
+    type Item = Result<RoundEvent, Error>;
 
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         Poll::Ready(
             self.calls
                 .next()
                 .map(|(index, RoundCall { call, refusal, .. })| {
                     let refusal = refusal.unwrap_or(Refusal::NotOffered(Vec::new()));
-                    Ok(Settled::new(index, refusal.outcome(&call)))
+                    Ok(RoundEvent::settled(index, refusal.outcome(&call)))
                 }),
         )
     }

@@ -24,8 +24,8 @@ pub use self::{
 
 use self::outbox::Outbox;
 use crate::{
-    CallId, CancelReason, Event, MessageId, PartKind, RequestId, RoundCall, RunId, Str, StreamId,
-    ThreadId,
+    CallId, CancelReason, Event, InterruptId, MessageId, PartKind, RequestId, RoundCall, RunId,
+    Str, StreamId, ThreadId,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -116,6 +116,9 @@ impl Context {
     /// It has this run's thread, deadline, environment and extensions, and is cancelled with it.
     /// What is emitted into it goes into its own stream.
     pub fn child(&self) -> ContextBuilder {
+        let mut extensions = self.extensions.clone();
+        // Its state is written down with this run's, when that is suspended.
+        extensions.remove::<crate::store::Checkpoint>();
         ContextBuilder {
             ids: RunIds {
                 agent: None,
@@ -125,7 +128,7 @@ impl Context {
             },
             deadline: self.run.deadline,
             environment: Some(self.run.environment.clone()),
-            extensions: self.extensions.clone(),
+            extensions,
             parent: Some(self.clone()),
         }
     }
@@ -195,6 +198,19 @@ impl Context {
             Some(message) => format!("{message}/{position}/{call}").into(),
             None => format!("{}/{}/{position}/{call}", self.run_id(), self.step).into(),
         })
+    }
+
+    /// Which of its message's calls this is, from 0; `None` outside a tool call.
+    pub fn call_position(&self) -> Option<usize> {
+        self.call.as_ref().map(|(position, _)| *position)
+    }
+
+    /// The id of what is asked about this very tool call, which whoever takes the round up from a
+    /// history can work out; `None` outside a tool call.
+    pub fn interrupt_id(&self) -> Option<InterruptId> {
+        let (position, call) = self.call.as_ref()?;
+        let key = crate::interrupt::key(self.message_id.as_ref(), *position, call);
+        Some(InterruptId::new(key))
     }
 
     /// Values of any type that travel with the request, put there by whoever made it.
@@ -347,8 +363,8 @@ impl Context {
 
     /// Puts `event` into the run's stream, after all that was put there before.
     ///
-    /// It is an [`Event::State`], an [`Event::Custom`] or an [`Event::Part`]: what the model says
-    /// and what its tools did is not for others to tell.
+    /// It is an [`Event::State`], an [`Event::Custom`], an [`Event::SubAgent`] or an
+    /// [`Event::Part`]: what the model says and what its tools did is not for others to tell.
     ///
     /// # Errors
     ///
@@ -443,7 +459,7 @@ pub(crate) enum Release {
 
 fn may_emit(event: &Event) -> bool {
     match event {
-        Event::State(_) | Event::Custom(_) => true,
+        Event::State(_) | Event::Custom(_) | Event::SubAgent(_) => true,
         Event::Part(part) => !matches!(part.kind, PartKind::ToolCall(_) | PartKind::ToolResult(_)),
         _ => false,
     }

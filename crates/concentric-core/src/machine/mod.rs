@@ -6,11 +6,11 @@
 //! engine can be another.
 //!
 //! ```
-//! use concentric_core::machine::{Action, Input, Machine, ModelStart};
+//! use concentric_core::machine::{Action, Input, Machine, ModelStart, Rules};
 //! use concentric_core::{Event, FinishReason, MessageId, Transcript, Usage};
 //!
-//! let mut machine = Machine::new(Transcript::new(), 8);
-//! assert!(matches!(machine.action(), Some(Action::CallModel { step: 0 })));
+//! let mut machine = Machine::new(Transcript::new(), Rules::default());
+//! assert!(matches!(machine.action(), Some(Action::CallModel { step: 0, .. })));
 //!
 //! machine.input(Input::ModelStarted(ModelStart::new(MessageId::new("m"))));
 //! machine.input(Input::ModelEvent(Event::text("Hi!")));
@@ -27,29 +27,33 @@
 //!
 //! - A run has exactly one terminal action: an [`Event::Finish`], or [`Action::Fail`].
 //! - A tool call has exactly one outcome, and one [`Event::ToolResult`].
-//! - A call that waits is not started before it is decided about, and never once it is denied.
-//! - A decision is taken once.
+//! - A call that waits is not handed out before it is replied to, and a reply is taken once. One
+//!   that only a history says to wait is handed out without a reply, to be asked about
+//!   ([`Answered`]).
 //! - After a halt, a cancel or a failure no further call starts.
 //! - Every end but [`Outcome::Interrupted`] closes the open round.
 
+mod rules;
 mod state;
 mod step;
 
 pub use self::{
+    rules::Rules,
     state::{MachineState, StateError},
     step::ModelStart,
 };
 
 use self::{
-    state::{RoundState, Slot, SlotState, Stage},
+    state::{Data, RoundState, Slot, SlotState, Stage},
     step::Step,
 };
 use crate::{
-    CancelReason, Decision, Effects, Error, ErrorKind, Event, Executor, Finish, FinishReason,
-    HistoryError, MessageId, OpenRound, Outcome, Refusal, Round, RoundCall, StepFinish, StepStart,
-    Str, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage, Verdict,
+    Answered, CancelReason, Effects, Error, ErrorKind, Event, Executor, Finish, FinishReason,
+    HistoryError, Message, MessageId, OpenRound, Outcome, Pending, Reply, ReplyError, Round,
+    RoundCall, RoundEvent, Ruling, StepFinish, StepStart, Str, ToolOutcome, ToolResult, ToolSpecs,
+    Transcript, Turn, Usage,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::SystemTime};
 
 /// Something that happened, for the machine to take in.
 #[derive(Clone, Debug)]
@@ -70,8 +74,17 @@ pub enum Input {
         /// What came of it.
         outcome: ToolOutcome,
     },
+    /// A call of the round that was to be run waits.
+    Waiting {
+        /// Which, as an index into [`Action::RunTools`]'s calls.
+        index: usize,
+        /// What it waits for.
+        pending: Box<Pending>,
+    },
     /// The round that was to be run has no more to report.
     RoundEnded,
+    /// The round was not begun, which fails the run.
+    RoundRefused(Error),
     /// The round failed in a way that fails the run.
     RoundFailed(Error),
     /// A layer stops the run, on purpose.
@@ -84,14 +97,27 @@ pub enum Input {
     Dropped,
 }
 
+impl Input {
+    /// What a round service has said.
+    pub fn of_round(item: Result<RoundEvent, Error>) -> Self {
+        match item {
+            Ok(RoundEvent::Settled { index, outcome }) => Self::Settled { index, outcome },
+            Ok(RoundEvent::Waiting { index, pending }) => Self::Waiting { index, pending },
+            Err(error) => Self::RoundFailed(error),
+        }
+    }
+}
+
 /// Something to do.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Action {
     /// Call the model with [`Machine::transcript`].
     CallModel {
         /// The step, from 0.
         step: u32,
+        /// What it is to go on with: it is an agent that was interrupted.
+        resume: Option<Box<(MachineState, Vec<Reply>)>>,
     },
     /// Run these calls.
     RunTools {
@@ -113,7 +139,8 @@ pub enum Action {
 /// See the [module docs](self).
 #[derive(Debug)]
 pub struct Machine {
-    state: MachineState,
+    state: Data,
+    rules: Rules,
     // The model stream that is half read, if one is; not part of the state.
     stream: Option<Step>,
     // Whether the model was asked for and has not answered.
@@ -121,70 +148,87 @@ pub struct Machine {
     actions: VecDeque<Action>,
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
+    // What may have been done before they were.
+    effects_before: Effects,
+    // What an interrupted agent in the model's place is told.
+    replies: Vec<Reply>,
+    // What it had said and used, while it is asked to go on.
+    interrupted: Option<Box<(Message, Usage)>>,
 }
 
 impl Machine {
-    /// Creates the machine of a run that goes on with `transcript`, and may call the model
-    /// `step_limit` times.
-    pub fn new(transcript: Transcript, step_limit: u32) -> Self {
-        Self::of(MachineState::new(transcript, step_limit))
+    /// Creates the machine of a run that goes on with `transcript`.
+    pub fn new(transcript: Transcript, rules: Rules) -> Self {
+        Self::of(Data::new(transcript), rules)
     }
 
-    /// Creates the machine of a run that goes on with `open`, which follows `transcript`.
+    /// Creates the machine of a run that goes on with `open`, which follows `transcript`, as a
+    /// history claims.
     ///
-    /// Its calls wait until they are [decided](Self::decide) about; one of a tool that is not in
-    /// `tools` is refused.
-    pub fn with_open_round(
+    /// Its calls wait until they are [replied](Self::reply) to; one of a tool that is not in
+    /// `tools` is refused. What is not replied to before the first action is handed out all the
+    /// same, with neither a question nor a reply: to be asked about, and not to be run.
+    pub fn claimed(
         transcript: Transcript,
         open: OpenRound,
         tools: &ToolSpecs,
-        step_limit: u32,
+        rules: Rules,
     ) -> Self {
-        let mut state = MachineState::new(transcript, step_limit);
-        state.stage = Stage::open(open, tools);
-        Self::of(state)
+        let mut state = Data::new(transcript);
+        state.stage = Stage::claimed(open, tools);
+        Self::of(state, rules)
     }
 
     /// Goes on with a run that was written down.
     ///
-    /// A call that was running then waits for a decision: nobody knows what it did.
-    ///
-    /// # Errors
-    ///
-    /// The state is of a newer version than this code knows, or contradicts itself.
-    pub fn restore(mut state: MachineState) -> Result<Self, StateError> {
-        state.check()?;
+    /// A call that was running then is handed out again as [recovered](RoundCall::recovered), if
+    /// the round service knows what that means ([`Rules::resumes`]); else its outcome is unknown.
+    pub fn restore(MachineState(mut state): MachineState, rules: Rules) -> Self {
         if let Stage::Round(round) = &mut state.stage {
             for slot in &mut round.slots {
-                if slot.state == SlotState::Running {
-                    slot.state = match slot.refusal {
-                        Some(_) => SlotState::Ready,
-                        None => SlotState::Waiting,
-                    };
+                if slot.state != SlotState::Running {
+                    continue;
                 }
+                slot.state = SlotState::Ready;
+                if slot.is_only_asked_about() {
+                    continue;
+                }
+                if slot.refusal.is_none() && !rules.resumes && !slot.read_only {
+                    slot.state = SlotState::Settled(ToolOutcome::unknown(
+                        "The tool was started, and its process ended before it was done.",
+                    ));
+                }
+                slot.recovered = slot.refusal.is_none();
             }
         }
-        Ok(Self::of(state))
+        Self::of(state, rules)
     }
 
-    fn of(state: MachineState) -> Self {
+    fn of(state: Data, rules: Rules) -> Self {
         let mut machine = Self {
             state,
+            rules,
             stream: None,
             asked: false,
             actions: VecDeque::new(),
             dispatched: Vec::new(),
+            effects_before: Effects::None,
+            replies: Vec::new(),
+            interrupted: None,
         };
-        if let Stage::Round(_) = machine.state.stage {
+        if let Stage::Round(_) | Stage::Inner(_) = machine.state.stage {
             machine.emit(Event::Resumed);
         }
         machine
     }
 
     /// The run's state, unless a model stream is half read or an action has not been taken.
-    pub fn state(&self) -> Option<&MachineState> {
-        let quiet = self.stream.is_none() && !self.asked && self.actions.is_empty();
-        quiet.then_some(&self.state)
+    pub fn state(&self) -> Option<MachineState> {
+        self.is_quiet().then(|| MachineState(self.state.clone()))
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.stream.is_none() && !self.asked && self.actions.is_empty()
     }
 
     /// The conversation so far; every round in it is closed.
@@ -200,8 +244,7 @@ impl Machine {
 
     /// Whether all there is to do is to call the model.
     pub(crate) fn is_model_next(&self) -> bool {
-        self.state()
-            .is_some_and(|state| state.stage == Stage::Model)
+        self.is_quiet() && self.state.stage == Stage::Model
     }
 
     /// Whether the run has had its terminal action, or was dropped.
@@ -214,50 +257,56 @@ impl Machine {
         self.state.effects
     }
 
-    /// Decides about calls that wait: all of `decisions`, or on error none.
+    /// Takes replies to what the run waits for: all of `replies`, or on error none. It is `now`.
     ///
     /// # Errors
     ///
-    /// A call does not wait (any more), two decisions are about the same one, or one is to run a
-    /// call that the client executes.
-    pub fn decide(&mut self, decisions: Vec<Decision>) -> Result<(), HistoryError> {
-        let Stage::Round(round) = &mut self.state.stage else {
-            return match decisions.into_iter().next() {
-                Some(decision) => Err(HistoryError::OrphanResult(decision.call_id)),
-                None => Ok(()),
-            };
+    /// A reply is to no question that waits, or too late, or not of the form that the question asks
+    /// for; two are to the same one; or one is missing of those that are to be answered together.
+    pub fn reply(&mut self, replies: Vec<Reply>, now: SystemTime) -> Result<(), ReplyError> {
+        check_replies(&self.state, &replies, now)?;
+        let round = match &mut self.state.stage {
+            Stage::Round(round) => round,
+            Stage::Inner(_) => {
+                self.replies = replies;
+                return Ok(());
+            }
+            _ => return Ok(()),
         };
-        let mut decided = Vec::with_capacity(decisions.len());
-        for decision in decisions {
-            let at = round.slots.iter().position(|slot| {
-                slot.call.id == decision.call_id && slot.state == SlotState::Waiting
-            });
-            match at {
-                Some(at) if decided.iter().any(|(other, _)| *other == at) => {
-                    return Err(HistoryError::DuplicateResult(decision.call_id));
+        let asked: Vec<Option<usize>> = replies
+            .iter()
+            .map(|reply| round.asked(&reply.interrupt_id).map(|(at, _)| at))
+            .collect();
+        for (reply, at) in replies.into_iter().zip(asked) {
+            let Some(slot) = at.and_then(|at| round.slots.get_mut(at)) else {
+                continue;
+            };
+            match (&mut slot.state, &mut slot.answered) {
+                (SlotState::Waiting(pending), answered) => {
+                    let pending = pending.take().map(|pending| *pending);
+                    *answered = Some(Box::new(Answered::new(pending, vec![reply])));
+                    slot.state = SlotState::Ready;
                 }
-                Some(at) => {
-                    let clients = round
-                        .slots
-                        .get(at)
-                        .is_some_and(|slot| slot.call.executor == Executor::Client);
-                    if clients && decision.verdict == Verdict::Run {
-                        return Err(HistoryError::MissingResult(decision.call_id));
-                    }
-                    decided.push((at, decision.verdict));
-                }
-                None => return Err(HistoryError::OrphanResult(decision.call_id)),
+                // A call that asks several things was replied to already.
+                (_, Some(answered)) => answered.replies.push(reply),
+                _ => {}
             }
         }
-        for (at, verdict) in decided {
-            if let Some(slot) = round.slots.get_mut(at) {
-                slot.state = match verdict {
-                    Verdict::Run => SlotState::Ready,
-                    Verdict::Settle(outcome) => SlotState::Settled(outcome),
-                };
+        for slot in &mut round.slots {
+            if slot.state == SlotState::Ready && !self.rules.resumes {
+                slot.settle_by_itself();
             }
         }
         Ok(())
+    }
+
+    /// Appends `turn` to the conversation, if it stands between two steps; returns whether it does.
+    pub fn push(&mut self, turn: Turn) -> bool {
+        let between = self.stream.is_none() && self.state.stage == Stage::Model;
+        if between {
+            self.state.transcript.push(turn);
+        }
+        between
     }
 
     /// The next thing to do; `None` while the machine waits for an input, and when it has ended.
@@ -279,6 +328,20 @@ impl Machine {
                 self.asked = true;
                 Some(Action::CallModel {
                     step: self.state.step,
+                    resume: None,
+                })
+            }
+            Stage::Inner(_) => {
+                let stage = std::mem::replace(&mut self.state.stage, Stage::Model);
+                let Stage::Inner(inner) = stage else {
+                    return None;
+                };
+                self.asked = true;
+                let replies = std::mem::take(&mut self.replies);
+                self.interrupted = Some(Box::new((inner.message, inner.used)));
+                Some(Action::CallModel {
+                    step: self.state.step,
+                    resume: Some(Box::new((MachineState(inner.state), replies))),
                 })
             }
             Stage::Round(_) => {
@@ -343,10 +406,22 @@ impl Machine {
             return;
         }
         match input {
-            Input::ModelStarted(start) if self.asked => {
+            Input::ModelStarted(mut start) if self.asked => {
                 self.asked = false;
+                let (said, used) = match self.interrupted.take() {
+                    Some(interrupted) => (Some(interrupted.0), interrupted.1),
+                    None => (None, self.state.usage),
+                };
+                // What goes on is the same message.
+                if let Some(id) = said.as_ref().and_then(|said| said.id.clone()) {
+                    start.message_id = id;
+                }
                 let event = StepStart::new(self.state.step, start.message_id.clone());
-                self.stream = Some(Step::new(start));
+                let step = Step::new(start, used);
+                self.stream = Some(match said {
+                    Some(said) => step.going_on(said),
+                    None => step,
+                });
                 self.emit(Event::StepStart(Box::new(event)));
             }
             Input::ModelEnded if self.stream.is_some() => {
@@ -354,6 +429,11 @@ impl Machine {
             }
             Input::ModelFailed(error) if self.asked || self.stream.is_some() => self.fail(error),
             Input::Settled { index, outcome } => self.settle(index, outcome),
+            Input::Waiting { index, pending } => self.wait(index, pending),
+            Input::RoundRefused(error) if !self.dispatched.is_empty() => {
+                self.take_round_back();
+                self.fail(error);
+            }
             Input::RoundEnded => self.end_round(),
             Input::RoundFailed(error) if !self.dispatched.is_empty() => self.fail(error),
             Input::Halt(reason) => self.stop(Outcome::Halted { reason }),
@@ -364,6 +444,7 @@ impl Machine {
                 self.actions.clear();
                 self.stream = None;
                 self.asked = false;
+                self.interrupted = None;
                 self.state.stage = Stage::Ended;
             }
             // The rest is late: what it speaks of is over.
@@ -374,22 +455,53 @@ impl Machine {
     // ---- the model's answer ----
 
     fn finish_step(&mut self, mut finish: Box<Finish>) {
-        let Some(step) = self.stream.take() else {
+        let Some(mut step) = self.stream.take() else {
             return;
         };
+        // What this loop is to run goes first, and then the agent in the model's place is called
+        // anew: of what it has open, this is the end.
+        if step.has_calls()
+            && let Some(open) = finish.state.take()
+        {
+            for result in open.0.given_up() {
+                let event = Event::ToolResult(Box::new(result));
+                step.builder.push(&event);
+                self.emit(event);
+            }
+        }
+        let used = step.used;
+        self.state.usage = used;
         self.state.usage += finish.usage;
         let at = self.state.step;
-        self.state.step += 1;
         self.emit(Event::StepFinish(Box::new(StepFinish::new(
             at,
             finish.reason.clone(),
             finish.usage,
         ))));
-        let (message, slots) = match step.end() {
+        let (message, mut slots) = match step.end() {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };
+        if let Some(open) = finish.state.take() {
+            let inner = state::Inner {
+                state: open.0,
+                message,
+                used,
+            };
+            self.state.stage = Stage::Inner(Box::new(inner));
+            finish.usage = self.state.usage;
+            finish.transcript = Some(self.state.transcript.clone());
+            finish.state = Some(Box::new(MachineState(self.state.clone())));
+            self.emit(Event::Finish(finish));
+            self.state.stage = Stage::Ended;
+            return;
+        }
+        self.state.step = at.saturating_add(1);
         if !slots.is_empty() {
+            self.rules.count(&mut self.state.calls, &mut slots);
+            for (position, slot) in slots.iter_mut().enumerate() {
+                slot.await_client(&message, position);
+            }
             self.state.reason = Some(finish.reason);
             self.state.provider_reason = finish.provider_reason;
             self.state.stage = Stage::round(at, message, slots);
@@ -401,7 +513,7 @@ impl Machine {
                 Err(error) => return self.fail(protocol(&error)),
             }
         }
-        // The rest is as the model said it: an agent in its place may have been halted, or wait.
+        // The rest is as the model said it: an agent in its place may have been halted.
         finish.usage = self.state.usage;
         finish.transcript = Some(self.state.transcript.clone());
         self.emit(Event::Finish(finish));
@@ -421,16 +533,26 @@ impl Machine {
         if round.slots.iter().any(Slot::halts) {
             return self.after_round();
         }
+        for slot in &mut round.slots {
+            slot.ask_again(self.rules.resumes);
+        }
+        let asks = round.slots.iter().any(Slot::asks);
+        self.effects_before = self.state.effects;
         let mut calls = Vec::with_capacity(round.slots.len());
         for (at, slot) in round.slots.iter_mut().enumerate() {
+            if slot.is_held() && !asks {
+                slot.resume();
+            }
             if slot.state == SlotState::Ready {
                 slot.state = SlotState::Running;
                 self.dispatched.push(at);
-                if slot.refusal.is_none() && !slot.read_only {
+                if slot.refusal.is_none() && !slot.read_only && !slot.is_only_asked_about() {
                     self.state.effects = self.state.effects.max(Effects::Possible);
                 }
                 let mut call = RoundCall::new(at, slot.call.clone());
                 call.refusal = slot.refusal.clone();
+                call.answered = slot.answered.clone();
+                call.recovered = slot.recovered;
                 calls.push(call);
             }
         }
@@ -442,7 +564,7 @@ impl Machine {
                 message_id,
                 calls,
             });
-        } else if round.slots.iter().any(|s| s.state == SlotState::Waiting) {
+        } else if asks {
             self.interrupt();
         } else {
             self.after_round();
@@ -469,16 +591,56 @@ impl Machine {
         slot.state = SlotState::Settled(outcome);
     }
 
+    fn wait(&mut self, index: usize, pending: Box<Pending>) {
+        let Stage::Round(round) = &mut self.state.stage else {
+            return;
+        };
+        if let Some(slot) = self
+            .dispatched
+            .get(index)
+            .and_then(|at| round.slots.get_mut(*at))
+            && slot.state == SlotState::Running
+        {
+            if !(pending.is_held() && slot.was_held()) {
+                slot.answered = None;
+            }
+            slot.recovered = false;
+            slot.state = SlotState::Waiting(Some(pending));
+        }
+    }
+
+    /// Takes the calls back that were handed out: the round service was not called.
+    pub(crate) fn take_round_back(&mut self) {
+        if let Stage::Round(round) = &mut self.state.stage {
+            for at in self.dispatched.drain(..) {
+                if let Some(slot) = round.slots.get_mut(at)
+                    && slot.state == SlotState::Running
+                {
+                    slot.state = SlotState::Ready;
+                }
+            }
+            self.state.effects = self.effects_before;
+        }
+    }
+
     fn end_round(&mut self) {
         let Stage::Round(round) = &mut self.state.stage else {
             return;
         };
+        let asks = round.slots.iter().any(Slot::asks);
         for at in self.dispatched.drain(..) {
-            if let Some(slot) = round.slots.get_mut(at)
-                && slot.state == SlotState::Running
-            {
+            let Some(slot) = round.slots.get_mut(at) else {
+                continue;
+            };
+            if slot.state == SlotState::Running {
                 slot.state = SlotState::Settled(ToolOutcome::unknown(
                     "The tool was started, and did not report what came of it.",
+                ));
+            }
+            // Nobody can end this wait: it would be handed out for ever.
+            if !asks && slot.is_held() && slot.was_held() {
+                slot.state = SlotState::Settled(ToolOutcome::failed(
+                    "The call waits for others of its answer, and none of them waits.",
                 ));
             }
         }
@@ -486,11 +648,21 @@ impl Machine {
     }
 
     fn after_round(&mut self) {
+        let Stage::Round(round) = &self.state.stage else {
+            return;
+        };
+        let is_free = |slot: &Slot| matches!(&slot.state, SlotState::Settled(o) if o.free);
+        if round.slots.iter().all(is_free) {
+            // A claimed round is of no step of this run.
+            // Not more of them than of the others: a run ends.
+            let most = self.state.step.min(self.rules.steps);
+            self.state.free = self.state.free.saturating_add(1).min(most);
+        }
+        let charged = self.state.step.saturating_sub(self.state.free);
         match self.close_round("The call was not run.") {
-            Some(reason) => self.finish(Outcome::Halted { reason }, None),
-            None if self.state.step >= self.state.step_limit => {
-                self.finish(Outcome::StepLimit, None);
-            }
+            Some(reason) => self.finish(Outcome::Halted { reason }),
+            None if self.rules.is_over(&self.state.calls) => self.finish(Outcome::CallLimit),
+            None if charged >= self.rules.steps => self.finish(Outcome::StepLimit),
             None => {}
         }
     }
@@ -510,10 +682,15 @@ impl Machine {
         let mut halt = None;
         let mut results = Vec::with_capacity(slots.len());
         for slot in slots {
+            let only_asked_about = slot.is_only_asked_about();
+            let in_doubt = slot.is_in_doubt();
             let outcome = match slot.state {
                 SlotState::Settled(outcome) => outcome,
+                _ if in_doubt => state::in_doubt(),
                 // It may have done its work, and nobody was told.
-                SlotState::Running if slot.refusal.is_none() && !slot.read_only => {
+                SlotState::Running
+                    if slot.refusal.is_none() && !slot.read_only && !only_asked_about =>
+                {
                     ToolOutcome::unknown(format!("{otherwise} It had been started."))
                 }
                 _ => ToolOutcome::cancelled(otherwise),
@@ -530,32 +707,34 @@ impl Machine {
     }
 
     fn interrupt(&mut self) {
-        if let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) {
-            let open = round.into_open();
-            self.finish(Outcome::Interrupted, Some(Box::new(open)));
-        }
+        let state = MachineState(self.state.clone());
+        let mut finish = self.finish_with(Outcome::Interrupted);
+        finish.state = Some(Box::new(state));
+        self.emit(Event::Finish(finish));
+        self.state.stage = Stage::Ended;
     }
 
     // ---- the end ----
 
-    fn finish(&mut self, outcome: Outcome, open_round: Option<Box<OpenRound>>) {
-        let mut finish = Finish::new(
-            self.state.reason.clone().unwrap_or(FinishReason::Stop),
-            self.state.usage,
-        )
-        .with_outcome(outcome);
+    fn finish(&mut self, outcome: Outcome) {
+        let finish = self.finish_with(outcome);
+        self.emit(Event::Finish(finish));
+        self.state.stage = Stage::Ended;
+    }
+
+    fn finish_with(&self, outcome: Outcome) -> Box<Finish> {
+        let reason = self.state.reason.clone().unwrap_or(FinishReason::Stop);
+        let mut finish = Finish::new(reason, self.state.usage).with_outcome(outcome);
         finish.provider_reason = self.state.provider_reason.clone();
         finish.transcript = Some(self.state.transcript.clone());
-        finish.open_round = open_round;
-        self.emit(Event::Finish(Box::new(finish)));
-        self.state.stage = Stage::Ended;
+        Box::new(finish)
     }
 
     /// Ends the run before its own end, and keeps what was said.
     fn stop(&mut self, outcome: Outcome) {
         self.drop_stream();
         self.close_round("The run was stopped before the call was done.");
-        self.finish(outcome, None);
+        self.finish(outcome);
     }
 
     fn fail(&mut self, error: Error) {
@@ -570,9 +749,15 @@ impl Machine {
     /// Gives up the model stream that is half read, and keeps the text of it.
     fn drop_stream(&mut self) {
         self.asked = false;
-        if let Some(step) = self.stream.take()
-            && let Some(turn) = step.give_up()
-        {
+        let said = match (&mut self.state.stage, self.stream.take()) {
+            (_, Some(step)) => step.give_up(),
+            (Stage::Inner(inner), None) => step::text_of(inner.message.clone()),
+            _ => self
+                .interrupted
+                .take()
+                .and_then(|inner| step::text_of(inner.0)),
+        };
+        if let Some(turn) = said {
             self.state.transcript.push(turn);
         }
         // Calls that were not handed out are not to be: a stop starts nothing.
@@ -594,22 +779,99 @@ pub(crate) fn late() -> Error {
     Error::new(ErrorKind::Timeout, "the run's deadline has passed")
 }
 
+impl MachineState {
+    /// Checks `replies` as [`Machine::reply`] does, and takes none of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Machine::reply`].
+    pub fn check_replies(&self, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
+        check_replies(&self.0, replies, now)
+    }
+}
+
+/// Checks `replies` to what a run in `state` waits for.
+fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
+    for (at, reply) in replies.iter().enumerate() {
+        let id = &reply.interrupt_id;
+        let earlier = replies.iter().take(at);
+        if earlier.into_iter().any(|other| other.interrupt_id == *id) {
+            return Err(ReplyError::Duplicate(id.clone()));
+        }
+    }
+    let round = match &state.stage {
+        Stage::Round(round) => round,
+        Stage::Inner(inner) => return check_replies(&inner.state, replies, now),
+        _ => {
+            return match replies.first() {
+                Some(reply) => Err(ReplyError::Unknown(reply.interrupt_id.clone())),
+                None => Ok(()),
+            };
+        }
+    };
+    let mut claimed = Vec::new();
+    for reply in replies {
+        let id = &reply.interrupt_id;
+        match round.asked(id) {
+            Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
+            // Nobody knows when it was asked: that is for the proof to say.
+            Some((at, None)) if !claimed.contains(&at) => {
+                let ruling = reply.ruling()?;
+                let is_clients = round
+                    .slots
+                    .get(at)
+                    .is_some_and(|slot| slot.call.executor == Executor::Client);
+                if is_clients && matches!(ruling, Ruling::Approved { .. }) {
+                    return Err(ReplyError::Malformed {
+                        id: id.clone(),
+                        why: Str::from_static("this call is the client's to run"),
+                    });
+                }
+                claimed.push(at);
+            }
+            Some((_, None)) => return Err(ReplyError::Duplicate(id.clone())),
+            None => return Err(ReplyError::Unknown(id.clone())),
+        }
+    }
+    if let Some(missing) = round
+        .asked_together()
+        .find(|asked| !replies.is_empty() && !replies.iter().any(|r| r.interrupt_id == asked.id))
+    {
+        return Err(ReplyError::Missing(missing.id.clone()));
+    }
+    Ok(())
+}
+
 impl Slot {
-    /// Whether its outcome ends the run.
-    fn halts(&self) -> bool {
-        matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
+    /// Whether it was handed out after it had waited for its siblings only.
+    fn was_held(&self) -> bool {
+        let pending = self.answered.as_deref().and_then(|a| a.pending.as_ref());
+        pending.is_some_and(Pending::is_held)
     }
 
-    fn new(call: crate::ToolCallPart, refusal: Option<Refusal>, read_only: bool) -> Self {
-        let state = match call.executor {
-            Executor::Client if refusal.is_none() => SlotState::Waiting,
-            _ => SlotState::Ready,
-        };
-        Self {
-            call,
-            refusal,
-            read_only,
-            state,
+    /// Takes up a call that waited for its siblings.
+    fn resume(&mut self) {
+        let waiting = std::mem::replace(&mut self.state, SlotState::Ready);
+        if let SlotState::Waiting(Some(pending)) = waiting {
+            self.answered = Some(Box::new(Answered::new(Some(*pending), Vec::new())));
         }
+    }
+
+    /// Settles a call that was replied to, where the round service does not know of replies.
+    fn settle_by_itself(&mut self) {
+        let Some(answered) = self.answered.take() else {
+            return;
+        };
+        let ruling = answered.replies.first().map(Reply::ruling);
+        self.state = SlotState::Settled(match ruling {
+            Some(Ok(Ruling::Answered(result))) if self.call.executor == Executor::Client => {
+                ToolOutcome::of_value(&result)
+            }
+            Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
+                reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
+            ),
+            Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
+            _ => ToolOutcome::denied("approval-invalid: nothing here was asked about this call."),
+        });
     }
 }

@@ -1,25 +1,38 @@
 use super::step::check_calls;
 use crate::{
-    Effects, Executor, FinishReason, HistoryError, Message, OpenRound, Refusal, Str, ToolCallPart,
-    ToolOutcome, ToolSpecs, Transcript, Usage, transcript::OpenCall,
+    Answered, CallId, Effects, Executor, FinishReason, HistoryError, Interrupt, InterruptId,
+    Message, OpenRound, Pending, Refusal, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpecs,
+    Transcript, Usage, interrupt, transcript::OpenCall,
 };
 use serde::{Deserialize, Serialize};
-use std::{error::Error as StdError, fmt};
+use std::{
+    collections::{BTreeMap, HashSet},
+    error::Error as StdError,
+    fmt,
+};
 
 /// The newest version of [`MachineState`].
 const VERSION: u16 = 1;
 
 /// The state of a run, as plain data that can be written down.
 ///
-/// What it looks like inside may change with [`version`](Self::version); a newer library reads what
-/// an older one wrote.
+/// Whoever can write it decides what runs: it is to come from a store that nobody else writes.
+/// [`from_json`](Self::from_json) reads what this version of the library wrote, and every released
+/// one before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineState(pub(super) Data);
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MachineState {
+pub(super) struct Data {
     version: u16,
     pub(super) transcript: Transcript,
     // How many model calls were finished.
     pub(super) step: u32,
-    pub(super) step_limit: u32,
+    // How many of them are not charged.
+    #[serde(default)]
+    pub(super) free: u32,
+    #[serde(default)]
+    pub(super) calls: Calls,
     pub(super) usage: Usage,
     pub(super) effects: Effects,
     pub(super) reason: Option<FinishReason>,
@@ -27,13 +40,22 @@ pub struct MachineState {
     pub(super) stage: Stage,
 }
 
-impl MachineState {
-    pub(super) fn new(transcript: Transcript, step_limit: u32) -> Self {
+/// How many calls were made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Calls {
+    pub(super) total: u32,
+    // Of the tools that have a limit.
+    pub(super) by_tool: BTreeMap<Str, u32>,
+}
+
+impl Data {
+    pub(super) fn new(transcript: Transcript) -> Self {
         Self {
             version: VERSION,
             transcript,
             step: 0,
-            step_limit,
+            free: 0,
+            calls: Calls::default(),
             usage: Usage::default(),
             effects: Effects::None,
             reason: None,
@@ -42,22 +64,142 @@ impl MachineState {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), StateError> {
+    fn check(&self) -> Result<(), StateError> {
         if self.version != VERSION {
             return Err(StateError::Version(self.version));
         }
+        if self.free > self.step {
+            let why = Str::from_static("more steps are free than were made");
+            return Err(StateError::Malformed(why));
+        }
         match &self.stage {
-            Stage::Round(round) => {
-                check_calls(&round.message, &round.slots).map_err(StateError::Round)
+            Stage::Round(round) => round.check().map_err(StateError::Round),
+            Stage::Inner(inner) => {
+                check_calls(&inner.message, &[]).map_err(StateError::Round)?;
+                inner.state.check()
             }
             _ => Ok(()),
         }
     }
 
+    fn interrupts(&self) -> Vec<&Interrupt> {
+        match &self.stage {
+            Stage::Round(round) => round.pending().flat_map(|p| &p.interrupts).collect(),
+            Stage::Inner(inner) => inner.state.interrupts(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What came of the calls of the open round that are this loop's own, if it is given up now.
+    pub(super) fn given_up(&self) -> Vec<ToolResult> {
+        let round = match &self.stage {
+            Stage::Round(round) => round,
+            Stage::Inner(inner) => return inner.state.given_up(),
+            _ => return Vec::new(),
+        };
+        let own = round
+            .slots
+            .iter()
+            .filter(|slot| slot.call.executor == Executor::Loop);
+        let result = |slot: &Slot| {
+            let outcome = match &slot.state {
+                SlotState::Settled(outcome) => outcome.clone(),
+                _ if slot.is_in_doubt() => in_doubt(),
+                _ => ToolOutcome::cancelled("The call was not run."),
+            };
+            ToolResult::new(slot.call.id.clone(), slot.call.name.clone(), outcome)
+        };
+        own.map(result).collect()
+    }
+}
+
+impl MachineState {
+    /// Reads a state of at most `max_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// It is larger, nested deeper than 127 levels, not a state, of a version that this code does
+    /// not know, or contradicts itself.
+    pub fn from_json(json: &[u8], max_bytes: usize) -> Result<Self, StateError> {
+        if json.len() > max_bytes {
+            return Err(StateError::TooLarge(json.len()));
+        }
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u16,
+        }
+        let malformed = |error: serde_json::Error| StateError::Malformed(error.to_string().into());
+        let Versioned { version } = serde_json::from_slice(json).map_err(malformed)?;
+        if version != VERSION {
+            return Err(StateError::Version(version));
+        }
+        let data: Data = serde_json::from_slice(json).map_err(malformed)?;
+        data.check()?;
+        Ok(Self(data))
+    }
+
+    /// Writes the state.
+    ///
+    /// # Errors
+    ///
+    /// It holds what JSON does not have, or could not be read again: it is nested deeper than 127
+    /// levels.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        let json = serde_json::to_string(&self.0)?;
+        if is_deeper_than(MAX_DEPTH, &json) {
+            return Err(serde::ser::Error::custom(format!(
+                "the state is nested deeper than {MAX_DEPTH} levels"
+            )));
+        }
+        Ok(json)
+    }
+
+    /// What the run waits for.
+    pub fn interrupts(&self) -> Vec<&Interrupt> {
+        self.0.interrupts()
+    }
+
+    /// The conversation before what is open.
+    pub fn transcript(&self) -> &Transcript {
+        &self.0.transcript
+    }
+
+    /// The message whose calls are open, and what came of those that are done.
+    pub fn open_round(&self) -> Option<OpenRound> {
+        match &self.0.stage {
+            Stage::Round(round) => Some(round.to_open()),
+            _ => None,
+        }
+    }
+
     /// The version of the form it has.
     pub fn version(&self) -> u16 {
-        self.version
+        self.0.version
     }
+}
+
+/// How deep JSON may be nested for `serde_json` to read it.
+const MAX_DEPTH: usize = 127;
+
+fn is_deeper_than(limit: usize, json: &str) -> bool {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Why a run can't go on from a state.
@@ -68,6 +210,10 @@ pub enum StateError {
     Version(u16),
     /// Its open round contradicts itself.
     Round(HistoryError),
+    /// It has that many bytes, which are too many.
+    TooLarge(usize),
+    /// It is not a state.
+    Malformed(Str),
 }
 
 impl fmt::Display for StateError {
@@ -78,6 +224,8 @@ impl fmt::Display for StateError {
                 "the state is of version {version}, and this code knows version {VERSION}"
             ),
             Self::Round(error) => write!(f, "the state's open round: {error}"),
+            Self::TooLarge(bytes) => write!(f, "the state is too large: {bytes} bytes"),
+            Self::Malformed(why) => write!(f, "the state can't be read: {why}"),
         }
     }
 }
@@ -89,10 +237,22 @@ impl StdError for StateError {}
 pub(super) enum Stage {
     /// The model is to be called.
     Model,
+    /// The model is to be called; it is an agent, and waits for replies.
+    Inner(Box<Inner>),
     /// Tool calls are to be run, or wait.
     Round(Box<RoundState>),
     /// The run is over.
     Ended,
+}
+
+/// The answer of an agent in the model's place, which waits for replies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Inner {
+    pub(super) state: Data,
+    // What it has said.
+    pub(super) message: Message,
+    // The tokens used before it began: its own count goes on where it was.
+    pub(super) used: Usage,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,6 +267,12 @@ pub(super) struct Slot {
     pub(super) call: ToolCallPart,
     pub(super) refusal: Option<Refusal>,
     pub(super) read_only: bool,
+    // What became of it, if it waited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) answered: Option<Box<Answered>>,
+    // It was running when the state was written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) recovered: bool,
     pub(super) state: SlotState,
 }
 
@@ -115,8 +281,8 @@ pub(super) struct Slot {
 pub(super) enum SlotState {
     /// To be run.
     Ready,
-    /// Waits for a decision, or for the client.
-    Waiting,
+    /// Waits, for replies or for its siblings. `None`: nobody has recorded for what.
+    Waiting(Option<Box<Pending>>),
     /// Handed out to be run.
     Running,
     /// Has its outcome.
@@ -132,51 +298,174 @@ impl Stage {
         }))
     }
 
-    pub(super) fn open(open: OpenRound, tools: &ToolSpecs) -> Self {
-        let slots = open
-            .calls
-            .into_iter()
-            .map(
-                |OpenCall {
-                     call,
-                     outcome,
-                     refusal,
-                 }| {
-                    let spec = tools.get(&call.name);
-                    let gone =
-                        || Refusal::NotOffered(tools.iter().map(|t| t.name.clone()).collect());
-                    Slot {
-                        read_only: spec.is_some_and(|spec| spec.annotations.read_only),
-                        // A client answers for its own tools.
-                        refusal: refusal.or_else(|| {
-                            (spec.is_none() && call.executor == Executor::Loop).then(gone)
-                        }),
-                        call,
-                        state: outcome.map_or(SlotState::Waiting, SlotState::Settled),
-                    }
-                },
-            )
-            .collect();
+    pub(super) fn claimed(open: OpenRound, tools: &ToolSpecs) -> Self {
+        let slot = |OpenCall { call, outcome }| {
+            let spec = tools.get(&call.name);
+            let gone = || Refusal::NotOffered(tools.iter().map(|t| t.name.clone()).collect());
+            Slot {
+                read_only: spec.is_some_and(|spec| spec.annotations.read_only),
+                // A client answers for its own tools.
+                refusal: (spec.is_none() && call.executor == Executor::Loop).then(gone),
+                call,
+                answered: None,
+                recovered: false,
+                state: outcome.map_or(SlotState::Waiting(None), SlotState::Settled),
+            }
+        };
+        let mut slots: Vec<Slot> = open.calls.into_iter().map(slot).collect();
+        for (position, slot) in slots.iter_mut().enumerate() {
+            if slot.state == SlotState::Waiting(None) {
+                slot.await_client(&open.message, position);
+            }
+        }
         Self::round(0, open.message, slots)
     }
 }
 
+/// What is said of a call that is [in doubt](Slot::is_in_doubt), if the run does not go on.
+pub(super) fn in_doubt() -> ToolOutcome {
+    ToolOutcome::unknown(
+        "The call was started by a process that ended, and nobody knows what came of it.",
+    )
+}
+
 impl RoundState {
-    pub(super) fn into_open(self) -> OpenRound {
+    fn check(&self) -> Result<(), HistoryError> {
+        check_calls(&self.message, &self.slots)?;
+        let mut seen = HashSet::new();
+        for slot in &self.slots {
+            if !seen.insert(&slot.call.id) {
+                return Err(HistoryError::DuplicateCall(slot.call.id.clone()));
+            }
+        }
+        match self.slots.is_empty() {
+            true => Err(HistoryError::NoCalls),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn to_open(&self) -> OpenRound {
         OpenRound {
-            message: self.message,
+            message: self.message.clone(),
             calls: self
                 .slots
-                .into_iter()
+                .iter()
                 .map(|slot| OpenCall {
-                    call: slot.call,
-                    refusal: slot.refusal,
-                    outcome: match slot.state {
-                        SlotState::Settled(outcome) => Some(outcome),
+                    call: slot.call.clone(),
+                    outcome: match &slot.state {
+                        SlotState::Settled(outcome) => Some(outcome.clone()),
                         _ => None,
                     },
                 })
                 .collect(),
         }
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &Pending> {
+        self.slots.iter().filter_map(|slot| match &slot.state {
+            SlotState::Waiting(pending) => pending.as_deref(),
+            _ => None,
+        })
+    }
+
+    /// The questions of the round that are to be answered together.
+    pub(super) fn asked_together(&self) -> impl Iterator<Item = &Interrupt> {
+        let together = self.pending().any(|pending| pending.together);
+        self.pending()
+            .filter(move |_| together)
+            .flat_map(|pending| &pending.interrupts)
+    }
+
+    /// The call that waits for a reply to `id`, and the question if it was recorded.
+    pub(super) fn asked(&self, id: &InterruptId) -> Option<(usize, Option<&Interrupt>)> {
+        let mut slots = self.slots.iter().enumerate();
+        slots.find_map(|(at, slot)| match &slot.state {
+            SlotState::Waiting(Some(pending)) => {
+                let asked = pending.interrupts.iter().find(|asked| asked.id == *id);
+                asked.map(|asked| (at, Some(asked)))
+            }
+            // What it was named is all that is known of it.
+            SlotState::Waiting(None) => {
+                let key = interrupt::key(self.message.id.as_ref(), at, &slot.call.id);
+                let rest = id.as_str().strip_prefix(key.as_str())?;
+                (rest.is_empty() || rest.starts_with('#')).then_some((at, None))
+            }
+            _ => None,
+        })
+    }
+}
+
+impl Slot {
+    pub(super) fn new(call: ToolCallPart, refusal: Option<Refusal>, read_only: bool) -> Self {
+        Self {
+            call,
+            refusal,
+            read_only,
+            answered: None,
+            recovered: false,
+            state: SlotState::Ready,
+        }
+    }
+
+    /// Has a call of the client's wait for it.
+    pub(super) fn await_client(&mut self, message: &Message, position: usize) {
+        if self.call.executor != Executor::Client || self.refusal.is_some() {
+            return;
+        }
+        let id: &CallId = &self.call.id;
+        let key = interrupt::key(message.id.as_ref(), position, id);
+        let asked = Interrupt::new(InterruptId::new(key), interrupt::CLIENT_TOOL).about(id.clone());
+        self.state = SlotState::Waiting(Some(Box::new(Pending::asking(vec![asked]))));
+    }
+
+    /// Hands a call out that nobody has replied to, and that only a history says was asked about:
+    /// to be asked about, and for nothing else.
+    pub(super) fn ask_again(&mut self, resumes: bool) {
+        if self.state != SlotState::Waiting(None) {
+            return;
+        }
+        if resumes {
+            self.answered = Some(Box::default());
+            self.state = SlotState::Ready;
+        } else {
+            self.state = SlotState::Settled(ToolOutcome::cancelled("The call was not run."));
+        }
+    }
+
+    /// Whether it was handed out to be asked about, and for nothing else.
+    pub(super) fn is_only_asked_about(&self) -> bool {
+        let answered = self.answered.as_deref();
+        answered.is_some_and(|answered| answered.pending.is_none() && answered.replies.is_empty())
+    }
+
+    /// Whether its outcome ends the run.
+    pub(super) fn halts(&self) -> bool {
+        matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
+    }
+
+    /// Whether a process that ended has started it, and nobody has said what came of it.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let asks = |pending: &Pending| {
+            let mut asked = pending.interrupts.iter();
+            asked.any(|asked| asked.reason == interrupt::UNKNOWN_EFFECT)
+        };
+        let pending = match &self.state {
+            SlotState::Settled(_) => return false,
+            SlotState::Waiting(pending) => pending.as_deref(),
+            _ => self.answered.as_deref().and_then(|answered| answered.pending.as_ref()),
+        };
+        self.refusal.is_none()
+            && !self.read_only
+            && (self.recovered || pending.is_some_and(asks))
+    }
+
+    /// Whether it waits for its siblings only.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(&self.state, SlotState::Waiting(Some(pending)) if pending.is_held())
+    }
+
+    /// Whether it waits for somebody.
+    pub(super) fn asks(&self) -> bool {
+        matches!(&self.state, SlotState::Waiting(_)) && !self.is_held()
     }
 }

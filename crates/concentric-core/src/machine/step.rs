@@ -1,7 +1,7 @@
 use super::state::Slot;
 use crate::{
     CallId, Event, Executor, Head, HistoryError, Message, MessageBuilder, MessageId, PartKind,
-    Refusal, Str, ToolCallEvent, ToolSpecs, Turn, transcript,
+    Refusal, StepStart, Str, ToolCallEvent, ToolSpecs, Turn, Usage, transcript,
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -44,11 +44,14 @@ pub(super) struct Step {
     // How many of them a reset leaves.
     kept: usize,
     ids: HashSet<CallId>,
+    // The tokens used before the answer began.
+    pub(super) used: Usage,
 }
 
 impl Step {
-    pub(super) fn new(start: ModelStart) -> Self {
+    pub(super) fn new(start: ModelStart, used: Usage) -> Self {
         Self {
+            used,
             builder: MessageBuilder::new(&start.head).with_id(start.message_id),
             tools: start.tools,
             offered: start.head.tools,
@@ -57,6 +60,24 @@ impl Step {
             kept: 0,
             ids: HashSet::new(),
         }
+    }
+
+    /// Goes on with what was said before the answer was interrupted.
+    pub(super) fn going_on(mut self, said: Message) -> Self {
+        for part in said.parts {
+            self.builder.push(&Event::Part(Box::new(part)));
+        }
+        // A reset takes back none of it.
+        self.builder.push(&Event::StepStart(Box::new(StepStart::new(
+            0,
+            MessageId::new(""),
+        ))));
+        self
+    }
+
+    /// Whether it makes calls for this loop.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.slots.is_empty()
     }
 
     /// Takes in an event, and returns what the consumer is to see of it.
@@ -167,13 +188,17 @@ impl Step {
 
     /// What may be kept of an answer that did not arrive whole: no calls, since they were not run.
     pub(super) fn give_up(self) -> Option<Turn> {
-        let mut message = self.builder.build();
-        message
-            .parts
-            .retain(|part| matches!(part.kind, PartKind::Text(_)));
-        let said = !message.parts.is_empty();
-        said.then(|| Turn::message(message).ok()).flatten()
+        text_of(self.builder.build())
     }
+}
+
+/// What may be kept of a message that did not arrive whole.
+pub(super) fn text_of(mut message: Message) -> Option<Turn> {
+    message
+        .parts
+        .retain(|part| matches!(part.kind, PartKind::Text(_)));
+    let said = !message.parts.is_empty();
+    said.then(|| Turn::message(message).ok()).flatten()
 }
 
 /// Checks that `slots` are the calls of `message` that need an outcome, and each of its results has

@@ -1,5 +1,8 @@
 use super::HistoryError;
-use crate::{CallId, Executor, Message, PartKind, Refusal, ToolCallPart, ToolOutcome, ToolResult};
+use crate::{
+    CallId, Executor, InterruptId, Message, PartKind, Reply, ToolCallPart, ToolOutcome, ToolResult,
+    ToolStatus, interrupt,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -96,6 +99,30 @@ impl Round {
     pub fn results(&self) -> &[ToolResult] {
         &self.results
     }
+
+    /// What the client says that came of its calls, as the replies to a run that waits for them:
+    /// see [`OpenRound::client_replies`].
+    pub fn client_replies(&self) -> Vec<Reply> {
+        let calls = self.message.tool_calls().filter(|call| needs_outcome(call));
+        let outcomes = self.results.iter().map(|result| Some(&result.outcome));
+        client_replies(&self.message, calls.zip(outcomes))
+    }
+}
+
+fn client_replies<'a>(
+    message: &Message,
+    calls: impl Iterator<Item = (&'a ToolCallPart, Option<&'a ToolOutcome>)>,
+) -> Vec<Reply> {
+    let reply = |(position, (call, outcome)): (usize, (&ToolCallPart, Option<&ToolOutcome>))| {
+        let outcome = outcome.filter(|_| call.executor == Executor::Client)?;
+        let id = InterruptId::new(interrupt::key(message.id.as_ref(), position, &call.id));
+        Some(match outcome.status {
+            ToolStatus::Denied => Reply::deny(id, outcome.content.text()),
+            ToolStatus::Cancelled => Reply::cancel(id),
+            _ => Reply::answer(id, outcome.content.text()),
+        })
+    };
+    calls.enumerate().filter_map(reply).collect()
 }
 
 /// An assistant's message with tool calls of which some have no outcome yet.
@@ -121,17 +148,10 @@ impl TryFrom<OpenRoundData> for OpenRound {
     // What the calls are is what the message says; only what came of them is read.
     fn try_from(data: OpenRoundData) -> Result<Self, HistoryError> {
         let mut open = Self::new(data.message)?;
-        for OpenCall {
-            call,
-            outcome,
-            refusal,
-        } in data.calls
-        {
-            let slot = open.calls.iter_mut().find(|slot| slot.call == call);
-            let Some(slot) = slot else {
+        for OpenCall { call, outcome } in data.calls {
+            if !open.calls.iter().any(|slot| slot.call == call) {
                 return Err(HistoryError::OrphanResult(call.id));
-            };
-            slot.refusal = refusal;
+            }
             if let Some(outcome) = outcome {
                 open.settle(&call.id, outcome)?;
             }
@@ -149,9 +169,6 @@ pub struct OpenCall {
     /// What came of it, once that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
-    /// Why the loop does not let it run, whatever is decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<Refusal>,
 }
 
 impl OpenRound {
@@ -171,7 +188,6 @@ impl OpenRound {
             calls.push(OpenCall {
                 call: call.clone(),
                 outcome: None,
-                refusal: None,
             });
         }
         if calls.is_empty() {
@@ -196,6 +212,33 @@ impl OpenRound {
             .iter()
             .filter(|open| open.outcome.is_none())
             .map(|open| &open.call)
+    }
+
+    /// What the client says that came of its calls, as the replies to a run that waits for them.
+    ///
+    /// For a layer that has the run written down and goes on with that: the history has the results
+    /// of the client's tools, and the run waits for replies to
+    /// [`CLIENT_TOOL`](crate::interrupt::CLIENT_TOOL). Those that the run does not wait for (any more)
+    /// are to be left out.
+    pub fn client_replies(&self) -> Vec<Reply> {
+        let calls = self.calls.iter();
+        client_replies(
+            &self.message,
+            calls.map(|open| (&open.call, open.outcome.as_ref())),
+        )
+    }
+
+    /// The calls that have no outcome, each with the id of what is asked about it first: so a host
+    /// that has a history finds what is open in it, and can reply
+    /// ([`ChatRequest::resume_history`](crate::ChatRequest::resume_history)).
+    pub fn questions(&self) -> impl Iterator<Item = (InterruptId, &ToolCallPart)> {
+        let calls = self.calls.iter().enumerate();
+        calls
+            .filter(|(_, open)| open.outcome.is_none())
+            .map(|(position, open)| {
+                let key = crate::interrupt::key(self.message.id.as_ref(), position, &open.call.id);
+                (InterruptId::new(key), &open.call)
+            })
     }
 
     /// Gives a call its outcome.

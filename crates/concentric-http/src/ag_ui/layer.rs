@@ -1,6 +1,6 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use concentric_core::{Environment, Error, ErrorKind, Str};
+use concentric_core::{Environment, Error, ErrorKind, ReplyError, Str, store::StoreError};
 use tower_layer::Layer;
 
 use super::{AgUi, Shutdown};
@@ -42,7 +42,7 @@ impl AgUiLayer {
                 keep_alive: Some(Duration::from_secs(15)),
                 keep_headers: false,
                 shutdown: None,
-                error_message: Arc::new(|error| describe(error.kind()).to_owned()),
+                error_message: Arc::new(describe),
             }),
         }
     }
@@ -115,8 +115,37 @@ impl AgUiLayer {
     }
 }
 
-/// One sentence for each kind of error.
-fn describe(kind: ErrorKind) -> &'static str {
+/// The code of an error that says that a run was not taken up, as a client that answers its
+/// questions is told it.
+pub(super) fn refusal(error: &Error) -> Option<&str> {
+    if let Some(error) = source::<ReplyError>(error) {
+        return Some(error.code());
+    }
+    match source::<StoreError>(error) {
+        Some(StoreError::Failed(_)) => None,
+        Some(error) => Some(error.code()),
+        None if error.kind() == ErrorKind::Conflict => error.code().or(Some("conflict")),
+        None => None,
+    }
+}
+
+/// What caused `error`, if it was a `T`.
+fn source<T: StdError + 'static>(error: &Error) -> Option<&T> {
+    let first = error.source();
+    std::iter::successors(first, |error| (**error).source()).find_map(|error| error.downcast_ref())
+}
+
+/// What a client is told of an error: of a reply what is wrong with it, else one sentence for each
+/// kind.
+fn describe(error: &Error) -> String {
+    match (source::<ReplyError>(error), refusal(error)) {
+        (Some(error), _) => format!("{error}."),
+        (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
+        (None, None) => describe_kind(error.kind()).to_owned(),
+    }
+}
+
+fn describe_kind(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Authentication | ErrorKind::Permission | ErrorKind::Quota => {
             "The agent has no access to its model."
@@ -136,6 +165,9 @@ fn describe(kind: ErrorKind) -> &'static str {
         ErrorKind::TooLarge => "Something in the request is too large.",
         ErrorKind::Tool => "A tool failed.",
         ErrorKind::Cancelled => "The run was cancelled.",
+        ErrorKind::Conflict => {
+            "There is nothing to go on with: it was answered, or its time is over."
+        }
         _ => "Something went wrong.",
     }
 }

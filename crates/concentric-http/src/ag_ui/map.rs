@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
-    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Role, RunId, Str, StreamId,
-    SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolSpec,
-    ToolSpecs, Transcript,
+    MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, Role, RunId, Str, StreamId,
+    Suspended, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
+    ToolSpec, ToolSpecs, Transcript,
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use super::{
     layer::Config,
     message::Message as WireMessage,
     reply::Refused,
+    resume,
     stream::{Names, RunIds, STATUS},
 };
 
@@ -28,21 +29,19 @@ pub(super) struct Start {
 }
 
 pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
-    if input
-        .resume
-        .as_ref()
-        .is_some_and(|answers| !answers.is_empty())
-    {
-        return Err(Refused::resume());
-    }
     let tools = tools(input.tools)?;
-    let ids = RunIds::new(
+    let replies = resume::replies(input.resume)?;
+    let mut ids = RunIds::new(
         input.thread_id,
         input.run_id,
         input.parent_run_id,
         &input.messages,
     );
-    let (system, messages) = messages(input.messages, &tools);
+    let mut messages = input.messages;
+    // What a sub-agent said is its own conversation, and not this agent's.
+    messages.retain(|message| message.subagent_run_id().is_none());
+    ids.known = resume::restore(&mut messages, &replies);
+    let (system, messages) = self::messages(messages, &tools);
     // With `Repair::Close` nothing is refused: what is not whole is made whole.
     let History {
         mut transcript,
@@ -51,17 +50,26 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     } = Transcript::from_history(messages, Repair::Close)
         .map_err(|error| Refused::field("messages", &error.to_string()))?;
 
-    let mut request = match open.map(settle_own) {
-        // The client still owes results of its own tools: the run waits for them again.
-        Some(open) if open.waiting().next().is_some() => {
-            ChatRequest::resume(transcript, open, Vec::new())
+    let mut request = match open {
+        Some(open) if !replies.is_empty() => ChatRequest::resume_history(transcript, open, replies),
+        // Nothing is open here: what the replies are to is known elsewhere, or not at all.
+        None if !replies.is_empty() => {
+            let mut request = ChatRequest::new(transcript);
+            request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+            request
         }
-        open => {
-            if let Some(open) = open {
-                transcript.push(open.close(|_| lost()));
+        open => match open.map(settle_own) {
+            // The client still owes results of its own tools: the run waits for them again.
+            Some(open) if open.waiting().next().is_some() => {
+                ChatRequest::resume_history(transcript, open, Vec::new())
             }
-            ChatRequest::new(transcript)
-        }
+            open => {
+                if let Some(open) = open {
+                    transcript.push(open.close(|_| lost()));
+                }
+                ChatRequest::new(transcript)
+            }
+        },
     };
     for text in system {
         request.system.push(SystemSegment::new(text));
@@ -291,6 +299,7 @@ impl RunIds {
             parent,
             messages: message_names,
             calls: call_names,
+            known: Vec::new(),
         }
     }
 }

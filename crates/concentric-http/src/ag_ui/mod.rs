@@ -37,7 +37,9 @@
 //! response begins at once; a limit on the run belongs inside. The [`Context`](concentric_core::Context)
 //! also has the input's `state` ([`AgUiState`]), `context` ([`AgUiContext`]) and `forwardedProps`
 //! ([`AgUiForwardedProps`]); its run is named by `runId`, its thread by `threadId`, and its request
-//! by the header `x-request-id`.
+//! by the header `x-request-id`. Whose run it is, is the [`Tenant`](concentric_core::store::Tenant)
+//! that the host's authentication puts into the request's extensions; without one, all callers are
+//! the same. Thread and run ids do not say it: clients choose them, and may choose another's.
 //!
 //! The service is always ready, and waits for the agent's readiness in the stream.
 //!
@@ -47,9 +49,10 @@
 //! |---|---|
 //! | `system` and `developer` messages | at the start, segments of [`ChatRequest::system`](concentric_core::ChatRequest::system); later, messages of [`Role::System`](concentric_core::Role::System) |
 //! | `reasoning` and `activity` messages | left out: a model has no use for the one without its provider's signature, and the other is for people |
+//! | messages of sub-agents | left out |
 //! | calls without a result | before a newer message, or of the server's own tools: closed as [unknown](concentric_core::ToolStatus::Unknown); of the client's tools in the last message: the run waits for them again |
 //! | `tools` | [`ChatRequest::tools`](concentric_core::ChatRequest::tools), which the client executes |
-//! | `resume` | refused with `422`, unless it is empty |
+//! | `resume` | [replies](concentric_core::Reply); see [below](#questions-and-answers) |
 //!
 //! All of it is the client's word: a server that lets others in and relies on its system texts or
 //! on the history keeps them itself.
@@ -66,13 +69,55 @@
 //! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` at first, since not every client keeps what it has sent; then `STATE_DELTA` |
 //! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the `messageIds` that are void; calls get a result |
 //! | [`Completed`](concentric_core::Outcome::Completed) | `success`; calls that nobody executed are in `pendingToolCallIds` |
-//! | [`Interrupted`](concentric_core::Outcome::Interrupted) | `success`, with `pendingToolCallIds`; if it waits for somebody else than the client, `RUN_ERROR` |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by the client's tools alone | `success`, with `pendingToolCallIds` |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by questions | `interrupt`, with the questions; `metadata` of the event has `pendingToolCallIds` if client's tools are called, too |
 //! | [`Aborted`](concentric_core::Outcome::Aborted) | `cancelled`; `metadata.reason` says by whom |
-//! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, or `step_limit` |
+//! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, `step_limit` or `call_limit` |
 //! | an error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
+//! | a run that is not taken up | `RUN_ERROR`; `code` says why: `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` and the like ([`StoreError`](concentric_core::store::StoreError)), or `conflict` |
 //!
 //! Identifiers are kept, unless one is in use already, in the input or in this run: then a number
-//! is appended.
+//! is appended. When a round is taken up, its calls have their own identifiers again, and the client
+//! is told of them by those that it knows.
+//!
+//! # Questions and answers
+//!
+//! A run that waits for somebody ends with the outcome `interrupt`. What came of those of its calls
+//! that are done goes out before that, so that the client's history has it. The client then starts
+//! another run, whose `resume` has an answer to each question, by its `interruptId`:
+//!
+//! | `status` | `payload` | the call |
+//! |---|---|---|
+//! | `resolved` | `{"approved": true}` | runs |
+//! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments |
+//! | `resolved` | `{"approved": false, "reason": ".."}` | does not run |
+//! | `resolved` | `{"result": ..}` | does not run; this is its result |
+//! | `cancelled` | | does not run |
+//!
+//! The `token` of the question's `metadata`, if it has one, goes back in the payload or in the
+//! `metadata` of the answer. Results of the client's own tools stand in the history, as ever.
+//!
+//! | the history | the agent is called with |
+//! |---|---|
+//! | ends with calls that are open, and `resume` has answers | [`Suspended::Claimed`](concentric_core::Suspended::Claimed): the history's round, in which the client's results are, and the replies |
+//! | has nothing open, and `resume` has answers | [`Suspended::Elsewhere`](concentric_core::Suspended::Elsewhere), and the replies |
+//! | ends with results of the client's tools | the conversation; a layer that has the run written down finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of its last round |
+//! | has a newer message behind open calls | the conversation; the calls are closed as unknown |
+//!
+//! A question that is left out is asked again. Of a history's open calls, those that no gate asks
+//! about are not run, but left to the model to be made again.
+//!
+//! The client may be hostile: it writes the history, the ids and the answers, so none of them is
+//! believed by itself. A call runs if the run's state, from a store that only the server writes, says
+//! that it was asked about, or if a token says so, which is a MAC over the tenant, the message, the
+//! call, the tool, the policy and the arguments, and is spent when it is used; what does not fit is
+//! denied, and the client and the log are told (`CUSTOM` `approval-invalid`). Whoever is
+//! authenticated as the tenant and holds the question may answer it: who of them may approve what is
+//! for the host to decide, in a layer around this one.
+//!
+//! `@ag-ui/client` does not start a run before all questions are answered. `@tanstack/ai-client`
+//! makes one message of all steps of a run, which is put back as it was by what the answers name; it
+//! answers by `resumeInterrupts`, since its own forms need metadata of its own.
 //!
 //! # The protocol by itself
 //!
@@ -114,6 +159,7 @@ mod layer;
 mod map;
 mod message;
 mod reply;
+mod resume;
 mod service;
 mod shutdown;
 mod state;

@@ -86,11 +86,11 @@ impl Refused {
         )
     }
 
-    pub(super) fn resume() -> Self {
+    pub(super) fn too_many_replies(limit: usize) -> Self {
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "unsupported",
-            "resume: this agent has no interrupts to be answered",
+            "too_many_replies",
+            &format!("resume: at most {limit} questions are answered at once"),
             Some("resume"),
         )
     }

@@ -69,6 +69,14 @@ impl Checks {
     }
 }
 
+/// The same arguments, `{}` if the model wrote nothing.
+pub(crate) fn normal(arguments: &Arguments) -> Arguments {
+    match text(arguments) {
+        text if text.len() == arguments.as_str().len() => arguments.clone(),
+        text => Arguments::new(text),
+    }
+}
+
 /// What the model wrote; `{}` if it wrote nothing, which some models do for no arguments.
 fn text(arguments: &Arguments) -> &str {
     match arguments.as_str().trim_ascii() {

@@ -61,6 +61,13 @@ impl<'de> Visitor<'de> for Sound {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
         let mut keys = Keys::default();
         while let Some(Key(key)) = entries.next_key()? {
+            // serde_json reads an object of such a key as what its value says, so that people would
+            // be shown something else than what a tool gets.
+            if key.starts_with("$serde_json::private::") {
+                return Err(A::Error::custom(format_args!(
+                    "the key `{key}` is reserved"
+                )));
+            }
             if let Err(key) = keys.insert(key) {
                 return Err(A::Error::custom(format_args!(
                     "the key `{key}` stands twice"

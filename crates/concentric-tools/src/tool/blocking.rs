@@ -3,7 +3,7 @@ use super::{
     body::{Body, Started},
 };
 use crate::{IntoOutcome, ToolError, arguments::Checks};
-use concentric_core::{Context, Str, ToolCall, ToolOutcome};
+use concentric_core::{Context, Str, ToolCall, ToolCallPart, ToolOutcome};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{
@@ -71,13 +71,17 @@ where
     R: IntoOutcome + 'static,
 {
     fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        let arguments = match checks.decode::<A>(&call.call) {
+        let arguments = match checks.decode::<A>(call.part()) {
             Ok(arguments) => arguments,
             Err(outcome) => return Started::Refused(outcome),
         };
         let function = Arc::clone(&self.function);
         let work = move || function(arguments, call.context).into_outcome();
         Started::new(OnThread::NotStarted(Some(work)))
+    }
+
+    fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
+        checks.decode::<A>(call).map(drop)
     }
 }
 

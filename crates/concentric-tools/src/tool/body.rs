@@ -1,5 +1,5 @@
 use crate::{IntoOutcome, ToolError, arguments::Checks};
-use concentric_core::{ToolCall, ToolOutcome};
+use concentric_core::{ToolCall, ToolCallPart, ToolOutcome};
 use pin_project_lite::pin_project;
 use std::{
     future::Future,
@@ -11,6 +11,13 @@ use std::{
 pub(super) trait Body: Send + Sync + 'static {
     /// Begins a call whose arguments stand `checks`.
     fn start(&self, call: ToolCall, checks: &Checks) -> Started;
+
+    /// Whether a call's arguments stand `checks` and are of the function's type.
+    ///
+    /// # Errors
+    ///
+    /// They are not: this is the outcome.
+    fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome>;
 }
 
 /// A call that has begun.

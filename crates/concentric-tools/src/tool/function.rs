@@ -3,7 +3,7 @@ use super::{
     body::{Body, Started},
 };
 use crate::{IntoOutcome, arguments::Checks};
-use concentric_core::{Context, Str, ToolCall};
+use concentric_core::{Context, Str, ToolCall, ToolCallPart, ToolOutcome};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{future::Future, marker::PhantomData};
@@ -84,10 +84,14 @@ where
     Fut: Future<Output: IntoOutcome> + Send + 'static,
 {
     fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        match checks.decode(&call.call) {
+        match checks.decode(call.part()) {
             Ok(arguments) => Started::new((self.function)(arguments)),
             Err(outcome) => Started::Refused(outcome),
         }
+    }
+
+    fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
+        checks.decode::<A>(call).map(drop)
     }
 }
 
@@ -103,9 +107,13 @@ where
     Fut: Future<Output: IntoOutcome> + Send + 'static,
 {
     fn start(&self, call: ToolCall, checks: &Checks) -> Started {
-        match checks.decode(&call.call) {
+        match checks.decode(call.part()) {
             Ok(arguments) => Started::new((self.function)(arguments, call.context)),
             Err(outcome) => Started::Refused(outcome),
         }
+    }
+
+    fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
+        checks.decode::<A>(call).map(drop)
     }
 }

@@ -1,5 +1,5 @@
 use super::guard::Guard;
-use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome};
+use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome, service::BoxFuture};
 use std::{
     fmt,
     future::Future,
@@ -23,11 +23,19 @@ pub(super) enum State {
     Guarded(Guard),
     /// The tool's own layers run. Boxed, since few tools have any.
     Layered(Box<Oneshot<BoxTool, ToolCall>>),
+    /// Its effect is written down.
+    Written(BoxFuture<ToolOutcome>),
 }
 
 impl ToolFuture {
     pub(crate) const fn answered(outcome: ToolOutcome) -> Self {
         Self(State::Answered(Some(Ok(outcome))))
+    }
+
+    pub(crate) fn boxed(
+        future: impl Future<Output = Result<ToolOutcome, Error>> + Send + 'static,
+    ) -> Self {
+        Self(State::Written(Box::pin(future)))
     }
 
     pub(crate) const fn failed(error: Error) -> Self {
@@ -43,6 +51,7 @@ impl Future for ToolFuture {
         match &mut self.0 {
             State::Guarded(guard) => Pin::new(guard).poll(cx),
             State::Layered(call) => Pin::new(call).poll(cx),
+            State::Written(call) => call.as_mut().poll(cx),
             State::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
         }
     }

@@ -38,7 +38,7 @@ impl Kept {
             call: limits
                 .on_overlong
                 .as_ref()
-                .map(|_| Box::new((call.call.clone(), call.context.clone()))),
+                .map(|_| Box::new((call.part().clone(), call.context.clone()))),
         }
     }
 }

@@ -56,14 +56,21 @@ pub(crate) use self::service::Core;
 use self::{body::Body, guard::Limits, service::ServiceBody};
 use crate::{
     Overlong, ToolsetError,
-    arguments::{Checks, Validator, generate},
+    arguments::{Checks, Validator, generate, normal},
     layers::Layers,
+    lifecycle::Rules,
     overlong::Sink,
+    panic::catch,
 };
-use concentric_core::{Annotations, BoxTool, Str, ToolService, ToolSpec};
+use concentric_core::{
+    Annotations, Arguments, BoxTool, Context, Str, ToolCall, ToolCallPart, ToolOutcome,
+    ToolService, ToolSpec,
+};
 use schemars::JsonSchema;
 use std::{
     fmt,
+    future::Future,
+    pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -77,15 +84,44 @@ pub struct Tool {
     core: Arc<Core>,
     exclusive: bool,
     layers: Layers,
+    max_calls: Option<u32>,
+    keyed: bool,
+    reconcile: Option<Reconcile>,
+    requires: Vec<Requirement>,
+    // What it calls has tools of its own, which the gates of this toolset are asked about, too.
+    is_agent: bool,
+    max_depth: usize,
+    // Those of the toolset it is in.
+    rules: Option<Arc<Rules>>,
     // Made of the above at the first call; emptied when they change.
     stack: Arc<OnceLock<BoxTool>>,
 }
+
+/// Something that a run's context is to have.
+#[derive(Clone, Copy)]
+struct Requirement {
+    type_name: &'static str,
+    is_met: fn(&Context) -> bool,
+}
+
+type Reconciled = Pin<Box<dyn Future<Output = Option<ToolOutcome>> + Send>>;
+
+#[derive(Clone)]
+struct Reconcile(Arc<dyn Fn(ToolCall) -> Reconciled + Send + Sync>);
 
 /// How many bytes the text of a result may have, unless a tool says otherwise.
 const MAX_RESULT_BYTES: usize = 64 * 1024;
 
 /// How many bytes the arguments may have, unless a tool says otherwise.
 const MAX_ARGUMENT_BYTES: usize = 1024 * 1024;
+
+/// How many agents may call one another, unless a tool says otherwise.
+const MAX_DEPTH: usize = 4;
+
+/// How many runs a run is inside of.
+fn depth(context: &Context) -> usize {
+    std::iter::successors(context.parent(), |context| context.parent()).count()
+}
 
 impl Tool {
     /// Creates a tool that `service` executes.
@@ -130,6 +166,13 @@ impl Tool {
                 fault,
             }),
             exclusive: false,
+            max_calls: None,
+            keyed: false,
+            reconcile: None,
+            requires: Vec::new(),
+            is_agent: false,
+            max_depth: MAX_DEPTH,
+            rules: None,
             layers: Layers::default(),
             stack: Arc::default(),
         }
@@ -173,6 +216,146 @@ impl Tool {
     fn change(mut self, change: impl FnOnce(&mut Core)) -> Self {
         change(Arc::make_mut(&mut self.core));
         self.stack = Arc::default();
+        self
+    }
+
+    /// The tool as one of a toolset.
+    pub(crate) fn of_toolset(mut self, rules: Arc<Rules>) -> Self {
+        self.rules = Some(rules);
+        self.stack = Arc::default();
+        self
+    }
+
+    /// The tool as one that calls an agent.
+    pub(crate) fn calling_agent(mut self) -> Self {
+        self.is_agent = true;
+        self.stack = Arc::default();
+        self
+    }
+
+    /// Whether the run of `context` may be told of the tool.
+    pub(crate) fn is_offered_to(&self, context: &Context) -> bool {
+        !self.is_agent || depth(context) < self.max_depth
+    }
+
+    /// Sets how deep in runs of agents a tool that calls an agent is still offered; the default is
+    /// 4. The run that a user starts has depth 0.
+    #[must_use]
+    pub const fn max_depth(mut self, depth: usize) -> Self {
+        self.max_depth = depth;
+        self
+    }
+
+    /// The arguments as they are checked: `{}` if the model wrote nothing.
+    pub(crate) fn normal(&self, arguments: &Arguments) -> Arguments {
+        normal(arguments)
+    }
+
+    /// Whether the arguments of a call are sound, and of the tool's type.
+    ///
+    /// # Errors
+    ///
+    /// They are not; the outcome tells the model where and why.
+    pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
+        match catch(|| self.core.body.validate(call, &self.core.checks)) {
+            Ok(result) => result,
+            Err(panic) => Err(panic.outcome(&call.name)),
+        }
+    }
+
+    /// Whether to run a call again does no harm.
+    pub(crate) fn may_run_again(&self) -> bool {
+        let annotations = &self.core.spec.annotations;
+        annotations.read_only || annotations.idempotent || self.keyed
+    }
+
+    /// What came of a call that was begun, if the tool can tell.
+    pub(crate) async fn reconciled(&self, call: &ToolCall) -> Option<ToolOutcome> {
+        let Reconcile(reconcile) = self.reconcile.as_ref()?;
+        reconcile(call.clone()).await
+    }
+
+    pub(crate) fn max_calls_of_run(&self) -> Option<(Str, u32)> {
+        Some((self.core.spec.name.clone(), self.max_calls?))
+    }
+
+    /// What the run of `context` lacks for the tool.
+    pub(crate) fn misses(&self, context: &Context) -> Option<ToolsetError> {
+        let mut missing = self.requires.iter().filter(|r| !(r.is_met)(context));
+        missing.next().map(|missing| ToolsetError::MissingContext {
+            tool: self.core.spec.name.clone(),
+            type_name: missing.type_name,
+        })
+    }
+
+    /// Says that a run that is offered the tool has a `T` in the
+    /// [extensions](concentric_core::Context::extensions) of its context: one that has not fails
+    /// before its first model call, with
+    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration).
+    ///
+    /// ```
+    /// use concentric_core::Context;
+    /// use concentric_tools::{NoArguments, tool_with_context};
+    ///
+    /// #[derive(Clone)]
+    /// struct User(String);
+    ///
+    /// let whoami = tool_with_context("whoami", "Tells who asks.", async |_: NoArguments, cx: Context| {
+    ///     cx.extensions().get::<User>().map(|user| user.0.clone())
+    /// })
+    /// .requires::<User>();
+    /// # let _ = whoami;
+    /// ```
+    #[must_use]
+    pub fn requires<T>(mut self) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        self.requires.push(Requirement {
+            type_name: std::any::type_name::<T>(),
+            is_met: |context| context.extensions().get::<T>().is_some(),
+        });
+        self
+    }
+
+    /// The tool under a name of its own within `namespace`: `namespace__name`, so that tools of two
+    /// sources don't take each other's names.
+    #[must_use]
+    pub fn in_namespace(self, namespace: &str) -> Self {
+        self.change_spec(|spec| spec.name = format!("{namespace}__{}", spec.name).into())
+    }
+
+    /// Says what it belongs to, for [matchers](crate::Matcher::group); a tool may be in several groups.
+    #[must_use]
+    pub fn group(self, group: impl Into<Str>) -> Self {
+        self.change_spec(|spec| spec.groups.push(group.into()))
+    }
+
+    /// Sets how many calls of it a run may make; the default is no limit. A call over the limit is
+    /// answered with an error. Calls that are denied or blocked count.
+    #[must_use]
+    pub const fn max_calls(mut self, calls: u32) -> Self {
+        self.max_calls = Some(calls);
+        self
+    }
+
+    /// Says that it hands the call's [idempotency key](concentric_core::Context::idempotency_key)
+    /// to a service that takes a call once: after a crash it is called again with the same key.
+    #[must_use]
+    pub const fn keyed(mut self) -> Self {
+        self.keyed = true;
+        self
+    }
+
+    /// Finds out what came of a call that was begun when its process ended: `None` if that can't be
+    /// told, and a person is asked. It is called in place of the tool, which is not run again.
+    #[must_use]
+    pub fn reconcile<F, Fut>(mut self, reconcile: F) -> Self
+    where
+        F: Fn(ToolCall) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Option<ToolOutcome>> + Send + 'static,
+    {
+        self.reconcile = Some(Reconcile(Arc::new(move |call| Box::pin(reconcile(call)))));
         self
     }
 

@@ -4,8 +4,17 @@ use super::{
     future::State,
     guard::{Guard, Kept, Limits},
 };
-use crate::{ToolsetError, arguments::Checks, fatal, panic::catch};
-use concentric_core::{Arguments, BoxTool, Error, ToolCall, ToolOutcome, ToolService, ToolSpec};
+use crate::{
+    ToolsetError,
+    arguments::Checks,
+    fatal,
+    layers::Layers,
+    lifecycle::{check_arrival, run_with_ledger},
+    panic::catch,
+};
+use concentric_core::{
+    Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
+};
 use std::{
     sync::Arc,
     task::{Context, Poll},
@@ -25,8 +34,8 @@ pub(crate) struct Core {
 
 impl Core {
     fn start(self: &Arc<Self>, call: ToolCall) -> ToolFuture {
-        if let Some(refusal) = &call.refusal {
-            return ToolFuture::answered(refusal.outcome(&call.call));
+        if let Some(outcome) = call.settled() {
+            return ToolFuture::answered(outcome.clone());
         }
         if let Some(fault) = &self.fault {
             return ToolFuture::failed(fatal(Error::from(fault.clone())));
@@ -46,13 +55,53 @@ impl Tool {
     /// Calls the tool, layers and all.
     pub(crate) fn start(&self, call: ToolCall) -> ToolFuture {
         if self.layers.is_empty() {
-            return self.core.start(call);
+            return self.start_innermost(call, "?");
         }
         let stack = self.stack.get_or_init(|| {
+            let tool = Self {
+                layers: Layers::default(),
+                stack: Arc::default(),
+                ..self.clone()
+            };
+            let outside = self.layers.innermost();
+            let innermost = Innermost { tool, outside };
             self.layers
-                .around(BoxTool::new(Innermost(Arc::clone(&self.core))))
+                .around(BoxTool::new(innermost), self.rules.is_some())
         });
         ToolFuture(State::Layered(Box::new(Oneshot::new(stack.clone(), call))))
+    }
+
+    /// Calls the tool as the call has arrived, if it is the one that was decided about.
+    fn start_innermost(&self, mut call: ToolCall, outside: &str) -> ToolFuture {
+        if let Some(outcome) = call.settled() {
+            return ToolFuture::answered(outcome.clone());
+        }
+        let Some(rules) = &self.rules else {
+            return self.core.start(call);
+        };
+        if !call.is_of_round() {
+            return ToolFuture::failed(Layers::forged(outside));
+        }
+        match check_arrival(rules, self, &call) {
+            Ok(()) => {}
+            Err(Ok(outcome)) => return ToolFuture::answered(outcome),
+            Err(Err(asks)) => return ToolFuture::failed(asks),
+        }
+        if self.is_agent {
+            rules.bequeath(&mut call.context);
+        }
+        match &rules.effects {
+            Some(effects) if !self.core.spec.annotations.read_only => {
+                let (rules, effects) = (Arc::clone(rules), effects.clone());
+                ToolFuture::boxed(run_with_ledger(rules, effects, self.clone(), call))
+            }
+            _ => self.core.start(call),
+        }
+    }
+
+    /// Calls the function.
+    pub(crate) fn start_function(&self, call: ToolCall) -> ToolFuture {
+        self.core.start(call)
     }
 }
 
@@ -65,15 +114,20 @@ impl Service<ToolCall> for Tool {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut call: ToolCall) -> ToolFuture {
-        call.spec.get_or_insert_with(|| Arc::clone(&self.core.spec));
-        self.start(call)
+    fn call(&mut self, call: ToolCall) -> ToolFuture {
+        self.start(match call.spec() {
+            Some(_) => call,
+            None => call.with_spec(Arc::clone(&self.core.spec)),
+        })
     }
 }
 
 /// What a tool's own layers stand around.
 #[derive(Clone)]
-struct Innermost(Arc<Core>);
+struct Innermost {
+    tool: Tool,
+    outside: &'static str,
+}
 
 impl Service<ToolCall> for Innermost {
     type Response = ToolOutcome;
@@ -85,7 +139,7 @@ impl Service<ToolCall> for Innermost {
     }
 
     fn call(&mut self, call: ToolCall) -> ToolFuture {
-        self.0.start(call)
+        self.tool.start_innermost(call, self.outside)
     }
 }
 
@@ -103,11 +157,15 @@ where
     S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
 {
     fn start(&self, mut call: ToolCall, checks: &Checks) -> Started {
-        match checks.check(&call.call) {
-            Ok("{}") => call.call.arguments = Arguments::new("{}"),
+        match checks.check(call.part()) {
+            Ok("{}") => call.set_arguments(Arguments::new("{}")),
             Ok(_) => {}
             Err(outcome) => return Started::Refused(outcome),
         }
         Started::new(Oneshot::new(self.0.clone(), call))
+    }
+
+    fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
+        checks.check(call).map(drop)
     }
 }

@@ -33,10 +33,20 @@ use self::{
     router::{Router, Table},
     stack::Stack,
 };
-use crate::{Tool, ToolsetError, layers::Layers};
-use concentric_core::{BoxTool, Error, ToolService, ToolSource, ToolSpecs};
+use crate::{
+    Approval, Tool, ToolError, ToolsetError,
+    gate::Gate,
+    layers::Layers,
+    lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings, Tokens},
+};
+use concentric_core::{
+    Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Str, ToolCall, ToolRound,
+    ToolService, ToolSource, ToolSpecs, machine,
+    store::{Ledger, Once},
+};
 use std::{
     fmt,
+    future::Future,
     sync::{Arc, Mutex, OnceLock},
 };
 use tower_layer::Layer;
@@ -52,7 +62,9 @@ pub struct Toolset {
 struct Inner {
     tools: Vec<Tool>,
     layers: Layers,
+    rules: Arc<Rules>,
     max_parallel: usize,
+    max_calls_per_round: Option<u32>,
     errors_are_fatal: bool,
     // Made of the above when first used; emptied when they change.
     built: OnceLock<Built>,
@@ -100,6 +112,18 @@ impl Toolset {
         self.change(|inner| inner.tools.extend(tools))
     }
 
+    /// Adds a tool, in the place of one of the same name if there is one.
+    #[must_use]
+    pub fn shadow(self, tool: Tool) -> Self {
+        self.change(|inner| {
+            let name = &tool.spec().name;
+            match inner.tools.iter_mut().find(|t| t.spec().name == *name) {
+                Some(shadowed) => *shadowed = tool,
+                None => inner.tools.push(tool),
+            }
+        })
+    }
+
     /// Wraps every tool call, also those that are refused; the first layer added is the outermost.
     ///
     /// Any tower layer will do, if its service can be cloned. Each is erased when it is added,
@@ -113,6 +137,97 @@ impl Toolset {
         L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push(layer))
+    }
+
+    /// Decides about the calls of each round before any of them enters the layers.
+    ///
+    /// Gates are asked in the order they were added, and all of them: the strictest verdict holds.
+    /// Where one allows, or asks and somebody approves, the call runs with the arguments that were
+    /// decided about; one that a layer has changed since is asked about, once, as changed.
+    #[must_use]
+    pub fn gate(self, gate: impl Gate) -> Self {
+        self.rules_mut(|rules| rules.gates.push(Arc::new(gate)))
+    }
+
+    /// Edits the arguments of calls before the gates see them, after they were decoded and
+    /// validated; what it makes of them is validated again. What a person approves is what it made.
+    ///
+    /// It may be called several times for one call, and is to make the same of the same.
+    ///
+    /// ```
+    /// use concentric_core::Arguments;
+    /// use concentric_tools::Toolset;
+    ///
+    /// let tools = Toolset::new().prepare(async |call| {
+    ///     let text = call.arguments().as_str().replace("~/", "/home/me/");
+    ///     Ok(Arguments::new(text))
+    /// });
+    /// # let _ = tools;
+    /// ```
+    #[must_use]
+    pub fn prepare<F, Fut>(self, prepare: F) -> Self
+    where
+        F: Fn(ToolCall) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Arguments, ToolError>> + Send + 'static,
+    {
+        self.rules_mut(|rules| rules.prepare.push(Prepare::new(prepare)))
+    }
+
+    /// Sets what becomes of the other calls of a round while some are asked about; by default
+    /// [`Siblings::RunReadOnly`].
+    #[must_use]
+    pub fn siblings(self, siblings: Siblings) -> Self {
+        self.rules_mut(|rules| rules.siblings = siblings)
+    }
+
+    /// Has all questions of a round answered together: a request that leaves one out runs nothing.
+    /// By default what is answered goes on, and the rest goes on waiting.
+    #[must_use]
+    pub fn all_at_once(self) -> Self {
+        self.rules_mut(|rules| rules.together = true)
+    }
+
+    /// Lets questions be answered that nobody has recorded, by a proof that each carries; see
+    /// [`Tokens`].
+    #[must_use]
+    pub fn tokens(self, tokens: Tokens) -> Self {
+        self.rules_mut(|rules| rules.tokens = Some(tokens))
+    }
+
+    /// Tells watchers of a decision once, over all processes that share `once`.
+    #[must_use]
+    pub fn once(self, once: impl Once) -> Self {
+        self.rules_mut(|rules| rules.once = Some(Arc::new(once)))
+    }
+
+    /// Writes down what tools that are not read-only are about to do, and what came of it.
+    ///
+    /// A call whose process ended in between is not run again, unless its tool is idempotent or
+    /// [keyed](Tool::keyed): the tool may [know](Tool::reconcile) what came of it, or somebody is
+    /// asked ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)). One that is written
+    /// down as done is not run at all. If the ledger fails, so does the run, and the tool is not
+    /// run.
+    #[must_use]
+    pub fn ledger(self, ledger: impl Ledger) -> Self {
+        self.rules_mut(|rules| rules.effects = Some(Effects::new(ledger)))
+    }
+
+    /// Hands each step of each call to `sink`, for tests and audits. It is called from within the
+    /// round, and is not to block.
+    #[must_use]
+    pub fn protocol(self, sink: impl Fn(ProtocolEntry) + Send + Sync + 'static) -> Self {
+        self.rules_mut(|rules| rules.protocol = Some(Protocol(Arc::new(sink))))
+    }
+
+    fn rules_mut(self, change: impl FnOnce(&mut Rules)) -> Self {
+        self.change(|inner| change(Arc::make_mut(&mut inner.rules)))
+    }
+
+    /// Sets how many calls one answer of the model may make; the default is no limit. A call over
+    /// the limit is answered with an error.
+    #[must_use]
+    pub fn max_calls_per_round(self, calls: u32) -> Self {
+        self.change(|inner| inner.max_calls_per_round = Some(calls))
     }
 
     /// Sets how many calls of a round run at once; the default is 16, the least 1.
@@ -144,6 +259,58 @@ impl Toolset {
     fn built(&self) -> &Built {
         self.inner.built.get_or_init(|| Built::new(&self.inner))
     }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.inner.rules
+    }
+
+    /// The tool of that name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
+        self.built().table.get(name)
+    }
+
+    pub(crate) fn names(&self) -> Vec<Str> {
+        self.built().table.names()
+    }
+
+    /// Whether a gate is asked about the calls of a run.
+    pub(crate) fn has_gates(&self, context: &Context) -> bool {
+        self.rules().gates(context).next().is_some()
+            || context.extensions().get::<Approval>().is_some()
+    }
+
+    /// Whether there is something to decide before the calls of a round enter the stack.
+    fn decides(&self, round: &ToolRound) -> bool {
+        let rules = self.rules();
+        let decided = |call: &RoundCall| {
+            call.origin() == Origin::Replay || call.call.executor == Executor::Client
+        };
+        !rules.prepare.is_empty()
+            || rules.protocol.is_some()
+            || self.has_gates(&round.context)
+            || round.calls.iter().any(decided)
+    }
+
+    pub(crate) fn record(&self, entry: impl FnOnce() -> ProtocolEntry) {
+        if let Some(protocol) = &self.rules().protocol {
+            protocol.record(entry());
+        }
+    }
+
+    /// A service for the calls of a round.
+    fn take_stack(&self, context: &Context) -> Stack {
+        match context.extensions().get::<ToolLayers>() {
+            Some(own) => self.inner.stack(&self.built().table, &own.0),
+            None => self.built().take_stack(),
+        }
+    }
+
+    /// Takes back a service whose readiness was used up by a call.
+    fn put_back(&self, stack: Stack, context: &Context) {
+        if context.extensions().get::<ToolLayers>().is_none() {
+            self.built().put_back(stack);
+        }
+    }
 }
 
 impl<'a> IntoIterator for &'a Toolset {
@@ -169,6 +336,74 @@ impl ToolSource for Toolset {
     fn check(&self) -> Result<(), Error> {
         Ok(Self::check(self)?)
     }
+
+    fn check_run(&self, context: &Context) -> Result<(), Error> {
+        let mut missing = self.iter().filter_map(|tool| tool.misses(context));
+        match missing.next() {
+            None => Ok(()),
+            Some(missing) => Err(missing.into()),
+        }
+    }
+
+    fn offers(&self, tool: &str, context: &Context) -> bool {
+        self.find(tool)
+            .is_none_or(|tool| tool.is_offered_to(context))
+    }
+
+    fn rules(&self) -> machine::Rules {
+        let mut rules = machine::Rules::default();
+        rules.calls_per_round = self.inner.max_calls_per_round;
+        rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
+        rules.resumes = true;
+        rules
+    }
+}
+
+/// Layers around the tool calls of one run, outside the agent's own: an extension of its
+/// [`Context`].
+///
+/// ```
+/// use concentric_core::{ChatRequest, layers::tool_from_fn, layers::NextTool, ToolCall};
+/// use concentric_tools::ToolLayers;
+///
+/// let mut request = ChatRequest::user("hi");
+/// let own = ToolLayers::new().layer(tool_from_fn(async |call: ToolCall, mut next: NextTool| {
+///     next.run(call).await
+/// }));
+/// request.context.extensions_mut().insert(own);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ToolLayers(Layers);
+
+impl ToolLayers {
+    /// Creates no layers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a layer, inside those that were added before.
+    #[must_use]
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        self.0.push(layer);
+        self
+    }
+}
+
+impl Inner {
+    /// The layers around the tools of `table`, those of a run outermost.
+    fn stack(&self, table: &Arc<Table>, of_run: &Layers) -> Stack {
+        let layers = of_run.and(&self.layers);
+        let router = Router::new(Arc::clone(table), layers.innermost());
+        if layers.is_empty() {
+            Stack::Bare(router)
+        } else {
+            Stack::Layered(layers.around(BoxTool::new(router), true))
+        }
+    }
 }
 
 impl Built {
@@ -179,13 +414,10 @@ impl Built {
             Some(name) => Some(ToolsetError::DuplicateName(name)),
             None => inner.tools.iter().find_map(|tool| tool.check().err()),
         };
-        let table = Arc::new(Table::new(inner.tools.clone()));
-        let router = Router::new(Arc::clone(&table));
-        let stack = if inner.layers.is_empty() {
-            Stack::Bare(router)
-        } else {
-            Stack::Layered(inner.layers.around(BoxTool::new(router)))
-        };
+        let tools = inner.tools.iter().cloned();
+        let tools = tools.map(|tool| tool.of_toolset(Arc::clone(&inner.rules)));
+        let table = Arc::new(Table::new(tools.collect()));
+        let stack = inner.stack(&table, &Layers::default());
         Self {
             specs,
             table,
@@ -217,7 +449,9 @@ impl Default for Inner {
         Self {
             tools: Vec::new(),
             layers: Layers::default(),
+            rules: Arc::default(),
             max_parallel: MAX_PARALLEL,
+            max_calls_per_round: None,
             errors_are_fatal: false,
             built: OnceLock::new(),
         }
@@ -230,7 +464,9 @@ impl Clone for Inner {
         Self {
             tools: self.tools.clone(),
             layers: self.layers.clone(),
+            rules: Arc::clone(&self.rules),
             max_parallel: self.max_parallel,
+            max_calls_per_round: self.max_calls_per_round,
             errors_are_fatal: self.errors_are_fatal,
             built: OnceLock::new(),
         }
@@ -243,6 +479,7 @@ impl fmt::Debug for Toolset {
         f.debug_struct("Toolset")
             .field("tools", &names)
             .field("layers", &self.inner.layers)
+            .field("rules", &self.inner.rules)
             .field("max_parallel", &self.inner.max_parallel)
             .field("errors_are_fatal", &self.inner.errors_are_fatal)
             .finish()

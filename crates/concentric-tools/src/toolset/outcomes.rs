@@ -1,26 +1,33 @@
 use super::{
     Toolset,
-    running::{Ended, Running, RunningSet},
+    running::{Ended, Running, RunningSet, Started},
     stack::Stack,
 };
-use crate::{is_fatal, panic::catch};
+use crate::{
+    is_fatal,
+    lifecycle::{Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, suspend_tool},
+    panic::catch,
+};
 use concentric_core::{
-    Context, Error, Phase, RoundCall, Settled, Str, ToolCall, ToolOutcome, ToolRound,
+    Context, Error, Permit, Phase, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, Transcript,
 };
 use futures_core::Stream;
+use futures_util::stream::FuturesUnordered;
 use std::{
     collections::VecDeque,
     fmt,
+    future::Future,
     pin::Pin,
+    sync::Arc,
     task::{self, Poll, ready},
 };
 use tower_service::Service;
 
-/// The outcomes of a round, each as it becomes known: the response of a [`Toolset`].
+/// What a round comes to, call by call: the response of a [`Toolset`].
 ///
-/// Calls start in order and while it is polled, in the task that polls it. No call starts after an
-/// outcome that halts the run, or once the run is cancelled: those that are left are settled as
-/// cancelled.
+/// The gates are asked first, about all calls. Those that may run start in order and while it is
+/// polled, in the task that polls it. No call runs after an outcome that halts the run, or once the
+/// run is cancelled: those that are left are settled as cancelled.
 ///
 /// # Errors
 ///
@@ -38,9 +45,15 @@ pub struct Outcomes {
 struct Round {
     toolset: Toolset,
     context: Context,
-    /// The calls that have not started, and the index of the first of them.
-    waiting: VecDeque<RoundCall>,
-    next: usize,
+    transcript: Transcript,
+    /// The gates decide.
+    gating: Option<Pin<Box<dyn Future<Output = Gated> + Send>>>,
+    /// What is to be said before more is done.
+    said: VecDeque<RoundEvent>,
+    /// The calls that have not started.
+    waiting: VecDeque<Entry>,
+    /// The calls that wait for somebody while the run stays open.
+    live: Option<FuturesUnordered<LiveCall>>,
     /// What the next call is made of; each call takes a readiness of its own.
     stack: Option<Stack>,
     running: RunningSet,
@@ -48,46 +61,92 @@ struct Round {
     alone: bool,
     /// No further call starts.
     stopped: bool,
+    calls: usize,
 }
 
 impl Outcomes {
     pub(super) fn new(toolset: Toolset, round: ToolRound) -> Self {
-        Self {
+        let mut outcomes = Self {
             round: Box::new(Round {
-                toolset,
-                context: round.context,
-                waiting: round.calls.into(),
-                next: 0,
+                context: round.context.clone(),
+                transcript: round.transcript.clone(),
+                gating: None,
+                said: VecDeque::new(),
+                waiting: VecDeque::new(),
+                live: None,
                 stack: None,
                 running: RunningSet::None,
                 alone: false,
                 stopped: false,
+                calls: round.calls.len(),
+                toolset,
             }),
+        };
+        let of = &mut *outcomes.round;
+        if of.toolset.decides(&round) {
+            of.gating = Some(Box::pin(gate_round(of.toolset.clone(), round)));
+        } else {
+            let calls = round.calls.into_iter().enumerate();
+            of.waiting = calls.map(|(index, call)| enter(index, call)).collect();
         }
+        outcomes
+    }
+}
+
+/// A call that nobody has to decide about.
+fn enter(index: usize, call: concentric_core::RoundCall) -> Entry {
+    let permit = match &call.refusal {
+        Some(refusal) => Permit::Settled(Arc::new(refusal.outcome(&call.call))),
+        None => Permit::Any,
+    };
+    Entry {
+        index,
+        call,
+        permit,
     }
 }
 
 impl Stream for Outcomes {
-    type Item = Result<Settled, Error>;
+    type Item = Result<RoundEvent, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         let round = &mut *self.round;
+        if let Some(gating) = &mut round.gating {
+            let gated = ready!(gating.as_mut().poll(cx));
+            round.gating = None;
+            round.waiting = gated.entries.into();
+            round.said = gated.waiting.into();
+            round.live = (!gated.live.is_empty()).then(|| gated.live.into_iter().collect());
+        }
         loop {
+            if let Some(said) = round.said.pop_front() {
+                return Poll::Ready(Some(Ok(said)));
+            }
             // Before the next call starts, what runs is asked, so that a call that halts or cancels
             // the run when it is first polled is the last one.
             if let Poll::Ready(ended) = round.running.poll_ended(cx) {
                 return Poll::Ready(Some(round.ended(ended)));
             }
+            if let Some(live) = &mut round.live {
+                match Pin::new(live).poll_next(cx) {
+                    Poll::Ready(Some(entry)) => round.waiting.push_back(entry),
+                    Poll::Ready(None) => round.live = None,
+                    Poll::Pending => {}
+                }
+            }
             if round.waiting.is_empty() {
-                return match round.running.len() {
+                return match round.running.len() + round.asked() {
                     0 => Poll::Ready(None),
                     _ => Poll::Pending,
                 };
             }
-            if round.stopped || round.context.is_cancelled() {
-                return Poll::Ready(round.settle_next(ToolOutcome::cancelled(Str::from_static(
-                    "The run was stopped before the call was started.",
-                ))));
+            if round.context.is_cancelled() {
+                return Poll::Ready(round.settle_next(stopped()));
+            }
+            if round.stopped
+                && let Some(next) = round.waiting.front_mut()
+            {
+                next.permit = Permit::Settled(Arc::new(stopped()));
             }
             if !round.may_start() {
                 return Poll::Pending;
@@ -99,13 +158,28 @@ impl Stream for Outcomes {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.round.waiting.len() + self.round.running.len();
+        let round = &*self.round;
+        let left = match &round.gating {
+            Some(_) => round.calls,
+            None => round.said.len() + round.waiting.len() + round.asked() + round.running.len(),
+        };
         // An error is the last item.
         (left.min(1), Some(left))
     }
 }
 
+fn stopped() -> ToolOutcome {
+    ToolOutcome::cancelled(Str::from_static(
+        "The run was stopped before the call was started.",
+    ))
+}
+
 impl Round {
+    /// How many calls wait for somebody while the run stays open.
+    fn asked(&self) -> usize {
+        self.live.as_ref().map_or(0, FuturesUnordered::len)
+    }
+
     /// Whether the next call may run beside those that do.
     fn may_start(&self) -> bool {
         match self.running.len() {
@@ -113,17 +187,17 @@ impl Round {
             running => {
                 !self.alone
                     && running < self.toolset.inner.max_parallel
-                    && !self
-                        .waiting
-                        .front()
-                        .is_some_and(|call| self.is_exclusive(call))
+                    && !self.waiting.front().is_some_and(|e| self.is_exclusive(e))
             }
         }
     }
 
-    fn is_exclusive(&self, call: &RoundCall) -> bool {
-        let tool = self.toolset.built().table.get(&call.call.name);
-        call.refusal.is_none() && tool.is_some_and(crate::Tool::is_exclusive)
+    fn is_exclusive(&self, entry: &Entry) -> bool {
+        !matches!(entry.permit, Permit::Settled(_))
+            && self
+                .toolset
+                .find(&entry.call.call.name)
+                .is_some_and(crate::Tool::is_exclusive)
     }
 
     /// Starts the next call, when the stack is ready for it.
@@ -134,94 +208,118 @@ impl Round {
     fn poll_start(
         &mut self,
         cx: &mut task::Context<'_>,
-    ) -> Poll<Result<(), Option<Result<Settled, Error>>>> {
+    ) -> Poll<Result<(), Option<Result<RoundEvent, Error>>>> {
         let stack = self
             .stack
-            .get_or_insert_with(|| self.toolset.built().take_stack());
+            .get_or_insert_with(|| self.toolset.take_stack(&self.context));
         let failure = match catch(|| stack.poll_ready(cx)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(Ok(()))) => None,
             Ok(Poll::Ready(Err(error))) => Some(Err(error)),
             Err(panic) => Some(Ok(panic.outcome(self.next_name()))),
         };
-        let Some((index, round_call)) = self.take_next() else {
+        let Some(entry) = self.waiting.pop_front() else {
             return Poll::Ready(Err(None));
+        };
+        self.alone = self.is_exclusive(&entry);
+        let Entry {
+            index,
+            mut call,
+            permit,
+        } = entry;
+        // What a layer is told of is the tool that is here.
+        if let Some(tool) = self.toolset.find(&call.call.name) {
+            call.spec = Some(tool.spec().clone());
+        }
+        let started = Started {
+            index,
+            call: call.call.clone(),
+            origin: call.origin(),
+            bound: matches!(permit, Permit::Exactly(_) | Permit::AsAsked(_)),
         };
         if let Some(failure) = failure {
             // A service that failed before it was called is of no more use.
             self.stack = None;
-            return Poll::Ready(Err(Some(self.ended((index, failure)))));
+            return Poll::Ready(Err(Some(self.ended((started, failure)))));
         }
-
-        let context = self.context.at_call(&round_call);
-        let RoundCall { call, refusal, .. } = round_call;
-        let tool = self.toolset.built().table.get(&call.name);
-        self.alone = refusal.is_none() && tool.is_some_and(crate::Tool::is_exclusive);
-        let name = call.name.clone();
-        let mut request = ToolCall::new(call, context);
-        request.spec = tool.map(|tool| tool.spec().clone());
-        request.refusal = refusal;
+        let request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context);
         let Some(stack) = &mut self.stack else {
             return Poll::Ready(Err(None));
         };
         match catch(|| stack.call(request)) {
             Ok(future) => {
-                let more = !self.alone && !self.waiting.is_empty();
-                let call = Running::new(index, name, future);
-                self.running.push(call, more);
+                let more = !self.alone && !(self.waiting.is_empty() && self.asked() == 0);
+                self.running.push(Running::new(started, future), more);
             }
             Err(panic) => {
                 self.stack = None;
-                return Poll::Ready(Err(Some(self.ended((index, Ok(panic.outcome(&name)))))));
+                let outcome = panic.outcome(&started.call.name);
+                return Poll::Ready(Err(Some(self.ended((started, Ok(outcome))))));
             }
         }
         if self.waiting.is_empty()
+            && self.asked() == 0
             && let Some(stack) = self.stack.take()
         {
-            self.toolset.built().put_back(stack);
+            self.toolset.put_back(stack, &self.context);
         }
         Poll::Ready(Ok(()))
     }
 
     fn next_name(&self) -> &str {
-        self.waiting.front().map_or("", |call| &call.call.name)
-    }
-
-    fn take_next(&mut self) -> Option<(usize, RoundCall)> {
-        let call = self.waiting.pop_front()?;
-        let index = self.next;
-        self.next += 1;
-        Some((index, call))
+        self.waiting
+            .front()
+            .map_or("", |entry| &entry.call.call.name)
     }
 
     /// Settles the next call without starting it.
-    fn settle_next(&mut self, outcome: ToolOutcome) -> Option<Result<Settled, Error>> {
-        let (index, _) = self.take_next()?;
-        Some(Ok(Settled::new(index, outcome)))
+    fn settle_next(&mut self, outcome: ToolOutcome) -> Option<Result<RoundEvent, Error>> {
+        let entry = self.waiting.pop_front()?;
+        Some(Ok(RoundEvent::settled(entry.index, outcome)))
     }
 
     /// What there is to be said of a call that ended.
-    fn ended(&mut self, (index, result): Ended) -> Result<Settled, Error> {
+    fn ended(&mut self, (started, result): Ended) -> Result<RoundEvent, Error> {
         self.alone = false;
-        match result {
-            Ok(outcome) => {
-                self.stopped |= outcome.halt.is_some();
-                Ok(Settled::new(index, outcome))
-            }
-            Err(error) if self.toolset.inner.errors_are_fatal || is_fatal(&error) => {
-                self.waiting.clear();
-                self.stack = None;
-                self.running = RunningSet::None;
-                Err(match error.phase() {
-                    Some(_) => error,
-                    None => error.with_phase(Phase::Call),
-                })
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a layer on a tool failed");
-                Ok(Settled::new(index, ToolOutcome::failed(error.message())))
-            }
-        }
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => match error.pending() {
+                Some(pending) => {
+                    self.record(&started, ProtocolStep::Suspended);
+                    let tool = self.toolset.find(&started.call.name);
+                    let arguments = &started.call.arguments;
+                    let rules = self.toolset.rules();
+                    let pending = suspend_tool(rules, tool, arguments, started.bound, pending);
+                    return Ok(RoundEvent::waiting(started.index, pending));
+                }
+                None if self.toolset.inner.errors_are_fatal || is_fatal(&error) => {
+                    self.waiting.clear();
+                    self.live = None;
+                    self.stack = None;
+                    self.running = RunningSet::None;
+                    return Err(match error.phase() {
+                        Some(_) => error,
+                        None => error.with_phase(Phase::Call),
+                    });
+                }
+                None => {
+                    tracing::debug!(error = format!("{error:#}"), "a layer on a tool failed");
+                    ToolOutcome::failed(error.message())
+                }
+            },
+        };
+        self.record(&started, ProtocolStep::Settled(outcome.status));
+        self.stopped |= outcome.halt.is_some();
+        Ok(RoundEvent::settled(started.index, outcome))
+    }
+
+    fn record(&self, started: &Started, step: ProtocolStep) {
+        self.toolset.record(|| ProtocolEntry {
+            call_id: started.call.id.clone(),
+            tool: started.call.name.clone(),
+            origin: started.origin,
+            step,
+        });
     }
 }
 

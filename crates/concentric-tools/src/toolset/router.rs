@@ -1,4 +1,4 @@
-use crate::{Tool, tool::ToolFuture};
+use crate::{Tool, layers::Layers, tool::ToolFuture};
 use concentric_core::{Error, Refusal, Str, ToolCall, ToolOutcome};
 use std::{
     sync::Arc,
@@ -21,6 +21,10 @@ impl Table {
         Self { tools, names }
     }
 
+    pub(super) fn names(&self) -> Vec<Str> {
+        self.names.clone()
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&Tool> {
         let by_name = |tool: &Tool| tool.spec().name.as_str().cmp(name);
         let at = self.tools.binary_search_by(by_name).ok()?;
@@ -30,11 +34,15 @@ impl Table {
 
 /// What a toolset's layers stand around: finds the tool of a call, and answers for none.
 #[derive(Clone)]
-pub(super) struct Router(Arc<Table>);
+pub(super) struct Router {
+    table: Arc<Table>,
+    // The layer just around it.
+    outside: &'static str,
+}
 
 impl Router {
-    pub(super) const fn new(table: Arc<Table>) -> Self {
-        Self(table)
+    pub(super) const fn new(table: Arc<Table>, outside: &'static str) -> Self {
+        Self { table, outside }
     }
 }
 
@@ -48,21 +56,18 @@ impl Service<ToolCall> for Router {
     }
 
     fn call(&mut self, call: ToolCall) -> ToolFuture {
-        let name = &call.call.name;
-        if let Some(refusal) = &call.refusal {
-            return ToolFuture::answered(refusal.outcome(&call.call));
+        if !call.is_of_round() {
+            return ToolFuture::failed(Layers::forged(self.outside));
         }
-        let Some(tool) = self.0.get(name) else {
-            let refusal = Refusal::NotOffered(self.0.names.clone());
-            return ToolFuture::answered(refusal.outcome(&call.call));
-        };
-        // Layers decided about the tool that the call was made to.
-        if call.spec.as_ref().is_some_and(|spec| spec.name != *name) {
-            tracing::warn!(tool = name.as_str(), "a layer changed which tool is called");
-            return ToolFuture::answered(ToolOutcome::failed(Str::from_static(
-                "The call was changed on its way to the tool, so it was not run.",
-            )));
+        if let Some(outcome) = call.settled() {
+            return ToolFuture::answered(outcome.clone());
         }
-        tool.start(call)
+        match self.table.get(call.name()) {
+            Some(tool) => tool.start(call),
+            None => {
+                let refusal = Refusal::NotOffered(self.table.names());
+                ToolFuture::answered(refusal.outcome(call.part()))
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 use super::stack::StackFuture;
 use crate::panic::Caught;
-use concentric_core::{Error, Str, ToolOutcome};
+use concentric_core::{Error, Origin, ToolCallPart, ToolOutcome};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -11,20 +11,27 @@ use std::{
 
 /// One call that runs, and which of its round.
 pub(super) struct Running {
-    index: usize,
-    // For the log.
-    name: Str,
+    // Taken when it ends.
+    started: Option<Started>,
     future: Caught<StackFuture>,
 }
 
+/// A call that entered the stack.
+pub(super) struct Started {
+    pub(super) index: usize,
+    pub(super) call: ToolCallPart,
+    pub(super) origin: Origin,
+    /// Whether it may only run as it was decided about.
+    pub(super) bound: bool,
+}
+
 /// What came of one call.
-pub(super) type Ended = (usize, Result<ToolOutcome, Error>);
+pub(super) type Ended = (Started, Result<ToolOutcome, Error>);
 
 impl Running {
-    pub(super) const fn new(index: usize, name: Str, future: StackFuture) -> Self {
+    pub(super) const fn new(started: Started, future: StackFuture) -> Self {
         Self {
-            index,
-            name,
+            started: Some(started),
             future: Caught::new(future),
         }
     }
@@ -35,10 +42,17 @@ impl Future for Running {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
-        Pin::new(&mut self.future).poll(cx).map(|ended| {
-            let ended = ended.unwrap_or_else(|panic| Ok(panic.outcome(&self.name)));
-            (self.index, ended)
-        })
+        let Poll::Ready(ended) = Pin::new(&mut self.future).poll(cx) else {
+            return Poll::Pending;
+        };
+        match self.started.take() {
+            Some(started) => {
+                let ended = ended.unwrap_or_else(|panic| Ok(panic.outcome(&started.call.name)));
+                Poll::Ready((started, ended))
+            }
+            // Polled after it ended.
+            None => Poll::Pending,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use concentric_core::{
     AgentLayer, Answer, Arguments, CallId, ChatRequest, ChatResponse, Context, Error, Event,
-    FinishReason, RoundCall, Settled, ToolCall, ToolCallPart, ToolOutcome, ToolRound, Usage,
+    FinishReason, RoundCall, RoundEvent, ToolCall, ToolCallPart, ToolOutcome, ToolRound, Usage,
 };
 use concentric_tools::Toolset;
 use futures_util::{Stream, StreamExt, stream};
@@ -58,10 +58,25 @@ pub fn round(calls: &[(&str, &str)]) -> ToolRound {
     round_in(&Context::new(), calls)
 }
 
+/// A call that has its outcome.
+#[derive(Debug)]
+pub struct Settled {
+    pub index: usize,
+    pub outcome: ToolOutcome,
+}
+
+/// Expects that a call is settled.
+pub fn settled(event: RoundEvent) -> Settled {
+    match event {
+        RoundEvent::Settled { index, outcome } => Settled { index, outcome },
+        other => panic!("it waits: {other:?}"),
+    }
+}
+
 /// Runs a round without an agent; outcomes as they come.
 pub async fn run(tools: &Toolset, calls: &[(&str, &str)]) -> Vec<Result<Settled, Error>> {
     let outcomes = tools.clone().oneshot(round(calls)).await.unwrap();
-    outcomes.collect().await
+    outcomes.map(|item| item.map(settled)).collect().await
 }
 
 /// The outcome of one call.

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use concentric_core::Str;
+use concentric_core::{CallId, Str};
 
 /// What the client calls a run, and the identifiers that it knows already.
 #[derive(Debug)]
@@ -10,6 +10,18 @@ pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) parent: Option<String>,
     pub(in crate::ag_ui) messages: Names,
     pub(in crate::ag_ui) calls: Names,
+    /// The calls of the history's last message, which the run may have results of.
+    pub(in crate::ag_ui) known: Vec<KnownCall>,
+}
+
+/// A call that the client has from an earlier run.
+#[derive(Debug)]
+pub(in crate::ag_ui) struct KnownCall {
+    pub(in crate::ag_ui) id: CallId,
+    /// What the client calls it.
+    pub(in crate::ag_ui) wire: Str,
+    /// Whether the client has its result.
+    pub(in crate::ag_ui) answered: bool,
 }
 
 /// Identifiers of one kind that are in use.
@@ -35,7 +47,7 @@ impl Names {
         let mut n = *count;
         loop {
             n = n.saturating_add(1);
-            let id = Str::from(format!("{wanted}~{n}"));
+            let id = Str::from(format!("{wanted}{MARK}{n}"));
             if !self.0.contains_key(&id) {
                 self.0.insert(id.clone(), 1);
                 if let Some(count) = self.0.get_mut(wanted) {
@@ -45,4 +57,14 @@ impl Names {
             }
         }
     }
+}
+
+/// What stands between an identifier and the number that tells it apart.
+const MARK: char = '~';
+
+/// What an identifier was before a [number](Names::unique) was appended to it.
+pub(in crate::ag_ui) fn original(id: &str) -> Option<&str> {
+    let (original, number) = id.rsplit_once(MARK)?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(original)
 }

@@ -2,20 +2,26 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
-    CallId, CancelReason, Context, Custom, Error, ErrorKind, Event, Executor, Finish, Head, Media,
-    MediaSource, MessageId, Outcome, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult,
-    ToolStatus, Usage,
+    CallId, CancelReason, Context, Custom, Error, ErrorKind, Event, Executor, Finish, Head,
+    Interrupt, Media, MediaSource, MessageId, OpenRound, Outcome, Part, PartKind, Str,
+    ToolCallPart, ToolContent, ToolResult, ToolStatus, Usage, interrupt::CLIENT_TOOL,
+    machine::MachineState,
 };
 use serde_json::{Value, json};
 
-use super::{super as wire, RunIds, state::State};
+use super::{super as wire, RunIds, interrupt::interrupt, state::State};
 use wire::{
     Content, ContentPart, MediaPart, Metadata, PartSource, RunFinishedOutcome, TextPart,
-    TokenUsage, encode, layer::ErrorMessage,
+    TokenUsage, encode,
+    layer::{ErrorMessage, refusal},
 };
 
 /// Where the metadata of a tool's result says how the call went.
 pub(in crate::ag_ui) const STATUS: &str = "status";
+
+/// Where the metadata of an interrupted run's end says which calls the client is to execute; an
+/// outcome of success has a field of that name.
+const PENDING: &str = "pendingToolCallIds";
 
 /// Writes a run's events as frames of the protocol, in an order that it allows, whatever order they
 /// come in.
@@ -39,6 +45,8 @@ pub(in crate::ag_ui) struct Translator {
     said: Vec<Str>,
 
     calls: Vec<Call>,
+    /// How many of them an earlier run made.
+    earlier: usize,
     /// The newest call of each id.
     calls_by_id: HashMap<CallId, usize>,
     /// The first of `calls` that was made since the step began, or since the last reset.
@@ -81,9 +89,10 @@ impl Translator {
     /// Begins a stream: `RUN_STARTED` is in the buffer.
     pub(in crate::ag_ui) fn new(
         context: Context,
-        ids: RunIds,
+        mut ids: RunIds,
         error_message: ErrorMessage,
     ) -> Self {
+        let known = std::mem::take(&mut ids.known);
         let mut translator = Self {
             buffer: BytesMut::with_capacity(1024),
             context,
@@ -95,6 +104,7 @@ impl Translator {
             texted: false,
             said: Vec::new(),
             calls: Vec::new(),
+            earlier: 0,
             calls_by_id: HashMap::new(),
             turn: 0,
             previews: Vec::new(),
@@ -103,6 +113,19 @@ impl Translator {
             model: None,
             usage: Usage::default(),
         };
+        for known in known {
+            let at = translator.calls.len();
+            translator.calls_by_id.insert(known.id, at);
+            translator.calls.push(Call {
+                id: known.wire,
+                executor: Executor::Loop,
+                open: false,
+                shown: true,
+                answered: known.answered,
+            });
+        }
+        translator.earlier = translator.calls.len();
+        translator.turn = translator.earlier;
         let RunIds {
             thread,
             run,
@@ -386,8 +409,13 @@ impl Translator {
     }
 
     fn tool_result(&mut self, result: &ToolResult) {
-        self.close_message();
         let at = self.calls_by_id.get(&result.call_id).copied();
+        // A round that is taken up has all of its results again; the client has some.
+        if at.is_some_and(|at| at < self.earlier && self.calls.get(at).is_some_and(|c| c.answered))
+        {
+            return;
+        }
+        self.close_message();
         if let Some(at) = at {
             self.close_call(at);
         }
@@ -430,10 +458,8 @@ impl Translator {
     fn custom(&mut self, custom: Custom) {
         let mut event = wire::Custom::new(custom.name.as_str(), custom.value);
         if let Some(id) = &custom.call_id {
-            let call = self.calls_by_id.get(id).and_then(|at| self.calls.get(*at));
-            let id = call.map_or(id.as_str(), |call| call.id.as_str());
             let mut metadata = Metadata::new();
-            metadata.insert("toolCallId".to_owned(), id.into());
+            metadata.insert("toolCallId".to_owned(), self.wire_id(id).into());
             event.metadata = Some(metadata);
         }
         self.write(event);
@@ -490,6 +516,7 @@ impl Translator {
                 let pending: Vec<String> = self
                     .calls
                     .iter()
+                    .skip(self.earlier)
                     .filter(|call| {
                         !call.answered
                             && !call.open
@@ -499,10 +526,15 @@ impl Translator {
                     .collect();
                 self.finished(success(pending), Metadata::new())
             }
-            Outcome::Interrupted => match self.waiting(finish) {
-                Some(pending) => self.finished(success(pending), Metadata::new()),
-                None => return self.fail(&undecidable()),
-            },
+            Outcome::Interrupted => {
+                let interrupts = finish.interrupts();
+                if interrupts.is_empty() {
+                    return self.fail(&undecidable());
+                }
+                self.step_finish();
+                self.results_so_far(finish);
+                self.interrupted(&interrupts)
+            }
             Outcome::Aborted { reason } => return self.cancelled(reason),
             Outcome::Halted { reason } => {
                 let mut metadata = Metadata::new();
@@ -515,27 +547,57 @@ impl Translator {
                 metadata.insert("outcome".to_owned(), "step_limit".into());
                 self.finished(RunFinishedOutcome::success(), metadata)
             }
+            Outcome::CallLimit => {
+                let mut metadata = Metadata::new();
+                metadata.insert("outcome".to_owned(), "call_limit".into());
+                self.finished(RunFinishedOutcome::success(), metadata)
+            }
             _ => self.finished(RunFinishedOutcome::success(), Metadata::new()),
         };
         self.step_finish();
         self.write(finished);
     }
 
-    /// The calls that wait for the client; none if some wait for somebody else.
-    fn waiting(&self, finish: &Finish) -> Option<Vec<String>> {
-        let open = finish.open_round.as_ref()?;
-        let pending: Option<Vec<String>> = open
-            .waiting()
-            .map(|call| {
-                let known = self.calls_by_id.get(&call.id);
-                let id = match known.and_then(|at| self.calls.get(*at)) {
-                    Some(known) => known.id.as_str(),
-                    None => call.id.as_str(),
-                };
-                (call.executor == Executor::Client).then(|| id.to_owned())
-            })
+    /// Writes what came of those calls of an open round that are done. The run says so when the round
+    /// is closed, which may be in another process, that has it from this client.
+    fn results_so_far(&mut self, finish: &Finish) {
+        let open = finish.state.as_deref().and_then(MachineState::open_round);
+        for open in open.iter().flat_map(OpenRound::calls) {
+            if let Some(outcome) = &open.outcome {
+                let ToolCallPart { id, name, .. } = &open.call;
+                let outcome = outcome.clone();
+                self.tool_result(&ToolResult::new(id.clone(), name.clone(), outcome));
+            }
+        }
+    }
+
+    /// The end of a run that waits: for the client to execute calls, or for answers.
+    fn interrupted(&self, interrupts: &[&Interrupt]) -> wire::RunFinished {
+        let is_clients = |interrupt: &&&Interrupt| interrupt.reason == CLIENT_TOOL;
+        let pending: Vec<String> = interrupts
+            .iter()
+            .filter(is_clients)
+            .filter_map(|interrupt| Some(self.wire_id(interrupt.call_id.as_ref()?).to_owned()))
             .collect();
-        pending.filter(|pending| !pending.is_empty())
+        let asked: Vec<wire::Interrupt> = interrupts
+            .iter()
+            .filter(|interrupt| !is_clients(interrupt))
+            .map(|asked| interrupt(asked, asked.call_id.as_ref().map(|id| self.wire_id(id))))
+            .collect();
+        if asked.is_empty() {
+            return self.finished(success(pending), Metadata::new());
+        }
+        let mut metadata = Metadata::new();
+        if !pending.is_empty() {
+            metadata.insert(PENDING.to_owned(), pending.into());
+        }
+        self.finished(RunFinishedOutcome::interrupt(asked), metadata)
+    }
+
+    /// What the client calls a call.
+    fn wire_id<'a>(&'a self, id: &'a CallId) -> &'a str {
+        let call = self.calls_by_id.get(id).and_then(|at| self.calls.get(*at));
+        call.map_or(id.as_str(), |call| call.id.as_str())
     }
 
     /// Ends the stream of a run that was cancelled.
@@ -569,14 +631,18 @@ impl Translator {
         {
             return self.cancelled(&reason);
         }
-        tracing::error!(
-            thread_id = %self.ids.thread,
-            run_id = %self.ids.run,
-            error = ?error,
-            "an AG-UI run failed"
-        );
+        let code = refusal(error);
+        let RunIds { thread, run, .. } = &self.ids;
+        match code {
+            Some(code) => {
+                tracing::warn!(thread_id = %thread, run_id = %run, code, "an AG-UI run was not resumed");
+            }
+            None => {
+                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "an AG-UI run failed");
+            }
+        }
         let message = (self.error_message)(error);
-        let mut event = wire::RunError::new(message).code(error.kind().as_str());
+        let mut event = wire::RunError::new(message).code(code.unwrap_or(error.kind().as_str()));
         event.usage = self.token_usage();
         self.step_finish();
         self.write(event);

@@ -1,0 +1,553 @@
+//! Questions that a run waits for the answer of, and the answers.
+//!
+//! A run that ends with [`Outcome::Interrupted`](crate::Outcome::Interrupted) has asked something:
+//! [`MachineState::interrupts`](crate::machine::MachineState::interrupts) says what. It goes on by a
+//! request that holds its state and the replies ([`ChatRequest::resume`](crate::ChatRequest::resume)).
+//!
+//! ```
+//! use concentric_core::{Interrupt, InterruptId, Reply, interrupt};
+//! use serde_json::json;
+//!
+//! let ask = Interrupt::new(InterruptId::new("msg_1/0/call_1"), interrupt::TOOL_CALL)
+//!     .with_message("May I pay the money back?");
+//!
+//! let reply = Reply::approve(ask.id.clone());
+//! assert_eq!(reply.payload, Some(json!({"approved": true})));
+//! ```
+
+use crate::{CallId, InterruptId, MessageId, Str};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::{error::Error as StdError, fmt, sync::Arc, time::SystemTime};
+
+/// The [reason](Interrupt::reason) of a question whether a tool call may run.
+pub const TOOL_CALL: Str = Str::from_static("tool_call");
+
+/// The [reason](Interrupt::reason) of a question what came of a call that was started, when the
+/// process died.
+pub const UNKNOWN_EFFECT: Str = Str::from_static("unknown_effect");
+
+/// The [reason](Interrupt::reason) of a call of a tool that the client executes.
+pub const CLIENT_TOOL: Str = Str::from_static("client_tool");
+
+/// A question that a run waits for the answer of (AG-UI `Interrupt`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Interrupt {
+    /// Names the question; no other question of any run has the same id.
+    pub id: InterruptId,
+    /// What kind of question it is: [`TOOL_CALL`], [`UNKNOWN_EFFECT`], [`CLIENT_TOOL`], or another.
+    pub reason: Str,
+    /// The question, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Str>,
+    /// The call it is about.
+    #[serde(
+        default,
+        rename = "toolCallId",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub call_id: Option<CallId>,
+    /// The JSON Schema of a reply's payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_schema: Option<Arc<Value>>,
+    /// Until when it can be answered.
+    #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<SystemTime>,
+    /// What else there is to know: the tool and its arguments, a token.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+impl Interrupt {
+    /// Creates a question.
+    pub fn new(id: InterruptId, reason: impl Into<Str>) -> Self {
+        Self {
+            id,
+            reason: reason.into(),
+            message: None,
+            call_id: None,
+            response_schema: None,
+            expires_at: None,
+            metadata: Map::new(),
+        }
+    }
+
+    /// Says what is asked.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<Str>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// Says which call it is about.
+    #[must_use]
+    pub fn about(mut self, call: CallId) -> Self {
+        self.call_id = Some(call);
+        self
+    }
+
+    /// Says what a reply's payload is to be.
+    #[must_use]
+    pub fn with_response_schema(mut self, schema: impl Into<Arc<Value>>) -> Self {
+        self.response_schema = Some(schema.into());
+        self
+    }
+
+    /// Says until when it can be answered.
+    #[must_use]
+    pub fn until(mut self, expires_at: SystemTime) -> Self {
+        self.expires_at = Some(expires_at);
+        self
+    }
+
+    /// Adds something to know.
+    #[must_use]
+    pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.metadata.insert(name.into(), value.into());
+        self
+    }
+
+    /// Checks that `reply` is of a form that this question can be answered in, and in time.
+    ///
+    /// # Errors
+    ///
+    /// It is not.
+    pub fn check(&self, reply: &Reply, now: SystemTime) -> Result<(), ReplyError> {
+        let late = self.expires_at.is_some_and(|expires_at| expires_at <= now);
+        if late && reply.status == ReplyStatus::Resolved {
+            return Err(ReplyError::Expired(self.id.clone()));
+        }
+        if self.reason == TOOL_CALL || self.reason == UNKNOWN_EFFECT || self.reason == CLIENT_TOOL {
+            let ruling = reply.ruling()?;
+            let fits = match ruling {
+                Ruling::Cancelled | Ruling::Answered(_) => true,
+                Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
+                // Only an executor of ours can be told to run.
+                Ruling::Approved { .. } => self.reason == TOOL_CALL,
+            };
+            if !fits {
+                return Err(ReplyError::Malformed {
+                    id: self.id.clone(),
+                    why: Str::from_static("this question is not answered that way"),
+                });
+            }
+        } else if reply.status == ReplyStatus::Cancelled && reply.payload.is_some() {
+            return Err(reply.malformed("a cancellation has no payload"));
+        }
+        Ok(())
+    }
+}
+
+/// The id of the question about the `position`th call of a message.
+pub(crate) fn key(message: Option<&MessageId>, position: usize, call: &CallId) -> Str {
+    let message = message.map_or("-", MessageId::as_str);
+    format!("{message}/{position}/{call}").into()
+}
+
+/// The answer to one [`Interrupt`] (AG-UI `ResumeEntry`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Reply {
+    /// The question.
+    pub interrupt_id: InterruptId,
+    /// Whether it was answered at all.
+    pub status: ReplyStatus,
+    /// The answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Value>,
+    /// The proof that the question was asked, if whoever asked keeps no record of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Str>,
+}
+
+/// Whether a question was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplyStatus {
+    /// It was.
+    Resolved,
+    /// Nobody wanted to answer.
+    Cancelled,
+}
+
+impl Reply {
+    /// Creates an answer.
+    pub fn resolve(to: InterruptId, payload: Value) -> Self {
+        Self {
+            interrupt_id: to,
+            status: ReplyStatus::Resolved,
+            payload: Some(payload),
+            token: None,
+        }
+    }
+
+    /// Lets a call run as it is.
+    pub fn approve(to: InterruptId) -> Self {
+        Self::resolve(to, json!({"approved": true}))
+    }
+
+    /// Lets a call run with other arguments, an object.
+    pub fn approve_edited(to: InterruptId, arguments: impl Into<Value>) -> Self {
+        Self::resolve(
+            to,
+            json!({"approved": true, "editedArgs": arguments.into()}),
+        )
+    }
+
+    /// Does not let a call run; the model is told why.
+    pub fn deny(to: InterruptId, reason: impl Into<String>) -> Self {
+        Self::resolve(to, json!({"approved": false, "reason": reason.into()}))
+    }
+
+    /// Answers a call with a result, and does not run it.
+    pub fn answer(to: InterruptId, result: impl Into<Value>) -> Self {
+        Self::resolve(to, json!({"result": result.into()}))
+    }
+
+    /// Gives the question up.
+    pub fn cancel(to: InterruptId) -> Self {
+        Self {
+            interrupt_id: to,
+            status: ReplyStatus::Cancelled,
+            payload: None,
+            token: None,
+        }
+    }
+
+    /// Adds the proof that the question was asked.
+    #[must_use]
+    pub fn with_token(mut self, token: impl Into<Str>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// What the reply says about a tool call.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::Malformed`]: it says nothing, or contradicts itself.
+    pub fn ruling(&self) -> Result<Ruling, ReplyError> {
+        let payload = match (self.status, &self.payload) {
+            (ReplyStatus::Cancelled, None) => return Ok(Ruling::Cancelled),
+            (ReplyStatus::Cancelled, Some(_)) => {
+                return Err(self.malformed("a cancellation has no payload"));
+            }
+            (ReplyStatus::Resolved, None) => return Err(self.malformed("it has no payload")),
+            (ReplyStatus::Resolved, Some(payload)) => payload,
+        };
+        let payload = Payload::deserialize(payload)
+            .map_err(|error| self.malformed(format!("its payload: {error}")))?;
+        let Payload {
+            approved,
+            edited_args,
+            reason,
+            result,
+            remember,
+        } = payload;
+        match (approved, result) {
+            (None | Some(true), Some(result))
+                if edited_args.is_none() && reason.is_none() && remember.is_none() =>
+            {
+                Ok(Ruling::Answered(result))
+            }
+            (Some(true), None) if reason.is_none() => Ok(Ruling::Approved {
+                edited: edited_args,
+                remember,
+            }),
+            (Some(false), None) if edited_args.is_none() => Ok(Ruling::Denied { reason, remember }),
+            (None, None) => Err(self.malformed("it says neither `approved` nor `result`")),
+            _ => Err(self.malformed("its parts contradict each other")),
+        }
+    }
+
+    fn malformed(&self, why: impl Into<Str>) -> ReplyError {
+        ReplyError::Malformed {
+            id: self.interrupt_id.clone(),
+            why: why.into(),
+        }
+    }
+}
+
+/// The payload of a reply about a tool call.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Payload {
+    approved: Option<bool>,
+    edited_args: Option<Map<String, Value>>,
+    reason: Option<Str>,
+    // `null` is a result, too.
+    #[serde(default, deserialize_with = "some")]
+    result: Option<Value>,
+    remember: Option<Remember>,
+}
+
+fn some<'de, D>(deserializer: D) -> Result<Option<Value>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// What a [`Reply`] says about a tool call.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Ruling {
+    /// It may run.
+    Approved {
+        /// With these arguments, if they were changed.
+        edited: Option<Map<String, Value>>,
+        /// What it is to mean for other calls.
+        remember: Option<Remember>,
+    },
+    /// It may not run.
+    Denied {
+        /// Why.
+        reason: Option<Str>,
+        /// What it is to mean for other calls.
+        remember: Option<Remember>,
+    },
+    /// It is not to run; this is its result.
+    Answered(Value),
+    /// Nobody decided.
+    Cancelled,
+}
+
+/// Which other calls a decision is to hold for, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remember {
+    /// Which calls.
+    pub what: RememberWhat,
+    /// How long.
+    #[serde(rename = "for")]
+    pub span: RememberFor,
+}
+
+/// Which calls a remembered decision holds for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RememberWhat {
+    /// Those of the same tool with the same arguments.
+    Arguments,
+    /// Those of the same tool.
+    Tool,
+}
+
+/// How long a decision is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RememberFor {
+    /// In this run.
+    Run,
+    /// In this conversation.
+    Thread,
+    /// For whoever asks.
+    Always,
+}
+
+/// Why replies were not taken: nothing was run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// No question of that id waits.
+    Unknown(InterruptId),
+    /// Two replies are to one question.
+    Duplicate(InterruptId),
+    /// The questions of this run are answered together, and this one was not.
+    Missing(InterruptId),
+    /// It came too late.
+    Expired(InterruptId),
+    /// It is not of the form that the question asks for.
+    Malformed {
+        /// The question.
+        id: InterruptId,
+        /// What is wrong.
+        why: Str,
+    },
+}
+
+impl ReplyError {
+    /// The question it is about.
+    pub fn interrupt_id(&self) -> &InterruptId {
+        match self {
+            Self::Unknown(id)
+            | Self::Duplicate(id)
+            | Self::Missing(id)
+            | Self::Expired(id)
+            | Self::Malformed { id, .. } => id,
+        }
+    }
+
+    /// A name of what is wrong, for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => "unknown_interrupt",
+            Self::Duplicate(_) => "duplicate_reply",
+            Self::Missing(_) => "missing_reply",
+            Self::Expired(_) => "expired",
+            Self::Malformed { .. } => "malformed_reply",
+        }
+    }
+}
+
+impl fmt::Display for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(id) => write!(f, "no question `{id}` waits for a reply"),
+            Self::Duplicate(id) => write!(f, "two replies are to the question `{id}`"),
+            Self::Missing(id) => {
+                write!(f, "the question `{id}` is to be answered with the others")
+            }
+            Self::Expired(id) => write!(f, "the reply to `{id}` came too late"),
+            Self::Malformed { id, why } => write!(f, "the reply to `{id}`: {why}"),
+        }
+    }
+}
+
+impl StdError for ReplyError {}
+
+/// What a call waits for, as its round service has it written down.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Pending {
+    /// What is asked. Nothing: the call waits until the others of its round have been answered.
+    pub interrupts: Vec<Interrupt>,
+    /// Whether all questions of the round are to be answered together.
+    pub together: bool,
+    /// What whoever asked needs to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<Arc<Value>>,
+}
+
+impl Pending {
+    /// A call that waits for the others of its round.
+    pub fn held() -> Self {
+        Self::default()
+    }
+
+    /// A call that waits for replies to `interrupts`.
+    pub fn asking(interrupts: Vec<Interrupt>) -> Self {
+        Self {
+            interrupts,
+            ..Self::default()
+        }
+    }
+
+    /// Keeps what is needed to go on.
+    #[must_use]
+    pub fn with_state(mut self, state: impl Into<Arc<Value>>) -> Self {
+        self.state = Some(state.into());
+        self
+    }
+
+    /// Has all questions of the round answered together.
+    #[must_use]
+    pub fn together(mut self) -> Self {
+        self.together = true;
+        self
+    }
+
+    /// Whether the call only waits for others.
+    pub fn is_held(&self) -> bool {
+        self.interrupts.is_empty()
+    }
+}
+
+/// What became of a call that waited.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Answered {
+    /// What it waited for, as it was written down. `None`: a history claims that it waited, and
+    /// nobody that can be trusted has recorded it, so the replies need a proof.
+    pub pending: Option<Pending>,
+    /// The replies. None, and nothing it waited for either: a history claims that the call is open.
+    /// It may be asked about (again); nothing says that it may run.
+    pub replies: Vec<Reply>,
+}
+
+impl Answered {
+    /// Creates what became of a call.
+    pub fn new(pending: Option<Pending>, replies: Vec<Reply>) -> Self {
+        Self { pending, replies }
+    }
+}
+
+/// Wall time as milliseconds since 1970.
+mod millis {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::{Duration, SystemTime};
+
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<SystemTime>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match time {
+            None => serializer.serialize_none(),
+            Some(time) => {
+                let since = time
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default();
+                serializer.serialize_u64(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SystemTime>, D::Error> {
+        let millis = Option::<u64>::deserialize(deserializer)?;
+        Ok(millis
+            .and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ruling(payload: Value) -> Result<Ruling, ReplyError> {
+        Reply::resolve(InterruptId::new("i"), payload).ruling()
+    }
+
+    #[test]
+    fn a_reply_says_one_thing() {
+        assert!(matches!(
+            ruling(json!({"approved": true})),
+            Ok(Ruling::Approved { edited: None, .. })
+        ));
+        assert!(matches!(
+            ruling(json!({"result": null})),
+            Ok(Ruling::Answered(Value::Null))
+        ));
+        assert!(matches!(
+            ruling(json!({"approved": false, "reason": "no"})),
+            Ok(Ruling::Denied { .. })
+        ));
+        for wrong in [
+            json!({}),
+            json!(true),
+            json!({"approved": "yes"}),
+            json!({"approved": false, "editedArgs": {}}),
+            json!({"approved": true, "editedArgs": []}),
+            json!({"approved": true, "reason": "no"}),
+            json!({"approved": false, "result": 1}),
+            json!({"approved": true, "else": 1}),
+        ] {
+            assert!(ruling(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cancellation_has_no_payload() {
+        let mut reply = Reply::cancel(InterruptId::new("i"));
+        assert_eq!(reply.ruling(), Ok(Ruling::Cancelled));
+        reply.payload = Some(json!({"approved": true}));
+        assert!(reply.ruling().is_err());
+    }
+}

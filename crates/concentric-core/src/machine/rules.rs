@@ -1,0 +1,66 @@
+use super::state::{Calls, Slot};
+use crate::{LimitOf, Refusal, Str};
+
+/// What a run may do; kept by whoever drives it, and not with its state.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rules {
+    /// How many model calls it makes at the most; 32 by default.
+    pub steps: u32,
+    /// How many tool calls it makes at the most. A call over the limit is answered with an error,
+    /// and no further step starts.
+    pub calls: Option<u32>,
+    /// How many tool calls one answer may make. A call over the limit is answered with an error.
+    pub calls_per_round: Option<u32>,
+    /// How many calls of a tool a run makes at the most; as above.
+    pub calls_per_tool: Vec<(Str, u32)>,
+    /// Whether the round service knows what to do with calls that waited, or were running when a
+    /// process died; else the machine settles them.
+    pub resumes: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            steps: 32,
+            calls: None,
+            calls_per_round: None,
+            calls_per_tool: Vec::new(),
+            resumes: false,
+        }
+    }
+}
+
+impl Rules {
+    /// Counts the calls of a new round, and refuses those over a limit. Calls that are refused or
+    /// denied count.
+    pub(super) fn count(&self, calls: &mut Calls, slots: &mut [Slot]) {
+        let mut in_round = 0;
+        for slot in slots {
+            in_round += 1;
+            calls.total = calls.total.saturating_add(1);
+            let name = &slot.call.name;
+            let per_tool = self.calls_per_tool.iter().find(|(tool, _)| tool == name);
+            let per_tool = per_tool.map(|(_, limit)| {
+                let count = calls.by_tool.entry(name.clone()).or_default();
+                *count = count.saturating_add(1);
+                (Some(*limit), *count, LimitOf::Tool)
+            });
+            let limits = [
+                Some((self.calls, calls.total, LimitOf::Run)),
+                Some((self.calls_per_round, in_round, LimitOf::Round)),
+                per_tool,
+            ];
+            let over = limits.into_iter().flatten().find_map(|(limit, count, of)| {
+                let calls = limit.filter(|limit| count > *limit)?;
+                Some(Refusal::Limit { calls, of })
+            });
+            slot.refusal = slot.refusal.take().or(over);
+        }
+    }
+
+    /// Whether more calls were made than may be.
+    pub(super) fn is_over(&self, calls: &Calls) -> bool {
+        self.calls.is_some_and(|limit| calls.total > limit)
+    }
+}

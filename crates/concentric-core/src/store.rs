@@ -1,0 +1,517 @@
+//! What outlives a process, as traits: runs, the effects of tools, decisions.
+//!
+//! Whoever implements them is trusted: what a [`RunStore`] returns is what runs. `concentric-store`
+//! has them over SQLite, and in memory for tests.
+//!
+//! # Tenants
+//!
+//! Thread and run ids may come from a client. Whoever must not reach another's runs is told apart
+//! by the [`Tenant`], which the host puts into the request's
+//! [extensions](crate::Context::extensions) after it has authenticated the caller.
+
+use crate::{
+    Context, Error, ErrorKind, InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    machine::MachineState, service::BoxFuture,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
+};
+use tower::BoxError;
+
+/// The future of a store's work. Dropped before it resolves, the work is done or not, as a whole.
+pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// Whose runs and decisions these are, as an extension of a [`Context`]; the empty one by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tenant(pub Str);
+
+impl Tenant {
+    /// Whose run this is.
+    pub fn of(context: &Context) -> Self {
+        context.extensions().get().cloned().unwrap_or_default()
+    }
+}
+
+/// Names a run in a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunKey {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The conversation.
+    pub thread: ThreadId,
+    /// The run that was written down first; one that goes on with it keeps its name here.
+    pub run: RunId,
+}
+
+impl RunKey {
+    /// Creates a name.
+    pub fn new(tenant: Tenant, thread: ThreadId, run: RunId) -> Self {
+        Self {
+            tenant,
+            thread,
+            run,
+        }
+    }
+}
+
+/// A run as it is written down.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RunRecord {
+    /// Its name.
+    pub key: RunKey,
+    /// How it stands.
+    pub status: RunStatus,
+    /// Grows with each write; a claim names the one it has seen.
+    pub version: u64,
+    /// Grows with each claim. Whoever holds the newest may write, and nobody else.
+    pub fence: u64,
+    /// Until when its holder may be thought alive.
+    pub lease_until: SystemTime,
+    /// The state.
+    pub state: MachineState,
+    /// The replies it was claimed with, until the next state is saved.
+    pub replies: Vec<Reply>,
+    /// When these were accepted.
+    pub replied_at: Option<SystemTime>,
+    /// All it has asked so far, answered or not.
+    pub asked: Vec<InterruptId>,
+}
+
+impl RunRecord {
+    /// Creates a record.
+    pub fn new(key: RunKey, state: MachineState) -> Self {
+        Self {
+            key,
+            status: RunStatus::Running,
+            version: 0,
+            fence: 0,
+            lease_until: SystemTime::UNIX_EPOCH,
+            state,
+            replies: Vec::new(),
+            replied_at: None,
+            asked: Vec::new(),
+        }
+    }
+}
+
+/// How a run in a store stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// Somebody drives it, or did when the process died.
+    Running,
+    /// It waits for replies.
+    Suspended,
+    /// It is over; the record stays for a while, so that a late reply is told so.
+    Ended,
+}
+
+/// Keeps runs, so that one process goes on where another stopped, and only one.
+///
+/// Every write but [`begin`](Self::begin) and [`claim`](Self::claim) names the fence of the claim it
+/// is made under, and is refused with [`StoreError::Stale`] if there is a newer one, or this one was
+/// given up. What a write was acknowledged for is durable.
+///
+/// No two writes of a store have the same version, and no two claims the same fence, also if a run
+/// was forgotten and another of its name was begun.
+pub trait RunStore: Send + Sync + 'static {
+    /// Writes a run down that nobody has, and claims it until `lease_until`; returns the fence.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Exists`].
+    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64>;
+
+    /// The run.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`].
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord>;
+
+    /// Claims a run that waits, or whose holder's lease was over at `now`, if nobody has written it
+    /// since `version`; and keeps `replies` with it, as accepted `now`. Returns it with its new fence.
+    ///
+    /// Replies that were kept by a claim whose holder died are returned instead of `replies`: they
+    /// were accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`]; [`StoreError::Taken`] if another was first, [`StoreError::Ended`] if
+    /// the run is over.
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        lease_until: SystemTime,
+    ) -> StoreFuture<RunRecord>;
+
+    /// Writes the state of a run that goes on, and drops the replies kept with it: they are in the
+    /// state.
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<()>;
+
+    /// Says that the holder is alive.
+    fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
+
+    /// Writes the state of a run that waits for replies, and gives up the claim.
+    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()>;
+
+    /// Says that the run is over, `now`. To say so again is no error.
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
+
+    /// The run that has asked any of `questions`, answered or not, also if it is over.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`].
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord>;
+
+    /// The runs of a conversation that are not over, the oldest first.
+    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>>;
+
+    /// At most `limit` runs, of whomever, whose holder's lease was over at `now`: they are to be
+    /// claimed and driven on.
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>>;
+}
+
+/// The claim under which a run goes on.
+///
+/// A tool may hand it to a service that refuses writers with an older [fence](Self::fence).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunClaim {
+    /// The run.
+    pub key: RunKey,
+    /// Grows with its claims.
+    pub fence: u64,
+}
+
+impl RunClaim {
+    /// Creates a claim.
+    pub fn new(key: RunKey, fence: u64) -> Self {
+        Self { key, fence }
+    }
+
+    /// The claim of the run of `context`, or of the run it is part of; `None` if it is in no store,
+    /// or not yet: a run is written down before its first round.
+    pub fn of(context: &Context) -> Option<Self> {
+        context.extensions().get::<ClaimCell>()?.get().cloned()
+    }
+}
+
+/// Where the [`RunClaim`] of a run is put as soon as there is one, as an extension of its
+/// [`Context`].
+#[derive(Clone, Debug, Default)]
+pub struct ClaimCell(Arc<OnceLock<RunClaim>>);
+
+impl ClaimCell {
+    /// Creates a place without a claim.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts the run's claim there; it has only one.
+    pub fn set(&self, claim: RunClaim) {
+        let _ = self.0.set(claim);
+    }
+
+    /// The claim, if there is one.
+    pub fn get(&self) -> Option<&RunClaim> {
+        self.0.get()
+    }
+}
+
+/// Writes a run's state down before a round of tool calls begins, as an extension of its
+/// [`Context`]. The round begins once it is written; if that fails, so does the run.
+#[derive(Clone)]
+pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
+
+impl Checkpoint {
+    /// Creates a place to write to.
+    pub fn new(save: impl Fn(MachineState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(save))
+    }
+
+    pub(crate) fn save(&self, state: MachineState) -> BoxFuture<()> {
+        (self.0)(state)
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint").finish_non_exhaustive()
+    }
+}
+
+/// Keeps what tools were about to do and what came of it, so that a crash in between is seen.
+pub trait Ledger: Send + Sync + 'static {
+    /// Says that the call of `key` is about to take effect; durable when it resolves.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Stale`]: there is a newer claim of the run.
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect>;
+
+    /// Says what came of it.
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()>;
+}
+
+/// Names the effect of a tool call, as the same over retries and resumes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EffectKey {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The call's [idempotency key](Context::idempotency_key).
+    pub key: Str,
+}
+
+impl EffectKey {
+    /// Creates a name.
+    pub fn new(tenant: Tenant, key: impl Into<Str>) -> Self {
+        Self {
+            tenant,
+            key: key.into(),
+        }
+    }
+
+    /// The name of the effect of the call that `context` is of; `None` outside a call.
+    pub fn of(context: &Context) -> Option<Self> {
+        Some(Self {
+            tenant: Tenant::of(context),
+            key: context.idempotency_key()?,
+        })
+    }
+}
+
+/// What a tool call is about to do.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Intent {
+    /// The tool.
+    pub tool: Str,
+    /// Its arguments.
+    pub arguments: Str,
+    /// The claim that the run goes on under, if it is in a store.
+    pub claim: Option<RunClaim>,
+}
+
+impl Intent {
+    /// Creates what a call of `tool` with `arguments` is about to do in the run of `context`.
+    pub fn new(tool: Str, arguments: Str, context: &Context) -> Self {
+        Self {
+            tool,
+            arguments,
+            claim: RunClaim::of(context),
+        }
+    }
+}
+
+/// What a [`Ledger`] knows of an effect.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// Nothing: it may take place now.
+    New,
+    /// It was begun, and nobody said what came of it.
+    Begun,
+    /// This came of it.
+    Done(Box<ToolOutcome>),
+}
+
+/// Does each thing at most once, over all processes that share it.
+pub trait Once: Send + Sync + 'static {
+    /// Whether `key` is used for the first time. It may be forgotten after `until`.
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool>;
+}
+
+/// Keeps what people decided for more than one call.
+pub trait Decisions: Send + Sync + 'static {
+    /// Keeps a decision, in place of one that holds for the same calls.
+    fn remember(&self, decision: Remembered) -> StoreFuture<()>;
+
+    /// What was decided about calls of `tool`, in `run`, in `thread` and for always.
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+    ) -> StoreFuture<Vec<Remembered>>;
+
+    /// All that is kept for a tenant, the newest first.
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>>;
+
+    /// Forgets a decision; whether there was one.
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool>;
+}
+
+/// A decision that holds for more than one call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Remembered {
+    /// Names it: the same for the same calls and span.
+    pub id: Str,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The tool.
+    pub tool: Str,
+    /// The digest of the tool's definition: a tool that changed is another.
+    pub definition: Str,
+    /// The digest of the arguments it holds for; `None`: any.
+    pub arguments: Option<Str>,
+    /// How long it holds.
+    pub span: Span,
+    /// Whether such calls may run.
+    pub allow: bool,
+    /// Why not.
+    pub reason: Option<Str>,
+    /// When it was decided.
+    pub at: SystemTime,
+}
+
+/// How long a decision holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Span {
+    /// In this run.
+    Run(RunId),
+    /// In this conversation.
+    Thread(ThreadId),
+    /// For the tenant.
+    Always,
+}
+
+impl Remembered {
+    /// Creates a decision.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a record, all of whose fields are its own"
+    )]
+    pub fn new(
+        tenant: Tenant,
+        tool: Str,
+        definition: Str,
+        arguments: Option<Str>,
+        span: Span,
+        allow: bool,
+        reason: Option<Str>,
+        at: SystemTime,
+    ) -> Self {
+        let kind = match &span {
+            Span::Run(run) => format!("run:{run}"),
+            Span::Thread(thread) => format!("thread:{thread}"),
+            Span::Always => "always".to_owned(),
+        };
+        let of = arguments.as_ref().map_or("*", Str::as_str);
+        Self {
+            id: format!("{tool}/{definition}/{of}/{kind}").into(),
+            tenant,
+            tool,
+            definition,
+            arguments,
+            span,
+            allow,
+            reason,
+            at,
+        }
+    }
+}
+
+/// Why a store did not do what it was asked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is no such run.
+    NotFound,
+    /// There is such a run already.
+    Exists,
+    /// Another was first to go on with the run.
+    Taken,
+    /// The run is over.
+    Ended,
+    /// There is a newer claim of the run.
+    Stale,
+    /// The store failed.
+    Failed(Arc<dyn StdError + Send + Sync>),
+}
+
+impl StoreError {
+    /// The store failed.
+    pub fn failed(error: impl Into<BoxError>) -> Self {
+        Self::Failed(Arc::from(error.into()))
+    }
+
+    /// A name of what is wrong, for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound => "run_not_found",
+            Self::Exists => "run_exists",
+            Self::Taken => "already_resumed",
+            Self::Ended => "run_ended",
+            Self::Stale => "stale_claim",
+            Self::Failed(_) => "store_failed",
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFound => "there is no such run to go on with",
+            Self::Exists => "there is a run of that name already",
+            Self::Taken => "somebody else goes on with the run",
+            Self::Ended => "the run is over",
+            Self::Stale => "somebody else has taken the run over",
+            Self::Failed(_) => "the store failed",
+        })
+    }
+}
+
+impl StdError for StoreError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Failed(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        let kind = match &error {
+            StoreError::NotFound => ErrorKind::NotFound,
+            StoreError::Failed(_) => ErrorKind::Server,
+            _ => ErrorKind::Conflict,
+        };
+        Self::new(kind, error.to_string())
+            .with_code(error.code())
+            .with_source(error)
+    }
+}
+
+/// How long a claim is held for when it is not renewed.
+pub const LEASE: Duration = Duration::from_secs(30);

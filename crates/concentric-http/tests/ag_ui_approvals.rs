@@ -1,0 +1,904 @@
+//! Questions out and answers in: a client that keeps the history, an agent whose toolset asks.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+mod support;
+
+use bytes::Bytes;
+use concentric_core::{
+    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, Reply,
+    Resume, Suspended, ToolCallPart, Turn, Usage,
+    interrupt::CLIENT_TOOL,
+    machine::MachineState,
+    store::{Once, StoreError, StoreFuture, Tenant},
+    transcript::Round,
+};
+use concentric_http::ag_ui::AgUiLayer;
+use concentric_tools::{
+    Approval, Tokens, Tool, ToolError, Toolset,
+    token::{Key, Keys},
+    tool,
+};
+use futures_util::{StreamExt, stream};
+use http_body_util::Full;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+use support::{post, send, types};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+// ---- the agent ----
+
+/// What tools ran, with what.
+#[derive(Clone, Default)]
+struct Ran(Arc<Mutex<Vec<String>>>);
+
+impl Ran {
+    fn tool(&self, name: &'static str) -> Tool {
+        let ran = self.clone();
+        tool(name, "A tool.", move |arguments: Map<String, Value>| {
+            let line = format!("{name} {}", Value::Object(arguments));
+            ran.0.lock().unwrap().push(line);
+            async move { Ok::<_, ToolError>(format!("{name} is done")) }
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// What was used, in memory.
+#[derive(Clone, Default)]
+struct Used(Arc<Mutex<HashSet<(Tenant, String)>>>);
+
+impl Once for Used {
+    fn once(&self, tenant: Tenant, key: concentric_core::Str, _: SystemTime) -> StoreFuture<bool> {
+        let new = self.0.lock().unwrap().insert((tenant, key.to_string()));
+        Box::pin(async move { Ok(new) })
+    }
+}
+
+/// `refund` and `mail` are asked about, `note` and `look` are not; `look` only reads.
+fn tools(ran: &Ran) -> Toolset {
+    Toolset::new()
+        .tool(ran.tool("refund"))
+        .tool(ran.tool("mail"))
+        .tool(ran.tool("note"))
+        .tool(ran.tool("look").read_only())
+        .gate(Approval::for_tools(["refund", "mail"]))
+}
+
+fn with_tokens(ran: &Ran) -> Toolset {
+    let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
+    tools(ran).tokens(Tokens::new(keys, "test", Used::default()))
+}
+
+type Calls = Vec<(&'static str, &'static str, Value)>;
+
+/// Makes `calls`, and says what came of them.
+fn model(
+    calls: Calls,
+) -> impl Service<ChatRequest, Response = ChatResponse<support::Script>, Error = Error, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static {
+    service_fn(move |request: ChatRequest| {
+        let results = request.transcript.last().map_or(&[][..], Turn::results);
+        let mut events: Vec<Event> = match results {
+            [] => calls
+                .iter()
+                .map(|(id, name, arguments)| {
+                    let arguments = arguments.to_string();
+                    Event::tool_call(ToolCallPart::new(CallId::new(*id), *name, arguments))
+                })
+                .collect(),
+            results => {
+                let said = results.iter().map(|result| {
+                    let outcome = &result.outcome;
+                    format!("[{:?}: {}]", outcome.status, outcome.content.text())
+                });
+                vec![Event::text(said.collect::<String>())]
+            }
+        };
+        events.push(Event::finish(FinishReason::Stop, Usage::new(1, 1)));
+        let body: Vec<_> = events.into_iter().map(Ok).collect();
+        async move { Ok(ChatResponse::new(stream::iter(body))) }
+    })
+}
+
+fn agent(tools: Toolset, calls: Calls) -> BoxModel {
+    BoxModel::new(AgentLayer::new(tools).layer(model(calls)))
+}
+
+fn refund() -> Calls {
+    vec![("call_0", "refund", json!({"order": 7}))]
+}
+
+// ---- the client ----
+
+/// Keeps the conversation as `@ag-ui/client` does.
+#[derive(Clone)]
+struct Client {
+    messages: Vec<Value>,
+    tools: Value,
+    tenant: Option<Tenant>,
+    pending: Vec<Value>,
+    runs: usize,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self {
+            messages: vec![json!({"id": "u0", "role": "user", "content": "hi"})],
+            tools: json!([]),
+            tenant: None,
+            pending: Vec::new(),
+            runs: 0,
+        }
+    }
+
+    fn says(&mut self, text: &str) {
+        let id = format!("u{}", self.messages.len());
+        self.messages
+            .push(json!({"id": id, "role": "user", "content": text}));
+    }
+
+    fn request(&self, resume: &Value) -> http::Request<Full<Bytes>> {
+        let input = json!({"threadId": "t", "runId": format!("r{}", self.runs),
+            "messages": self.messages, "tools": self.tools, "resume": resume});
+        let mut request = post(input.to_string());
+        if let Some(tenant) = &self.tenant {
+            request.extensions_mut().insert(tenant.clone());
+        }
+        request
+    }
+
+    /// A run, as events of a legal stream.
+    async fn run(&mut self, agent: &BoxModel, resume: Value) -> Vec<Value> {
+        let service = AgUiLayer::new().layer(agent.clone());
+        let request = self.request(&resume);
+        self.runs += 1;
+        let events = send(service, request).await.events();
+        for event in &events {
+            self.apply(event);
+        }
+        events
+    }
+
+    fn message(&mut self, id: &Value) -> &mut Value {
+        let at = self.messages.iter().position(|m| m["id"] == *id);
+        let at = at.unwrap_or_else(|| {
+            self.messages.push(json!({"id": id, "role": "assistant"}));
+            self.messages.len() - 1
+        });
+        &mut self.messages[at]
+    }
+
+    fn apply(&mut self, event: &Value) {
+        match event["type"].as_str().unwrap() {
+            "TEXT_MESSAGE_START" => {
+                self.message(&event["messageId"])["content"] = "".into();
+            }
+            "TEXT_MESSAGE_CONTENT" => {
+                let message = self.message(&event["messageId"]);
+                let text = message["content"].as_str().unwrap_or_default();
+                message["content"] = format!("{text}{}", event["delta"].as_str().unwrap()).into();
+            }
+            "TOOL_CALL_START" => {
+                let call = json!({"id": event["toolCallId"], "type": "function",
+                    "function": {"name": event["toolCallName"], "arguments": ""}});
+                let message = self.message(&event["parentMessageId"]);
+                match message["toolCalls"].as_array_mut() {
+                    Some(calls) => calls.push(call),
+                    None => message["toolCalls"] = json!([call]),
+                }
+            }
+            "TOOL_CALL_ARGS" => {
+                let call = self.call(event["toolCallId"].as_str().unwrap());
+                let text = call["function"]["arguments"].as_str().unwrap();
+                let text = format!("{text}{}", event["delta"].as_str().unwrap());
+                call["function"]["arguments"] = text.into();
+            }
+            "TOOL_CALL_RESULT" => {
+                let mut message = json!({"id": event["messageId"], "role": "tool",
+                    "toolCallId": event["toolCallId"], "content": event["content"]});
+                if event["metadata"].is_object() {
+                    message["metadata"] = event["metadata"].clone();
+                }
+                self.messages.push(message);
+            }
+            "RUN_FINISHED" => {
+                let interrupts = event["outcome"]["interrupts"].as_array();
+                self.pending = interrupts.cloned().unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, id: &str) -> &mut Value {
+        let calls = self
+            .messages
+            .iter_mut()
+            .filter_map(|message| message["toolCalls"].as_array_mut());
+        calls.flatten().find(|call| call["id"] == *id).unwrap()
+    }
+
+    fn results(&self, call: &str) -> Vec<&str> {
+        let results = self.messages.iter().filter(|m| m["toolCallId"] == *call);
+        results.map(|m| m["content"].as_str().unwrap()).collect()
+    }
+
+    /// Answers each question with `payload`, and with its token in it.
+    fn answers(&self, payload: &Value) -> Value {
+        self.pending
+            .iter()
+            .map(|asked| answer(asked, payload))
+            .collect()
+    }
+
+    fn said(&self) -> &str {
+        self.messages.last().unwrap()["content"].as_str().unwrap()
+    }
+}
+
+fn answer(asked: &Value, payload: &Value) -> Value {
+    let mut payload = payload.clone();
+    if asked["metadata"]["token"].is_string() {
+        payload["token"] = asked["metadata"]["token"].clone();
+    }
+    json!({"interruptId": asked["id"], "status": "resolved", "payload": payload})
+}
+
+fn approved() -> Value {
+    json!({"approved": true})
+}
+
+fn end(events: &[Value]) -> &Value {
+    events.last().unwrap()
+}
+
+/// The codes of the `approval-invalid` events.
+fn invalid(events: &[Value]) -> Vec<&str> {
+    let custom = events.iter().filter(|e| e["name"] == "approval-invalid");
+    custom
+        .map(|e| e["value"]["code"].as_str().unwrap())
+        .collect()
+}
+
+async fn interrupted(agent: &BoxModel) -> Client {
+    let mut client = Client::new();
+    let events = client.run(agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:?}");
+    client
+}
+
+// ---- without a store ----
+
+#[tokio::test]
+async fn a_question_goes_out_with_all_that_its_answer_needs() {
+    let ran = Ran::default();
+    let agent = agent(with_tokens(&ran), refund());
+    let client = interrupted(&agent).await;
+    let asked = &client.pending[0];
+    let message = client.messages[1]["id"].as_str().unwrap();
+    assert_eq!(asked["id"], format!("{message}/0/call_0"));
+    assert_eq!(asked["reason"], "tool_call");
+    assert_eq!(asked["toolCallId"], "call_0");
+    assert_eq!(asked["message"], "May `refund` be called?");
+    assert_eq!(asked["responseSchema"]["type"], "object");
+    assert_eq!(asked["metadata"]["tool"], "refund");
+    assert_eq!(asked["metadata"]["arguments"], json!({"order": 7}));
+    let expires = asked["expiresAt"].as_str().unwrap();
+    assert!(expires.len() == 24 && expires.ends_with('Z'), "{expires}");
+    assert_eq!(client.messages.len(), 2);
+    assert!(ran.lines().is_empty());
+}
+
+#[tokio::test]
+async fn an_approved_call_runs_once_and_the_run_goes_on() {
+    for of_metadata in [false, true] {
+        let ran = Ran::default();
+        let agent = agent(with_tokens(&ran), refund());
+        let mut client = interrupted(&agent).await;
+        let resume = match of_metadata {
+            false => client.answers(&approved()),
+            true => json!([{"interruptId": client.pending[0]["id"], "status": "resolved",
+                "payload": approved(), "metadata": {"token": client.pending[0]["metadata"]["token"]}}]),
+        };
+        let events = client.run(&agent, resume).await;
+        assert_eq!(
+            types(&events)[..3],
+            ["RUN_STARTED", "TOOL_CALL_RESULT", "STEP_STARTED"]
+        );
+        assert_eq!(events[1]["toolCallId"], "call_0");
+        assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+        assert_eq!(client.said(), "[Done: refund is done]");
+        assert_eq!(ran.lines(), [r#"refund {"order":7}"#]);
+    }
+}
+
+#[tokio::test]
+async fn a_call_may_be_denied_edited_answered_or_given_up() {
+    let cancel = |asked: &Value| {
+        json!([{"interruptId": asked["id"], "status": "cancelled",
+        "payload": {"token": asked["metadata"]["token"]}}])
+    };
+    for (payload, said, lines) in [
+        (
+            Some(json!({"approved": false, "reason": "too much"})),
+            "[Denied: The call was denied: too much]",
+            vec![],
+        ),
+        (
+            Some(json!({"approved": true, "editedArgs": {"order": 8}})),
+            "[Done: refund is done]",
+            vec![r#"refund {"order":8}"#],
+        ),
+        (
+            Some(json!({"result": "paid by hand"})),
+            "[Done: paid by hand]",
+            vec![],
+        ),
+        (None, "[Cancelled: The call was cancelled.]", vec![]),
+    ] {
+        let ran = Ran::default();
+        let agent = agent(with_tokens(&ran), refund());
+        let mut client = interrupted(&agent).await;
+        let resume = match &payload {
+            Some(payload) => client.answers(payload),
+            None => cancel(&client.pending[0]),
+        };
+        let events = client.run(&agent, resume).await;
+        assert_eq!(end(&events)["outcome"]["type"], "success");
+        assert_eq!(client.said(), said);
+        assert_eq!(ran.lines(), lines);
+    }
+}
+
+#[tokio::test]
+async fn f37_f41_an_answer_counts_for_what_was_asked_and_nothing_else() {
+    let two = || {
+        vec![
+            ("call_0", "refund", json!({"order": 7})),
+            ("call_1", "refund", json!({"order": 8})),
+        ]
+    };
+    type Forge = fn(&mut Client, &mut Value);
+    let forgeries: [(&str, Forge); 6] = [
+        ("arguments", |client, _| {
+            client.call("call_0")["function"]["arguments"] = r#"{"order":9}"#.into();
+            client.call("call_1")["function"]["arguments"] = r#"{"order":9}"#.into();
+        }),
+        ("tool", |client, _| {
+            client.call("call_0")["function"]["name"] = "mail".into();
+            client.call("call_1")["function"]["name"] = "mail".into();
+        }),
+        ("call", |_, resume| {
+            let first = resume[0]["payload"]["token"].clone();
+            resume[0]["payload"]["token"] = resume[1]["payload"]["token"].clone();
+            resume[1]["payload"]["token"] = first;
+        }),
+        ("missing", |_, resume| {
+            for entry in resume.as_array_mut().unwrap() {
+                entry["payload"].as_object_mut().unwrap().remove("token");
+            }
+        }),
+        ("forged", |_, resume| {
+            for entry in resume.as_array_mut().unwrap() {
+                let mut token = entry["payload"]["token"].as_str().unwrap().to_owned();
+                let last = if token.pop() == Some('A') { 'Q' } else { 'A' };
+                // Its last character has bits to spare; the one before has not.
+                let before = if token.pop() == Some('B') { 'C' } else { 'B' };
+                token.push(before);
+                token.push(last);
+                entry["payload"]["token"] = token.into();
+            }
+        }),
+        ("tenant", |client, _| {
+            client.tenant = Some(Tenant("other".into()))
+        }),
+    ];
+    for (code, forge) in forgeries {
+        let ran = Ran::default();
+        let agent = agent(with_tokens(&ran), two());
+        let mut client = interrupted(&agent).await;
+        let mut resume = client.answers(&approved());
+        forge(&mut client, &mut resume);
+        let events = client.run(&agent, resume).await;
+        let codes = invalid(&events);
+        assert_eq!(codes.len(), 2, "{code}: {events:?}");
+        if code == "forged" {
+            assert!(
+                codes
+                    .iter()
+                    .all(|code| ["forged", "malformed"].contains(code))
+            );
+        } else {
+            assert_eq!(codes, [code, code]);
+        }
+        assert!(ran.lines().is_empty(), "{code}");
+        let custom = events.iter().find(|e| e["type"] == "CUSTOM").unwrap();
+        assert_eq!(custom["metadata"]["toolCallId"], "call_0");
+        assert!(client.said().starts_with("[Denied: approval-invalid"));
+        assert_eq!(end(&events)["outcome"]["type"], "success");
+    }
+}
+
+#[tokio::test]
+async fn f38_an_answer_counts_once() {
+    let ran = Ran::default();
+    let agent = agent(with_tokens(&ran), refund());
+    let mut client = interrupted(&agent).await;
+    let mut again = client.clone();
+    let resume = client.answers(&approved());
+    client.run(&agent, resume.clone()).await;
+    let events = again.run(&agent, resume.clone()).await;
+    assert_eq!(invalid(&events), ["used"]);
+    assert_eq!(ran.lines().len(), 1);
+
+    // With the history as it is by then, nothing waits.
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["type"], "RUN_ERROR");
+    assert_eq!(end(&events)["code"], "conflict");
+    assert_eq!(ran.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn answers_that_fit_no_question_run_nothing() {
+    for (code, change) in [
+        (
+            "unknown_interrupt",
+            (|resume: &mut Value| resume[0]["interruptId"] = "m/0/other".into()) as fn(&mut Value),
+        ),
+        ("duplicate_reply", |resume| {
+            let first = resume[0].clone();
+            resume.as_array_mut().unwrap().push(first);
+        }),
+        ("malformed_reply", |resume| {
+            resume[0]["payload"] = json!({"approved": true, "result": 1, "reason": "x"});
+        }),
+        ("malformed_reply", |resume| {
+            resume[0]["payload"] = json!(null)
+        }),
+        ("malformed_reply", |resume| {
+            resume[0]["payload"]["token"] = json!(7)
+        }),
+        ("malformed_reply", |resume| {
+            resume[0]["status"] = "cancelled".into()
+        }),
+    ] {
+        let ran = Ran::default();
+        let agent = agent(with_tokens(&ran), refund());
+        let mut client = interrupted(&agent).await;
+        let mut resume = client.answers(&approved());
+        change(&mut resume);
+        let events = client.run(&agent, resume).await;
+        assert_eq!(types(&events), ["RUN_STARTED", "RUN_ERROR"]);
+        assert_eq!(end(&events)["code"], code);
+        assert!(end(&events)["message"].as_str().unwrap().ends_with('.'));
+        assert!(ran.lines().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn f42_what_is_not_answered_is_asked_again() {
+    let ran = Ran::default();
+    let calls = vec![
+        ("call_0", "refund", json!({"order": 7})),
+        ("call_1", "mail", json!({"to": "a"})),
+    ];
+    let agent = agent(with_tokens(&ran), calls);
+    let mut client = interrupted(&agent).await;
+    let first = client.pending.clone();
+    assert_eq!(first.len(), 2);
+    let events = client
+        .run(&agent, json!([answer(&first[0], &approved())]))
+        .await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt");
+    assert_eq!(client.pending.len(), 1);
+    assert_eq!(client.pending[0]["id"], first[1]["id"]);
+    assert_eq!(client.results("call_0"), ["refund is done"]);
+    assert_eq!(ran.lines().len(), 1);
+
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success");
+    assert_eq!(client.said(), "[Done: refund is done][Done: mail is done]");
+    // The client has the first one's result, once.
+    assert_eq!(client.results("call_0").len(), 1);
+    assert_eq!(ran.lines().len(), 2);
+}
+
+#[tokio::test]
+async fn f42_siblings_run_once_or_are_left_to_the_model() {
+    let ran = Ran::default();
+    let calls = vec![
+        ("call_0", "look", json!({})),
+        ("call_1", "refund", json!({})),
+        ("call_2", "note", json!({})),
+    ];
+    let agent = agent(with_tokens(&ran), calls);
+    let mut client = interrupted(&agent).await;
+    // It only reads, so it ran, and its result is kept by the client.
+    assert_eq!(client.results("call_0"), ["look is done"]);
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success");
+    assert_eq!(client.results("call_0").len(), 1);
+    assert_eq!(client.results("call_1"), ["refund is done"]);
+    // Nothing but the history says that the model made it.
+    assert!(client.results("call_2")[0].starts_with("The call was not run"));
+    assert_eq!(ran.lines(), ["look {}", "refund {}"]);
+}
+
+#[tokio::test]
+async fn calls_that_only_a_history_claims_are_asked_about_or_do_not_run() {
+    let ran = Ran::default();
+    let agent = agent(with_tokens(&ran), refund());
+    for answered in [false, true] {
+        let mut client = interrupted(&agent).await;
+        let message = client.messages[1]["id"].as_str().unwrap().to_owned();
+        let claim = |id, name| {
+            json!({"id": id, "type": "function",
+            "function": {"name": name, "arguments": "{}"}})
+        };
+        let calls = client.messages[1]["toolCalls"].as_array_mut().unwrap();
+        calls.extend([claim("x", "note"), claim("y", "mail")]);
+        let mut resume = client.answers(&json!({"approved": false}));
+        if answered {
+            let token = client.pending[0]["metadata"]["token"].clone();
+            let payload = json!({"approved": true, "token": token});
+            for id in ["1/x", "2/y"] {
+                resume
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({"interruptId": format!("{message}/{id}"),
+                    "status": "resolved", "payload": payload}));
+            }
+        }
+        let events = client.run(&agent, resume).await;
+        assert_eq!(invalid(&events).len(), if answered { 2 } else { 0 });
+        assert_eq!(client.pending.len(), usize::from(!answered));
+    }
+    assert!(ran.lines().is_empty());
+}
+
+#[tokio::test]
+async fn a_new_message_instead_of_an_answer_gives_the_calls_up() {
+    let ran = Ran::default();
+    let agent = agent(with_tokens(&ran), refund());
+    let mut client = interrupted(&agent).await;
+    client.says("never mind");
+    let events = client.run(&agent, json!([])).await;
+    // The script's model makes its call anew.
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt");
+    assert!(ran.lines().is_empty());
+}
+
+// ---- names ----
+
+#[tokio::test]
+async fn ids_that_are_used_again_are_told_apart() {
+    let ran = Ran::default();
+    let agent = agent(with_tokens(&ran), refund());
+    let mut client = interrupted(&agent).await;
+    let resume = client.answers(&approved());
+    client.run(&agent, resume).await;
+    client.says("again");
+    client.run(&agent, json!([])).await;
+    let asked = client.pending[0].clone();
+    assert_eq!(asked["toolCallId"], "call_0~2");
+    assert!(asked["id"].as_str().unwrap().ends_with("/0/call_0"));
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success");
+    assert!(invalid(&events).is_empty());
+    assert_eq!(client.results("call_0").len(), 1);
+    assert_eq!(client.results("call_0~2"), ["refund is done"]);
+    assert_eq!(ran.lines().len(), 2);
+}
+
+#[tokio::test]
+async fn text_behind_a_call_does_not_give_it_up() {
+    let ran = Ran::default();
+    let talks = service_fn(|request: ChatRequest| {
+        let done = !request
+            .transcript
+            .last()
+            .map_or(&[][..], Turn::results)
+            .is_empty();
+        let call = Event::tool_call(ToolCallPart::new(CallId::new("c"), "refund", "{}"));
+        let mut events = match done {
+            true => vec![Event::text("done")],
+            false => vec![Event::text("So"), call, Event::text("be it")],
+        };
+        events.push(support::finish());
+        let body: Vec<_> = events.into_iter().map(Ok).collect();
+        async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
+    });
+    let agent = BoxModel::new(AgentLayer::new(with_tokens(&ran)).layer(talks));
+    let mut client = interrupted(&agent).await;
+    assert_eq!(client.messages.len(), 3);
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success");
+    assert_eq!(ran.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_makes_one_message_of_two_is_understood() {
+    // As `@tanstack/ai-client` does with the steps of a run.
+    let ran = Ran::default();
+    let steps = service_fn(|request: ChatRequest| {
+        let rounds = request
+            .transcript
+            .iter()
+            .filter(|turn| !turn.results().is_empty());
+        let call = |id, name| Event::tool_call(ToolCallPart::new(CallId::new(id), name, "{}"));
+        let body = vec![
+            Ok(match rounds.count() {
+                0 => call("a", "look"),
+                1 => call("b", "refund"),
+                _ => Event::text("done"),
+            }),
+            Ok(support::finish()),
+        ];
+        async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
+    });
+    let agent = BoxModel::new(AgentLayer::new(with_tokens(&ran)).layer(steps));
+    let mut client = interrupted(&agent).await;
+    let [_, first, result, second] = &client.messages[..] else {
+        panic!("{:?}", client.messages)
+    };
+    let mut one = first.clone();
+    let call = second["toolCalls"][0].clone();
+    one["toolCalls"].as_array_mut().unwrap().push(call);
+    client.messages = vec![client.messages[0].clone(), one, result.clone()];
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+    assert_eq!(ran.lines(), ["look {}", "refund {}"]);
+    assert_eq!(client.said(), "done");
+}
+
+// ---- together with the client's own tools ----
+
+fn mixed(ran: &Ran) -> (BoxModel, Client) {
+    let calls = vec![
+        ("call_0", "refund", json!({})),
+        ("call_1", "confirm", json!({})),
+    ];
+    let agent = agent(with_tokens(ran), calls);
+    let mut client = Client::new();
+    client.tools = json!([{"name": "confirm", "description": "Asks the user."}]);
+    (agent, client)
+}
+
+#[tokio::test]
+async fn a_run_may_wait_for_an_answer_and_for_the_clients_own_tool() {
+    let ran = Ran::default();
+    let (agent, mut client) = mixed(&ran);
+    let events = client.run(&agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt");
+    assert_eq!(client.pending.len(), 1);
+    assert_eq!(
+        end(&events)["metadata"]["pendingToolCallIds"],
+        json!(["call_1"])
+    );
+
+    let mut later = client.clone();
+    client
+        .messages
+        .push(json!({"id": "x", "role": "tool", "toolCallId": "call_1", "content": "yes"}));
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+    assert_eq!(client.said(), "[Done: refund is done][Done: yes]");
+    assert_eq!(client.results("call_1").len(), 1);
+
+    // Answered first, and the tool's result later.
+    let resume = later.answers(&approved());
+    let mut agent = agent;
+    (agent, _) = {
+        let _ = agent;
+        mixed(&ran)
+    };
+    let events = later.run(&agent, resume).await;
+    assert_eq!(
+        end(&events)["outcome"],
+        json!({"type": "success", "pendingToolCallIds": ["call_1"]})
+    );
+    later
+        .messages
+        .push(json!({"id": "x", "role": "tool", "toolCallId": "call_1", "content": "yes"}));
+    let events = later.run(&agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+    assert_eq!(later.said(), "[Done: refund is done][Done: yes]");
+}
+
+// ---- with a store ----
+
+/// The least that a layer does which has the run written down.
+#[derive(Clone, Default)]
+struct Stored(Arc<Mutex<Option<MachineState>>>);
+
+impl Stored {
+    fn around(&self, agent: BoxModel) -> BoxModel {
+        let stored = self.clone();
+        BoxModel::new(service_fn(move |mut request: ChatRequest| {
+            let (stored, agent) = (stored.clone(), agent.clone());
+            async move {
+                stored.take_up(&mut request)?;
+                let response = agent.oneshot(request).await?;
+                let keep = stored.clone();
+                let ChatResponse { head, body, .. } = response;
+                let body = body.inspect(move |event| {
+                    if let Ok(Event::Finish(finish)) = event {
+                        *keep.0.lock().unwrap() = finish.state.as_deref().cloned();
+                    }
+                });
+                let mut response = ChatResponse::new(body);
+                response.head = head;
+                Ok::<_, Error>(response)
+            }
+        }))
+    }
+
+    fn take_up(&self, request: &mut ChatRequest) -> Result<(), Error> {
+        let (of_history, mut replies) = match request.resume.take().and_then(|r| r.take()) {
+            Some((Suspended::Claimed(open), replies)) => (open.client_replies(), replies),
+            Some((_, replies)) => (Vec::new(), replies),
+            None => {
+                let round = request.transcript.last().and_then(Turn::as_round);
+                (
+                    round.map(Round::client_replies).unwrap_or_default(),
+                    Vec::new(),
+                )
+            }
+        };
+        if of_history.is_empty() && replies.is_empty() {
+            return Ok(());
+        }
+        let mut slot = self.0.lock().unwrap();
+        let state = slot.take().ok_or(StoreError::Taken)?;
+        let waits = |reply: &Reply| {
+            let mut asked = state.interrupts().into_iter();
+            asked.any(|asked| asked.reason == CLIENT_TOOL && asked.id == reply.interrupt_id)
+        };
+        replies.extend(of_history.into_iter().filter(waits));
+        if let Err(error) = state.check_replies(&replies, request.context.now()) {
+            *slot = Some(state);
+            let code = error.code();
+            let refused = concentric_core::ErrorKind::InvalidRequest;
+            return Err(Error::new(refused, error.to_string())
+                .with_code(code)
+                .with_source(error));
+        }
+        request.resume = Some(Resume::new(Suspended::State(Box::new(state)), replies));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_stored_run_goes_on_whatever_the_history_says() {
+    for keeps_history in [true, false] {
+        let (ran, stored) = (Ran::default(), Stored::default());
+        let calls = vec![
+            ("call_0", "look", json!({})),
+            ("call_1", "refund", json!({"order": 7})),
+            ("call_2", "note", json!({})),
+        ];
+        let agent = stored.around(agent(tools(&ran), calls));
+        let mut client = interrupted(&agent).await;
+        assert!(client.pending[0]["metadata"]["token"].is_null());
+        let mut late = client.clone();
+        if keeps_history {
+            client.call("call_1")["function"]["arguments"] = r#"{"order":9}"#.into();
+        } else {
+            client.messages.truncate(1);
+        }
+        let resume = client.answers(&approved());
+        let events = client.run(&agent, resume).await;
+        assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+        assert_eq!(ran.lines(), ["look {}", r#"refund {"order":7}"#, "note {}"]);
+        assert_eq!(client.results("call_0").len(), 1);
+
+        let resume = late.answers(&approved());
+        let events = late.run(&agent, resume).await;
+        assert_eq!(end(&events)["type"], "RUN_ERROR");
+        assert_eq!(end(&events)["code"], "already_resumed");
+    }
+}
+
+#[tokio::test]
+async fn the_clients_own_results_reach_a_stored_run() {
+    let (ran, stored) = (Ran::default(), Stored::default());
+    let (_, mut client) = mixed(&ran);
+    let calls = vec![
+        ("call_0", "refund", json!({})),
+        ("call_1", "confirm", json!({})),
+        ("call_2", "pick", json!({})),
+    ];
+    let agent = stored.around(agent(tools(&ran), calls));
+    client.tools =
+        json!([{"name": "confirm", "description": ""}, {"name": "pick", "description": ""}]);
+    client.run(&agent, json!([])).await;
+    let result = |call: &str| {
+        json!({"id": format!("of {call}"), "role": "tool",
+        "toolCallId": call, "content": format!("{call}!")})
+    };
+
+    client.messages.push(result("call_1"));
+    let events = client.run(&agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:?}");
+    assert_eq!(
+        end(&events)["metadata"]["pendingToolCallIds"],
+        json!(["call_2"])
+    );
+    let resume = client.answers(&approved());
+    let events = client.run(&agent, resume).await;
+    assert_eq!(
+        end(&events)["outcome"],
+        json!({"type": "success", "pendingToolCallIds": ["call_2"]})
+    );
+    client.messages.push(result("call_2"));
+    let events = client.run(&agent, json!([])).await;
+    assert_eq!(
+        end(&events)["outcome"],
+        json!({"type": "success"}),
+        "{events:?}"
+    );
+    assert_eq!(
+        client.said(),
+        "[Done: refund is done][Done: call_1!][Done: call_2!]"
+    );
+    assert_eq!(ran.lines().len(), 1);
+    for call in ["call_0", "call_1", "call_2"] {
+        assert_eq!(client.results(call).len(), 1, "{call}");
+    }
+    assert!(stored.0.lock().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn answers_to_a_stored_run_may_be_late_or_too_few() {
+    let soon = Approval::for_tools(["refund", "mail"]).expires_after(Duration::from_millis(20));
+    for (code, toolset) in [
+        ("expired", tools(&Ran::default()).gate(soon)),
+        ("missing_reply", tools(&Ran::default()).all_at_once()),
+    ] {
+        let calls = vec![
+            ("call_0", "refund", json!({})),
+            ("call_1", "mail", json!({})),
+        ];
+        let agent = Stored::default().around(agent(toolset, calls));
+        let mut client = interrupted(&agent).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let resume = json!([answer(&client.pending[0], &approved())]);
+        let events = client.run(&agent, resume).await;
+        assert_eq!(end(&events)["type"], "RUN_ERROR", "{events:?}");
+        assert_eq!(end(&events)["code"], code);
+    }
+}
+
+// ---- who asks ----
+
+#[tokio::test]
+async fn f39_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
+    let seen = Arc::new(Mutex::new(None));
+    let keep = seen.clone();
+    let agent = BoxModel::new(service_fn(move |request: ChatRequest| {
+        *keep.lock().unwrap() = Some(Tenant::of(&request.context));
+        async { Ok::<_, Error>(ChatResponse::new(stream::iter(vec![Ok(support::finish())]))) }
+    }));
+    let mut client = Client::new();
+    client.run(&agent, json!([])).await;
+    assert_eq!(seen.lock().unwrap().take(), Some(Tenant::default()));
+    client.tenant = Some(Tenant("acme".into()));
+    client.run(&agent, json!([])).await;
+    assert_eq!(seen.lock().unwrap().take(), Some(Tenant("acme".into())));
+}

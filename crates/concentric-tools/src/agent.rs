@@ -1,0 +1,285 @@
+//! Agents as tools.
+//!
+//! [`agent_tool`] makes a tool of an agent: the model hands it a task, and reads what it answers.
+//! The run that a call is goes on inside the run that makes the call:
+//!
+//! - its events are in the outer run's stream, each in an [`Event::SubAgent`];
+//! - it is cancelled with the outer run, has its deadline, its environment and its extensions;
+//! - the gates of the outer toolset decide about its tool calls beside its own, and so on inwards;
+//! - when it asks something, the outer run is interrupted with the question, its state is written
+//!   down in the outer state, and the reply finds its way by the question's id;
+//! - a tool that calls an agent is not offered deeper than [`Tool::max_depth`], so that agents that
+//!   call one another end.
+//!
+//! ```
+//! use concentric_core::{AgentLayer, BoxModel};
+//! use concentric_tools::{Toolset, agent_tool};
+//! use tower::ServiceBuilder;
+//!
+//! fn editor(model: BoxModel, researcher: BoxModel) -> BoxModel {
+//!     let tools = Toolset::new().tool(agent_tool(
+//!         "research",
+//!         "Finds out about a subject, and reports.",
+//!         researcher,
+//!     ));
+//!     BoxModel::new(ServiceBuilder::new().layer(AgentLayer::new(tools)).service(model))
+//! }
+//! # let _ = editor;
+//! ```
+
+use crate::{Tool, lifecycle::goes_on};
+use concentric_core::{
+    ChatRequest, ChatResponse, Context, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
+    Pending, Reply, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
+    machine::MachineState,
+};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use std::{pin::pin, sync::Arc};
+use tower::{BoxError, ServiceExt, service_fn};
+use tower_service::Service;
+
+/// How many bytes the state of an inner run may have.
+const MAX_STATE: usize = 64 * 1024 * 1024;
+
+/// What an agent that is a tool is asked to do.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+struct Task {
+    /// What to do, with all that is needed to know for it: nothing else of this conversation is
+    /// seen.
+    task: String,
+}
+
+/// Makes a tool of an agent, which is given a task in words.
+///
+/// See the [module docs](self).
+///
+/// # Cancel safety
+///
+/// Dropping the call drops the agent's run.
+pub fn agent_tool<S, B>(name: impl Into<Str>, description: impl Into<Str>, agent: S) -> Tool
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>> + Send + 'static,
+{
+    agent_tool_with(name, description, agent, |Task { task }| {
+        ChatRequest::user(task)
+    })
+}
+
+/// Makes a tool of an agent, which is called with the request that `request` makes of the arguments.
+///
+/// The request's context is replaced by that of the inner run. For the rest see [`agent_tool`].
+pub fn agent_tool_with<S, B, A, F>(
+    name: impl Into<Str>,
+    description: impl Into<Str>,
+    agent: S,
+    request: F,
+) -> Tool
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>> + Send + 'static,
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Fn(A) -> ChatRequest + Send + Sync + 'static,
+{
+    let name = name.into();
+    let schema = crate::arguments::generate::<A>().schema;
+    let spec = ToolSpec::new(name.clone(), description, schema);
+    let request = Arc::new(request);
+    let service = service_fn(move |call: ToolCall| {
+        let (agent, request, name) = (agent.clone(), Arc::clone(&request), name.clone());
+        async move {
+            let inner = match Inner::of(&call, name, &*request) {
+                Ok(inner) => inner,
+                Err(outcome) => return Ok(outcome),
+            };
+            inner.run(agent).await
+        }
+    });
+    Tool::new(spec, service).calling_agent()
+}
+
+/// The run that a call is.
+struct Inner {
+    call: ToolCall,
+    agent: Str,
+    run_id: RunId,
+    request: ChatRequest,
+}
+
+/// What is written down of a run that waits.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    run_id: RunId,
+    state: Value,
+}
+
+impl Inner {
+    /// A new run, or one that goes on.
+    fn of<A>(
+        call: &ToolCall,
+        agent: Str,
+        request: impl Fn(A) -> ChatRequest,
+    ) -> Result<Self, ToolOutcome>
+    where
+        A: DeserializeOwned,
+    {
+        // What a gate asked about the call is no state of its run.
+        let replied = call.answered().filter(|_| goes_on(call));
+        let waited = replied.and_then(|answered| {
+            let state = answered.pending.as_ref()?.state.as_ref()?;
+            Some((state, answered.replies.clone()))
+        });
+        let (run_id, request) = match waited {
+            Some((state, replies)) => take_up(state, replies).map_err(|error| {
+                tracing::error!(%error, %agent, "an agent's run can't go on");
+                ToolOutcome::failed(Str::from_static("The agent can't go on."))
+            })?,
+            None => {
+                let arguments = serde_json::from_str(call.arguments().as_str())
+                    .map_err(|error| ToolOutcome::failed(error.to_string()))?;
+                let run_id = RunId::new(call.context.new_id("run_"));
+                (run_id, request(arguments))
+            }
+        };
+        let context: Context = call
+            .context
+            .child()
+            .agent(agent.clone())
+            .run_id(run_id.clone())
+            .build();
+        Ok(Self {
+            call: call.clone(),
+            agent,
+            run_id,
+            request: request.with_context(context),
+        })
+    }
+
+    async fn run<S, B>(self, agent: S) -> Result<ToolOutcome, Error>
+    where
+        S: Service<ChatRequest, Response = ChatResponse<B>>,
+        S::Error: Into<BoxError>,
+        B: Stream<Item = Result<Event, Error>>,
+    {
+        let response = match agent.oneshot(self.request.clone()).await {
+            Ok(response) => response,
+            Err(error) => return Ok(failed(&Error::from(error.into()))),
+        };
+        let mut message = MessageBuilder::new(&response.head);
+        let mut body = pin!(response.body);
+        while let Some(event) = body.next().await {
+            match event {
+                Ok(Event::Finish(finish)) => return self.end(*finish, message),
+                Ok(event) => {
+                    if let Event::StepStart(_) = event {
+                        // What is read is the last that it says.
+                        message = MessageBuilder::new(&response.head);
+                    }
+                    message.push(&event);
+                    self.show(event).await;
+                }
+                Err(error) => return Ok(failed(&error)),
+            }
+        }
+        Ok(failed(&Error::new(
+            concentric_core::ErrorKind::Truncated,
+            "the agent's answer ended early",
+        )))
+    }
+
+    /// Puts an event of the inner run into the outer one's stream.
+    async fn show(&self, event: Event) {
+        let event = SubAgentEvent::new(
+            self.run_id.clone(),
+            Some(self.agent.clone()),
+            Some(self.call.id().clone()),
+            event,
+        );
+        // A run that has ended has nobody to be shown anything.
+        let _ = self
+            .call
+            .context
+            .send(Event::SubAgent(Box::new(event)))
+            .await;
+    }
+
+    fn end(&self, finish: Finish, message: MessageBuilder) -> Result<ToolOutcome, Error> {
+        let data = json!({"runId": self.run_id, "usage": finish.usage});
+        let text = || message.build().text();
+        let outcome = match &finish.outcome {
+            Outcome::Completed => ToolOutcome::done(text()),
+            Outcome::Interrupted => return Err(self.waiting(&finish)),
+            Outcome::Halted { reason } => {
+                ToolOutcome::failed(format!("The agent was stopped: {reason}"))
+            }
+            Outcome::Aborted { .. } => ToolOutcome::cancelled("The agent was cancelled."),
+            _ => ToolOutcome::failed("The agent reached its limit before it was done."),
+        };
+        Ok(outcome.with_data(data))
+    }
+
+    /// Says that the inner run waits.
+    fn waiting(&self, finish: &Finish) -> Error {
+        let written = finish
+            .state
+            .as_ref()
+            .ok_or_else(|| "it has no state".into())
+            .and_then(|state| written(self.run_id.clone(), state));
+        let state: Value = match written {
+            Ok(state) => state,
+            Err(error) => {
+                tracing::error!(%error, "an agent's run can't be written down");
+                return Error::new(
+                    concentric_core::ErrorKind::Tool,
+                    "the agent waits, and its state can't be written down",
+                );
+            }
+        };
+        let interrupts = finish.interrupts().into_iter().cloned();
+        let named = interrupts.map(|interrupt| self.named(interrupt));
+        Error::waiting(Pending::asking(named.collect()).with_state(state))
+    }
+
+    /// A question, with the name of the run that asks it; the innermost stays.
+    fn named(&self, interrupt: Interrupt) -> Interrupt {
+        if interrupt.metadata.contains_key("subagentRunId") {
+            return interrupt;
+        }
+        interrupt
+            .with_metadata("subagentRunId", self.run_id.as_str())
+            .with_metadata("agent", self.agent.as_str())
+    }
+}
+
+fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
+    let state = serde_json::from_str(&state.to_json()?)?;
+    Ok(serde_json::to_value(Written { run_id, state })?)
+}
+
+fn take_up(state: &Value, replies: Vec<Reply>) -> Result<(RunId, ChatRequest), BoxError> {
+    let Written { run_id, state } = Written::deserialize(state)?;
+    let state = MachineState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
+    Ok((run_id, ChatRequest::resume(state, replies)))
+}
+
+fn failed(error: &Error) -> ToolOutcome {
+    tracing::debug!(
+        error = format!("{error:#}"),
+        "an agent that is a tool failed"
+    );
+    ToolOutcome::failed(format!("The agent failed: {}", error.message()))
+}

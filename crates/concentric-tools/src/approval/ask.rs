@@ -1,0 +1,149 @@
+use super::LiveApprovals;
+use concentric_core::{Interrupt, Str, ToolCall, store::Decisions};
+use serde_json::Value;
+use std::{fmt, sync::Arc, time::Duration};
+
+/// How somebody is asked about a call.
+#[derive(Clone, Default)]
+pub struct Ask {
+    pub(crate) message: Option<Str>,
+    pub(crate) expires_after: Option<Duration>,
+    pub(crate) live: Option<(LiveApprovals, Duration)>,
+    pub(crate) decisions: Option<Arc<dyn Decisions>>,
+    watchers: Vec<Watcher>,
+}
+
+type Watcher = Arc<dyn Fn(&ApprovalEvent<'_>) + Send + Sync>;
+
+impl Ask {
+    /// Says what is asked.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<Str>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// Sets how long the question can be answered.
+    #[must_use]
+    pub fn expires_after(mut self, time: Duration) -> Self {
+        self.expires_after = Some(time);
+        self
+    }
+
+    pub(super) fn watch(
+        mut self,
+        watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.watchers.push(Arc::new(watch));
+        self
+    }
+
+    pub(super) fn remember(mut self, decisions: Arc<dyn Decisions>) -> Self {
+        self.decisions = Some(decisions);
+        self
+    }
+
+    pub(super) fn live(mut self, live: LiveApprovals, timeout: Duration) -> Self {
+        self.live = Some((live, timeout));
+        self
+    }
+
+    /// One question for two gates: the shorter time holds, and both are told.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.watched_by(other.watchers);
+        let times = [self.expires_after, other.expires_after];
+        Self {
+            message: self.message.or(other.message),
+            expires_after: times.into_iter().flatten().min(),
+            // A gate that suspends does not want the run to stay open.
+            live: self.live.zip(other.live).map(|(live, _)| live),
+            decisions: self.decisions.or(other.decisions),
+            watchers: self.watchers,
+        }
+    }
+
+    /// This question, and where it says nothing, the other; both are told.
+    pub(super) fn before(mut self, other: Self) -> Self {
+        self.watched_by(other.watchers);
+        Self {
+            message: self.message.or(other.message),
+            expires_after: self.expires_after.or(other.expires_after),
+            live: self.live.or(other.live),
+            decisions: self.decisions.or(other.decisions),
+            watchers: self.watchers,
+        }
+    }
+
+    /// Each watcher is told once, by whichever way it came here.
+    fn watched_by(&mut self, watchers: Vec<Watcher>) {
+        for watcher in watchers {
+            if !self
+                .watchers
+                .iter()
+                .any(|known| Arc::ptr_eq(known, &watcher))
+            {
+                self.watchers.push(watcher);
+            }
+        }
+    }
+
+    /// Tells those who want to know.
+    pub(crate) fn tell(&self, event: &ApprovalEvent<'_>) {
+        for watch in &self.watchers {
+            if crate::panic::catch(|| watch(event)).is_err() {
+                tracing::error!("a watcher of approvals panicked");
+            }
+        }
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.watchers.is_empty()
+    }
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ask")
+            .field("message", &self.message)
+            .field("expires_after", &self.expires_after)
+            .field("live", &self.live.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What happens to a question; see [`Approval::watch`](crate::Approval::watch).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ApprovalEvent<'a> {
+    /// Somebody is asked.
+    Requested {
+        /// The call.
+        call: &'a ToolCall,
+        /// The question.
+        interrupt: &'a Interrupt,
+    },
+    /// The call may run, with the arguments it has now.
+    Approved {
+        /// The call.
+        call: &'a ToolCall,
+    },
+    /// The call may not run.
+    Denied {
+        /// The call.
+        call: &'a ToolCall,
+        /// Why.
+        reason: Option<&'a Str>,
+    },
+    /// The call was answered instead of being run.
+    Answered {
+        /// The call.
+        call: &'a ToolCall,
+        /// Its result.
+        result: &'a Value,
+    },
+    /// Nobody decided, and the call was given up.
+    Cancelled {
+        /// The call.
+        call: &'a ToolCall,
+    },
+}

@@ -1,0 +1,387 @@
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use concentric_core::{Annotations, ToolSpec};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, IgnoredAny},
+};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+};
+use subtle::ConstantTimeEq;
+
+/// What something was, in 32 bytes (SHA-256): two things that differ have different ones.
+///
+/// Of JSON it is what the text says that counts, not how: white space, the order of keys and the
+/// way a string is escaped make no difference. Numbers are taken by their text, for no other
+/// reading of them is exact: `1`, `1.0` and `1e0` differ, and so do 2^70 and 2^70 + 1.
+///
+/// As text, and in serde, it is base64url without padding, 43 characters. It compares in constant
+/// time. It hides nothing that can be guessed: whoever knows the few values that an argument may
+/// have can try them all.
+///
+/// ```
+/// use concentric_tools::Digest;
+///
+/// let one = Digest::of_json(r#"{"to": "Zo\u00eb", "amount": 5}"#)?;
+/// assert_eq!(one, Digest::of_json(r#"{"amount":5,"to":"Zoë"}"#)?);
+/// assert_ne!(one, Digest::of_json(r#"{"amount":5.0,"to":"Zoë"}"#)?);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of one JSON value, and nothing after it.
+    ///
+    /// # Errors
+    ///
+    /// It is not one, a key stands twice in an object, a string has half a surrogate pair, or it
+    /// is nested deeper than serde_json allows (127 levels).
+    pub fn of_json(text: &str) -> Result<Self, serde_json::Error> {
+        // The reader below relies on a sound text. This looks at all of it, and does not recurse.
+        serde_json::from_str::<IgnoredAny>(text)?;
+        let mut encoder = Encoder::new(JSON);
+        encoder.node(&Reader(text).value(LEVELS)?);
+        Ok(encoder.finish())
+    }
+
+    /// The digest of `value`: that of the text serde_json writes of it.
+    ///
+    /// It need not be that of the text `value` was read from, whose numbers it may have rounded.
+    pub fn of_value(value: &Value) -> Self {
+        let mut encoder = Encoder::new(JSON);
+        // Not by recursion: a value may be nested deeper than any text that is read.
+        let mut todo = vec![(None, value)];
+        while let Some((key, value)) = todo.pop() {
+            if let Some(key) = key {
+                encoder.bytes(key);
+            }
+            match value {
+                Value::Null => encoder.word("null"),
+                Value::Bool(true) => encoder.word("true"),
+                Value::Bool(false) => encoder.word("false"),
+                Value::Number(number) => encoder.number(&number.to_string()),
+                Value::String(text) => encoder.string(text),
+                Value::Array(items) => {
+                    encoder.array(items.len());
+                    todo.extend(items.iter().rev().map(|item| (None, item)));
+                }
+                Value::Object(entries) => {
+                    encoder.object(entries.len());
+                    let mut entries: Vec<_> = entries
+                        .iter()
+                        .map(|(key, value)| (Some(key.as_bytes()), value))
+                        .collect();
+                    entries.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
+                    todo.append(&mut entries);
+                }
+            }
+        }
+        encoder.finish()
+    }
+
+    /// The digest of `fields`, in order.
+    ///
+    /// `domain` says what they are, such as `myapp/policy/v1`: the same fields in another one have
+    /// another digest.
+    pub fn of_fields(domain: &str, fields: &[&[u8]]) -> Self {
+        let mut encoder = Encoder::new(FIELDS);
+        encoder.bytes(domain.as_bytes());
+        encoder.len(fields.len());
+        for field in fields {
+            encoder.bytes(field);
+        }
+        encoder.finish()
+    }
+
+    /// The digest of a tool's definition: all that a model is told of it, what it does to the
+    /// world, and its groups.
+    pub fn of_spec(spec: &ToolSpec) -> Self {
+        let output = spec.output_schema.as_deref().map(Self::of_value);
+        let Annotations {
+            title,
+            read_only,
+            destructive,
+            idempotent,
+            open_world,
+            ..
+        } = &spec.annotations;
+        let groups: Vec<_> = spec.groups.iter().map(|group| group.as_bytes()).collect();
+        let hints = [*read_only, *destructive, *idempotent, *open_world].map(u8::from);
+        Self::of_fields(
+            SPEC,
+            &[
+                spec.name.as_bytes(),
+                spec.description.as_bytes(),
+                Self::of_value(&spec.input_schema).as_bytes(),
+                output.as_ref().map_or(&[], |output| output.as_bytes()),
+                title.as_ref().map_or(&[], |_| &[1]),
+                title.as_deref().unwrap_or_default().as_bytes(),
+                &hints,
+                Self::of_fields(GROUPS, &groups).as_bytes(),
+            ],
+        )
+    }
+
+    /// Takes what [`as_bytes`](Self::as_bytes) gave.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The digest as bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl PartialEq for Digest {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Digest {}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&URL_SAFE_NO_PAD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let bytes = URL_SAFE_NO_PAD.decode(text.as_bytes()).ok();
+        bytes
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(Self)
+            .ok_or_else(|| D::Error::custom("a digest is 43 characters of base64url"))
+    }
+}
+
+// What kind of thing a digest is of.
+const JSON: &str = "concentric/json/v1";
+const FIELDS: &str = "concentric/fields/v1";
+
+// What fields are of.
+const SPEC: &str = "concentric/tool-spec/v1";
+const GROUPS: &str = "concentric/tool-groups/v1";
+
+/// How deep serde_json reads.
+const LEVELS: usize = 127;
+
+/// Feeds the hash, so that what it is fed can be read in one way only: each value begins with what
+/// it is, and nothing ends by a mark, only by a length.
+struct Encoder(Sha256);
+
+impl Encoder {
+    fn new(kind: &str) -> Self {
+        let mut encoder = Self(Sha256::new());
+        encoder.bytes(kind.as_bytes());
+        encoder
+    }
+
+    fn len(&mut self, len: usize) {
+        self.0.update((len as u64).to_be_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.len(bytes.len());
+        self.0.update(bytes);
+    }
+
+    fn word(&mut self, word: &str) {
+        self.0.update(b"w");
+        self.bytes(word.as_bytes());
+    }
+
+    fn number(&mut self, text: &str) {
+        self.0.update(b"n");
+        self.bytes(text.as_bytes());
+    }
+
+    fn string(&mut self, text: &str) {
+        self.0.update(b"s");
+        self.bytes(text.as_bytes());
+    }
+
+    fn array(&mut self, len: usize) {
+        self.0.update(b"a");
+        self.len(len);
+    }
+
+    /// Its entries follow, sorted by the bytes of their keys.
+    fn object(&mut self, len: usize) {
+        self.0.update(b"o");
+        self.len(len);
+    }
+
+    fn node(&mut self, node: &Node<'_>) {
+        match node {
+            Node::Word(word) => self.word(word),
+            Node::Number(text) => self.number(text),
+            Node::String(text) => self.string(text),
+            Node::Array(items) => {
+                self.array(items.len());
+                for item in items {
+                    self.node(item);
+                }
+            }
+            Node::Object(entries) => {
+                self.object(entries.len());
+                for (key, value) in entries {
+                    self.bytes(key.as_bytes());
+                    self.node(value);
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+/// A JSON value whose numbers are still text.
+enum Node<'a> {
+    Word(&'a str),
+    Number(&'a str),
+    String(Cow<'a, str>),
+    Array(Vec<Self>),
+    Object(BTreeMap<Cow<'a, str>, Self>),
+}
+
+/// The rest of a JSON text that is known to be sound.
+// serde_json hands out the text of a number only with a feature that changes its types for the
+// whole program, or at the price of reading each level of nesting again.
+struct Reader<'a>(&'a str);
+
+impl<'a> Reader<'a> {
+    fn value(&mut self, levels: usize) -> Result<Node<'a>, serde_json::Error> {
+        self.skip_white();
+        match self.0.as_bytes().first() {
+            Some(b'{') => self.object(deeper(levels)?),
+            Some(b'[') => self.array(deeper(levels)?),
+            Some(b'"') => Ok(Node::String(self.string()?)),
+            Some(b'-' | b'0'..=b'9') => {
+                let number = |c| matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E');
+                Ok(Node::Number(self.take_while(number)))
+            }
+            Some(b'n' | b't' | b'f') => Ok(Node::Word(self.take_while(|c| c.is_ascii_lowercase()))),
+            _ => Err(unsound()),
+        }
+    }
+
+    fn object(&mut self, levels: usize) -> Result<Node<'a>, serde_json::Error> {
+        let mut entries = BTreeMap::new();
+        self.expect('{')?;
+        if self.eat('}') {
+            return Ok(Node::Object(entries));
+        }
+        loop {
+            self.skip_white();
+            match entries.entry(self.string()?) {
+                Entry::Occupied(entry) => {
+                    let key = entry.key();
+                    return Err(error(format_args!("the key `{key}` stands twice")));
+                }
+                Entry::Vacant(entry) => {
+                    self.expect(':')?;
+                    entry.insert(self.value(levels)?);
+                }
+            }
+            if !self.eat(',') {
+                self.expect('}')?;
+                return Ok(Node::Object(entries));
+            }
+        }
+    }
+
+    fn array(&mut self, levels: usize) -> Result<Node<'a>, serde_json::Error> {
+        let mut items = Vec::new();
+        self.expect('[')?;
+        if self.eat(']') {
+            return Ok(Node::Array(items));
+        }
+        loop {
+            items.push(self.value(levels)?);
+            if !self.eat(',') {
+                self.expect(']')?;
+                return Ok(Node::Array(items));
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, serde_json::Error> {
+        let text = self.0.strip_prefix('"').ok_or_else(unsound)?;
+        let mut bytes = text.bytes().enumerate();
+        let mut escaped = false;
+        let len = loop {
+            match bytes.next().ok_or_else(unsound)? {
+                (len, b'"') => break len,
+                (_, b'\\') => {
+                    escaped = true;
+                    bytes.next();
+                }
+                _ => {}
+            }
+        };
+        let (quoted, rest) = self.0.split_at_checked(len + 2).ok_or_else(unsound)?;
+        self.0 = rest;
+        if escaped {
+            return serde_json::from_str(quoted).map(Cow::Owned);
+        }
+        text.get(..len).map(Cow::Borrowed).ok_or_else(unsound)
+    }
+
+    fn take_while(&mut self, is: impl Fn(char) -> bool) -> &'a str {
+        let len = self.0.find(|c| !is(c)).unwrap_or(self.0.len());
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken
+    }
+
+    fn skip_white(&mut self) {
+        self.0 = self.0.trim_start_matches([' ', '\t', '\n', '\r']);
+    }
+
+    fn eat(&mut self, what: char) -> bool {
+        self.skip_white();
+        let rest = self.0.strip_prefix(what);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    fn expect(&mut self, what: char) -> Result<(), serde_json::Error> {
+        self.eat(what).then_some(()).ok_or_else(unsound)
+    }
+}
+
+fn deeper(levels: usize) -> Result<usize, serde_json::Error> {
+    let error = || error("recursion limit exceeded");
+    levels.checked_sub(1).ok_or_else(error)
+}
+
+fn unsound() -> serde_json::Error {
+    error("this is not JSON")
+}
+
+fn error(message: impl fmt::Display) -> serde_json::Error {
+    serde_json::Error::custom(message)
+}

@@ -1,0 +1,64 @@
+use super::{HookedTool, ToolHooks, shared::Shared};
+use crate::Matcher;
+use std::{any::type_name, fmt, sync::Arc};
+use tower_layer::Layer;
+
+/// [`Layer`] that puts a [`ToolHooks`] on tool calls.
+///
+/// See the [module docs](super) for an example. Its services share the hook.
+pub struct ToolHooksLayer<H> {
+    shared: Arc<Shared<H>>,
+    scope: Option<Matcher>,
+}
+
+impl<H> ToolHooksLayer<H>
+where
+    H: ToolHooks,
+{
+    /// Calls `hooks` for every tool call.
+    pub fn new(hooks: H) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(hooks)),
+            scope: None,
+        }
+    }
+
+    /// Calls the hook only for the calls that match, and for those that the matcher fails on.
+    ///
+    /// The call is matched as it comes in here, before the hook changes it.
+    #[must_use]
+    pub fn scoped(mut self, matcher: impl Into<Matcher>) -> Self {
+        let matcher = matcher.into();
+        self.scope = Some(match self.scope {
+            Some(scope) => scope.and(matcher),
+            None => matcher,
+        });
+        self
+    }
+}
+
+impl<S, H> Layer<S> for ToolHooksLayer<H> {
+    type Service = HookedTool<S, H>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        HookedTool::new(inner, Arc::clone(&self.shared), self.scope.clone())
+    }
+}
+
+impl<H> Clone for ToolHooksLayer<H> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            scope: self.scope.clone(),
+        }
+    }
+}
+
+impl<H> fmt::Debug for ToolHooksLayer<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolHooksLayer")
+            .field("hooks", &format_args!("{}", type_name::<H>()))
+            .field("scope", &self.scope)
+            .finish()
+    }
+}

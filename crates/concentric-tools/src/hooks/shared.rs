@@ -1,0 +1,238 @@
+use super::{BeforeCall, Flow, ToolHooks, unset::is_set};
+use crate::panic::{Panic, catch};
+use concentric_core::{BoxError, Error, ToolCall, ToolOutcome};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{Arc, Mutex},
+    task::{self, Poll, ready},
+    time::Duration,
+};
+use tokio_util::sync::ReusableBoxFuture;
+
+/// A hook, shared by all services of its layer.
+pub(super) struct Shared<H> {
+    pub(super) hooks: H,
+    /// Which of its methods there are.
+    pub(super) has: Has,
+    before: Idle<Before>,
+    after: Idle<After>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Has {
+    pub(super) before: bool,
+    pub(super) after: bool,
+    pub(super) on_error: bool,
+}
+
+/// The call as `before` left it, and what it said.
+pub(super) type Before = (BeforeCall, Result<Result<Flow, BoxError>, Panic>);
+/// What there is after `after` or `on_error`.
+pub(super) type After = Result<ToolOutcome, Error>;
+
+impl<H> Shared<H>
+where
+    H: ToolHooks,
+{
+    pub(super) fn new(hooks: H) -> Self {
+        Self {
+            hooks,
+            has: Has {
+                before: returns(H::before),
+                after: returns_after(H::after),
+                on_error: returns_after(H::on_error),
+            },
+            before: Idle::default(),
+            after: Idle::default(),
+        }
+    }
+
+    pub(super) fn start_before(self: &Arc<Self>, call: ToolCall) -> Running<Before> {
+        let shared = Arc::clone(self);
+        self.before.start(async move {
+            let mut call = BeforeCall::new(call);
+            let view = &mut call;
+            let flow = caught(|| shared.hooks.before(view)).await;
+            (call, flow)
+        })
+    }
+
+    pub(super) fn poll_before(
+        &self,
+        running: &mut Running<Before>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Before> {
+        running.poll(&self.before, cx)
+    }
+
+    pub(super) fn start_after(
+        self: &Arc<Self>,
+        call: ToolCall,
+        result: After,
+        took: Duration,
+    ) -> Running<After> {
+        let shared = Arc::clone(self);
+        self.after.start(async move {
+            let hooks = &shared.hooks;
+            let said = match &result {
+                Ok(outcome) => caught(|| hooks.after(&call, outcome, took)).await,
+                Err(error) => caught(|| hooks.on_error(&call, error, took)).await,
+            };
+            match said {
+                Ok(Ok(None)) => return result,
+                Ok(Ok(Some(outcome))) => return Ok(outcome),
+                Ok(Err(error)) => {
+                    let (hook, tool) = (hooks.id(), call.name().as_str());
+                    tracing::warn!(hook, tool, %error, "a hook after a tool call failed");
+                }
+                Err(panic) => {
+                    let (hook, tool) = (hooks.id(), call.name().as_str());
+                    tracing::error!(
+                        hook,
+                        tool,
+                        panic = panic.text(),
+                        "a hook after a tool call panicked"
+                    );
+                }
+            }
+            result
+        })
+    }
+
+    pub(super) fn poll_after(
+        &self,
+        running: &mut Running<After>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<After> {
+        running.poll(&self.after, cx)
+    }
+}
+
+/// Whether a hook has that `before`.
+fn returns<'a, H: 'a, F>(_: fn(&'a H, &'a mut BeforeCall) -> F) -> bool {
+    is_set::<F>()
+}
+
+/// Whether a hook has that `after` or `on_error`.
+fn returns_after<'a, H: 'a, O: 'a, F>(_: fn(&'a H, &'a ToolCall, &'a O, Duration) -> F) -> bool {
+    is_set::<F>()
+}
+
+/// Calls a method and waits for it; a panic of either, and of the drop of its future, is caught.
+async fn caught<F>(method: impl FnOnce() -> F) -> Result<F::Output, Panic>
+where
+    F: Future,
+{
+    let mut future = pin!(Some(catch(method)?));
+    let output = poll_fn(|cx| {
+        let polled = catch(|| future.as_mut().as_pin_mut().map(|f| f.poll(cx)));
+        match polled {
+            Ok(None | Some(Poll::Pending)) => Poll::Pending,
+            Ok(Some(Poll::Ready(output))) => Poll::Ready(Ok(output)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await;
+    // What it leaves behind does not change what it said.
+    let _ = catch(|| future.set(None));
+    output
+}
+
+/// The box of a method's last future, for the next one.
+struct Idle<T>(Mutex<Option<ReusableBoxFuture<'static, T>>>);
+
+impl<T> Idle<T> {
+    fn start(&self, future: impl Future<Output = T> + Send + 'static) -> Running<T> {
+        let idle = self.0.try_lock().ok().and_then(|mut idle| idle.take());
+        Running(Some(match idle {
+            Some(mut idle) => {
+                idle.set(future);
+                idle
+            }
+            None => ReusableBoxFuture::new(future),
+        }))
+    }
+}
+
+impl<T> Default for Idle<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+/// A method that runs.
+pub(super) struct Running<T>(Option<ReusableBoxFuture<'static, T>>);
+
+impl<T> Running<T> {
+    fn poll(&mut self, idle: &Idle<T>, cx: &mut task::Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = ready!(future.poll(cx));
+        // It is done, and holds nothing any more.
+        if let Ok(mut idle) = idle.0.try_lock() {
+            *idle = self.0.take();
+        }
+        Poll::Ready(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concentric_core::{Arguments, CallId, Context, ToolCallPart};
+
+    struct Nothing;
+
+    impl ToolHooks for Nothing {
+        fn id(&self) -> &str {
+            "nothing"
+        }
+    }
+
+    struct AfterOnly;
+
+    impl ToolHooks for AfterOnly {
+        fn id(&self) -> &str {
+            "after_only"
+        }
+
+        async fn after(
+            &self,
+            _: &ToolCall,
+            _: &ToolOutcome,
+            _: Duration,
+        ) -> Result<Option<ToolOutcome>, BoxError> {
+            Ok(None)
+        }
+    }
+
+    fn has<H: ToolHooks>(hooks: H) -> [bool; 3] {
+        let Has {
+            before,
+            after,
+            on_error,
+        } = Shared::new(hooks).has;
+        [before, after, on_error]
+    }
+
+    #[test]
+    fn a_method_that_a_hook_does_not_have_is_known() {
+        assert_eq!(has(Nothing), [false, false, false]);
+        assert_eq!(has(Arc::new(Nothing)), [false, false, false]);
+        assert_eq!(has(AfterOnly), [false, true, false]);
+        assert_eq!(has(Arc::new(Arc::new(AfterOnly))), [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_method_that_a_hook_does_not_have_can_be_called() {
+        let part = ToolCallPart::new(CallId::new("c"), "t", Arguments::new("{}"));
+        let call = ToolCall::new(part, Context::new());
+        let outcome = ToolOutcome::done("");
+        let after = Nothing.after(&call, &outcome, Duration::ZERO).await;
+        assert_eq!(after.unwrap(), None);
+        let before = Nothing.before(&mut BeforeCall::new(call)).await;
+        assert_eq!(before.unwrap(), Flow::Continue);
+    }
+}

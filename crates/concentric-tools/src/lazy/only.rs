@@ -1,0 +1,107 @@
+use super::{Place, ResponseFuture, offer};
+use concentric_core::{ChatRequest, ChatResponse, ToolSpec};
+use std::{
+    any::type_name,
+    fmt,
+    task::{Context, Poll},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Creates a layer that offers, in each step, the tools that `f` says.
+///
+/// `f` is asked about each tool of the request, once per model call. What it leaves out is there
+/// again in the next step, unless it says no again. A model that is left without any tool that it
+/// [must](concentric_core::ToolChoice::Required) call is an error of most providers.
+///
+/// ```
+/// use concentric_tools::lazy::offer_tools;
+///
+/// // After eight steps the model is to answer with what it has.
+/// let layer = offer_tools(|request, _tool| request.context.step() < 8);
+/// # let _ = layer;
+/// ```
+pub const fn offer_tools<F>(f: F) -> OfferToolsLayer<F>
+where
+    F: Fn(&ChatRequest, &ToolSpec) -> bool,
+{
+    OfferToolsLayer { f }
+}
+
+/// [`Layer`] that applies [`OfferTools`]; made by [`offer_tools`].
+#[derive(Clone, Copy)]
+pub struct OfferToolsLayer<F> {
+    f: F,
+}
+
+impl<S, F> Layer<S> for OfferToolsLayer<F>
+where
+    F: Clone,
+{
+    type Service = OfferTools<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        OfferTools {
+            inner,
+            f: self.f.clone(),
+        }
+    }
+}
+
+impl<F> fmt::Debug for OfferToolsLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OfferToolsLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}
+
+/// Middleware that offers the tools that a function says; made by [`offer_tools`].
+#[derive(Clone, Copy)]
+pub struct OfferTools<S, F> {
+    inner: S,
+    f: F,
+}
+
+impl<S, F> OfferTools<S, F> {
+    /// Gets a reference to the inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, F, B> Service<ChatRequest> for OfferTools<S, F>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    F: Fn(&ChatRequest, &ToolSpec) -> bool,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let mut tools = request.tools.clone();
+        let offered = offer(&mut tools, |spec| match (self.f)(&request, spec) {
+            true => Place::Always,
+            false => Place::Hidden,
+        });
+        request.tools = tools;
+        ResponseFuture::new(self.inner.call(request), offered)
+    }
+}
+
+impl<S, F> fmt::Debug for OfferTools<S, F>
+where
+    S: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfferTools")
+            .field("inner", &self.inner)
+            .field("f", &format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}

@@ -1,0 +1,245 @@
+use super::{HintLayer, LazyLayer, Place, is_about, offer, search::Index};
+use crate::{Matcher, Tool, Toolset};
+use concentric_core::{
+    ChatRequest, Str, ToolCall, ToolChoice, ToolOutcome, ToolSpec, ToolStatus, Transcript,
+};
+use serde::Deserialize;
+use serde_json::json;
+use std::{collections::HashMap, convert::Infallible, fmt::Write, future::ready, sync::Arc};
+use tower::service_fn;
+
+/// How many tools a search finds, unless it is said otherwise.
+const MAX_RESULTS: usize = 8;
+
+/// How many groups the discovery tool names.
+const MAX_GROUPS: usize = 20;
+
+/// Tools that are hidden until the model has found them.
+///
+/// See the [module docs](super).
+#[derive(Clone, Debug)]
+pub struct LazyTools {
+    hidden: Matcher,
+    tool: Str,
+    max_results: usize,
+}
+
+impl LazyTools {
+    /// Hides the tools of these names, patterns or groups.
+    ///
+    /// A matcher that asks for more than the tool is asked with the arguments `{}`; a tool of which
+    /// it can't say anything, or not at once, is not hidden.
+    pub fn new(hidden: impl Into<Matcher>) -> Self {
+        Self {
+            hidden: hidden.into(),
+            tool: Str::from_static("find_tools"),
+            max_results: MAX_RESULTS,
+        }
+    }
+
+    /// Names the discovery tool; the default is `find_tools`.
+    ///
+    /// Under another name, what was found in older conversations is hidden again.
+    #[must_use]
+    pub fn tool_name(mut self, name: impl Into<Str>) -> Self {
+        self.tool = name.into();
+        self
+    }
+
+    /// Sets how many tools a search finds at the most; the default is 8, the least 1.
+    #[must_use]
+    pub fn max_results(mut self, results: usize) -> Self {
+        self.max_results = results.max(1);
+        self
+    }
+
+    /// Adds the discovery tool to `tools`, and returns the layer that hides what it finds.
+    ///
+    /// The layer belongs inside the [`AgentLayer`](concentric_core::AgentLayer) that gets the
+    /// toolset. Tools that are added to the toolset later are not hidden. If there is nothing to
+    /// hide, the toolset stays as it is.
+    pub fn wrap(self, tools: Toolset) -> (Toolset, LazyLayer) {
+        let specs = tools.iter().map(Tool::spec);
+        let specs: Vec<_> = specs.filter(|spec| is_about(&self.hidden, spec)).collect();
+        let mut groups: Vec<_> = specs.iter().flat_map(|spec| &spec.groups).collect();
+        groups.sort();
+        groups.dedup();
+        groups.truncate(MAX_GROUPS);
+        let description = description(specs.len(), &groups);
+
+        let hidden = Arc::new(Hidden {
+            index: Index::new(specs.iter().map(|spec| &***spec)),
+            tool: self.tool,
+            max_results: self.max_results,
+        });
+        let layer = LazyLayer {
+            hidden: Arc::clone(&hidden),
+        };
+        if hidden.index.len() == 0 {
+            return (tools, layer);
+        }
+        let tools = tools
+            .tool(discovery(Arc::clone(&hidden), description))
+            .layer(HintLayer::new(move |call| hidden.hint(call)));
+        (tools, layer)
+    }
+}
+
+fn description(tools: usize, groups: &[&Str]) -> String {
+    let mut text = format!(
+        "Finds tools by keywords or by their exact names. {tools} tools are not offered until they \
+         are found. Search before you say that something can't be done."
+    );
+    for (at, group) in groups.iter().enumerate() {
+        let before = if at == 0 {
+            " There are tools for: "
+        } else {
+            ", "
+        };
+        let _ = write!(text, "{before}{group}");
+    }
+    if !groups.is_empty() {
+        text.push('.');
+    }
+    text
+}
+
+/// The tool that finds tools.
+fn discovery(hidden: Arc<Hidden>, description: String) -> Tool {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "Keywords for what the tool does, or exact names of tools.",
+                "maxLength": 1000,
+            },
+        },
+        "required": ["query"],
+    });
+    let spec = ToolSpec::new(hidden.tool.clone(), description, schema);
+    Tool::new(
+        spec,
+        service_fn(move |call| ready(Ok::<_, Infallible>(hidden.find(&call)))),
+    )
+    .read_only()
+}
+
+#[derive(Deserialize)]
+struct Query {
+    query: String,
+}
+
+/// The tools that are hidden until they are found.
+#[derive(Debug)]
+pub(super) struct Hidden {
+    index: Index,
+    // The discovery tool.
+    tool: Str,
+    max_results: usize,
+}
+
+impl Hidden {
+    /// Takes out of a request what was not found; returns what is offered, if that is not all.
+    pub(super) fn hide(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
+        // Without it nothing could be found.
+        request.tools.get(&self.tool)?;
+        let found = self.found(&request.transcript);
+        let found: HashMap<&str, usize> = found.iter().map(Str::as_str).zip(0..).collect();
+        let forced = match &request.options.tool_choice {
+            Some(ToolChoice::Tool(name)) => Some(name),
+            _ => None,
+        };
+        offer(&mut request.tools, |spec| {
+            if !self.index.contains(&spec.name) || forced == Some(&spec.name) {
+                return Place::Always;
+            }
+            let found = found.get(spec.name.as_str());
+            found.map_or(Place::Hidden, |at| Place::Revealed(*at))
+        })
+    }
+
+    /// What was found in `transcript`, each tool once, what was found first before the rest.
+    fn found(&self, transcript: &Transcript) -> Vec<Str> {
+        let mut found: Vec<Str> = Vec::new();
+        for turn in transcript {
+            for result in turn.results() {
+                if result.name != self.tool || result.outcome.status != ToolStatus::Done {
+                    continue;
+                }
+                for name in listed(&result.outcome) {
+                    if !found.contains(&name) {
+                        found.push(name);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Answers a call of the discovery tool.
+    fn find(&self, call: &ToolCall) -> ToolOutcome {
+        let Ok(Query { query }) = serde_json::from_str(call.arguments().as_str()) else {
+            return ToolOutcome::failed("The arguments are not `{\"query\": \"…\"}`.");
+        };
+        let (tools, more) = self.index.find(&query, self.max_results);
+        if tools.is_empty() {
+            return ToolOutcome::done(format!(
+                "None of {} tools fits. Try other words.",
+                self.index.len()
+            ));
+        }
+        let mut text = String::from("Found; to be called from the next step on:");
+        for tool in &tools {
+            let _ = write!(text, "\n- {}", tool.name);
+            if !tool.summary.is_empty() {
+                let _ = write!(text, ": {}", tool.summary);
+            }
+        }
+        if more {
+            text.push_str("\nThere are more; search for more exact words.");
+        }
+        let names: Vec<&Str> = tools.iter().map(|tool| &tool.name).collect();
+        let before = self.found(call.transcript());
+        let outcome = ToolOutcome::done(text).with_data(json!({ "tools": names }));
+        // As often as there is something new, so that nobody searches for ever.
+        match names.iter().all(|name| before.contains(name)) {
+            true => outcome,
+            false => outcome.free_of_charge(),
+        }
+    }
+
+    /// What is said of a call of a tool that was not found.
+    fn hint(&self, call: &ToolCall) -> Option<Str> {
+        let name = call.name();
+        if !self.index.contains(name) || self.found(call.transcript()).contains(name) {
+            return None;
+        }
+        let arguments = json!({ "query": name });
+        let hint = format!(
+            "The call was not run: `{name}` is not offered yet. Call `{}` with `{arguments}` first, \
+             and then `{name}`, with the parameters it has.",
+            self.tool
+        );
+        Some(hint.into())
+    }
+}
+
+/// The tools that a search has found: by its data, or, in a history that came without it, by what
+/// the model read.
+fn listed(outcome: &ToolOutcome) -> Vec<Str> {
+    let data = outcome.data.as_ref().and_then(|data| data.get("tools"));
+    if let Some(names) = data.and_then(|names| names.as_array()) {
+        return names
+            .iter()
+            .filter_map(|n| n.as_str())
+            .map(Str::from)
+            .collect();
+    }
+    let text = outcome.content.text();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("- "));
+    lines
+        .map(|line| line.split_once(": ").map_or(line, |(name, _)| name))
+        .map(Str::from)
+        .collect()
+}

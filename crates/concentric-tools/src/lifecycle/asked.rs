@@ -1,0 +1,57 @@
+use crate::Digest;
+use concentric_core::{Arguments, Interrupt, Pending, Str};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What is written down of a call that waits, beside the question itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub(super) why: Why,
+    /// What the call enters the stack with.
+    pub(super) arguments: Str,
+    /// What was asked about, if a layer had changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arrived: Option<Str>,
+    /// Whether it may only run with what was decided about.
+    pub(super) bound: bool,
+    /// The tool, as it was then.
+    pub(super) definition: Digest,
+    /// The gates, as they were then.
+    pub(super) policy: Digest,
+    /// What the tool itself needs to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) inner: Option<Arc<Value>>,
+}
+
+/// Why a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Why {
+    /// A gate asks.
+    Gate,
+    /// A layer changed what was decided about.
+    Changed,
+    /// It was started, and nobody knows what it did.
+    Effect,
+    /// The tool itself asks.
+    Tool,
+}
+
+impl Asked {
+    /// What is written down about `interrupts`.
+    pub(super) fn pending(&self, interrupts: Vec<Interrupt>) -> Pending {
+        // A struct of strings is always JSON.
+        let state = serde_json::to_value(self).unwrap_or_default();
+        Pending::asking(interrupts).with_state(state)
+    }
+
+    /// What was written down; `None` if it was not us who asked.
+    pub(super) fn of(pending: &Pending) -> Option<Self> {
+        Self::deserialize(&**pending.state.as_ref()?).ok()
+    }
+
+    pub(super) fn entering(&self) -> Arguments {
+        Arguments::new(self.arguments.clone())
+    }
+}

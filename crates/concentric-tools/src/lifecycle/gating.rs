@@ -1,0 +1,903 @@
+use super::{
+    asked::{Asked, Why},
+    client,
+    proof::Invalid,
+    question,
+    record::{ProtocolEntry, ProtocolStep},
+    rule::{Rules, Siblings},
+};
+use crate::{
+    Digest, Tool,
+    approval::{Approval, ApprovalEvent, Ask, run_of},
+    gate::{Decided, Gate, Verdict},
+    panic::{Caught, catch},
+    toolset::Toolset,
+};
+use concentric_core::{
+    Answered, Arguments, BoxError, Context, Custom, Event, Executor, Interrupt, InterruptId,
+    Pending, Permit, Refusal, Reply, RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolOutcome,
+    ToolRound, ToolSpec, Transcript,
+    interrupt::{self, RememberFor, RememberWhat},
+    machine::MachineState,
+    store::{Remembered, Span, Tenant},
+};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use std::{future::Future, pin::Pin, sync::Arc};
+
+/// A call that is to enter the stack.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) index: usize,
+    pub(crate) call: RoundCall,
+    pub(crate) permit: Permit,
+}
+
+/// What the gates have made of a round.
+#[derive(Default)]
+pub(crate) struct Gated {
+    /// The calls that may enter the stack, in order.
+    pub(crate) entries: Vec<Entry>,
+    /// Those that wait.
+    pub(crate) waiting: Vec<RoundEvent>,
+    /// Those that wait while the run stays open.
+    pub(crate) live: Vec<LiveCall>,
+}
+
+/// A call that enters the stack when somebody has replied.
+pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Entry> + Send>>;
+
+/// What becomes of a call.
+enum Step {
+    /// It enters the stack. `free`: nobody was asked about it, so it can wait for its siblings.
+    Enter { permit: Permit, free: bool },
+    /// It waits.
+    Wait(Pending),
+    /// Somebody is asked whether it may run.
+    Ask {
+        ask: Ask,
+        interrupt: Interrupt,
+        pending: Pending,
+    },
+    /// It ends the run.
+    Halt(Str),
+}
+
+impl Step {
+    fn settled(outcome: ToolOutcome) -> Self {
+        Self::Enter {
+            permit: Permit::Settled(Arc::new(outcome)),
+            free: false,
+        }
+    }
+}
+
+/// Prepares the calls of a round, and asks the gates about all of them before any runs.
+pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
+    let gating = Arc::new(Gating {
+        toolset,
+        transcript: round.transcript,
+        context: round.context,
+    });
+    let steps = join_all(round.calls.into_iter().map(|mut call| async {
+        let step = gating.step(&mut call).await;
+        (call, step)
+    }))
+    .await;
+
+    let halted = steps.iter().any(|(_, step)| matches!(step, Step::Halt(_)));
+    let asked = !halted
+        && steps
+            .iter()
+            .any(|(_, step)| matches!(step, Step::Wait(_) | Step::Ask { .. }));
+    let mut gated = Gated::default();
+    for (index, (call, step)) in steps.into_iter().enumerate() {
+        let enter = |call, permit| Entry {
+            index,
+            call,
+            permit,
+        };
+        match step {
+            Step::Halt(reason) => {
+                let permit = Permit::Settled(Arc::new(halting(reason)));
+                gated.entries.push(enter(call, permit));
+            }
+            // It is over already: its client executed it, or it was refused.
+            Step::Enter {
+                permit: permit @ Permit::Settled(_),
+                ..
+            } if halted => gated.entries.push(enter(call, permit)),
+            _ if halted => {
+                let outcome = match call.recovered && !is_read_only(&call) {
+                    true => ToolOutcome::unknown(
+                        "The call was started, its process ended before it was done, and the run \
+                         was stopped.",
+                    ),
+                    false => ToolOutcome::cancelled("The run was stopped before the call was run."),
+                };
+                let permit = Permit::Settled(Arc::new(outcome));
+                gated.entries.push(enter(call, permit));
+            }
+            Step::Enter { permit, free } => {
+                if asked && free && gating.holds(&call) {
+                    gating.record(&call, ProtocolStep::Suspended);
+                    let pending = gating.together(Pending::held());
+                    gated.waiting.push(RoundEvent::waiting(index, pending));
+                } else {
+                    gated.entries.push(enter(call, permit));
+                }
+            }
+            Step::Wait(pending) => {
+                gating.record(&call, ProtocolStep::Suspended);
+                let pending = gating.together(pending);
+                gated.waiting.push(RoundEvent::waiting(index, pending));
+            }
+            Step::Ask {
+                ask,
+                interrupt,
+                pending,
+            } => {
+                ask.tell(&ApprovalEvent::Requested {
+                    call: &gating.view(&call),
+                    interrupt: &interrupt,
+                });
+                if ask.live.is_some() {
+                    let live = Arc::clone(&gating).wait_live(index, call, ask, interrupt);
+                    gated.live.push(Box::pin(live));
+                } else {
+                    gating.record(&call, ProtocolStep::Suspended);
+                    let pending = gating.together(pending);
+                    gated.waiting.push(RoundEvent::waiting(index, pending));
+                }
+            }
+        }
+    }
+    gated
+}
+
+/// What a tool waits for, with what is needed to call it again.
+pub(crate) fn suspend_tool(
+    rules: &Rules,
+    tool: Option<&Tool>,
+    arguments: &Arguments,
+    bound: bool,
+    pending: &Pending,
+) -> Pending {
+    // What the lifecycle itself asks on behalf of a call is whole.
+    if Asked::of(pending).is_some() {
+        return pending.clone();
+    }
+    let asked = Asked {
+        why: Why::Tool,
+        arguments: arguments.as_str().into(),
+        arrived: None,
+        bound,
+        definition: definition(tool.map(Tool::spec)),
+        policy: rules.policy(),
+        inner: pending.state.clone(),
+    };
+    let mut suspended = asked.pending(pending.interrupts.clone());
+    suspended.together = pending.together;
+    suspended
+}
+
+pub(super) fn definition(spec: Option<&Arc<ToolSpec>>) -> Digest {
+    match spec {
+        Some(spec) => Digest::of_spec(spec),
+        None => Digest::of_fields("concentric/no-definition", &[]),
+    }
+}
+
+struct Gating {
+    toolset: Toolset,
+    transcript: Transcript,
+    context: Context,
+}
+
+impl Gating {
+    fn record(&self, call: &RoundCall, step: ProtocolStep) {
+        self.toolset.record(|| ProtocolEntry {
+            call_id: call.call.id.clone(),
+            tool: call.call.name.clone(),
+            origin: call.origin(),
+            step,
+        });
+    }
+
+    /// Whether a call that nobody is asked about waits for those that somebody is.
+    fn holds(&self, call: &RoundCall) -> bool {
+        match self.toolset.rules().siblings {
+            Siblings::RunAll => false,
+            Siblings::RunReadOnly => !is_read_only(call),
+            Siblings::HoldAll => true,
+        }
+    }
+
+    fn together(&self, pending: Pending) -> Pending {
+        match self.toolset.rules().together {
+            true => pending.together(),
+            false => pending,
+        }
+    }
+
+    /// The call as gates and people are shown it.
+    fn view(&self, call: &RoundCall) -> ToolCall {
+        let transcript = self.transcript.clone();
+        ToolCall::of_round(call.clone(), Permit::Any, transcript, &self.context)
+    }
+
+    /// Decides about one call, and leaves in it what it is to enter the stack with.
+    async fn step(&self, call: &mut RoundCall) -> Step {
+        if let Some(refusal) = &call.refusal {
+            return Step::settled(refusal.outcome(&call.call));
+        }
+        if call.call.executor == Executor::Client {
+            return Step::settled(client::outcome(call));
+        }
+        let Some(tool) = self.toolset.find(&call.call.name) else {
+            let refusal = Refusal::NotOffered(self.toolset.names());
+            return Step::settled(refusal.outcome(&call.call));
+        };
+        // What runs is the tool that is here, whatever the model was told.
+        call.spec = Some(tool.spec().clone());
+        // It keeps what it was answered: whoever is told of the call is told that it was taken up.
+        match call.answered.clone() {
+            Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
+            _ => self.fresh(tool, call).await,
+        }
+    }
+
+    /// A call that nobody was asked about.
+    async fn fresh(&self, tool: &Tool, call: &mut RoundCall) -> Step {
+        if !self.toolset.has_gates(&self.context) && !call.recovered {
+            return match self.prepare(tool, call).await {
+                Ok(()) => Step::Enter {
+                    permit: Permit::Any,
+                    free: true,
+                },
+                Err(outcome) => Step::settled(outcome),
+            };
+        }
+        if let Err(outcome) = self.prepare(tool, call).await {
+            // It enters as it is, and nothing else may be made of it: the gates have not seen it.
+            self.record(call, ProtocolStep::Invalid);
+            return Step::settled(outcome);
+        }
+        let view = self.view(call);
+        if let Some(step) = self.settle_recovered(tool, &view).await {
+            return step;
+        }
+        let verdict = self.decide(&view).await;
+        self.record(call, ProtocolStep::Gated(verdict.as_str()));
+        match verdict {
+            Verdict::Pass => Step::Enter {
+                permit: Permit::Any,
+                free: true,
+            },
+            Verdict::Allow => Step::Enter {
+                permit: Permit::Exactly(call.call.arguments.clone()),
+                free: true,
+            },
+            Verdict::Ask(ask) => self.ask(tool, &view, ask),
+            Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
+            Verdict::Halt(reason) => Step::Halt(reason),
+        }
+    }
+
+    /// Decodes, validates and edits the arguments.
+    ///
+    /// # Errors
+    ///
+    /// They are no good; the outcome tells the model where and why.
+    async fn prepare(&self, tool: &Tool, call: &mut RoundCall) -> Result<(), ToolOutcome> {
+        let rules = self.toolset.rules();
+        call.call.arguments = tool.normal(&call.call.arguments);
+        // Without a gate, and without an edit, the tool's own check is soon enough.
+        if rules.prepare.is_empty() && !self.toolset.has_gates(&self.context) {
+            return Ok(());
+        }
+        tool.validate(&call.call)?;
+        for prepare in &rules.prepare {
+            let prepared = match catch(|| prepare.call(self.view(call))) {
+                Ok(prepares) => Caught::new(prepares).await,
+                Err(panic) => Err(panic),
+            };
+            call.call.arguments = match prepared {
+                Ok(Ok(arguments)) => tool.normal(&arguments),
+                Ok(Err(error)) => {
+                    return Err(error
+                        .settle(&call.call.name)
+                        .unwrap_or_else(|error| ToolOutcome::failed(error.message())));
+                }
+                Err(panic) => return Err(panic.outcome(&call.call.name)),
+            };
+            tool.validate(&call.call)?;
+        }
+        self.record(call, ProtocolStep::Prepared(call.call.arguments.clone()));
+        Ok(())
+    }
+
+    /// The strictest of what the gates say.
+    async fn decide(&self, call: &ToolCall) -> Verdict {
+        let rules = self.toolset.rules();
+        let own = call.context.extensions().get::<Approval>();
+        let gates = || rules.gates(&call.context).map(|gate| &**gate);
+        let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
+        let gates = gates().chain(own.map(|own| own as &dyn Gate));
+        let (mut verdict, mut later) = (Verdict::Pass, Vec::new());
+        for gate in gates {
+            match catch(|| gate.decide(call)) {
+                Ok(Decided::Now(decided)) => verdict = verdict.and(decided),
+                Ok(Decided::Later(decides)) => {
+                    later.push(async move { (gate, Caught::new(decides).await) });
+                }
+                Err(_) => verdict = verdict.and(undecided(gate, &"it panicked".into())),
+            }
+        }
+        for (gate, decided) in join_all(later).await {
+            let decided = decided.unwrap_or_else(|_| Err("it panicked".into()));
+            verdict = verdict.and(decided.unwrap_or_else(|error| undecided(gate, &error)));
+        }
+        verdict
+    }
+
+    /// Asks somebody about `call`.
+    fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
+        let rules = self.toolset.rules();
+        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
+        let tokens = rules.tokens.as_ref();
+        let lifetime = tokens.map(|tokens| tokens.default_lifetime());
+        let expires_after = ask.expires_after.or(lifetime);
+        let id = question::id(call, "");
+        let mut interrupt =
+            question::approval(call, id.clone(), ask.message.clone(), expires_after);
+        if let (Some(tokens), Some(expires_at)) = (tokens, interrupt.expires_at)
+            && let Some(token) = tokens.sign(call, id, definition, policy, expires_at)
+        {
+            interrupt = interrupt.with_metadata("token", token.as_str());
+        }
+        let asked = Asked {
+            why: Why::Gate,
+            arguments: call.arguments().as_str().into(),
+            arrived: None,
+            bound: true,
+            definition,
+            policy,
+            inner: None,
+        };
+        let pending = asked.pending(vec![interrupt.clone()]);
+        Step::Ask {
+            ask,
+            interrupt,
+            pending,
+        }
+    }
+
+    /// Waits for a reply while the run stays open.
+    async fn wait_live(
+        self: Arc<Self>,
+        index: usize,
+        mut call: RoundCall,
+        ask: Ask,
+        interrupt: Interrupt,
+    ) -> Entry {
+        let view = self.view(&call);
+        let id = interrupt.id.clone();
+        let mut open = OpenQuestion(Some((&ask, &view)));
+        let reply = match &ask.live {
+            Some((live, timeout)) => live.ask(interrupt, *timeout, &view.context).await,
+            None => None,
+        };
+        // What comes of it is told below.
+        open.0 = None;
+        drop(open);
+        let ruling = reply.as_ref().map(Reply::ruling);
+        let step = match ruling {
+            Some(Ok(ruling)) => match self.toolset.find(&call.call.name) {
+                Some(tool) => self.rule(tool, &mut call, &ask, &id, ruling, None).await,
+                None => Step::settled(ToolOutcome::cancelled("The call was cancelled.")),
+            },
+            _ => {
+                let reason = Str::from_static("Nobody has approved the call in time.");
+                ask.tell(&ApprovalEvent::Denied {
+                    call: &view,
+                    reason: Some(&reason),
+                });
+                Step::settled(ToolOutcome::denied(reason))
+            }
+        };
+        let permit = match step {
+            Step::Enter { permit, .. } => permit,
+            Step::Halt(reason) => Permit::Settled(Arc::new(halting(reason))),
+            // There is nobody to ask once more.
+            _ => Permit::Settled(Arc::new(ToolOutcome::denied(
+                "The call was not approved as it was edited.",
+            ))),
+        };
+        Entry {
+            index,
+            call,
+            permit,
+        }
+    }
+
+    /// A call that waited.
+    async fn take_up(&self, tool: &Tool, call: &mut RoundCall, answered: &Answered) -> Step {
+        let Some(reply) = answered.replies.first() else {
+            return match answered.pending {
+                None => self.claimed(tool, call).await,
+                // It is its process that ended, and not a person that replied.
+                Some(_) => self.fresh(tool, call).await,
+            };
+        };
+        let asked = match &answered.pending {
+            Some(pending) => match Asked::of(pending) {
+                Some(asked) => asked,
+                None => return self.invalid(call, Invalid::Missing),
+            },
+            None => match self.prove(tool, call, reply).await {
+                Ok(asked) => asked,
+                Err(step) => return step,
+            },
+        };
+        let drifted = asked.definition != definition(Some(tool.spec()))
+            || asked.policy != self.toolset.rules().policy();
+        let Ok(ruling) = reply.ruling() else {
+            return match asked.why {
+                Why::Tool => self.call_again(tool, call, &asked, answered).await,
+                _ => self.invalid(call, Invalid::Missing),
+            };
+        };
+        if asked.why == Why::Tool {
+            return self.call_again(tool, call, &asked, answered).await;
+        }
+        call.call.arguments = asked.entering();
+        if asked.why == Why::Effect {
+            return self.resolve_effect(call, ruling).await;
+        }
+        if drifted && matches!(ruling, Ruling::Approved { .. }) {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            return Step::settled(changed_since());
+        }
+        // Who is to be told is what the gates say; and one may deny now what it asked about then.
+        let mut view = self.view(call);
+        if let Some(arrived) = &asked.arrived {
+            view.set_arguments(Arguments::new(arrived.clone()));
+        }
+        let ask = match self.decide(&view).await {
+            Verdict::Deny(reason) => {
+                self.record(call, ProtocolStep::Resumed("denied"));
+                return Step::settled(ToolOutcome::denied(reason));
+            }
+            Verdict::Halt(reason) => return Step::Halt(reason),
+            Verdict::Ask(ask) => ask,
+            Verdict::Pass | Verdict::Allow => Ask::default(),
+        };
+        let id = &reply.interrupt_id;
+        self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
+    }
+
+    /// A call that a history says is open, and that nobody has replied to: it is asked about, or it
+    /// does not run, since nothing but the history says that the model made it.
+    async fn claimed(&self, tool: &Tool, call: &mut RoundCall) -> Step {
+        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
+            return Step::settled(outcome);
+        }
+        let view = self.view(call);
+        let verdict = self.decide(&view).await;
+        self.record(call, ProtocolStep::Gated(verdict.as_str()));
+        match verdict {
+            Verdict::Ask(ask) => self.ask(tool, &view, ask),
+            Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
+            Verdict::Halt(reason) => Step::Halt(reason),
+            Verdict::Pass | Verdict::Allow => Step::settled(ToolOutcome::cancelled(
+                "The call was not run while another one was decided about. Call the tool again if \
+                 that is still needed.",
+            )),
+        }
+    }
+
+    /// Checks that a reply is to a question that was asked, where nobody has recorded it.
+    async fn prove(&self, tool: &Tool, call: &mut RoundCall, reply: &Reply) -> Result<Asked, Step> {
+        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
+            return Err(Step::settled(outcome));
+        }
+        let rules = self.toolset.rules();
+        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
+        let proved = match &rules.tokens {
+            Some(tokens) => {
+                let view = self.view(call);
+                tokens.verify(reply, &view, definition, policy).await
+            }
+            None => Err(Invalid::Missing),
+        };
+        match proved {
+            Ok(()) => Ok(Asked {
+                why: Why::Gate,
+                arguments: call.call.arguments.as_str().into(),
+                arrived: None,
+                bound: true,
+                definition,
+                policy,
+                inner: None,
+            }),
+            Err(invalid) if invalid.is_drift() => {
+                self.record(call, ProtocolStep::Resumed("invalid"));
+                Err(Step::settled(changed_since()))
+            }
+            Err(invalid) => Err(self.invalid(call, invalid)),
+        }
+    }
+
+    async fn prepare_for_proof(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+    ) -> Result<(), ToolOutcome> {
+        tool.validate(&call.call)?;
+        self.prepare(tool, call).await
+    }
+
+    /// A reply that is not believed: the model and the host are told.
+    fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
+        let code = why.code();
+        let tool = &call.call.name;
+        tracing::warn!(%tool, code, "a reply about a tool call is not believed");
+        self.record(call, ProtocolStep::Resumed("invalid"));
+        let event = Custom::new("approval-invalid", json!({"tool": tool, "code": code}))
+            .for_call(call.call.id.clone());
+        // A consumer that is far behind is not worth the call's outcome.
+        let _ = self.context.emit(Event::Custom(Box::new(event)));
+        Step::settled(ToolOutcome::denied(Str::from_static(
+            "approval-invalid: the approval of this call is not valid, so it was not run.",
+        )))
+    }
+
+    /// Does what was decided about a call.
+    async fn rule(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        ask: &Ask,
+        id: &InterruptId,
+        ruling: Ruling,
+        asked: Option<&Asked>,
+    ) -> Step {
+        let (how, settled) = match &ruling {
+            Ruling::Approved { .. } => ("approved", None),
+            Ruling::Denied { reason, .. } => {
+                let told = match reason {
+                    Some(reason) => format!("The call was denied: {reason}").into(),
+                    None => Str::from_static("The call was denied."),
+                };
+                ("denied", Some(ToolOutcome::denied(told)))
+            }
+            Ruling::Answered(result) => ("answered", Some(ToolOutcome::of_value(result))),
+            // `Cancelled`; there is no other.
+            _ => {
+                let outcome = ToolOutcome::cancelled("The call was cancelled.");
+                ("cancelled", Some(outcome))
+            }
+        };
+        // What was asked about, and is told and remembered, is the call as it had arrived.
+        let mut view = self.view(call);
+        let arrived = asked.and_then(|asked| asked.arrived.clone());
+        let mut permit = match arrived.map(Arguments::new) {
+            Some(arrived) => {
+                view.set_arguments(arrived.clone());
+                Permit::AsAsked(arrived)
+            }
+            None => Permit::Exactly(call.call.arguments.clone()),
+        };
+        if let Ruling::Approved {
+            edited: Some(edited),
+            ..
+        } = &ruling
+        {
+            call.call.arguments = Arguments::new(Value::Object(edited.clone()).to_string());
+            view = self.view(call);
+            let refused = match tool.validate(&call.call) {
+                Err(outcome) => Some((
+                    outcome.content.text().into_owned().into(),
+                    Step::settled(outcome),
+                )),
+                Ok(()) => match self.decide(&view).await {
+                    Verdict::Deny(reason) => {
+                        Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
+                    }
+                    Verdict::Halt(reason) => Some((reason.clone(), Step::Halt(reason))),
+                    Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
+                },
+            };
+            if let Some((reason, step)) = refused {
+                self.record(call, ProtocolStep::Resumed("denied"));
+                let ruling = Ruling::Denied {
+                    reason: Some(reason),
+                    remember: None,
+                };
+                self.tell(ask, id, &view, &ruling).await;
+                return step;
+            }
+            permit = Permit::Exactly(call.call.arguments.clone());
+        }
+        self.record(call, ProtocolStep::Resumed(how));
+        self.remember(&view, ask, &ruling).await;
+        self.tell(ask, id, &view, &ruling).await;
+        if let Some(outcome) = settled {
+            return Step::settled(outcome);
+        }
+        if let Some(step) = self.settle_recovered(tool, &view).await {
+            return step;
+        }
+        Step::Enter {
+            permit,
+            free: false,
+        }
+    }
+
+    /// Tells the watchers of a decision, unless they were told.
+    async fn tell(&self, ask: &Ask, id: &InterruptId, call: &ToolCall, ruling: &Ruling) {
+        if !ask.is_watched() {
+            return;
+        }
+        if let Some(once) = &self.toolset.rules().once {
+            let tenant = Tenant::of(&call.context);
+            let key = format!("decision:{id}");
+            let until = call.context.now() + TOLD_FOR;
+            match once.once(tenant, key.into(), until).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::error!(%error, "whether a decision was told is not known");
+                }
+            }
+        }
+        ask.tell(&match ruling {
+            Ruling::Approved { .. } => ApprovalEvent::Approved { call },
+            Ruling::Denied { reason, .. } => ApprovalEvent::Denied {
+                call,
+                reason: reason.as_ref(),
+            },
+            Ruling::Answered(result) => ApprovalEvent::Answered { call, result },
+            _ => ApprovalEvent::Cancelled { call },
+        });
+    }
+
+    /// Keeps a decision for other calls.
+    async fn remember(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
+        let (remember, allow, reason) = match ruling {
+            Ruling::Approved { remember, .. } => (remember, true, None),
+            Ruling::Denied { remember, reason } => (remember, false, reason.clone()),
+            _ => return,
+        };
+        let (Some(remember), Some(decisions)) = (remember, &ask.decisions) else {
+            return;
+        };
+        let context = &call.context;
+        let span = match (remember.span, context.thread_id()) {
+            (RememberFor::Always, _) => Span::Always,
+            (RememberFor::Thread, Some(thread)) => Span::Thread(thread.clone()),
+            (RememberFor::Thread, None) | (RememberFor::Run, _) => Span::Run(run_of(context)),
+        };
+        let arguments = match remember.what {
+            RememberWhat::Tool => None,
+            RememberWhat::Arguments => match Digest::of_json(call.arguments().as_str()) {
+                Ok(digest) => Some(digest.to_string().into()),
+                Err(_) => return,
+            },
+        };
+        let kept = Remembered::new(
+            Tenant::of(context),
+            call.name().clone(),
+            definition(call.spec()).to_string().into(),
+            arguments,
+            span,
+            allow,
+            reason,
+            context.now(),
+        );
+        if let Err(error) = decisions.remember(kept).await {
+            tracing::error!(%error, "a decision holds for its call only: it can't be kept");
+        }
+    }
+
+    /// Calls a tool again that waited itself, with the replies.
+    async fn call_again(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        asked: &Asked,
+        answered: &Answered,
+    ) -> Step {
+        if asked.definition != definition(call.spec.as_ref()) {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            return Step::settled(ToolOutcome::failed(
+                "The tool is another than when it began, so it can't go on.",
+            ));
+        }
+        call.call.arguments = asked.entering();
+        if let Some(step) = self.settle_recovered(tool, &self.view(call)).await {
+            return step;
+        }
+        self.record(call, ProtocolStep::Resumed("approved"));
+        let mut pending = Pending::asking(
+            answered
+                .pending
+                .iter()
+                .flat_map(|pending| pending.interrupts.clone())
+                .collect(),
+        );
+        pending.state.clone_from(&asked.inner);
+        call.answered = Some(Box::new(Answered::new(
+            Some(pending),
+            answered.replies.clone(),
+        )));
+        let permit = match asked.bound {
+            true => Permit::Exactly(call.call.arguments.clone()),
+            false => Permit::Any,
+        };
+        Step::Enter {
+            permit,
+            free: false,
+        }
+    }
+
+    /// What becomes of a call that was running when its process died, if it is not to be run again.
+    async fn settle_recovered(&self, tool: &Tool, call: &ToolCall) -> Option<Step> {
+        // With a ledger it is known whether it was begun.
+        if !call.is_recovered() || tool.may_run_again() || self.toolset.rules().effects.is_some() {
+            return None;
+        }
+        if let Some(outcome) = reconciled(tool, call).await {
+            return Some(Step::settled(outcome));
+        }
+        Some(Step::Wait(ask_effect(self.toolset.rules(), tool, call)))
+    }
+
+    /// What a person says that a call did.
+    async fn resolve_effect(&self, call: &RoundCall, ruling: Ruling) -> Step {
+        let (outcome, how) = match ruling {
+            Ruling::Answered(result) => (ToolOutcome::of_value(&result), "answered"),
+            _ => (
+                ToolOutcome::unknown("Nobody knows what came of the call."),
+                "cancelled",
+            ),
+        };
+        self.record(call, ProtocolStep::Resumed(how));
+        if let Some(effects) = &self.toolset.rules().effects {
+            effects.resolve(&self.view(call), outcome.clone()).await;
+        }
+        Step::settled(outcome)
+    }
+}
+
+/// Tells the watchers what was decided about the calls of a suspended round.
+pub(super) async fn notify(
+    toolset: &Toolset,
+    context: &Context,
+    state: &MachineState,
+    replies: &[Reply],
+) {
+    let Some(open) = state.open_round() else {
+        return;
+    };
+    let gating = Gating {
+        toolset: toolset.clone(),
+        transcript: state.transcript().clone(),
+        context: context.at_round(context.step(), open.message().id.clone()),
+    };
+    let asked = state.interrupts();
+    for (position, open) in open.calls().iter().enumerate() {
+        let Some(tool) = toolset.find(&open.call.name) else {
+            continue;
+        };
+        let mut call = RoundCall::new(position, open.call.clone());
+        let id = question::id(&gating.view(&call), "");
+        // The questions about this very call: one of an agent that it calls is another's.
+        let about = asked.iter().filter(|asked| {
+            let rest = asked.id.as_str().strip_prefix(id.as_str());
+            asked.reason == interrupt::TOOL_CALL
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+        });
+        for asked in about {
+            let reply = replies.iter().find(|reply| reply.interrupt_id == asked.id);
+            let Some(Ok(ruling)) = reply.map(Reply::ruling) else {
+                continue;
+            };
+            if let Some(arguments) = question::arguments(asked) {
+                call.call.arguments = arguments;
+            }
+            let mut view = gating.view(&call).with_spec(tool.spec().clone());
+            let Verdict::Ask(ask) = gating.decide(&view).await else {
+                continue;
+            };
+            if let Ruling::Approved {
+                edited: Some(edited),
+                ..
+            } = &ruling
+            {
+                view.set_arguments(Arguments::new(Value::Object(edited.clone()).to_string()));
+                // What is made of them is told when they are taken up.
+                if tool.validate(view.part()).is_err()
+                    || matches!(
+                        gating.decide(&view).await,
+                        Verdict::Deny(_) | Verdict::Halt(_)
+                    )
+                {
+                    continue;
+                }
+            }
+            gating.tell(&ask, &asked.id, &view, &ruling).await;
+        }
+    }
+}
+
+/// How long a decision is known to have been told.
+const TOLD_FOR: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 60 * 60);
+
+/// A question that is waited for while the run stays open: its watchers are told when it is given
+/// up.
+struct OpenQuestion<'a>(Option<(&'a Ask, &'a ToolCall)>);
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        if let Some((ask, call)) = self.0 {
+            ask.tell(&ApprovalEvent::Cancelled { call });
+        }
+    }
+}
+
+/// What is made of a gate that failed.
+fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
+    let gate = gate.policy();
+    tracing::error!(%error, %gate, "a gate failed, so the call is denied");
+    Verdict::deny("Whether the call may run could not be decided.")
+}
+
+/// What comes of a call that a gate ends the run for.
+fn halting(reason: Str) -> ToolOutcome {
+    ToolOutcome::denied(reason.clone()).and_halt(reason)
+}
+
+fn is_read_only(call: &RoundCall) -> bool {
+    let spec = call.spec.as_ref();
+    spec.is_some_and(|spec| spec.annotations.read_only)
+}
+
+fn is_held(answered: &Answered) -> bool {
+    answered.pending.as_ref().is_some_and(Pending::is_held)
+}
+
+fn changed_since() -> ToolOutcome {
+    ToolOutcome::denied(Str::from_static(
+        "The tool, or the rules for it, changed since the call was approved, so it was not run. \
+         Request approval again.",
+    ))
+}
+
+/// What came of a call that was begun, if its tool can tell.
+pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutcome> {
+    match Caught::new(Box::pin(tool.reconciled(call))).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let tool = call.name();
+            tracing::error!(%tool, "a tool panicked when it was to tell what came of a call");
+            None
+        }
+    }
+}
+
+/// Asks what a call did that was begun.
+pub(super) fn ask_effect(rules: &Rules, tool: &Tool, call: &ToolCall) -> Pending {
+    let asked = Asked {
+        why: Why::Effect,
+        arguments: call.arguments().as_str().into(),
+        arrived: None,
+        bound: true,
+        definition: definition(Some(tool.spec())),
+        policy: rules.policy(),
+        inner: None,
+    };
+    let id = question::id(call, "#effect");
+    asked.pending(vec![question::effect(call, id)])
+}

@@ -1,0 +1,31 @@
+//! What happens to a tool call between the model's wish and its outcome.
+//!
+//! A round goes through four stages, and a call that is taken up after it waited goes through the
+//! same: prepare (decode, validate, edit), gate, execute (the layers and the tool), settle. The
+//! first two are here; [`Toolset`](crate::Toolset) drives them.
+
+mod asked;
+mod changed;
+mod client;
+mod effects;
+mod gating;
+mod proof;
+mod question;
+mod record;
+mod rule;
+mod session;
+
+pub use self::{
+    proof::Tokens,
+    record::{ProtocolEntry, ProtocolStep},
+    rule::Siblings,
+    session::{RoundEnd, ToolLifecycle},
+};
+
+pub(crate) use self::{
+    changed::check_arrival,
+    effects::{Effects, goes_on, run as run_with_ledger},
+    gating::{Entry, Gated, LiveCall, gate_round, suspend_tool},
+    record::Protocol,
+    rule::{Prepare, Rules},
+};

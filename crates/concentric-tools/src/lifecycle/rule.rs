@@ -1,0 +1,94 @@
+use super::{effects::Effects, proof::Tokens, record::Protocol};
+use crate::{Digest, ToolError, gate::Gate};
+use concentric_core::{Arguments, Context, ToolCall, store::Once};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+/// What becomes of the other calls of a round while some are asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Siblings {
+    /// Those of read-only tools run at once; the others wait.
+    #[default]
+    RunReadOnly,
+    /// They run at once.
+    RunAll,
+    /// They wait.
+    HoldAll,
+}
+
+/// The gates of the agents that a run is inside of, as an extension of its context.
+#[derive(Clone)]
+struct Inherited(Arc<[Arc<dyn Gate>]>);
+
+/// What a toolset does with calls before they enter the stack.
+#[derive(Clone, Default)]
+pub(crate) struct Rules {
+    pub(crate) gates: Vec<Arc<dyn Gate>>,
+    pub(crate) prepare: Vec<Prepare>,
+    pub(crate) siblings: Siblings,
+    pub(crate) together: bool,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) once: Option<Arc<dyn Once>>,
+    pub(crate) effects: Option<Effects>,
+    pub(crate) protocol: Option<Protocol>,
+}
+
+impl Rules {
+    /// The gates that decide about the calls of a run: the toolset's, and those of the agents that
+    /// its agent is a tool of.
+    pub(crate) fn gates<'a>(
+        &'a self,
+        context: &'a Context,
+    ) -> impl Iterator<Item = &'a Arc<dyn Gate>> {
+        let inherited = context.extensions().get::<Inherited>();
+        let inherited = inherited.into_iter().flat_map(|inherited| &*inherited.0);
+        self.gates.iter().chain(inherited)
+    }
+
+    /// Has the gates decide about the calls of agents that the run of `context` calls, too.
+    pub(crate) fn bequeath(&self, context: &mut Context) {
+        let all: Vec<_> = self.gates(context).cloned().collect();
+        if !all.is_empty() {
+            context.extensions_mut().insert(Inherited(all.into()));
+        }
+    }
+
+    /// What the gates are; an approval that was asked for under another policy does not hold.
+    pub(crate) fn policy(&self) -> Digest {
+        let policies: Vec<_> = self.gates.iter().map(|gate| gate.policy()).collect();
+        let fields: Vec<&[u8]> = policies.iter().map(|policy| policy.as_bytes()).collect();
+        Digest::of_fields("concentric/policy/v1", &fields)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gates: Vec<_> = self.gates.iter().map(|gate| gate.policy()).collect();
+        f.debug_struct("Rules")
+            .field("gates", &gates)
+            .field("siblings", &self.siblings)
+            .field("together", &self.together)
+            .field("tokens", &self.tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+type Prepared = Pin<Box<dyn Future<Output = Result<Arguments, ToolError>> + Send>>;
+
+/// Edits a call's arguments before the gates see them.
+#[derive(Clone)]
+pub(crate) struct Prepare(Arc<dyn Fn(ToolCall) -> Prepared + Send + Sync>);
+
+impl Prepare {
+    pub(crate) fn new<F, Fut>(prepare: F) -> Self
+    where
+        F: Fn(ToolCall) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Arguments, ToolError>> + Send + 'static,
+    {
+        Self(Arc::new(move |call| Box::pin(prepare(call))))
+    }
+
+    pub(crate) fn call(&self, call: ToolCall) -> Prepared {
+        (self.0)(call)
+    }
+}

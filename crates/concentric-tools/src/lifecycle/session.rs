@@ -1,0 +1,329 @@
+use super::gating::notify;
+use crate::{skills::SkillsLayer, toolset::Toolset};
+use concentric_core::{
+    ChatRequest, Context, Error, ErrorKind, Event, Finish, FinishReason, Message, MessageId,
+    Outcome, PartKind, Reply, ReplyError, Round, RoundCall, Str, ToolCallEvent, ToolRound, ToolSource, ToolSpecs,
+    Transcript, Turn, Usage,
+    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+};
+use futures_util::StreamExt;
+use std::{fmt, sync::Arc};
+use tower::ServiceExt;
+
+/// The tools of a loop that is not [`AgentLayer`](concentric_core::AgentLayer)'s: one's own, or a
+/// foreign one's.
+///
+/// Whoever drives the loop hands each of the model's messages to [`execute_round`], and appends what
+/// comes of it. The calls go the same way as an agent's: the same machine, the same toolset.
+///
+/// ```
+/// use concentric_core::{CallId, Message, Part, PartKind, Role, ToolCallPart};
+/// use concentric_tools::{NoArguments, RoundEnd, ToolLifecycle, Toolset, tool};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), concentric_core::Error> {
+/// let tools = Toolset::new().tool(tool("now", "Tells the time.", |NoArguments {}| async { "noon" }));
+/// let mut lifecycle = ToolLifecycle::new(tools);
+///
+/// let call = ToolCallPart::new(CallId::new("call_1"), "now", "{}");
+/// let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+/// let RoundEnd::Closed(round) = lifecycle.execute_round(message).await? else {
+///     panic!("nobody is asked");
+/// };
+/// assert_eq!(round.results()[0].outcome.content.text(), "noon");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`execute_round`]: Self::execute_round
+pub struct ToolLifecycle {
+    tools: Toolset,
+    context: Context,
+    client_tools: ToolSpecs,
+    // Has asked for the model, or has ended.
+    machine: Machine,
+    suspended: Option<MachineState>,
+    // What the model is offered now, if that is not all.
+    offered: Option<Arc<[Str]>>,
+    captured: bool,
+}
+
+/// How a round ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RoundEnd {
+    /// Every call has its outcome; the model is to be called with them.
+    Closed(Round),
+    /// Calls wait; the round goes on with [`ToolLifecycle::resume`].
+    Suspended(Box<MachineState>),
+    /// Every call has its outcome, and the loop is to end.
+    Ended {
+        /// The round.
+        round: Round,
+        /// Why.
+        outcome: Outcome,
+    },
+}
+
+impl ToolLifecycle {
+    /// Creates the lifecycle of a run of its own.
+    pub fn new(tools: Toolset) -> Self {
+        Self {
+            machine: begin(Transcript::new(), &tools),
+            tools,
+            context: Context::new(),
+            client_tools: ToolSpecs::default(),
+            suspended: None,
+            offered: None,
+            captured: false,
+        }
+    }
+
+    /// Sets the run.
+    #[must_use]
+    pub fn with_context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Says what was said before.
+    #[must_use]
+    pub fn after(mut self, transcript: Transcript) -> Self {
+        self.machine = begin(transcript, &self.tools);
+        self
+    }
+
+    /// Says which tools the client executes.
+    #[must_use]
+    pub fn with_client_tools(mut self, tools: ToolSpecs) -> Self {
+        self.client_tools = tools;
+        self
+    }
+
+    /// The tools that the model is to be offered.
+    pub fn specs(&self) -> ToolSpecs {
+        let mut specs = self.tools.specs();
+        if self.context.parent().is_some() {
+            specs.retain(|spec| self.tools.offers(&spec.name, &self.context));
+        }
+        self.client_tools.iter().chain(&specs).cloned().collect()
+    }
+
+    /// The request to call the model with: it is told of `skills`, and offered the tools of those that
+    /// it has loaded. A call of another tool is refused in the next round.
+    pub fn apply_skill_loads(&mut self, skills: &SkillsLayer) -> ChatRequest {
+        let mut request = ChatRequest::new(self.transcript().clone());
+        request.tools = self.specs();
+        request.context = self.context.clone();
+        self.offered = skills.apply(&mut request);
+        request
+    }
+
+    /// Executes the calls of `message`, which a model has written.
+    ///
+    /// # Errors
+    ///
+    /// The message makes no call, or can't be part of a conversation; a round before is suspended;
+    /// or a tool failed in a way that ends the run.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the tools that run, and the round is lost.
+    pub async fn execute_round(&mut self, message: Message) -> Result<RoundEnd, Error> {
+        if self.suspended.is_some() {
+            return Err(invalid("a round is suspended: it is to be resumed first"));
+        }
+        if self.machine.is_ended() {
+            return Err(invalid("the run has ended"));
+        }
+        if message.tool_calls().next().is_none() {
+            return Err(invalid("the message makes no call"));
+        }
+        self.captured = false;
+        let id = message.id.clone();
+        let id = id.unwrap_or_else(|| MessageId::new(self.context.new_id("msg_")));
+        let mut start = ModelStart::new(id);
+        start.tools = self.specs();
+        start.head.tools.clone_from(&self.offered);
+        start.client_tools = self.client_tools.iter().map(|s| s.name.clone()).collect();
+        self.machine.input(Input::ModelStarted(start));
+        for part in message.parts {
+            self.machine.input(Input::ModelEvent(match part.kind {
+                PartKind::ToolCall(call) => {
+                    let call = ToolCallEvent::new(call, part.provider_data);
+                    Event::ToolCall(Box::new(call))
+                }
+                _ => Event::Part(Box::new(part)),
+            }));
+        }
+        let finish = Finish::new(FinishReason::ToolCalls, Usage::default());
+        self.machine
+            .input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+        self.drive().await
+    }
+
+    /// Goes on with a round that was suspended, here or elsewhere.
+    ///
+    /// `state` is to come from a store that nobody else writes.
+    ///
+    /// # Errors
+    ///
+    /// A reply is not to what is asked, and nothing was run: the round stays suspended; or a tool
+    /// failed in a way that ends the run.
+    pub async fn resume(
+        &mut self,
+        state: MachineState,
+        replies: Vec<Reply>,
+    ) -> Result<RoundEnd, Error> {
+        let mut machine = Machine::restore(state, rules(&self.tools));
+        machine
+            .reply(replies, self.context.now())
+            .map_err(|error| unfit(&error))?;
+        self.machine = machine;
+        self.suspended = None;
+        self.captured = false;
+        self.drive().await
+    }
+
+    /// Tells the watchers of [`Approval`](crate::Approval)s of decisions that are about to be taken
+    /// up elsewhere, and runs nothing. With [`Toolset::once`] they are not told again when they are.
+    ///
+    /// # Errors
+    ///
+    /// A reply is not to what is asked, and nobody was told.
+    pub async fn notify_decisions(
+        &self,
+        state: &MachineState,
+        replies: &[Reply],
+    ) -> Result<(), Error> {
+        state
+            .check_replies(replies, self.context.now())
+            .map_err(|error| unfit(&error))?;
+        notify(&self.tools, &self.context, state, replies).await;
+        Ok(())
+    }
+
+    /// The state of the round that is suspended, to be written down.
+    pub fn suspend(&self) -> Option<&MachineState> {
+        self.suspended.as_ref()
+    }
+
+    /// The conversation with the results of all its tools, once after each round: `None` while a
+    /// round is suspended, and when it was captured before.
+    pub fn capture_turn(&mut self) -> Option<Transcript> {
+        if self.suspended.is_some() || self.captured {
+            return None;
+        }
+        self.captured = true;
+        Some(self.machine.transcript().clone())
+    }
+
+    /// Appends what is said between rounds.
+    ///
+    /// # Errors
+    ///
+    /// A round is suspended, or the run has ended.
+    pub fn push(&mut self, turn: Turn) -> Result<(), Error> {
+        match self.machine.push(turn) {
+            true => Ok(()),
+            false => Err(invalid("nothing can be said now")),
+        }
+    }
+
+    /// The conversation so far; every round in it is closed.
+    pub fn transcript(&self) -> &Transcript {
+        self.machine.transcript()
+    }
+
+    async fn drive(&mut self) -> Result<RoundEnd, Error> {
+        let outcome = loop {
+            match self.machine.action() {
+                Some(Action::RunTools {
+                    step,
+                    message_id,
+                    calls,
+                }) => self.run(step, message_id, calls).await?,
+                Some(Action::Emit(Event::Finish(finish))) => match finish.state {
+                    Some(state) => {
+                        self.suspended = Some((*state).clone());
+                        return Ok(RoundEnd::Suspended(state));
+                    }
+                    None => break Some(finish.outcome),
+                },
+                Some(Action::Fail(error)) => return Err(error),
+                // The round is closed. It is the caller who calls the model.
+                Some(Action::CallModel { .. }) => break None,
+                Some(_) => {}
+                None => return Err(invalid("the run stands still")),
+            }
+        };
+        let last = self.machine.transcript().last();
+        let Some(round) = last.and_then(Turn::as_round).cloned() else {
+            return Err(invalid("the message makes no call that is executed here"));
+        };
+        Ok(match outcome {
+            Some(outcome) => RoundEnd::Ended { round, outcome },
+            None => RoundEnd::Closed(round),
+        })
+    }
+
+    async fn run(
+        &mut self,
+        step: u32,
+        message_id: Option<MessageId>,
+        mut calls: Vec<RoundCall>,
+    ) -> Result<(), Error> {
+        let specs = self.specs();
+        for call in &mut calls {
+            call.spec = specs.get(&call.call.name).cloned();
+        }
+        let context = self.context.at_round(step, message_id);
+        let round = ToolRound::new(calls, context).after(self.machine.transcript().clone());
+        let mut events = match self.tools.clone().oneshot(round).await {
+            Ok(events) => events,
+            Err(error) => {
+                self.machine.input(Input::RoundFailed(error));
+                return Ok(());
+            }
+        };
+        while let Some(event) = events.next().await {
+            self.machine.input(Input::of_round(event));
+        }
+        self.machine.input(Input::RoundEnded);
+        Ok(())
+    }
+}
+
+/// The machine of a loop that calls its model.
+fn begin(transcript: Transcript, tools: &Toolset) -> Machine {
+    let mut machine = Machine::new(transcript, rules(tools));
+    // It asks for the model, which is the caller's to call.
+    machine.action();
+    machine
+}
+
+/// What the tools limit; how often the model is called is for the caller to limit.
+fn rules(tools: &Toolset) -> Rules {
+    let mut rules = ToolSource::rules(tools);
+    rules.steps = u32::MAX;
+    rules
+}
+
+fn unfit(error: &ReplyError) -> Error {
+    Error::new(ErrorKind::InvalidRequest, error.to_string())
+        .with_code(error.code())
+        .with_source(error.clone())
+}
+
+fn invalid(reason: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidRequest, reason)
+}
+
+impl fmt::Debug for ToolLifecycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolLifecycle")
+            .field("tools", &self.tools)
+            .field("suspended", &self.suspended.is_some())
+            .finish_non_exhaustive()
+    }
+}

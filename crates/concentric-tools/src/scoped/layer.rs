@@ -1,0 +1,44 @@
+use super::Scoped;
+use crate::Matcher;
+use tower_layer::Layer;
+
+/// [`Layer`] that applies another one to some of the tool calls.
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Debug)]
+pub struct ScopedLayer<L> {
+    matcher: Matcher,
+    layer: L,
+}
+
+impl<L> ScopedLayer<L> {
+    /// Applies `layer` to the calls that match.
+    pub fn new(matcher: impl Into<Matcher>, layer: L) -> Self {
+        Self {
+            matcher: matcher.into(),
+            layer,
+        }
+    }
+}
+
+impl<S, L> Layer<S> for ScopedLayer<L>
+where
+    S: Clone,
+    L: Layer<S>,
+{
+    type Service = Scoped<L::Service, S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Scoped::new(self.matcher.clone(), self.layer.layer(inner.clone()), inner)
+    }
+}
+
+/// Scopes layers to some of the tool calls.
+pub trait ScopedExt: Sized {
+    /// Applies this layer only to the calls that match.
+    fn scoped(self, matcher: impl Into<Matcher>) -> ScopedLayer<Self> {
+        ScopedLayer::new(matcher, self)
+    }
+}
+
+impl<L> ScopedExt for L {}

@@ -1,0 +1,145 @@
+use super::{Skill, SkillError, SkillErrorKind, parse};
+use concentric_core::Str;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// How many bytes of a file a model reads at the most.
+pub(super) const MAX_FILE_BYTES: usize = 256 * 1024;
+
+const MAX_FILES: usize = 256;
+const MAX_DEPTH: usize = 8;
+const MANIFEST: &str = "SKILL.md";
+
+/// Where the text of a skill's file is.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Text(Str),
+    Disk(PathBuf),
+}
+
+/// Reads the skill of `folder`.
+pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
+    let root = folder
+        .canonicalize()
+        .map_err(|error| SkillErrorKind::from(error).at(folder))?;
+    let manifest = folder.join(MANIFEST);
+    let mut skill = read_text(&root.join(MANIFEST), &root, parse::MAX_BYTES)
+        .and_then(|text| parse::parse(&text))
+        .map_err(|kind| kind.at(&manifest))?;
+    // A link to a folder is named as its owner named it.
+    let name = folder.file_name().or_else(|| root.file_name());
+    if name.is_none_or(|name| *name != *skill.name) {
+        let name = skill.name;
+        return Err(SkillErrorKind::NameMismatch { name }.at(&manifest));
+    }
+    walk(&root, &root, "", 0, &mut skill.files)?;
+    skill.folder = Some(root);
+    Ok(skill)
+}
+
+/// The folders with skills in `root`, in the order of their names.
+pub(super) fn skill_folders(root: &Path) -> Result<Vec<Result<PathBuf, SkillError>>, SkillError> {
+    let real = root
+        .canonicalize()
+        .map_err(|error| SkillErrorKind::from(error).at(root))?;
+    let mut folders = Vec::new();
+    for name in names(root)? {
+        let folder = root.join(&name);
+        if folder.join(MANIFEST).symlink_metadata().is_err() {
+            continue;
+        }
+        folders.push(match folder.canonicalize() {
+            Ok(target) if target.starts_with(&real) => Ok(folder),
+            Ok(_) => Err(SkillErrorKind::Escapes.at(&folder)),
+            Err(error) => Err(SkillErrorKind::from(error).at(&folder)),
+        });
+    }
+    Ok(folders)
+}
+
+/// The text of a skill's file.
+pub(super) fn read_file(source: &Source, folder: Option<&Path>) -> Result<Str, SkillErrorKind> {
+    match (source, folder) {
+        (Source::Text(text), _) => Ok(text.clone()),
+        (Source::Disk(path), Some(root)) => read_text(path, root, MAX_FILE_BYTES).map(Str::from),
+        (Source::Disk(_), None) => Err(SkillErrorKind::Escapes),
+    }
+}
+
+/// Lists the files below `folder`.
+fn walk(
+    root: &Path,
+    folder: &Path,
+    before: &str,
+    depth: usize,
+    files: &mut BTreeMap<Str, Source>,
+) -> Result<(), SkillError> {
+    if depth > MAX_DEPTH {
+        return Err(SkillErrorKind::TooDeep { limit: MAX_DEPTH }.at(folder));
+    }
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        let kind = path
+            .symlink_metadata()
+            .map_err(|error| SkillErrorKind::from(error).at(&path))?
+            .file_type();
+        let name = format!("{before}{name}");
+        if kind.is_symlink() {
+            // What is inside is listed where it is.
+            match path.canonicalize() {
+                Ok(target) if !target.starts_with(root) => {
+                    return Err(SkillErrorKind::Escapes.at(&path));
+                }
+                _ => {}
+            }
+        } else if kind.is_dir() {
+            walk(root, &path, &format!("{name}/"), depth + 1, files)?;
+        } else if kind.is_file() && name != MANIFEST {
+            files.insert(name.into(), Source::Disk(path));
+            if files.len() > MAX_FILES {
+                return Err(SkillErrorKind::TooManyFiles { limit: MAX_FILES }.at(root));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is in a folder, in order, but for what is hidden or can't be named to a model.
+fn names(folder: &Path) -> Result<Vec<String>, SkillError> {
+    let at = |error| SkillErrorKind::Io(error).at(folder);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(at)? {
+        if let Ok(name) = entry.map_err(at)?.file_name().into_string()
+            && !name.starts_with('.')
+            && !name.chars().any(char::is_control)
+        {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The text of a file in `root`, which has at most `limit` bytes.
+fn read_text(path: &Path, root: &Path, limit: usize) -> Result<String, SkillErrorKind> {
+    let path = path.canonicalize()?;
+    if !path.starts_with(root) {
+        return Err(SkillErrorKind::Escapes);
+    }
+    // Before it is opened: to open a pipe waits for its other end.
+    if !path.metadata()?.is_file() {
+        return Err(SkillErrorKind::NotAFile);
+    }
+    let mut bytes = Vec::new();
+    File::open(&path)?
+        .take(limit as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() > limit {
+        return Err(SkillErrorKind::TooLarge { limit });
+    }
+    String::from_utf8(bytes).map_err(|_| SkillErrorKind::NotUtf8)
+}

@@ -1,0 +1,26 @@
+use super::{catalogue::Catalogue, service::WithSkills};
+use concentric_core::{ChatRequest, Str};
+use std::sync::Arc;
+use tower_layer::Layer;
+
+/// [`Layer`] that applies [`WithSkills`]; made by [`Skills::wrap`](super::Skills::wrap).
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing unless it is inside an agent"]
+pub struct SkillsLayer {
+    pub(super) catalogue: Arc<Catalogue>,
+}
+
+impl SkillsLayer {
+    /// Tells a model of the skills, as the layer does; returns what is offered, if that is not all.
+    pub(crate) fn apply(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
+        self.catalogue.tell(request)
+    }
+}
+
+impl<S> Layer<S> for SkillsLayer {
+    type Service = WithSkills<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        WithSkills::new(inner, Arc::clone(&self.catalogue))
+    }
+}

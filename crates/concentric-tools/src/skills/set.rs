@@ -1,0 +1,225 @@
+use super::{
+    Skill, SkillError, SkillErrorKind, SkillsLayer,
+    active::is_active,
+    catalogue::Catalogue,
+    files,
+    tools::{load_tool, read_tool},
+};
+use crate::{
+    Matcher, Tool, Toolset,
+    lazy::{HintLayer, is_about},
+};
+use concentric_core::{BoxError, Str, ToolCall};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+/// The skills of an agent.
+///
+/// See the [module docs](super).
+#[derive(Clone, Debug)]
+pub struct Skills {
+    skills: Vec<Skill>,
+    load_tool: Str,
+    read_tool: Str,
+    in_system: bool,
+}
+
+impl Default for Skills {
+    fn default() -> Self {
+        Self {
+            skills: Vec::new(),
+            load_tool: Str::from_static("load_skill"),
+            read_tool: Str::from_static("read_skill_file"),
+            in_system: false,
+        }
+    }
+}
+
+impl Skills {
+    /// Creates a set of no skills.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the skills of a folder: of each folder in it that has a `SKILL.md`. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// One of them [can't be read](Skill::from_dir).
+    pub fn from_dir(root: impl AsRef<Path>) -> Result<Self, SkillError> {
+        let (skills, errors) = Self::scan(root);
+        errors.into_iter().next().map_or(Ok(skills), Err)
+    }
+
+    /// Reads the skills of a folder as [`from_dir`](Self::from_dir) does, and goes on with the
+    /// rest where one can't be read: returns the skills, and what is wrong with the others.
+    pub fn scan(root: impl AsRef<Path>) -> (Self, Vec<SkillError>) {
+        let mut skills = Self::new();
+        let mut errors = Vec::new();
+        match files::skill_folders(root.as_ref()) {
+            Err(error) => errors.push(error),
+            Ok(folders) => {
+                for folder in folders {
+                    match folder.and_then(|folder| files::read_skill(&folder)) {
+                        Ok(skill) => skills.skills.push(skill),
+                        Err(error) => errors.push(error),
+                    }
+                }
+            }
+        }
+        (skills, errors)
+    }
+
+    /// Adds a skill.
+    #[must_use]
+    pub fn skill(mut self, skill: Skill) -> Self {
+        self.skills.push(skill);
+        self
+    }
+
+    /// Adds skills, as of another folder.
+    #[must_use]
+    pub fn skills(mut self, skills: impl IntoIterator<Item = Skill>) -> Self {
+        self.skills.extend(skills);
+        self
+    }
+
+    /// Changes the skill of that name, as to say what one that was read from a folder unlocks.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn edit(
+        mut self,
+        name: &str,
+        change: impl FnOnce(Skill) -> Skill,
+    ) -> Result<Self, SkillError> {
+        match self.skills.iter_mut().find(|skill| skill.name == *name) {
+            Some(skill) => *skill = change(skill.clone()),
+            None => return Err(SkillErrorKind::Unknown(name.into()).into()),
+        }
+        Ok(self)
+    }
+
+    /// Names the tool that loads a skill; the default is `load_skill`.
+    ///
+    /// Under another name, what was loaded in older conversations is not active.
+    #[must_use]
+    pub fn load_tool_name(mut self, name: impl Into<Str>) -> Self {
+        self.load_tool = name.into();
+        self
+    }
+
+    /// Names the tool that reads a skill's file; the default is `read_skill_file`.
+    #[must_use]
+    pub fn read_tool_name(mut self, name: impl Into<Str>) -> Self {
+        self.read_tool = name.into();
+        self
+    }
+
+    /// Puts the instructions of active skills into the system prompt, in the order in which they
+    /// were loaded, and not into the result of the tool that loads them.
+    ///
+    /// Each load then changes what stands before the conversation, and the provider's prompt cache
+    /// of it is lost; see the [module docs](super#where-the-instructions-are).
+    #[must_use]
+    pub const fn instructions_in_system(mut self) -> Self {
+        self.in_system = true;
+        self
+    }
+
+    /// The calls that are made while the skill of that name is active, of any tool: for a gate or a
+    /// layer that is to hold for so long.
+    ///
+    /// Of a skill that is not in the set by now it can't be told, which is
+    /// [taken with care](crate::matcher#when-a-predicate-fails). It goes by the name of the tool that
+    /// loads a skill, as it is now.
+    pub fn active(&self, name: impl Into<Str>) -> Matcher {
+        let name = name.into();
+        let load_tool = self.load_tool.clone();
+        let is_known = self.skills.iter().any(|skill| skill.name == name);
+        Matcher::try_when(move |call: &ToolCall| match is_known {
+            true => Ok(is_active(call.transcript(), &load_tool, &name)),
+            false => Err(BoxError::from(SkillError::from(SkillErrorKind::Unknown(
+                name.clone(),
+            )))),
+        })
+    }
+
+    /// The skills, in the order they were added.
+    pub fn iter(&self) -> std::slice::Iter<'_, Skill> {
+        self.skills.iter()
+    }
+
+    /// Adds the tools of the skills, and those that load and read them, to `tools`, and returns the
+    /// layer that tells the model of them.
+    ///
+    /// The layer belongs inside the [`AgentLayer`](concentric_core::AgentLayer) that gets the
+    /// toolset. Tools that are added to the toolset later are not hidden. Without skills, the toolset
+    /// stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Two skills have one name, or one is [over the limits](Skill::check).
+    pub fn wrap(self, mut tools: Toolset) -> Result<(Toolset, SkillsLayer), SkillError> {
+        let mut skills = BTreeMap::new();
+        for skill in self.skills {
+            skill.check()?;
+            tools = tools.tools(skill.tools.iter().cloned());
+            if let Some(skill) = skills.insert(skill.name.clone(), skill) {
+                return Err(SkillErrorKind::DuplicateName(skill.name).into());
+            }
+        }
+        let mut hidden = BTreeMap::<Str, Vec<Str>>::new();
+        for tool in tools.iter().map(Tool::spec) {
+            for skill in skills.values() {
+                let brings = skill.tools.iter().any(|own| own.spec().name == tool.name);
+                let unlocks = || skill.unlocks.as_ref().is_some_and(|m| is_about(m, tool));
+                if brings || unlocks() {
+                    let by = hidden.entry(tool.name.clone()).or_default();
+                    by.push(skill.name.clone());
+                }
+            }
+        }
+        let catalogue = Arc::new(Catalogue::new(
+            skills,
+            hidden,
+            self.load_tool,
+            self.read_tool,
+            self.in_system,
+        ));
+        if !catalogue.skills.is_empty() {
+            tools = tools
+                .tool(load_tool(Arc::clone(&catalogue)))
+                .tools(read_tool(Arc::clone(&catalogue)));
+        }
+        if !catalogue.hidden.is_empty() {
+            let catalogue = Arc::clone(&catalogue);
+            tools = tools.layer(HintLayer::new(move |call| catalogue.hint(call)));
+        }
+        Ok((tools, SkillsLayer { catalogue }))
+    }
+}
+
+impl IntoIterator for Skills {
+    type Item = Skill;
+    type IntoIter = std::vec::IntoIter<Skill>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.skills.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Skills {
+    type Item = &'a Skill;
+    type IntoIter = std::slice::Iter<'a, Skill>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.skills.iter()
+    }
+}
+
+impl FromIterator<Skill> for Skills {
+    fn from_iter<I: IntoIterator<Item = Skill>>(skills: I) -> Self {
+        Self::new().skills(skills)
+    }
+}

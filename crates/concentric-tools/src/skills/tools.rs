@@ -1,0 +1,128 @@
+use super::{
+    SkillErrorKind,
+    active::{Load, is_active},
+    catalogue::Catalogue,
+    files::MAX_FILE_BYTES,
+};
+use crate::{Tool, ToolError, blocking_tool};
+use concentric_core::{Str, ToolCall, ToolOutcome, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use std::{convert::Infallible, fmt::Write, future::ready, sync::Arc};
+use tower::service_fn;
+
+/// How many names of files or skills a result lists.
+const MAX_LISTED: usize = 100;
+
+/// The tool that loads a skill.
+pub(super) fn load_tool(catalogue: Arc<Catalogue>) -> Tool {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "description": "The skill's name." },
+        },
+        "required": ["name"],
+    });
+    let description = "Loads a skill: returns its instructions, and makes its tools available.";
+    let spec = ToolSpec::new(catalogue.load_tool.clone(), description, schema);
+    let answer = move |call| ready(Ok::<_, Infallible>(load(&catalogue, &call)));
+    // What there is to say was limited when the skill was read.
+    Tool::new(spec, service_fn(answer))
+        .read_only()
+        .max_result_bytes(usize::MAX)
+}
+
+fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
+    let Ok(Load { name }) = serde_json::from_str(call.arguments().as_str()) else {
+        return ToolOutcome::failed("The arguments are not `{\"name\": \"…\"}`.");
+    };
+    let Some(skill) = catalogue.skills.get(&name) else {
+        return ToolOutcome::failed(unknown(catalogue, &name));
+    };
+    let mut text = match catalogue.in_system {
+        true => format!("The skill `{name}` is active. Its instructions are in the system prompt."),
+        false => format!("The skill `{name}` is active.\n\n{}", skill.instructions),
+    };
+    if !skill.files.is_empty() {
+        let read = &catalogue.read_tool;
+        let _ = write!(text, "\n\nIts files, to be read with `{read}`:");
+        list(&mut text, skill.files());
+    }
+    let tools = catalogue.hidden.iter();
+    let tools: Vec<_> = tools.filter(|(_, by)| by.contains(&name)).collect();
+    if !tools.is_empty() {
+        text.push_str("\n\nIts tools, to be called from the next step on:");
+        list(&mut text, tools.iter().map(|(tool, _)| *tool));
+    }
+    let outcome = ToolOutcome::done(text).with_data(json!({ "skill": name }));
+    // Only the first time, so that nobody loads for ever.
+    match is_active(call.transcript(), &catalogue.load_tool, &name) {
+        true => outcome,
+        false => outcome.free_of_charge(),
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ReadFile {
+    /// The skill's name.
+    skill: String,
+    /// The file's path, as the skill lists it.
+    path: String,
+}
+
+/// The tool that reads a skill's files; `None` if there are none.
+pub(super) fn read_tool(catalogue: Arc<Catalogue>) -> Option<Tool> {
+    if catalogue
+        .skills
+        .values()
+        .all(|skill| skill.files.is_empty())
+    {
+        return None;
+    }
+    let name = catalogue.read_tool.clone();
+    let tool = blocking_tool(name, "Reads a file of a skill.", move |file: ReadFile| {
+        read(&catalogue, &file)
+    });
+    Some(tool.read_only().max_result_bytes(MAX_FILE_BYTES))
+}
+
+fn read(catalogue: &Catalogue, file: &ReadFile) -> Result<Str, ToolError> {
+    let ReadFile { skill, path } = file;
+    let Some(of) = catalogue.skills.get(skill.as_str()) else {
+        return Err(ToolError::new(unknown(catalogue, skill)));
+    };
+    let failure = match of.read(path) {
+        Some(Ok(text)) if text.is_empty() => return Ok(Str::from_static("The file is empty.")),
+        Some(Ok(text)) => return Ok(text),
+        Some(Err(failure)) => failure,
+        None => {
+            let mut text = format!("The skill `{skill}` has no file `{path}`. It has:");
+            list(&mut text, of.files());
+            return Err(ToolError::new(text));
+        }
+    };
+    let why = match &failure {
+        SkillErrorKind::TooLarge { limit } => format!("has more than {limit} bytes"),
+        SkillErrorKind::NotUtf8 => "is not text".to_owned(),
+        _ => "can't be read".to_owned(),
+    };
+    let error = ToolError::new(format!("The file `{path}` {why}."));
+    Err(error.with_source(super::SkillError::from(failure)))
+}
+
+fn unknown(catalogue: &Catalogue, name: &str) -> String {
+    let mut text = format!("There is no skill `{name}`. There are:");
+    list(&mut text, catalogue.skills.keys());
+    text
+}
+
+fn list<'a>(text: &mut String, names: impl ExactSizeIterator<Item = &'a Str>) {
+    let more = names.len().saturating_sub(MAX_LISTED);
+    for name in names.take(MAX_LISTED) {
+        let _ = write!(text, "\n- {name}");
+    }
+    if more > 0 {
+        let _ = write!(text, "\n- and {more} more");
+    }
+}

@@ -1,0 +1,641 @@
+//! What outlives a process: effects and decisions; and the lifecycle of tools in a loop of one's own.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+#[path = "common/approvals.rs"]
+mod kit;
+
+use common::{Hook, Log, hook};
+use concentric_core::{
+    Annotations, CallId, CancelReason, ChatRequest, Context, ErrorKind, Event, Message, MessageId,
+    Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall, ToolCallPart, ToolOutcome,
+    ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
+    machine::MachineState,
+    store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
+};
+use concentric_tools::{
+    Approval, RoundEnd, Tool, ToolLifecycle, Toolset, agent_tool, tool_with_context,
+};
+use futures_util::StreamExt;
+use kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
+use serde_json::json;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tower::ServiceExt;
+
+// ---- processes that die ----
+
+/// A tool that logs its number and its key, and, in the process that dies, never ends.
+fn effect(name: &'static str, log: &Log, hangs: bool) -> Tool {
+    let log = log.clone();
+    tool_with_context(name, "", move |kit::Number { n }, context: Context| {
+        let log = log.clone();
+        async move {
+            let key = context.idempotency_key().unwrap();
+            log.add(format!("{name} {n} {key}"));
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            format!("{name} {n}")
+        }
+    })
+}
+
+/// Runs until nothing happens any more; what was written down last is what another process finds.
+async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> MachineState {
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let saved = states.clone();
+    let checkpoint = Checkpoint::new(move |state: MachineState| {
+        saved.lock().unwrap().push(kit::written(&state));
+        Box::pin(std::future::ready(Ok(())))
+    });
+    let mut context = scene.world.context();
+    context.extensions_mut().insert(checkpoint);
+    let run = async {
+        let agent = scene.model.agent(tools);
+        let response = agent.oneshot(request.with_context(context)).await.unwrap();
+        let mut body = std::pin::pin!(response.body);
+        while let Some(event) = body.next().await {
+            assert!(!event.unwrap().is_finish(), "it ends");
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(1), run).await;
+    assert!(ended.is_err(), "it hangs");
+    states.lock().unwrap().pop().unwrap()
+}
+
+async fn crashed(tools: &Toolset, calls: Vec<(&'static str, &'static str)>) -> (Scene, MachineState) {
+    let scene = Scene::round(calls);
+    let state = crash(&scene, tools, ChatRequest::user("go")).await;
+    (scene, state)
+}
+
+/// Tools of each class; those of the process that dies hang.
+fn classes(log: &Log, hangs: bool) -> Toolset {
+    let mut idempotent = Annotations::default();
+    idempotent.idempotent = true;
+    Toolset::new()
+        .tool(effect("read", log, hangs).read_only())
+        .tool(effect("set", log, hangs).annotations(idempotent))
+        .tool(effect("pay", log, hangs).keyed())
+        .tool(effect("once", log, hangs))
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_what_may_run_again_does_with_the_same_key() {
+    for with_ledger in [false, true] {
+        for name in ["read", "set", "pay"] {
+            let (log, store) = (Log::default(), Memory::new());
+            let tools = |hangs| match with_ledger {
+                true => classes(&log, hangs).ledger(store.clone()),
+                false => classes(&log, hangs),
+            };
+            let (scene, state) = crashed(&tools(true), vec![(name, r#"{"n":1}"#)]).await;
+            assert_eq!(log.lines().len(), 1);
+            let ran = scene.resume(&tools(false), state, vec![]).await;
+            assert_eq!(*ran.outcome(), Outcome::Completed, "{name}");
+            assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
+            let lines = log.lines();
+            assert_eq!(lines.len(), 2);
+            assert_eq!(lines[0], lines[1], "the same key");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_what_may_run_once_is_asked_about_and_not_run_again() {
+    for with_ledger in [false, true] {
+        for answer in ["answer", "cancel"] {
+            let (log, store) = (Log::default(), Memory::new());
+            let tools = |hangs| match with_ledger {
+                true => classes(&log, hangs).ledger(store.clone()),
+                false => classes(&log, hangs),
+            };
+            let calls = vec![("once", r#"{"n":1}"#), ("read", r#"{"n":2}"#)];
+            let (scene, state) = crashed(&tools(true), calls).await;
+            let ran = scene.resume(&tools(false), state, vec![]).await;
+            assert_eq!(log.lines().iter().filter(|l| l.starts_with("once")).count(), 1);
+            let ask = ran.ask("call-0-0");
+            assert_eq!(ask.reason, interrupt::UNKNOWN_EFFECT);
+            assert_eq!(ran.asked().len(), 1);
+            for wrong in [Reply::approve(ask.id.clone()), Reply::deny(ask.id.clone(), "no")] {
+                let ran = scene.resume(&tools(false), ran.state(), vec![wrong]).await;
+                assert_eq!(ran.end.unwrap_err().code(), Some("malformed_reply"));
+            }
+            let (reply, status) = match answer {
+                "answer" => (Reply::answer(ask.id, "it went through"), ToolStatus::Done),
+                _ => (Reply::cancel(ask.id), ToolStatus::Unknown),
+            };
+            let ran = scene.resume(&tools(false), ran.state(), vec![reply]).await;
+            assert_eq!(*ran.outcome(), Outcome::Completed);
+            assert_eq!(ran.result("call-0-0").0, status);
+            assert_eq!(log.lines().iter().filter(|l| l.starts_with("once")).count(), 1);
+            if with_ledger {
+                let known = store.effects();
+                assert_eq!(known.len(), 1);
+                assert_eq!(known[0].as_ref().unwrap().status, status);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_an_approved_call_that_was_running_is_not_run_again() {
+    for with_ledger in [false, true] {
+        let (log, store) = (Log::default(), Memory::new());
+        let tools = |hangs| {
+            let tools = classes(&log, hangs).gate(Approval::for_tools("once"));
+            match with_ledger {
+                true => tools.ledger(store.clone()),
+                false => tools,
+            }
+        };
+        let scene = Scene::round(vec![("once", r#"{"n":1}"#)]);
+        let ran = scene.start(&tools(false)).await;
+        let reply = Reply::approve(ran.ask("call-0-0").id);
+        let request = ChatRequest::resume(ran.state(), vec![reply]);
+        let state = crash(&scene, &tools(true), request).await;
+        assert_eq!(log.lines().len(), 1);
+        let ran = scene.resume(&tools(false), state, vec![]).await;
+        assert_eq!(log.lines().len(), 1, "with a ledger: {with_ledger}");
+        assert_eq!(ran.ask("call-0-0").reason, interrupt::UNKNOWN_EFFECT);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so() {
+    let (log, store) = (Log::default(), Memory::new());
+    let tools = |hangs| classes(&log, hangs).ledger(store.clone()).max_parallel(1);
+    let calls = vec![("once", r#"{"n":1}"#), ("once", r#"{"n":2}"#)];
+    let (scene, state) = crashed(&tools(true), calls).await;
+    assert_eq!(log.lines().len(), 1);
+    let ran = scene.resume(&tools(false), state, vec![]).await;
+    assert_eq!(log.lines().len(), 2);
+    assert!(log.lines()[1].starts_with("once 2"));
+    assert_eq!(ran.asked().len(), 1);
+    assert_eq!(ran.ask("call-0-0").reason, interrupt::UNKNOWN_EFFECT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_what_is_written_down_as_done_is_not_run_at_all() {
+    let (log, store) = (Log::default(), Memory::new());
+    let tools = |hangs| {
+        Toolset::new()
+            .tool(effect("once", &log, false))
+            .tool(effect("pay", &log, false).keyed())
+            .tool(effect("read", &log, hangs).read_only())
+            .ledger(store.clone())
+    };
+    let calls = vec![
+        ("once", r#"{"n":1}"#),
+        ("pay", r#"{"n":2}"#),
+        ("read", r#"{"n":3}"#),
+    ];
+    let (scene, state) = crashed(&tools(true), calls).await;
+    let before = log.lines();
+    let ran = scene.resume(&tools(false), state, vec![]).await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+    assert_eq!(log.lines().len(), before.len() + 1, "only the read-only one");
+    assert_eq!(ran.result("call-0-0"), (ToolStatus::Done, "once 1".into()));
+    assert_eq!(ran.result("call-0-1"), (ToolStatus::Done, "pay 2".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_a_tool_may_know_what_came_of_a_call() {
+    quietly();
+    for with_ledger in [false, true] {
+        for knows in ["yes", "no", "panics"] {
+            let (log, store) = (Log::default(), Memory::new());
+            let tools = |hangs| {
+                let once = effect("once", &log, hangs).reconcile(move |call: ToolCall| async move {
+                    assert!(call.is_recovered());
+                    match knows {
+                        "yes" => Some(ToolOutcome::done("it is paid")),
+                        "no" => None,
+                        _ => panic!("on purpose"),
+                    }
+                });
+                let tools = Toolset::new().tool(once);
+                match with_ledger {
+                    true => tools.ledger(store.clone()),
+                    false => tools,
+                }
+            };
+            let (scene, state) = crashed(&tools(true), vec![("once", r#"{"n":1}"#)]).await;
+            let ran = scene.resume(&tools(false), state, vec![]).await;
+            assert_eq!(log.lines().len(), 1);
+            if knows == "yes" {
+                let paid = (ToolStatus::Done, "it is paid".to_owned());
+                assert_eq!(ran.result("call-0-0"), paid);
+            } else {
+                let ask = ran.ask("call-0-0");
+                assert_eq!(ask.reason, interrupt::UNKNOWN_EFFECT, "{knows} {with_ledger}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn f044_no_tool_runs_if_the_ledger_fails_and_the_run_fails() {
+    let (log, store) = (Log::default(), Memory::new());
+    store.fail_begin(true);
+    let tools = classes(&log, false).ledger(store.clone());
+    let scene = Scene::round(vec![("once", r#"{"n":1}"#)]);
+    let ran = scene.start(&tools).await;
+    let error = ran.end.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server);
+    assert_eq!(error.code(), Some("store_failed"));
+    assert!(log.lines().is_empty());
+    // A read-only tool needs no ledger.
+    let ran = Scene::round(vec![("read", r#"{"n":1}"#)]).start(&tools).await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+}
+
+#[tokio::test]
+async fn f044_what_was_done_is_told_also_if_it_cannot_be_written_down() {
+    let (log, store) = (Log::default(), Memory::new());
+    store.fail_finish(true);
+    let tools = classes(&log, false).ledger(store.clone());
+    let ran = Scene::round(vec![("once", r#"{"n":1}"#)]).start(&tools).await;
+    assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
+    assert_eq!(store.effects(), [None], "it stays begun");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_ambiguity_is_hidden_when_the_run_is_stopped_beside_it() {
+    for how in ["halt", "cancel", "ask and cancel"] {
+        let log = Log::default();
+        let tools = |hangs| {
+            let halting = tool_with_context("stop", "", move |kit::Number { .. }, cx: Context| {
+                async move {
+                    match (hangs, how) {
+                        (true, _) => std::future::pending().await,
+                        (_, "halt") => ToolOutcome::done("x").and_halt("enough"),
+                        (_, "cancel") => {
+                            cx.cancel(CancelReason::User);
+                            std::future::pending().await
+                        }
+                        _ => ToolOutcome::done("x"),
+                    }
+                }
+            });
+            Toolset::new()
+                .tool(halting.read_only())
+                .tool(effect("once", &log, hangs))
+        };
+        let calls = vec![("once", r#"{"n":1}"#), ("stop", r#"{"n":2}"#)];
+        let (scene, state) = crashed(&tools(true), calls).await;
+        let ran = scene.resume(&tools(false), state, vec![]).await;
+        let ran = match how {
+            "ask and cancel" => {
+                // Waits for a person, and is given up before the round goes on.
+                let context = scene.world.context();
+                context.cancel(CancelReason::User);
+                scene.resume_in(context, &tools(false), ran.state(), vec![]).await
+            }
+            _ => ran,
+        };
+        assert_eq!(log.lines().len(), 1);
+        let (status, text) = ran.result("call-0-0");
+        assert_eq!(status, ToolStatus::Unknown, "{how}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_before_a_recovered_call_starts_hides_nothing() {
+    let log = Log::default();
+    let (scene, state) = crashed(&classes(&log, true), vec![("once", r#"{"n":1}"#)]).await;
+    let context = scene.world.context();
+    context.cancel(CancelReason::User);
+    let ran = scene.resume_in(context, &classes(&log, false), state, vec![]).await;
+    assert!(matches!(ran.outcome(), Outcome::Aborted { .. }));
+    assert_eq!(ran.result("call-0-0").0, ToolStatus::Unknown);
+}
+
+#[tokio::test]
+async fn f046_an_intent_names_the_claim_of_its_run() {
+    let (log, store) = (Log::default(), Memory::new());
+    let tools = classes(&log, false).ledger(store.clone());
+    let scene = Scene::round(vec![("once", r#"{"n":1}"#)]);
+    let mut context = scene.world.context();
+    let cell = ClaimCell::new();
+    let key = RunKey::new(
+        Tenant::default(),
+        concentric_core::ThreadId::new("t"),
+        concentric_core::RunId::new("r"),
+    );
+    cell.set(RunClaim::new(key, 7));
+    context.extensions_mut().insert(cell);
+    scene.start_in(context, &tools).await;
+    let begun = store.begun();
+    assert_eq!(begun.len(), 1);
+    assert_eq!(begun[0].1.claim.as_ref().unwrap().fence, 7);
+    assert_eq!(begun[0].1.arguments, r#"{"n":1}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_whose_process_died_is_not_begun_anew() {
+    // An agent is a tool that may do anything: without a word of it, somebody is asked.
+    let log = Log::default();
+    let tools = |hangs| {
+        let inner = Toolset::new()
+            .tool(number("write", &log))
+            .tool(effect("slow", &log, hangs).read_only());
+        let model = Model::new(vec![vec![("write", r#"{"n":1}"#), ("slow", r#"{"n":2}"#)]]);
+        Toolset::new().tool(agent_tool("a", "", model.agent(&inner)))
+    };
+    let (scene, state) = crashed(&tools(true), vec![("a", r#"{"task":"x"}"#)]).await;
+    assert_eq!(log.count("write 1"), 1);
+    let ran = scene.resume(&tools(false), state, vec![]).await;
+    assert_eq!(log.count("write 1"), 1);
+    assert_eq!(ran.ask("call-0-0").reason, interrupt::UNKNOWN_EFFECT);
+}
+
+// ---- a loop of one's own ----
+
+fn message(id: &str, calls: Vec<(&str, &str)>) -> Message {
+    let parts = calls.into_iter().enumerate().map(|(i, call)| {
+        Part::new(PartKind::ToolCall(call_part(0, i, &Call::from(call))))
+    });
+    Message::new(Role::Assistant, parts.collect()).with_id(MessageId::new(id))
+}
+
+fn gated(log: &Log) -> Toolset {
+    Toolset::new()
+        .tool(number("read", log).read_only())
+        .tool(number("write", log))
+        .tool(number("refund", log))
+        .gate(Approval::for_tools("refund"))
+}
+
+fn lifecycle(world: &World, tools: Toolset) -> ToolLifecycle {
+    let mut before = Transcript::new();
+    before.push_user("go");
+    ToolLifecycle::new(tools).with_context(world.context()).after(before)
+}
+
+fn suspended(end: RoundEnd) -> MachineState {
+    match end {
+        RoundEnd::Suspended(state) => kit::written(&state),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_round_is_suspended_here_and_resumed_there() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let calls = vec![("refund", r#"{"n":1}"#), ("write", r#"{"n":2}"#)];
+    let end = here.execute_round(message("m1", calls)).await.unwrap();
+    let state = suspended(end);
+    assert!(log.lines().is_empty());
+    assert_eq!(here.suspend().unwrap().interrupts(), state.interrupts());
+    assert!(here.capture_turn().is_none());
+    // Nothing else can be said or done now.
+    assert!(here.push(Turn::user("hello?")).is_err());
+    let again = here.execute_round(message("m2", vec![("write", r#"{"n":3}"#)])).await;
+    assert!(again.is_err());
+
+    let mut there = ToolLifecycle::new(gated(&log)).with_context(world.context());
+    let id = state.interrupts()[0].id.clone();
+    let wrong = vec![Reply::approve(kit::id("x"))];
+    let error = there.resume(state.clone(), wrong).await.unwrap_err();
+    assert_eq!(error.code(), Some("unknown_interrupt"));
+    assert!(log.lines().is_empty());
+    let end = there.resume(state, vec![Reply::approve(id)]).await.unwrap();
+    let RoundEnd::Closed(round) = end else {
+        panic!("{end:?}");
+    };
+    assert_eq!(round.results().len(), 2);
+    let mut lines = log.lines();
+    lines.sort();
+    assert_eq!(lines, ["refund 1", "write 2"]);
+    let turn = there.capture_turn().unwrap();
+    assert_eq!(turn.len(), 2);
+    assert!(there.capture_turn().is_none(), "at most once");
+    there.push(Turn::message(Message::assistant("done")).unwrap()).unwrap();
+    assert_eq!(there.transcript().len(), 3);
+    // The next round begins.
+    let end = there
+        .execute_round(message("m3", vec![("read", r#"{"n":4}"#)]))
+        .await
+        .unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    assert_eq!(there.capture_turn().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_wrong_reply_leaves_a_round_suspended() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let end = here.execute_round(message("m1", vec![("refund", r#"{"n":1}"#)])).await.unwrap();
+    let state = suspended(end);
+    let wrong = vec![Reply::approve(kit::id("x"))];
+    here.resume(state.clone(), wrong).await.unwrap_err();
+    assert!(here.suspend().is_some());
+    let id = state.interrupts()[0].id.clone();
+    let end = here.resume(state, vec![Reply::deny(id, "no")]).await.unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    assert!(here.suspend().is_none());
+    assert!(log.lines().is_empty());
+}
+
+#[tokio::test]
+async fn a_round_that_halts_ends_the_run_of_the_loop() {
+    let (log, world) = (Log::default(), World::new());
+    let tools = Toolset::new().tool(kit::halting("stop", &log));
+    let mut here = lifecycle(&world, tools);
+    let end = here.execute_round(message("m1", vec![("stop", r#"{"n":1}"#)])).await.unwrap();
+    let RoundEnd::Ended { round, outcome } = end else {
+        panic!("{end:?}");
+    };
+    assert!(matches!(outcome, Outcome::Halted { .. }));
+    assert_eq!(round.results().len(), 1);
+    let again = here.execute_round(message("m2", vec![("stop", r#"{"n":1}"#)])).await;
+    assert!(again.is_err());
+}
+
+#[tokio::test]
+async fn a_message_keeps_what_its_provider_wants_back() {
+    let (log, world) = (Log::default(), World::new());
+    let data = Some(Arc::new(ProviderData::new("gemini", json!({"thoughtSignature": "abc"}))));
+    let call = ToolCallPart::new(CallId::new("c1"), "read", r#"{"n":1}"#);
+    let parts = vec![
+        Part::text("Let me see.").with_provider_data(data.clone()),
+        Part::new(PartKind::ToolCall(call)).with_provider_data(data),
+    ];
+    let message = Message::new(Role::Assistant, parts).with_id(MessageId::new("m1"));
+    let mut here = lifecycle(&world, gated(&log));
+    let end = here.execute_round(message.clone()).await.unwrap();
+    let RoundEnd::Closed(round) = end else {
+        panic!("{end:?}");
+    };
+    let data = |message: &Message| -> Vec<_> {
+        message.parts.iter().map(|part| part.provider_data.clone()).collect()
+    };
+    assert_eq!(data(round.message()), data(&message));
+    assert_eq!(round.message().id, message.id);
+}
+
+#[tokio::test]
+async fn the_clients_tools_are_asked_of_whoever_drives_the_loop() {
+    let (log, world) = (Log::default(), World::new());
+    let client = ToolSpecs::new([Arc::new(ToolSpec::new("beep", "", json!({"type": "object"})))]);
+    let make = || lifecycle(&world, gated(&log)).with_client_tools(client.clone());
+    let mut here = make();
+    assert_eq!(here.specs().len(), 4);
+    let calls = vec![("beep", "{}"), ("write", r#"{"n":1}"#)];
+    let end = here.execute_round(message("m1", calls)).await.unwrap();
+    let state = suspended(end);
+    let ask = state.interrupts()[0].clone();
+    assert_eq!(ask.reason, interrupt::CLIENT_TOOL);
+    assert_eq!(log.lines(), ["write 1"]);
+    let end = make().resume(state, vec![Reply::answer(ask.id, "beeped")]).await.unwrap();
+    let RoundEnd::Closed(round) = end else {
+        panic!("{end:?}");
+    };
+    assert_eq!(round.results()[0].outcome.content.text(), "beeped");
+    assert_eq!(log.lines(), ["write 1"]);
+}
+
+#[tokio::test]
+async fn f033_the_greatest_depth_holds_in_a_loop_of_ones_own() {
+    let (log, world) = (Log::default(), World::new());
+    let agent = agent_tool("a", "", Model::silent().agent(&gated(&log))).max_depth(1);
+    let tools = Toolset::new().tool(agent).tool(number("read", &log));
+    let outer = world.context();
+    let top = ToolLifecycle::new(tools.clone()).with_context(outer.clone());
+    assert_eq!(top.specs().len(), 2);
+    let mut deep = ToolLifecycle::new(tools).with_context(outer.child().build());
+    assert_eq!(deep.specs().len(), 1, "it is not offered");
+    let end = deep
+        .execute_round(message("m1", vec![("a", r#"{"task":"x"}"#)]))
+        .await
+        .unwrap();
+    let RoundEnd::Closed(round) = end else {
+        panic!("{end:?}");
+    };
+    assert_eq!(round.results()[0].outcome.status, ToolStatus::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "open: nobody reads the events of a loop of one's own, and the agent waits for room"]
+async fn an_agent_that_says_much_does_not_hang_in_a_loop_of_ones_own() {
+    let world = World::new();
+    let model = Model::saying(|_, _| (0..3000).map(|_| Event::text("x")).collect());
+    let tools = Toolset::new().tool(agent_tool("a", "", model.agent(&Toolset::new())));
+    let mut here = lifecycle(&world, tools);
+    let round = here.execute_round(message("m1", vec![("a", r#"{"task":"x"}"#)]));
+    let end = tokio::time::timeout(Duration::from_secs(60), round).await;
+    assert!(matches!(end.expect("it ends").unwrap(), RoundEnd::Closed(_)));
+}
+
+// ---- decisions that are told ahead ----
+
+#[tokio::test]
+async fn decisions_are_told_ahead_and_not_again() {
+    let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
+    let world = World::new();
+    let tools = || {
+        Toolset::new()
+            .tool(number("refund", &log))
+            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .once(store.clone())
+    };
+    let mut here = lifecycle(&world, tools());
+    let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
+    let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+    let ids: Vec<_> = state.interrupts().iter().map(|ask| ask.id.clone()).collect();
+    let replies = || vec![Reply::approve(ids[0].clone()), Reply::deny(ids[1].clone(), "no")];
+    // A wrong one tells nobody.
+    let wrong = [Reply::approve(ids[0].clone()), Reply::approve(kit::id("x"))];
+    assert!(here.notify_decisions(&state, &wrong).await.is_err());
+    assert_eq!(watched.lines().len(), 2);
+    here.notify_decisions(&state, &replies()).await.unwrap();
+    here.notify_decisions(&state, &replies()).await.unwrap();
+    let told = [r#"approved call-0-0 {"n":1}"#, "denied call-0-1 no"];
+    assert_eq!(watched.lines()[2..], told);
+    assert!(log.lines().is_empty());
+    let end = lifecycle(&world, tools()).resume(state, replies()).await.unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    assert_eq!(log.lines(), ["refund 1"]);
+    assert_eq!(watched.lines().len(), 4, "not told again");
+}
+
+#[tokio::test]
+async fn a_decision_that_is_told_ahead_is_about_what_will_run() {
+    let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
+    let world = World::new();
+    let tools = || {
+        Toolset::new()
+            .tool(number("refund", &log))
+            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .prepare(async |call: ToolCall| {
+                let text = call.arguments().as_str().replace('1', "5");
+                Ok(text.as_str().into())
+            })
+            .once(store.clone())
+    };
+    let mut here = lifecycle(&world, tools());
+    let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
+    let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+    let ids: Vec<_> = state.interrupts().iter().map(|ask| ask.id.clone()).collect();
+    let replies = vec![
+        Reply::approve(ids[0].clone()),
+        Reply::approve_edited(ids[1].clone(), json!({"n": 7})),
+    ];
+    here.notify_decisions(&state, &replies).await.unwrap();
+    let told = [r#"approved call-0-0 {"n":5}"#, r#"approved call-0-1 {"n":7}"#];
+    assert_eq!(watched.lines()[2..], told);
+}
+
+#[tokio::test]
+async fn a_decision_about_a_changed_call_is_told_ahead_too() {
+    let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
+    let world = World::new();
+    let tools = || {
+        Toolset::new()
+            .tool(number("refund", &log))
+            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .layer(hook(|mut call: ToolCall| {
+                let text = call.arguments().as_str().replace('1', "5");
+                call.set_arguments(text.as_str().into());
+                Hook::Call(call)
+            }))
+            .once(store.clone())
+    };
+    let mut here = lifecycle(&world, tools());
+    let first = message("m1", vec![("refund", r#"{"n":1}"#)]);
+    let state = suspended(here.execute_round(first).await.unwrap());
+    let id = state.interrupts()[0].id.clone();
+    let end = here.resume(state, vec![Reply::approve(id)]).await.unwrap();
+    let state = suspended(end);
+    let before = watched.lines().len();
+    let replies = [Reply::approve(state.interrupts()[0].id.clone())];
+    here.notify_decisions(&state, &replies).await.unwrap();
+    assert_eq!(watched.lines()[before..], [r#"approved call-0-0 {"n":5}"#]);
+    here.resume(state, replies.to_vec()).await.unwrap();
+    assert_eq!(watched.lines().len(), before + 1);
+    assert_eq!(log.lines(), ["refund 5"]);
+}
+
+#[tokio::test]
+async fn what_comes_of_a_run_is_the_same_whether_it_was_looked_at() {
+    // A resume without replies asks the same again, and runs nothing.
+    let log = Log::default();
+    let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("write", r#"{"n":2}"#)]);
+    let mut ran: Ran = scene.start(&gated(&log)).await;
+    let first = ran.asked();
+    for _ in 0..3 {
+        ran = scene.resume(&gated(&log), ran.state(), vec![]).await;
+        assert_eq!(ran.asked(), first);
+    }
+    assert!(log.lines().is_empty());
+    let request = ChatRequest::resume(ran.state(), vec![Reply::approve(first[0].id.clone())])
+        .with_context(scene.world.context());
+    let ran = drive(scene.model.agent(&gated(&log)), request).await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+    assert_eq!(log.lines().len(), 2);
+}

@@ -1,0 +1,140 @@
+//! The store, with points before and after whatever it makes durable.
+
+use super::{
+    points::Points,
+    world::{Entry, World, call_of},
+};
+use concentric_core::{
+    InterruptId, Reply, Str, ThreadId, ToolOutcome,
+    machine::MachineState,
+    store::{
+        Effect, EffectKey, Intent, Ledger, Once, RunKey, RunRecord, RunStore, StoreFuture, Tenant,
+    },
+};
+use concentric_store::SqliteStore;
+use std::time::SystemTime;
+
+#[derive(Clone)]
+pub struct Pointed {
+    pub inner: SqliteStore,
+    pub points: Points,
+    pub world: World,
+}
+
+impl Pointed {
+    fn at<T: Send + 'static>(&self, name: String, work: StoreFuture<T>) -> StoreFuture<T> {
+        let points = self.points.clone();
+        Box::pin(async move {
+            points.hit(&format!("{name}:before"));
+            let done = work.await;
+            points.hit(&format!("{name}:after"));
+            done
+        })
+    }
+
+    fn noting<T: Send + 'static>(
+        &self,
+        work: StoreFuture<T>,
+        entry: impl FnOnce(&T) -> Option<Entry> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let world = self.world.clone();
+        Box::pin(async move {
+            let done = work.await?;
+            if let Some(entry) = entry(&done) {
+                world.log(&entry);
+            }
+            Ok(done)
+        })
+    }
+}
+
+impl RunStore for Pointed {
+    fn begin(&self, key: RunKey, state: MachineState, until: SystemTime) -> StoreFuture<u64> {
+        let work = self.inner.clone();
+        let work = RunStore::begin(&work, key, state, until);
+        self.noting(self.at("begin".into(), work), |_| Some(Entry::Checkpointed))
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        self.inner.get(key)
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        until: SystemTime,
+    ) -> StoreFuture<RunRecord> {
+        let work = self.inner.claim(key, version, replies, now, until);
+        self.noting(self.at("claim".into(), work), |record| {
+            let ids = record.replies.iter().map(|r| r.interrupt_id.to_string());
+            let ids: Vec<_> = ids.collect();
+            (!ids.is_empty()).then_some(Entry::Accepted(ids))
+        })
+    }
+
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<()> {
+        let work = self.inner.save(key, fence, state, until);
+        self.noting(self.at("save".into(), work), |()| Some(Entry::Checkpointed))
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
+        self.at("renew".into(), self.inner.renew(key, fence, until))
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
+        self.at("suspend".into(), self.inner.suspend(key, fence, state))
+    }
+
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
+        self.at("end".into(), self.inner.end(key, fence, now))
+    }
+
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        self.inner.asking(tenant, thread, questions)
+    }
+
+    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.of_thread(tenant, thread)
+    }
+
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.abandoned(now, limit)
+    }
+}
+
+impl Ledger for Pointed {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+        let name = format!("ledger.begin.{}", call_of(&key.key));
+        let work = Ledger::begin(&self.inner, key, intent);
+        self.at(name, work)
+    }
+
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        let name = format!("ledger.finish.{}", call_of(&key.key));
+        self.at(name, self.inner.finish(key, outcome))
+    }
+}
+
+impl Once for Pointed {
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+        let name = match key.as_str().starts_with("token:") {
+            true => "once.token".to_owned(),
+            false => format!("once.{}", call_of(&key)),
+        };
+        self.at(name, self.inner.once(tenant, key, until))
+    }
+}
