@@ -1,0 +1,462 @@
+use crate::{
+    Options,
+    rules::{Standing, check_text, read_state, write_replies, write_state},
+};
+use concentric_core::{
+    InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    machine::MachineState,
+    store::{
+        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunKey, RunRecord,
+        RunStatus, RunStore, Span, StoreError, StoreFuture, Tenant,
+    },
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+/// A store in memory: for tests, and for a program of one process whose runs may be lost with it.
+///
+/// It keeps to what [`SqliteStore`](crate::SqliteStore) does, the form that states are written in
+/// included. Clones share what is kept. A store's futures are done when they are first polled.
+///
+/// ```
+/// use concentric_core::{Str, store::{Once, Tenant}};
+/// use concentric_store::MemoryStore;
+/// use std::time::{Duration, SystemTime};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), concentric_core::store::StoreError> {
+/// let store = MemoryStore::new();
+/// let until = SystemTime::now() + Duration::from_secs(60);
+/// let once = || store.once(Tenant::default(), Str::from("token 1"), until);
+/// assert!(once().await?);
+/// assert!(!once().await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    kept: Arc<Mutex<Kept>>,
+    options: Options,
+}
+
+#[derive(Default)]
+struct Kept {
+    // Counts the writes; versions and fences are taken from it.
+    count: u64,
+    runs: HashMap<RunKey, Row>,
+    effects: HashMap<EffectKey, Entry>,
+    once: HashMap<(Tenant, Str), SystemTime>,
+    // The newest is the last.
+    decisions: Vec<Remembered>,
+}
+
+struct Row {
+    standing: Standing,
+    begun: u64,
+    ended_at: Option<SystemTime>,
+    state: String,
+    replies: Vec<Reply>,
+    replied_at: Option<SystemTime>,
+    asked: Vec<InterruptId>,
+}
+
+struct Entry {
+    run: Option<RunKey>,
+    // When it was first seen by `purge`, if it has no run.
+    seen: Option<SystemTime>,
+    outcome: Option<ToolOutcome>,
+}
+
+impl MemoryStore {
+    /// Creates an empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        Self {
+            options,
+            ..Self::default()
+        }
+    }
+
+    /// Forgets what need not be kept any longer, as the end of each run does.
+    pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            kept.purge(&options, now);
+            Ok(())
+        })
+    }
+
+    fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Kept) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let kept = Arc::clone(&self.kept);
+        Box::pin(async move {
+            let mut kept: MutexGuard<'_, Kept> =
+                kept.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut kept)
+        })
+    }
+}
+
+impl Kept {
+    fn count(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    fn row(&mut self, key: &RunKey) -> Result<&mut Row, StoreError> {
+        self.runs.get_mut(key).ok_or(StoreError::NotFound)
+    }
+
+    /// The row, for whoever holds `fence`; it has its next version.
+    fn held(&mut self, key: &RunKey, fence: u64) -> Result<&mut Row, StoreError> {
+        self.row(key)?.standing.check_fence(fence)?;
+        let version = self.count();
+        let row = self.row(key)?;
+        row.standing.version = version;
+        Ok(row)
+    }
+
+    fn records<'a>(
+        rows: impl Iterator<Item = (&'a RunKey, &'a Row)>,
+        options: &Options,
+    ) -> Result<Vec<RunRecord>, StoreError> {
+        rows.map(|(key, row)| row.record(key.clone(), options))
+            .collect()
+    }
+
+    fn purge(&mut self, options: &Options, now: SystemTime) {
+        let since = |time: SystemTime| now.duration_since(time).ok();
+        let mut gone = Vec::new();
+        self.runs.retain(|key, row| {
+            let over = row.ended_at.and_then(since);
+            let keep = over.is_none_or(|over| over < options.keep_ended);
+            if !keep {
+                gone.push(key.clone());
+            }
+            keep
+        });
+        self.effects.retain(|_, entry| match &entry.run {
+            Some(run) => !gone.contains(run),
+            None => {
+                let seen = *entry.seen.get_or_insert(now);
+                since(seen).is_none_or(|age| age < options.keep_effects)
+            }
+        });
+        self.decisions.retain(|decision| match &decision.span {
+            Span::Run(run) => !gone
+                .iter()
+                .any(|key| key.run == *run && key.tenant == decision.tenant),
+            _ => true,
+        });
+        self.once.retain(|_, until| *until > now);
+    }
+}
+
+impl Row {
+    fn set_state(&mut self, (state, asks): (String, Vec<InterruptId>)) {
+        self.state = state;
+        self.replies.clear();
+        self.replied_at = None;
+        for id in asks {
+            if let Err(at) = self.asked.binary_search(&id) {
+                self.asked.insert(at, id);
+            }
+        }
+    }
+
+    fn record(&self, key: RunKey, options: &Options) -> Result<RunRecord, StoreError> {
+        let state = read_state(&key, &self.state, options.max_state_bytes)?;
+        let mut record = RunRecord::new(key, state);
+        record.status = self.standing.status;
+        record.version = self.standing.version;
+        record.fence = self.standing.fence;
+        record.lease_until = self.standing.lease_until;
+        record.replies.clone_from(&self.replies);
+        record.replied_at = self.replied_at;
+        record.asked.clone_from(&self.asked);
+        Ok(record)
+    }
+}
+
+impl RunStore for MemoryStore {
+    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let state = write_state(&state, options.max_state_bytes)?;
+            if kept.runs.contains_key(&key) {
+                return Err(StoreError::Exists);
+            }
+            let fence = kept.count();
+            let mut row = Row {
+                standing: Standing {
+                    status: RunStatus::Running,
+                    version: fence,
+                    fence,
+                    lease_until,
+                },
+                begun: fence,
+                ended_at: None,
+                state: String::new(),
+                replies: Vec::new(),
+                replied_at: None,
+                asked: Vec::new(),
+            };
+            row.set_state(state);
+            kept.runs.insert(key, row);
+            Ok(fence)
+        })
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let row = kept.row(&key)?;
+            row.record(key, &options)
+        })
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        lease_until: SystemTime,
+    ) -> StoreFuture<RunRecord> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            write_replies(&replies, options.max_state_bytes)?;
+            let row = kept.row(&key)?;
+            row.standing.check_claim(version, now)?;
+            // A state that cannot be read is not claimed.
+            row.record(key.clone(), &options)?;
+            let fence = kept.count();
+            let row = kept.row(&key)?;
+            row.standing = Standing {
+                status: RunStatus::Running,
+                version: fence,
+                fence,
+                lease_until,
+            };
+            if row.replies.is_empty() && !replies.is_empty() {
+                row.replies = replies;
+                row.replied_at = Some(now);
+            }
+            row.record(key, &options)
+        })
+    }
+
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<()> {
+        let max = self.options.max_state_bytes;
+        self.work(move |kept| {
+            let state = write_state(&state, max)?;
+            let row = kept.held(&key, fence)?;
+            row.standing.lease_until = lease_until;
+            row.set_state(state);
+            Ok(())
+        })
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()> {
+        self.work(move |kept| {
+            kept.held(&key, fence)?.standing.lease_until = lease_until;
+            Ok(())
+        })
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
+        let max = self.options.max_state_bytes;
+        self.work(move |kept| {
+            let state = write_state(&state, max)?;
+            let row = kept.held(&key, fence)?;
+            row.standing.status = RunStatus::Suspended;
+            row.set_state(state);
+            Ok(())
+        })
+    }
+
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let standing = kept.row(&key)?.standing;
+            standing.check_end(fence)?;
+            if standing.status != RunStatus::Ended {
+                let row = kept.held(&key, fence)?;
+                row.standing.status = RunStatus::Ended;
+                row.ended_at = Some(now);
+            }
+            kept.purge(&options, now);
+            Ok(())
+        })
+    }
+
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let asking = kept.runs.iter().filter(|(key, row)| {
+                key.tenant == tenant
+                    && key.thread == thread
+                    && questions.iter().any(|id| row.asked.contains(id))
+            });
+            let newest = asking.max_by_key(|(_, row)| row.begun);
+            let (key, row) = newest.ok_or(StoreError::NotFound)?;
+            row.record(key.clone(), &options)
+        })
+    }
+
+    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let mut rows: Vec<_> = kept
+                .runs
+                .iter()
+                .filter(|(key, row)| {
+                    let over = row.standing.status == RunStatus::Ended;
+                    key.tenant == tenant && key.thread == thread && !over
+                })
+                .collect();
+            rows.sort_by_key(|(_, row)| row.begun);
+            Kept::records(rows.into_iter(), &options)
+        })
+    }
+
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let mut rows: Vec<_> = kept
+                .runs
+                .iter()
+                .filter(|(_, row)| {
+                    let standing = &row.standing;
+                    standing.status == RunStatus::Running && standing.lease_until <= now
+                })
+                .collect();
+            rows.sort_by_key(|(_, row)| (row.standing.lease_until, row.begun));
+            Kept::records(rows.into_iter().take(limit), &options)
+        })
+    }
+}
+
+impl Ledger for MemoryStore {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+        self.work(move |kept| {
+            if let Some(claim) = &intent.claim {
+                let row = kept.runs.get(&claim.key).ok_or(StoreError::Stale)?;
+                let checked = row.standing.check_fence(claim.fence);
+                checked.map_err(|_| StoreError::Stale)?;
+            }
+            Ok(match kept.effects.get(&key) {
+                Some(entry) => match &entry.outcome {
+                    Some(outcome) => Effect::Done(Box::new(outcome.clone())),
+                    None => Effect::Begun,
+                },
+                None => {
+                    let entry = Entry {
+                        run: intent.claim.map(|claim| claim.key),
+                        seen: None,
+                        outcome: None,
+                    };
+                    kept.effects.insert(key, entry);
+                    Effect::New
+                }
+            })
+        })
+    }
+
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        self.work(move |kept| {
+            let json = serde_json::to_string(&outcome).map_err(StoreError::failed)?;
+            check_text(&json, usize::MAX)?;
+            let entry = kept.effects.get_mut(&key).ok_or(StoreError::NotFound)?;
+            entry.outcome.get_or_insert(outcome);
+            Ok(())
+        })
+    }
+}
+
+impl Once for MemoryStore {
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+        self.work(move |kept| {
+            let key = (tenant, key);
+            let first = !kept.once.contains_key(&key);
+            if first {
+                kept.once.insert(key, until);
+            }
+            Ok(first)
+        })
+    }
+}
+
+impl Decisions for MemoryStore {
+    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+        self.work(move |kept| {
+            kept.decisions
+                .retain(|d| (&d.tenant, &d.id) != (&decision.tenant, &decision.id));
+            kept.decisions.push(decision);
+            Ok(())
+        })
+    }
+
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+    ) -> StoreFuture<Vec<Remembered>> {
+        self.work(move |kept| {
+            let holds = |decision: &&Remembered| {
+                let here = match &decision.span {
+                    Span::Run(of) => *of == run,
+                    Span::Thread(of) => thread.as_ref() == Some(of),
+                    Span::Always => true,
+                    _ => false,
+                };
+                here && decision.tenant == tenant && decision.tool == tool
+            };
+            let found = kept.decisions.iter().rev().filter(holds);
+            Ok(found.cloned().collect())
+        })
+    }
+
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+        self.work(move |kept| {
+            let all = kept.decisions.iter().rev();
+            Ok(all.filter(|d| d.tenant == tenant).cloned().collect())
+        })
+    }
+
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
+        self.work(move |kept| {
+            let before = kept.decisions.len();
+            kept.decisions.retain(|d| d.tenant != tenant || d.id != id);
+            Ok(kept.decisions.len() < before)
+        })
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}

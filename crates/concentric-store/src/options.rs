@@ -1,0 +1,108 @@
+use crate::MemoryStore;
+use std::time::Duration;
+
+/// How a store keeps what it is given.
+///
+/// ```no_run
+/// use concentric_store::{Options, SqliteStore};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), concentric_store::Fault> {
+/// let store: SqliteStore = Options::new()
+///     .max_state_bytes(8 << 20)
+///     .keep_ended(Duration::from_secs(24 * 60 * 60))
+///     .open("runs.db")?;
+/// # let _ = store;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub(crate) max_state_bytes: usize,
+    pub(crate) keep_ended: Duration,
+    pub(crate) keep_effects: Duration,
+    #[cfg(feature = "sqlite")]
+    pub(crate) busy_timeout: Duration,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_state_bytes: 64 << 20,
+            keep_ended: DAY.saturating_mul(7),
+            keep_effects: DAY.saturating_mul(30),
+            #[cfg(feature = "sqlite")]
+            busy_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Options {
+    /// Creates the default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many bytes of JSON a state may have; 64 MiB by default. A larger one is neither written
+    /// nor read.
+    #[must_use]
+    pub const fn max_state_bytes(mut self, bytes: usize) -> Self {
+        self.max_state_bytes = bytes;
+        self
+    }
+
+    /// How long a run is kept after its end, with the effects of its tools and what was decided for
+    /// it; 7 days by default. Until then a late reply is told that the run is over.
+    #[must_use]
+    pub const fn keep_ended(mut self, time: Duration) -> Self {
+        self.keep_ended = time;
+        self
+    }
+
+    /// How long the effects of tools are kept whose run is in no store; 30 days by default, from when
+    /// the store next forgets things.
+    #[must_use]
+    pub const fn keep_effects(mut self, time: Duration) -> Self {
+        self.keep_effects = time;
+        self
+    }
+
+    /// How long to wait for another process that writes; 5 seconds by default.
+    #[cfg(feature = "sqlite")]
+    #[must_use]
+    pub const fn busy_timeout(mut self, time: Duration) -> Self {
+        self.busy_timeout = time;
+        self
+    }
+
+    /// Opens a file, or creates it; see [`SqliteStore::open`](crate::SqliteStore::open).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(feature = "sqlite")]
+    pub fn open(
+        self,
+        path: impl AsRef<std::path::Path>,
+    ) -> Result<crate::SqliteStore, crate::Fault> {
+        crate::SqliteStore::with(self, Some(path.as_ref()))
+    }
+
+    /// Creates a database in memory; see
+    /// [`SqliteStore::open_in_memory`](crate::SqliteStore::open_in_memory).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(feature = "sqlite")]
+    pub fn open_in_memory(self) -> Result<crate::SqliteStore, crate::Fault> {
+        crate::SqliteStore::with(self, None)
+    }
+
+    /// Creates a store in memory.
+    pub fn in_memory(self) -> MemoryStore {
+        MemoryStore::with(self)
+    }
+}

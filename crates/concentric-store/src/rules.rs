@@ -1,0 +1,129 @@
+//! What both stores decide by.
+
+use crate::Fault;
+use concentric_core::{
+    InterruptId, Reply,
+    machine::{MachineState, StateError},
+    store::{RunKey, RunStatus, StoreError},
+};
+use std::time::SystemTime;
+
+/// How a run stands, without its state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) status: RunStatus,
+    pub(crate) version: u64,
+    pub(crate) fence: u64,
+    pub(crate) lease_until: SystemTime,
+}
+
+impl Standing {
+    /// Whether the run may be claimed at `now` by one who has seen `version`.
+    pub(crate) fn check_claim(&self, version: u64, now: SystemTime) -> Result<(), StoreError> {
+        let free = match self.status {
+            RunStatus::Ended => return Err(StoreError::Ended),
+            RunStatus::Suspended => true,
+            RunStatus::Running => self.lease_until <= now,
+        };
+        match free && self.version == version {
+            true => Ok(()),
+            false => Err(StoreError::Taken),
+        }
+    }
+
+    /// Whether the run may be written under `fence`.
+    pub(crate) fn check_fence(&self, fence: u64) -> Result<(), StoreError> {
+        match self.status {
+            _ if self.fence != fence => Err(StoreError::Stale),
+            RunStatus::Running => Ok(()),
+            // The claim was given up.
+            RunStatus::Suspended => Err(StoreError::Stale),
+            RunStatus::Ended => Err(StoreError::Ended),
+        }
+    }
+
+    /// Whether the run may be ended under `fence`, or was.
+    pub(crate) fn check_end(&self, fence: u64) -> Result<(), StoreError> {
+        match self.check_fence(fence) {
+            Err(StoreError::Ended) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// A state as it is written down, and what it asks.
+pub(crate) fn write_state(
+    state: &MachineState,
+    max: usize,
+) -> Result<(String, Vec<InterruptId>), StoreError> {
+    let json = state.to_json().map_err(StoreError::failed)?;
+    check_text(&json, max)?;
+    let asks = state.interrupts().into_iter();
+    Ok((json, asks.map(|asked| asked.id.clone()).collect()))
+}
+
+pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<MachineState, StoreError> {
+    MachineState::from_json(json.as_bytes(), max).map_err(|error| match error {
+        StateError::TooLarge(bytes) => Fault::TooLarge { bytes, max }.into(),
+        // It is whole, and not for this code.
+        StateError::Version(_) => StoreError::failed(error),
+        other => Fault::corrupt(name(key), other).into(),
+    })
+}
+
+pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, StoreError> {
+    let json = serde_json::to_string(replies).map_err(StoreError::failed)?;
+    check_text(&json, max)?;
+    Ok(json)
+}
+
+/// What a run is called where something is wrong with it.
+pub(crate) fn name(key: &RunKey) -> String {
+    format!("the run `{}` of the thread `{}`", key.run, key.thread)
+}
+
+/// Refuses what could not be read again.
+pub(crate) fn check_text(json: &str, max: usize) -> Result<(), StoreError> {
+    if json.len() > max {
+        let bytes = json.len();
+        return Err(Fault::TooLarge { bytes, max }.into());
+    }
+    match is_too_deep(json) {
+        true => Err(Fault::TooDeep.into()),
+        false => Ok(()),
+    }
+}
+
+/// Whether `serde_json` would refuse to read `json` for its depth.
+fn is_too_deep(json: &str) -> bool {
+    const MOST: usize = 127;
+    let (mut depth, mut text, mut escaped) = (0_usize, false, false);
+    for byte in json.bytes() {
+        match (text, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => text = !text,
+            (false, b'[' | b'{') => depth += 1,
+            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MOST {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_what_the_parser_takes() {
+        for depth in [1, 100, 126, 127, 128, 129, 500] {
+            let json = format!(r#"{}"[[\"["{}"#, "[".repeat(depth), "]".repeat(depth));
+            let read = serde_json::from_str::<serde_json::Value>(&json);
+            assert_eq!(is_too_deep(&json), read.is_err(), "{depth}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+use super::failed;
+use crate::{Fault, rules::check_text};
+use concentric_core::{
+    RunId, Str, ThreadId,
+    store::{Remembered, Span, StoreError, Tenant},
+};
+use rusqlite::{Params, Transaction};
+
+pub(super) fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<(), StoreError> {
+    let json = serde_json::to_string(decision).map_err(StoreError::failed)?;
+    check_text(&json, usize::MAX)?;
+    let (span, of) = match &decision.span {
+        Span::Run(run) => ("run", run.as_str()),
+        Span::Thread(thread) => ("thread", thread.as_str()),
+        Span::Always => ("always", ""),
+        other => {
+            let unknown = format!("no decision is kept for {other:?}");
+            return Err(StoreError::failed(unknown));
+        }
+    };
+    // Another row, not the same one changed: it is the newest now.
+    let insert = "INSERT OR REPLACE INTO decisions (n, tenant, id, tool, span, of, decision)
+                  VALUES ((SELECT ifnull(max(n), 0) + 1 FROM decisions), ?1, ?2, ?3, ?4, ?5, ?6)";
+    let row = [
+        decision.tenant.0.as_str(),
+        decision.id.as_str(),
+        decision.tool.as_str(),
+        span,
+        of,
+        json.as_str(),
+    ];
+    tx.prepare_cached(insert)
+        .and_then(|mut insert| insert.execute(row))
+        .map(drop)
+        .map_err(failed)
+}
+
+pub(super) fn recall(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    tool: &Str,
+    run: &RunId,
+    thread: Option<&ThreadId>,
+) -> Result<Vec<Remembered>, StoreError> {
+    let find = "SELECT id, decision FROM decisions
+                WHERE tenant = ?1 AND tool = ?2
+                  AND (span = 'always' OR (span = 'run' AND of = ?3)
+                       OR (span = 'thread' AND of = ?4))
+                ORDER BY n DESC";
+    let thread = thread.map(ThreadId::as_str);
+    let (tenant, tool) = (tenant.0.as_str(), tool.as_str());
+    select(tx, find, (tenant, tool, run.as_str(), thread))
+}
+
+pub(super) fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<Remembered>, StoreError> {
+    let find = "SELECT id, decision FROM decisions WHERE tenant = ?1 ORDER BY n DESC";
+    select(tx, find, [tenant.0.as_str()])
+}
+
+fn select(
+    tx: &Transaction<'_>,
+    find: &str,
+    params: impl Params,
+) -> Result<Vec<Remembered>, StoreError> {
+    let rows: Vec<(String, String)> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            find.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })
+        .map_err(failed)?;
+    rows.into_iter()
+        .map(|(id, json)| {
+            let decision = serde_json::from_str(&json);
+            decision.map_err(|error| Fault::corrupt(format!("the decision `{id}`"), error).into())
+        })
+        .collect()
+}
+
+pub(super) fn revoke(tx: &Transaction<'_>, tenant: &Tenant, id: &Str) -> Result<bool, StoreError> {
+    let gone = tx
+        .prepare_cached("DELETE FROM decisions WHERE tenant = ?1 AND id = ?2")
+        .and_then(|mut delete| delete.execute([tenant.0.as_str(), id.as_str()]))
+        .map_err(failed)?;
+    Ok(gone > 0)
+}

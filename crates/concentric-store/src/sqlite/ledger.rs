@@ -1,0 +1,86 @@
+use super::{failed, nanos, runs::standing_of};
+use crate::{Fault, rules::check_text};
+use concentric_core::{
+    Str, ToolOutcome,
+    store::{Effect, EffectKey, Intent, StoreError, Tenant},
+};
+use rusqlite::{OptionalExtension, Transaction, params};
+use std::time::SystemTime;
+
+pub(super) fn begin(
+    tx: &Transaction<'_>,
+    key: &EffectKey,
+    intent: &Intent,
+) -> Result<Effect, StoreError> {
+    if let Some(claim) = &intent.claim {
+        let standing = standing_of(tx, &claim.key)?.ok_or(StoreError::Stale)?;
+        let checked = standing.check_fence(claim.fence);
+        checked.map_err(|_| StoreError::Stale)?;
+    }
+    let names = [key.tenant.0.as_str(), key.key.as_str()];
+    let known: Option<Option<String>> = tx
+        .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
+        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
+        .map_err(failed)?;
+    match known {
+        Some(Some(outcome)) => {
+            let outcome = serde_json::from_str(&outcome)
+                .map_err(|error| Fault::corrupt(format!("the effect `{}`", key.key), error))?;
+            return Ok(Effect::Done(Box::new(outcome)));
+        }
+        Some(None) => return Ok(Effect::Begun),
+        None => {}
+    }
+    let [tenant, name] = names;
+    let of = intent.claim.as_ref().map(|claim| &claim.key);
+    let row = params![
+        tenant,
+        name,
+        of.map(|of| of.thread.as_str()),
+        of.map(|of| of.run.as_str()),
+        intent.tool.as_str(),
+        intent.arguments.as_str(),
+    ];
+    let insert = "INSERT INTO effects (tenant, key, thread, run, tool, arguments)
+                  VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    tx.prepare_cached(insert)
+        .and_then(|mut insert| insert.execute(row))
+        .map_err(failed)?;
+    Ok(Effect::New)
+}
+
+pub(super) fn finish(
+    tx: &Transaction<'_>,
+    key: &EffectKey,
+    outcome: &ToolOutcome,
+) -> Result<(), StoreError> {
+    let json = serde_json::to_string(outcome).map_err(StoreError::failed)?;
+    check_text(&json, usize::MAX)?;
+    // What was said first stays.
+    let update = "UPDATE effects SET outcome = ifnull(outcome, ?3)
+                  WHERE tenant = ?1 AND key = ?2";
+    let row = [key.tenant.0.as_str(), key.key.as_str(), json.as_str()];
+    let known = tx
+        .prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map_err(failed)?;
+    match known {
+        0 => Err(StoreError::NotFound),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn once(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    key: &Str,
+    until: SystemTime,
+) -> Result<bool, StoreError> {
+    let insert = "INSERT OR IGNORE INTO once (tenant, key, until) VALUES (?1, ?2, ?3)";
+    let row = params![tenant.0.as_str(), key.as_str(), nanos(until)];
+    let inserted = tx
+        .prepare_cached(insert)
+        .and_then(|mut insert| insert.execute(row))
+        .map_err(failed)?;
+    Ok(inserted == 1)
+}

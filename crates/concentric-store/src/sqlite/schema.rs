@@ -1,0 +1,125 @@
+use crate::{Fault, Options};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// "CCTR": marks a file as ours.
+const APPLICATION_ID: i64 = 0x4343_5452;
+
+/// What makes a file of version `n` one of version `n + 1`, for each `n`.
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+
+/// The version of the newest form that this code knows.
+pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Opens a database of the newest form; in memory without a `path`.
+pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Fault> {
+    let mut db = match path {
+        None => Connection::open_in_memory(),
+        Some(path) => {
+            create_private(path);
+            // Not a URI: a path says where the file is, and nothing else.
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_CREATE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            Connection::open_with_flags(path, flags)
+        }
+    }?;
+    db.busy_timeout(options.busy_timeout)?;
+    // No function runs that somebody has put into the file's schema.
+    db.pragma_update(None, "trusted_schema", false)?;
+    check_owner(&db)?;
+    set_wal(&db, options.busy_timeout)?;
+    db.pragma_update(None, "synchronous", "FULL")?;
+    migrate(&mut db)?;
+    db.set_prepared_statement_cache_capacity(32);
+    Ok(db)
+}
+
+/// Creates the file so that others cannot read it: states hold conversations. One that is there is
+/// left as it is, and if this fails, opening it says why.
+pub(super) fn create_private(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut file = std::fs::OpenOptions::new();
+        let _ = file.write(true).create_new(true).mode(0o600).open(path);
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}
+
+/// Refuses another program's database, and one of a newer form, before anything is changed.
+fn check_owner(db: &Connection) -> Result<(), Fault> {
+    let id: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let found = version(db)?;
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match id {
+        APPLICATION_ID if found > VERSION => Err(Fault::Newer {
+            found,
+            known: VERSION,
+        }),
+        APPLICATION_ID => Ok(()),
+        0 if found == 0 && tables == 0 => Ok(()),
+        _ => Err(Fault::Foreign),
+    }
+}
+
+fn version(db: &Connection) -> rusqlite::Result<i64> {
+    db.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Of several processes that open a new file, one sets this, and SQLite does not have the others wait.
+fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
+    let since = Instant::now();
+    loop {
+        let set =
+            db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
+        match set {
+            Ok(mode) if mode == "wal" || mode == "memory" => return Ok(()),
+            Ok(mode) => {
+                let why = format!("the file does not take a write-ahead log, but `{mode}`");
+                return Err(Fault::Database(why.into()));
+            }
+            Err(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+                    if since.elapsed() < patience =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                _ => return Err(error.into()),
+            },
+        }
+    }
+}
+
+fn migrate(db: &mut Connection) -> Result<(), Fault> {
+    if version(db)? == VERSION {
+        return Ok(());
+    }
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have been faster.
+    let found = version(&tx)?;
+    let done = usize::try_from(found).ok();
+    let Some(todo) = done.and_then(|done| MIGRATIONS.get(done..)) else {
+        return Err(Fault::Newer {
+            found,
+            known: VERSION,
+        });
+    };
+    for step in todo {
+        tx.execute_batch(step)?;
+    }
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", VERSION)?;
+    tx.commit()?;
+    Ok(())
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(Box::new(error))
+    }
+}

@@ -1,0 +1,71 @@
+//! States and names for the tests.
+#![allow(dead_code, reason = "not every test program uses all")]
+
+use concentric_core::{
+    CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, Pending, RunId, ThreadId,
+    ToolCallPart, ToolSpec, Transcript, Usage, interrupt,
+    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+    store::{RunKey, Tenant},
+};
+use serde_json::json;
+use std::time::{Duration, SystemTime};
+
+pub(crate) fn tenant(name: &'static str) -> Tenant {
+    Tenant(name.into())
+}
+
+pub(crate) fn key(run: &str) -> RunKey {
+    RunKey::new(tenant("acme"), ThreadId::new("thread"), RunId::new(run))
+}
+
+pub(crate) fn question(name: &str) -> InterruptId {
+    InterruptId::new(name)
+}
+
+/// A time, in seconds.
+pub(crate) fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
+}
+
+fn called(said: &str) -> (Machine, usize) {
+    let mut transcript = Transcript::new();
+    transcript.push_user(said);
+    let mut rules = Rules::default();
+    rules.resumes = true;
+    let mut machine = Machine::new(transcript, rules);
+    machine.action();
+    let mut start = ModelStart::new(MessageId::new("m"));
+    let spec = ToolSpec::new("refund", "", json!({"type": "object"}));
+    start.tools = [std::sync::Arc::new(spec)].into_iter().collect();
+    machine.input(Input::ModelStarted(start));
+    let call = ToolCallPart::new(CallId::new("c"), "refund", r#"{"order":7}"#);
+    machine.input(Input::ModelEvent(Event::tool_call(call)));
+    let finish = Event::finish(FinishReason::ToolCalls, Usage::new(3, 2));
+    machine.input(Input::ModelEvent(finish));
+    loop {
+        match machine.action() {
+            Some(Action::RunTools { calls, .. }) => return (machine, calls.len()),
+            Some(Action::Emit(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The state of a run whose call is about to start.
+pub(crate) fn running(said: &str) -> MachineState {
+    called(said).0.state().unwrap()
+}
+
+/// The state of a run whose call waits for a reply to `id`.
+pub(crate) fn waiting(said: &str, id: &str) -> MachineState {
+    let (mut machine, calls) = called(said);
+    assert_eq!(calls, 1);
+    let asked = Interrupt::new(question(id), interrupt::TOOL_CALL).about(CallId::new("c"));
+    let pending = Box::new(Pending::asking(vec![asked]));
+    machine.input(Input::Waiting { index: 0, pending });
+    machine.input(Input::RoundEnded);
+    match machine.action() {
+        Some(Action::Emit(Event::Finish(finish))) => *finish.state.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}

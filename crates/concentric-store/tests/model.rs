@@ -1,0 +1,231 @@
+//! SQLite does what memory does, whatever is asked for in whatever order.
+#![cfg(feature = "sqlite")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{at, key, question, running, tenant, waiting};
+use concentric_core::{
+    Context, Reply, RunId, ThreadId, ToolOutcome,
+    store::{
+        Decisions, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunStore, Span,
+        StoreError, StoreFuture,
+    },
+};
+use concentric_store::{MemoryStore, Options, SqliteStore};
+use proptest::{collection::vec, prelude::*};
+use std::{fmt::Debug, time::Duration};
+
+/// Something to ask a store for. Fences and versions are taken from those that were seen, the newest
+/// first.
+#[derive(Clone, Debug)]
+enum Op {
+    Begin(u8, u64),
+    Get(u8),
+    Claim(u8, usize, u8, u64),
+    Save(u8, usize, u8),
+    Renew(u8, usize, u64),
+    Suspend(u8, usize, u8),
+    End(u8, usize, u64),
+    Asking(Vec<u8>),
+    OfThread,
+    Abandoned(u64, usize),
+    Purge(u64),
+    Effect(u8, Option<(u8, usize)>),
+    Finish(u8),
+    Once(u8, u64),
+    Remember(u8, u8, bool),
+    Recall(u8),
+    List,
+    Revoke(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let run = || 0..3_u8;
+    let time = || 0..200_u64;
+    // Mostly the newest.
+    let seen = || prop_oneof![3 => Just(0_usize), 1 => 1..4_usize];
+    prop_oneof![
+        4 => (run(), time()).prop_map(|(run, until)| Op::Begin(run, until)),
+        1 => run().prop_map(Op::Get),
+        4 => (run(), seen(), 0..3_u8, time()).prop_map(|(r, s, q, t)| Op::Claim(r, s, q, t)),
+        2 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Save(r, s, q)),
+        2 => (run(), seen(), time()).prop_map(|(r, s, t)| Op::Renew(r, s, t)),
+        4 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Suspend(r, s, q)),
+        2 => (run(), seen(), time()).prop_map(|(r, s, t)| Op::End(r, s, t)),
+        1 => vec(0..3_u8, 0..3).prop_map(Op::Asking),
+        1 => Just(Op::OfThread),
+        1 => (time(), 0..4_usize).prop_map(|(t, n)| Op::Abandoned(t, n)),
+        1 => time().prop_map(Op::Purge),
+        2 => (0..3_u8, proptest::option::of((run(), seen()))).prop_map(|(e, c)| Op::Effect(e, c)),
+        1 => (0..3_u8).prop_map(Op::Finish),
+        1 => (0..3_u8, time()).prop_map(|(k, t)| Op::Once(k, t)),
+        1 => (0..3_u8, 0..3_u8, any::<bool>()).prop_map(|(t, s, a)| Op::Remember(t, s, a)),
+        1 => (0..3_u8).prop_map(Op::Recall),
+        1 => Just(Op::List),
+        1 => (0..3_u8).prop_map(Op::Revoke),
+    ]
+}
+
+fn name(n: u8) -> String {
+    format!("n{n}")
+}
+
+fn decision(tool: u8, span: u8, allow: bool) -> Remembered {
+    let span = match span {
+        0 => Span::Run(RunId::new("n0")),
+        1 => Span::Thread(ThreadId::new("thread")),
+        _ => Span::Always,
+    };
+    let (tenant, tool) = (tenant("acme"), name(tool).into());
+    Remembered::new(tenant, tool, "d".into(), None, span, allow, None, at(0))
+}
+
+/// What came of it, to be compared.
+async fn told<T: Debug>(work: StoreFuture<T>) -> String {
+    match work.await {
+        Ok(value) => format!("{value:?}"),
+        Err(StoreError::Failed(error)) => panic!("{error:?}"),
+        Err(error) => error.code().to_owned(),
+    }
+}
+
+/// The fences and versions that were seen, by run.
+#[derive(Default)]
+struct Seen([Vec<(u64, u64)>; 3]);
+
+impl Seen {
+    fn nth(&self, run: u8, back: usize) -> (u64, u64) {
+        let seen = &self.0[usize::from(run)];
+        let at = seen.len().checked_sub(back + 1);
+        at.and_then(|at| seen.get(at)).copied().unwrap_or((0, 0))
+    }
+}
+
+async fn apply<S>(store: &S, purge: impl AsyncFn(u64), op: &Op, seen: &Seen) -> String
+where
+    S: RunStore + Ledger + Once + Decisions,
+{
+    let run_key = |run: &u8| key(&name(*run));
+    let fence = |run: &u8, back: &usize| seen.nth(*run, *back).0;
+    match op {
+        Op::Begin(run, until) => {
+            told(RunStore::begin(
+                store,
+                run_key(run),
+                running(&name(*run)),
+                at(*until),
+            ))
+            .await
+        }
+        Op::Get(run) => told(store.get(run_key(run))).await,
+        Op::Claim(run, back, q, now) => {
+            let (version, replies) = (
+                seen.nth(*run, *back).1,
+                match q {
+                    0 => vec![],
+                    q => vec![Reply::approve(question(&name(*q)))],
+                },
+            );
+            told(store.claim(run_key(run), version, replies, at(*now), at(now + 30))).await
+        }
+        Op::Save(run, back, q) => {
+            let until = at(u64::from(*q) * 50);
+            told(store.save(run_key(run), fence(run, back), running(&name(*q)), until)).await
+        }
+        Op::Renew(run, back, until) => {
+            told(store.renew(run_key(run), fence(run, back), at(*until))).await
+        }
+        Op::Suspend(run, back, q) => {
+            told(store.suspend(run_key(run), fence(run, back), waiting("s", &name(*q)))).await
+        }
+        Op::End(run, back, now) => told(store.end(run_key(run), fence(run, back), at(*now))).await,
+        Op::Asking(questions) => {
+            let questions = questions.iter().map(|q| question(&name(*q))).collect();
+            told(store.asking(tenant("acme"), ThreadId::new("thread"), questions)).await
+        }
+        Op::OfThread => told(store.of_thread(tenant("acme"), ThreadId::new("thread"))).await,
+        Op::Abandoned(now, limit) => told(store.abandoned(at(*now), *limit)).await,
+        Op::Purge(now) => {
+            purge(*now).await;
+            String::new()
+        }
+        Op::Effect(effect, claim) => {
+            let mut intent = Intent::new("t".into(), "{}".into(), &Context::new());
+            intent.claim = claim
+                .as_ref()
+                .map(|(run, back)| RunClaim::new(run_key(run), fence(run, back)));
+            let key = EffectKey::new(tenant("acme"), name(*effect));
+            told(Ledger::begin(store, key, intent)).await
+        }
+        Op::Finish(effect) => {
+            let key = EffectKey::new(tenant("acme"), name(*effect));
+            told(store.finish(key, ToolOutcome::done("done"))).await
+        }
+        Op::Once(once, until) => {
+            told(store.once(tenant("acme"), name(*once).into(), at(*until))).await
+        }
+        Op::Remember(tool, span, allow) => {
+            told(store.remember(decision(*tool, *span, *allow))).await
+        }
+        Op::Recall(tool) => {
+            let (run, thread) = (RunId::new("n0"), Some(ThreadId::new("thread")));
+            told(store.recall(tenant("acme"), name(*tool).into(), run, thread)).await
+        }
+        Op::List => told(store.list(tenant("acme"))).await,
+        Op::Revoke(tool) => {
+            let id = decision(*tool, 2, true).id;
+            told(store.revoke(tenant("acme"), id)).await
+        }
+    }
+}
+
+fn options() -> Options {
+    Options::new()
+        .keep_ended(Duration::from_secs(40))
+        .keep_effects(Duration::from_secs(60))
+}
+
+async fn compare(ops: &[Op]) {
+    let memory: MemoryStore = options().in_memory();
+    let sqlite: SqliteStore = options().open_in_memory().unwrap();
+    let mut seen = Seen::default();
+    for (n, op) in ops.iter().enumerate() {
+        let forget = async |now| memory.purge(at(now)).await.unwrap();
+        let expected = apply(&memory, forget, op, &seen).await;
+        let forget = async |now| sqlite.purge(at(now)).await.unwrap();
+        let told = apply(&sqlite, forget, op, &seen).await;
+        assert_eq!(told, expected, "{n}: {op:?}");
+        for run in 0..3_u8 {
+            let record = memory.get(key(&name(run))).await;
+            let same = sqlite.get(key(&name(run))).await;
+            match (record, same) {
+                (Ok(record), Ok(same)) => {
+                    assert_eq!(same, record, "{n}: {op:?}");
+                    let now = (record.fence, record.version);
+                    let seen = &mut seen.0[usize::from(run)];
+                    if seen.last() != Some(&now) {
+                        seen.push(now);
+                    }
+                }
+                (Err(StoreError::NotFound), Err(StoreError::NotFound)) => {}
+                other => panic!("{n}: {op:?}: {other:?}"),
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sqlite_does_what_memory_does(ops in vec(op(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(compare(&ops));
+    }
+}

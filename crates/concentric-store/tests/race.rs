@@ -1,0 +1,296 @@
+//! Several processes and one file.
+//!
+//! This program starts itself again as the processes that race, with [`DB`] in their environment. How
+//! many races there are is for `CONCENTRIC_RACES` to say (20).
+#![cfg(all(feature = "sqlite", unix))]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{at, key, question, running, tenant, waiting};
+use concentric_core::{
+    Context, Reply, ThreadId, ToolOutcome,
+    store::{
+        Effect, EffectKey, Intent, Ledger, RunClaim, RunStatus, RunStore, StoreError, StoreFuture,
+    },
+};
+use concentric_store::SqliteStore;
+use std::{
+    fmt::Debug,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+const DB: &str = "CONCENTRIC_RACE_DB";
+const RUN: &str = "CONCENTRIC_RACE_RUN";
+
+// ---- the processes that are started ----
+
+/// A process that says what it does, a line at a time, and waits to be told to go on.
+struct Actor {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn start(part: &str, db: &Path, run: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                part,
+                "--exact",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(DB, db)
+            .env(RUN, run)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        Self { child, says }
+    }
+
+    /// What it says next; the test harness says things, too.
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "it died");
+            if let Some((_, said)) = line.split_once("> ") {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    fn go(&mut self) {
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"go\n")
+            .unwrap();
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.says.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// ---- what they play ----
+
+fn say(what: impl Debug) {
+    println!("> {what:?}");
+}
+
+fn wait() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+fn told<T: Debug>(result: Result<T, StoreError>) -> String {
+    match result {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => error.code().to_owned(),
+    }
+}
+
+fn block<T>(work: StoreFuture<T>) -> Result<T, StoreError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(work)
+}
+
+/// The store and the run that a part is about; `None` if this is no part that is played.
+fn part() -> Option<(SqliteStore, String)> {
+    let db = std::env::var_os(DB)?;
+    Some((SqliteStore::open(db).unwrap(), std::env::var(RUN).unwrap()))
+}
+
+fn effect(run: &str) -> EffectKey {
+    EffectKey::new(tenant("acme"), run.to_owned())
+}
+
+fn intent(run: &str, fence: u64) -> Intent {
+    let mut intent = Intent::new("refund".into(), "{}".into(), &Context::new());
+    intent.claim = Some(RunClaim::new(key(run), fence));
+    intent
+}
+
+/// Answers the question of a run, and drives it if it is the first.
+#[test]
+#[ignore = "a part of the tests below"]
+fn racer() {
+    let Some((store, run)) = part() else { return };
+    let thread = || ThreadId::new("thread");
+    let find = || block(store.asking(tenant("acme"), thread(), vec![question(&run)]));
+    let seen = find().unwrap();
+    say("ready");
+    wait();
+    // Every other one looks again, and may see that it is too late.
+    let seen = match std::process::id() % 2 {
+        0 => seen,
+        _ => find().unwrap(),
+    };
+    let replies = vec![Reply::approve(question(&run))];
+    match block(store.claim(seen.key, seen.version, replies, at(0), at(30))) {
+        Ok(record) => {
+            assert_eq!(record.replies.len(), 1);
+            let fence = record.fence;
+            let state = running("on");
+            block(store.save(key(&run), fence, state, at(30))).unwrap();
+            let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
+            assert_eq!(begun.unwrap(), Effect::New);
+            block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
+            block(store.end(key(&run), fence, at(1))).unwrap();
+            say("won");
+        }
+        Err(error) => say(error.code()),
+    }
+}
+
+/// Begins a run, and is stopped before it goes on.
+#[test]
+#[ignore = "a part of the tests below"]
+fn zombie() {
+    let Some((store, run)) = part() else { return };
+    let fence = block(RunStore::begin(&store, key(&run), running("1"), at(30))).unwrap();
+    say(fence);
+    wait();
+    let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
+    say([
+        told(block(store.save(
+            key(&run),
+            fence,
+            running("zombie"),
+            at(90),
+        ))),
+        told(block(store.renew(key(&run), fence, at(90)))),
+        told(block(store.suspend(key(&run), fence, waiting("z", "z")))),
+        told(block(store.end(key(&run), fence, at(50)))),
+        told(begun),
+    ]);
+}
+
+/// Writes until it is killed, and says what was acknowledged.
+#[test]
+#[ignore = "a part of the tests below"]
+fn writer() {
+    let Some((store, run)) = part() else { return };
+    for n in 0.. {
+        let name = format!("{run}/{n}");
+        let fence = block(RunStore::begin(&store, key(&name), running(&name), at(30))).unwrap();
+        block(store.suspend(key(&name), fence, waiting(&name, &name))).unwrap();
+        say(n);
+    }
+}
+
+// ---- the tests ----
+
+fn races() -> usize {
+    std::env::var("CONCENTRIC_RACES").map_or(20, |races| races.parse().unwrap())
+}
+
+#[test]
+fn one_of_several_processes_resumes_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("runs.db");
+    let store = SqliteStore::open(&db).unwrap();
+    for race in 0..races() {
+        let run = format!("race{race}");
+        let fence = block(RunStore::begin(&store, key(&run), running("hi"), at(30))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run))).unwrap();
+
+        let mut racers: Vec<_> = (0..2 + race % 7)
+            .map(|_| Actor::start("racer", &db, &run))
+            .collect();
+        for racer in &mut racers {
+            assert_eq!(racer.hear(), r#""ready""#);
+        }
+        for racer in &mut racers {
+            racer.go();
+        }
+        let mut won = 0;
+        for mut racer in racers {
+            match racer.hear().as_str() {
+                r#""won""# => won += 1,
+                r#""already_resumed""# | r#""run_ended""# => {}
+                other => panic!("{other}"),
+            }
+            racer.end();
+        }
+        assert_eq!(won, 1, "race {race}");
+        let record = block(store.get(key(&run))).unwrap();
+        assert_eq!(record.status, RunStatus::Ended);
+    }
+}
+
+#[test]
+fn a_process_that_slept_through_its_lease_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("runs.db");
+    let store = SqliteStore::open(&db).unwrap();
+    let mut zombie = Actor::start("zombie", &db, "run");
+    let old: u64 = zombie.hear().parse().unwrap();
+    zombie.signal("-STOP");
+
+    let left = block(store.abandoned(at(30), 9)).unwrap();
+    assert_eq!(left.len(), 1);
+    let claim = store.claim(key("run"), left[0].version, vec![], at(30), at(60));
+    let new = block(claim).unwrap().fence;
+    assert!(new > old);
+    let begun = Ledger::begin(&store, effect("run"), intent("run", new));
+    assert_eq!(block(begun).unwrap(), Effect::New);
+    let record = block(store.get(key("run"))).unwrap();
+
+    zombie.signal("-CONT");
+    zombie.go();
+    assert_eq!(zombie.hear(), format!("{:?}", ["stale_claim"; 5]));
+    zombie.end();
+    assert_eq!(block(store.get(key("run"))).unwrap(), record);
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("runs.db");
+    for n in 0..5 {
+        let run = format!("killed{n}");
+        let mut writer = Actor::start("writer", &db, &run);
+        let mut last = 0;
+        for _ in 0..=n * 7 {
+            last = writer.hear().parse().unwrap();
+        }
+        writer.signal("-KILL");
+        let store = SqliteStore::open(&db).unwrap();
+        for at in 0..=last {
+            let name = format!("{run}/{at}");
+            let record = block(store.get(key(&name))).unwrap();
+            assert_eq!(record.state, waiting(&name, &name));
+        }
+    }
+}

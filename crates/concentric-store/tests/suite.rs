@@ -1,0 +1,750 @@
+//! What every store keeps to, once for each.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{at, key, question, running, tenant, waiting};
+use concentric_core::{
+    Reply, RunId, Str, ThreadId, ToolOutcome,
+    store::{
+        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunKey,
+        RunStatus, RunStore, Span, StoreError, Tenant,
+    },
+};
+use concentric_store::{Fault, MemoryStore, Options};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+
+/// A store, and what it has besides the traits.
+trait Store: RunStore + Ledger + Once + Decisions + Clone {
+    async fn forget(&self, now: SystemTime);
+}
+
+impl Store for MemoryStore {
+    async fn forget(&self, now: SystemTime) {
+        self.purge(now).await.unwrap();
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Store for concentric_store::SqliteStore {
+    async fn forget(&self, now: SystemTime) {
+        self.purge(now).await.unwrap();
+    }
+}
+
+macro_rules! suite {
+    ($($name:ident)*) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::options().in_memory()).await;
+            })*
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $name() {
+                let dir = tempfile::tempdir().unwrap();
+                super::$name(super::options().open(dir.path().join("runs.db")).unwrap()).await;
+            })*
+        }
+
+        #[cfg(feature = "sqlite")]
+        mod sqlite_in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::options().open_in_memory().unwrap()).await;
+            })*
+        }
+    };
+}
+
+fn options() -> Options {
+    Options::new()
+        .max_state_bytes(100_000)
+        .keep_ended(Duration::from_secs(1000))
+        .keep_effects(Duration::from_secs(2000))
+}
+
+suite! {
+    a_run_is_begun_once
+    a_run_that_is_not_there_is_not_found
+    what_is_written_is_read
+    a_run_that_is_driven_is_claimed_only_when_its_lease_is_over
+    a_run_that_waits_is_claimed_once
+    a_claim_of_an_older_version_is_too_late
+    replies_are_kept_until_the_next_state
+    replies_that_were_accepted_are_not_replaced
+    an_older_fence_writes_nothing
+    a_claim_that_was_given_up_writes_nothing
+    a_run_that_is_over_stays_over
+    a_run_is_found_by_all_it_has_asked
+    tenants_and_threads_are_kept_apart
+    the_runs_of_a_thread_come_oldest_first
+    abandoned_runs_are_those_whose_lease_is_over
+    ended_runs_are_forgotten_after_a_while
+    another_run_of_a_name_has_other_versions_and_fences
+    a_state_that_is_too_large_is_not_written
+    a_state_that_is_too_deep_is_not_written
+    an_effect_is_begun_once
+    an_effect_needs_the_newest_claim
+    what_came_of_an_effect_stays
+    effects_are_forgotten_with_their_run
+    effects_of_no_run_are_forgotten_after_a_while
+    a_key_is_used_once
+    a_decision_holds_where_it_was_made
+    a_decision_replaces_one_for_the_same_calls
+    a_decision_is_revoked
+    decisions_for_a_run_are_forgotten_with_it
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
+    result.unwrap_err().code()
+}
+
+fn approve(id: &str) -> Vec<Reply> {
+    vec![Reply::approve(question(id))]
+}
+
+/// A run that waits for a reply to `id`, and its version.
+async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
+    let fence = RunStore::begin(store, key(run), running("hi"), at(30))
+        .await
+        .unwrap();
+    store
+        .suspend(key(run), fence, waiting("hi", id))
+        .await
+        .unwrap();
+    store.get(key(run)).await.unwrap().version
+}
+
+async fn a_run_is_begun_once<S: Store>(store: S) {
+    let begin = || RunStore::begin(&store, key("run"), running("hi"), at(30));
+    assert!(begin().await.unwrap() > 0);
+    assert_eq!(code(begin().await), "run_exists");
+}
+
+async fn a_run_that_is_not_there_is_not_found<S: Store>(store: S) {
+    let state = || running("hi");
+    let none = key("none");
+    assert_eq!(code(store.get(none.clone()).await), "run_not_found");
+    let claim = store.claim(none.clone(), 1, vec![], at(0), at(30)).await;
+    assert_eq!(code(claim), "run_not_found");
+    assert_eq!(
+        code(store.save(none.clone(), 1, state(), at(30)).await),
+        "run_not_found"
+    );
+    assert_eq!(
+        code(store.renew(none.clone(), 1, at(30)).await),
+        "run_not_found"
+    );
+    assert_eq!(
+        code(store.suspend(none.clone(), 1, state()).await),
+        "run_not_found"
+    );
+    assert_eq!(code(store.end(none, 1, at(0)).await), "run_not_found");
+    assert!(store.abandoned(at(9999), 10).await.unwrap().is_empty());
+}
+
+async fn what_is_written_is_read<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("1"), at(30))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.status, record.fence), (RunStatus::Running, fence));
+    assert_eq!(record.lease_until, at(30));
+    assert_eq!(record.state, running("1"));
+    let begun = record.version;
+
+    store
+        .save(key("run"), fence, running("2"), at(60))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!((record.state, record.lease_until), (running("2"), at(60)));
+    assert!(record.version > begun);
+
+    store.renew(key("run"), fence, at(90)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().lease_until, at(90));
+
+    store
+        .suspend(key("run"), fence, waiting("3", "q"))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Suspended);
+    assert_eq!(record.state, waiting("3", "q"));
+    assert_eq!(record.asked, [question("q")]);
+}
+
+async fn a_run_that_is_driven_is_claimed_only_when_its_lease_is_over<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    let claim = |now| store.claim(key("run"), version, vec![], now, at(90));
+    assert_eq!(code(claim(at(29)).await), "already_resumed");
+    let record = claim(at(30)).await.unwrap();
+    assert!(record.fence > fence);
+    assert_eq!(record.status, RunStatus::Running);
+    assert_eq!(record, store.get(key("run")).await.unwrap());
+}
+
+async fn a_run_that_waits_is_claimed_once<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = || store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let record = claim().await.unwrap();
+    assert_eq!(record.replies, approve("q"));
+    assert_eq!(record, store.get(key("run")).await.unwrap());
+    assert_eq!(code(claim().await), "already_resumed");
+}
+
+async fn a_claim_of_an_older_version_is_too_late<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = |version| store.claim(key("run"), version, vec![], at(0), at(30));
+    assert_eq!(code(claim(version - 1).await), "already_resumed");
+    assert_eq!(code(claim(version + 1).await), "already_resumed");
+    claim(version).await.unwrap();
+}
+
+async fn replies_are_kept_until_the_next_state<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store.renew(key("run"), fence, at(60)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap().replies, approve("q"));
+    store
+        .save(key("run"), fence, running("on"), at(60))
+        .await
+        .unwrap();
+    assert!(store.get(key("run")).await.unwrap().replies.is_empty());
+}
+
+async fn replies_that_were_accepted_are_not_replaced<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let version = claim.await.unwrap().version;
+    // Its holder dies.
+    let denied = vec![Reply::deny(question("q"), "no")];
+    let record = store
+        .claim(key("run"), version, denied, at(30), at(60))
+        .await
+        .unwrap();
+    assert_eq!(record.replies, approve("q"));
+    // They came in time, whenever they are looked at.
+    assert_eq!(record.replied_at, Some(at(0)));
+}
+
+async fn an_older_fence_writes_nothing<S: Store>(store: S) {
+    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    let new = store
+        .claim(key("run"), version, vec![], at(30), at(60))
+        .await
+        .unwrap();
+    let state = || running("zombie");
+    assert_eq!(
+        code(store.save(key("run"), old, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), old, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), old, state()).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), old, at(40)).await),
+        "stale_claim"
+    );
+    // A fence that is yet to come is none.
+    assert_eq!(
+        code(store.renew(key("run"), new.fence + 1, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(store.get(key("run")).await.unwrap(), new);
+    // Also when the run is over.
+    store.end(key("run"), new.fence, at(40)).await.unwrap();
+    assert_eq!(
+        code(store.save(key("run"), old, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), old, at(40)).await),
+        "stale_claim"
+    );
+}
+
+async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store
+        .suspend(key("run"), fence, waiting("hi", "q"))
+        .await
+        .unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    let state = || running("on");
+    assert_eq!(
+        code(store.save(key("run"), fence, state(), at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), fence, at(90)).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), fence, state()).await),
+        "stale_claim"
+    );
+    assert_eq!(
+        code(store.end(key("run"), fence, at(40)).await),
+        "stale_claim"
+    );
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+}
+
+async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store.end(key("run"), fence, at(10)).await.unwrap();
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Ended);
+    let claim = store
+        .claim(key("run"), record.version, vec![], at(99), at(120))
+        .await;
+    assert_eq!(code(claim), "run_ended");
+    assert_eq!(
+        code(store.save(key("run"), fence, running("on"), at(90)).await),
+        "run_ended"
+    );
+    assert_eq!(
+        code(store.renew(key("run"), fence, at(90)).await),
+        "run_ended"
+    );
+    assert_eq!(
+        code(store.suspend(key("run"), fence, running("on")).await),
+        "run_ended"
+    );
+    // To say it again is no error, and changes nothing.
+    store.end(key("run"), fence, at(20)).await.unwrap();
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+    let begin = RunStore::begin(&store, key("run"), running("hi"), at(30)).await;
+    assert_eq!(code(begin), "run_exists");
+}
+
+async fn a_run_is_found_by_all_it_has_asked<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q1").await;
+    let asking = |ids: &[&str]| {
+        let ids = ids.iter().map(|id| question(id)).collect();
+        store.asking(tenant("acme"), ThreadId::new("thread"), ids)
+    };
+    assert_eq!(asking(&["q1"]).await.unwrap().key, key("run"));
+    assert_eq!(asking(&["other", "q1"]).await.unwrap().key, key("run"));
+    assert_eq!(code(asking(&["other"]).await), "run_not_found");
+    assert_eq!(code(asking(&[]).await), "run_not_found");
+
+    let claim = store.claim(key("run"), version, approve("q1"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store
+        .save(key("run"), fence, running("on"), at(30))
+        .await
+        .unwrap();
+    store
+        .suspend(key("run"), fence, waiting("hi", "q2"))
+        .await
+        .unwrap();
+    let record = asking(&["q2"]).await.unwrap();
+    assert_eq!(record.asked, [question("q1"), question("q2")]);
+    assert_eq!(asking(&["q1"]).await.unwrap(), record);
+
+    let claim = store.claim(key("run"), record.version, approve("q2"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store.end(key("run"), fence, at(10)).await.unwrap();
+    assert_eq!(asking(&["q1"]).await.unwrap().status, RunStatus::Ended);
+}
+
+async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
+    suspended(&store, "run", "q").await;
+    let thread = || ThreadId::new("thread");
+    let other = RunKey::new(tenant("other"), thread(), RunId::new("run"));
+    assert_eq!(code(store.get(other.clone()).await), "run_not_found");
+    let asking = store
+        .asking(tenant("other"), thread(), vec![question("q")])
+        .await;
+    assert_eq!(code(asking), "run_not_found");
+    let asking = store
+        .asking(tenant("acme"), ThreadId::new("t"), vec![question("q")])
+        .await;
+    assert_eq!(code(asking), "run_not_found");
+    assert!(
+        store
+            .of_thread(tenant("other"), thread())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    // Names are not put together.
+    let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
+    assert_eq!(code(store.get(odd).await), "run_not_found");
+    RunStore::begin(&store, other, running("hi"), at(30))
+        .await
+        .unwrap();
+}
+
+async fn the_runs_of_a_thread_come_oldest_first<S: Store>(store: S) {
+    for run in ["b", "c", "a"] {
+        suspended(&store, run, run).await;
+    }
+    let fence = RunStore::begin(&store, key("over"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store.end(key("over"), fence, at(0)).await.unwrap();
+    let found = store
+        .of_thread(tenant("acme"), ThreadId::new("thread"))
+        .await
+        .unwrap();
+    let names: Vec<_> = found.iter().map(|record| record.key.run.as_str()).collect();
+    assert_eq!(names, ["b", "c", "a"]);
+}
+
+async fn abandoned_runs_are_those_whose_lease_is_over<S: Store>(store: S) {
+    for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
+        RunStore::begin(&store, key(run), running("hi"), at(until))
+            .await
+            .unwrap();
+    }
+    suspended(&store, "waits", "q").await;
+    let fence = RunStore::begin(&store, key("over"), running("hi"), at(1))
+        .await
+        .unwrap();
+    store.end(key("over"), fence, at(2)).await.unwrap();
+    let found = async |now, limit| {
+        let found = store.abandoned(now, limit).await.unwrap();
+        found
+            .iter()
+            .map(|record| record.key.run.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(found(at(19), 9).await, [""; 0]);
+    assert_eq!(found(at(20), 9).await, ["soon"]);
+    assert_eq!(found(at(60), 9).await, ["soon", "late"]);
+    assert_eq!(found(at(60), 1).await, ["soon"]);
+    assert_eq!(found(at(60), 0).await, [""; 0]);
+}
+
+async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store.end(key("run"), fence, at(10)).await.unwrap();
+    store.forget(at(1009)).await;
+    store.get(key("run")).await.unwrap();
+    store.forget(at(1010)).await;
+    assert_eq!(code(store.get(key("run")).await), "run_not_found");
+    let asking = store
+        .asking(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
+        .await;
+    assert_eq!(code(asking), "run_not_found");
+    // One that waits is not.
+    suspended(&store, "waits", "q").await;
+    store.forget(at(1_000_000)).await;
+    store.get(key("waits")).await.unwrap();
+    // The end of another run has the same forgotten.
+    let fence = RunStore::begin(&store, key("a"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store.end(key("a"), fence, at(2000)).await.unwrap();
+    let fence = RunStore::begin(&store, key("b"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store.end(key("b"), fence, at(9000)).await.unwrap();
+    assert_eq!(code(store.get(key("a")).await), "run_not_found");
+    store.get(key("b")).await.unwrap();
+}
+
+async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S) {
+    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    store.end(key("run"), old, at(0)).await.unwrap();
+    store.forget(at(9999)).await;
+    let new = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    assert!(new > old);
+    assert!(store.get(key("run")).await.unwrap().version > version);
+    assert_eq!(code(store.end(key("run"), old, at(0)).await), "stale_claim");
+}
+
+fn fault(error: &StoreError) -> &Fault {
+    match error {
+        StoreError::Failed(error) => error.downcast_ref().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_state_that_is_too_large_is_not_written<S: Store>(store: S) {
+    let large = || running(&"x".repeat(100_000));
+    let error = RunStore::begin(&store, key("run"), large(), at(30))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(fault(&error), Fault::TooLarge { max: 100_000, .. }),
+        "{error:?}"
+    );
+    assert_eq!(code(store.get(key("run")).await), "run_not_found");
+    let version = suspended(&store, "run", "q").await;
+    let replies = vec![Reply::answer(question("q"), "x".repeat(100_000))];
+    let claim = store
+        .claim(key("run"), version, replies, at(0), at(30))
+        .await
+        .unwrap_err();
+    assert!(matches!(fault(&claim), Fault::TooLarge { .. }), "{claim:?}");
+    store
+        .claim(key("run"), version, vec![], at(0), at(30))
+        .await
+        .unwrap();
+}
+
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!(1), |value, _| json!([value]))
+}
+
+async fn a_state_that_is_too_deep_is_not_written<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = |levels| {
+        let replies = vec![Reply::answer(question("q"), nested(levels))];
+        store.claim(key("run"), version, replies, at(0), at(30))
+    };
+    let error = claim(127).await.unwrap_err();
+    assert!(matches!(fault(&error), Fault::TooDeep), "{error:?}");
+    claim(120).await.unwrap();
+    store.get(key("run")).await.unwrap();
+}
+
+fn effect(name: &'static str) -> EffectKey {
+    EffectKey::new(tenant("acme"), name)
+}
+
+fn intent(claim: Option<RunClaim>) -> Intent {
+    let mut intent = Intent::new(
+        "refund".into(),
+        "{}".into(),
+        &concentric_core::Context::new(),
+    );
+    intent.claim = claim;
+    intent
+}
+
+async fn an_effect_is_begun_once<S: Store>(store: S) {
+    let begin = |name| Ledger::begin(&store, effect(name), intent(None));
+    assert_eq!(begin("e").await.unwrap(), Effect::New);
+    assert_eq!(begin("e").await.unwrap(), Effect::Begun);
+    let outcome = ToolOutcome::done("paid").with_data(json!({"n": 1}));
+    store.finish(effect("e"), outcome.clone()).await.unwrap();
+    assert_eq!(begin("e").await.unwrap(), Effect::Done(Box::new(outcome)));
+    assert_eq!(begin("other").await.unwrap(), Effect::New);
+    let other = EffectKey::new(tenant("other"), "e");
+    assert_eq!(
+        Ledger::begin(&store, other, intent(None)).await.unwrap(),
+        Effect::New
+    );
+}
+
+async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
+    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let claim = |fence| Some(RunClaim::new(key("run"), fence));
+    let begin = |name, fence| Ledger::begin(&store, effect(name), intent(claim(fence)));
+    assert_eq!(begin("a", old).await.unwrap(), Effect::New);
+    let version = store.get(key("run")).await.unwrap().version;
+    let new = store
+        .claim(key("run"), version, vec![], at(30), at(60))
+        .await
+        .unwrap()
+        .fence;
+    assert_eq!(code(begin("b", old).await), "stale_claim");
+    // Nor does it learn what came of one.
+    assert_eq!(code(begin("a", old).await), "stale_claim");
+    assert_eq!(begin("a", new).await.unwrap(), Effect::Begun);
+    assert_eq!(begin("b", new).await.unwrap(), Effect::New);
+    // What a zombie has done is told all the same.
+    store
+        .finish(effect("a"), ToolOutcome::done("paid"))
+        .await
+        .unwrap();
+    assert!(matches!(begin("a", new).await.unwrap(), Effect::Done(_)));
+    store
+        .suspend(key("run"), new, waiting("hi", "q"))
+        .await
+        .unwrap();
+    assert_eq!(code(begin("c", new).await), "stale_claim");
+    let none = RunClaim::new(key("none"), new);
+    let begin = Ledger::begin(&store, effect("d"), intent(Some(none))).await;
+    assert_eq!(code(begin), "stale_claim");
+}
+
+async fn what_came_of_an_effect_stays<S: Store>(store: S) {
+    Ledger::begin(&store, effect("e"), intent(None))
+        .await
+        .unwrap();
+    let first = ToolOutcome::done("paid");
+    store.finish(effect("e"), first.clone()).await.unwrap();
+    store
+        .finish(effect("e"), ToolOutcome::failed("no"))
+        .await
+        .unwrap();
+    let known = Ledger::begin(&store, effect("e"), intent(None))
+        .await
+        .unwrap();
+    assert_eq!(known, Effect::Done(Box::new(first)));
+    let finish = store.finish(effect("none"), ToolOutcome::done("")).await;
+    assert_eq!(code(finish), "run_not_found");
+}
+
+async fn effects_are_forgotten_with_their_run<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    let claim = Some(RunClaim::new(key("run"), fence));
+    Ledger::begin(&store, effect("e"), intent(claim))
+        .await
+        .unwrap();
+    store.forget(at(900_000)).await;
+    let known = async || {
+        Ledger::begin(&store, effect("e"), intent(None))
+            .await
+            .unwrap()
+    };
+    assert_eq!(known().await, Effect::Begun);
+    store.end(key("run"), fence, at(10)).await.unwrap();
+    store.forget(at(1009)).await;
+    assert_eq!(known().await, Effect::Begun);
+    store.forget(at(1010)).await;
+    assert_eq!(known().await, Effect::New);
+}
+
+async fn effects_of_no_run_are_forgotten_after_a_while<S: Store>(store: S) {
+    let known = async || {
+        Ledger::begin(&store, effect("e"), intent(None))
+            .await
+            .unwrap()
+    };
+    assert_eq!(known().await, Effect::New);
+    // Only now is it known how late it is.
+    store.forget(at(5000)).await;
+    store.forget(at(6999)).await;
+    assert_eq!(known().await, Effect::Begun);
+    store.forget(at(7000)).await;
+    assert_eq!(known().await, Effect::New);
+}
+
+async fn a_key_is_used_once<S: Store>(store: S) {
+    let once = |of, key: &'static str| store.once(tenant(of), key.into(), at(100));
+    assert!(once("acme", "k").await.unwrap());
+    assert!(!once("acme", "k").await.unwrap());
+    assert!(once("acme", "k2").await.unwrap());
+    assert!(once("other", "k").await.unwrap());
+    store.forget(at(99)).await;
+    assert!(!once("acme", "k").await.unwrap());
+    store.forget(at(100)).await;
+    assert!(once("acme", "k").await.unwrap());
+}
+
+fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
+    let (tool, definition) = (Str::from(tool), Str::from("d1"));
+    Remembered::new(
+        tenant("acme"),
+        tool,
+        definition,
+        None,
+        span,
+        allow,
+        None,
+        at(0),
+    )
+}
+
+async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
+    let in_run = decision("refund", Span::Run(RunId::new("r")), true);
+    let in_thread = decision("refund", Span::Thread(ThreadId::new("t")), false);
+    let always = decision("refund", Span::Always, true);
+    let other = decision("search", Span::Always, true);
+    for decision in [&in_run, &in_thread, &always, &other] {
+        store.remember(decision.clone()).await.unwrap();
+    }
+    let recall = async |of: &'static str, run, thread: Option<&str>| {
+        let thread = thread.map(ThreadId::new);
+        let recall = store.recall(tenant(of), "refund".into(), RunId::new(run), thread);
+        recall.await.unwrap()
+    };
+    let all = [always.clone(), in_thread.clone(), in_run.clone()];
+    assert_eq!(recall("acme", "r", Some("t")).await, all);
+    assert_eq!(recall("acme", "r", None).await, [always.clone(), in_run]);
+    assert_eq!(
+        recall("acme", "x", Some("t")).await,
+        [always.clone(), in_thread]
+    );
+    assert_eq!(recall("acme", "t", Some("r")).await, [always]);
+    assert_eq!(recall("other", "r", Some("t")).await, []);
+    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 4);
+    assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
+}
+
+async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
+    store
+        .remember(decision("refund", Span::Always, true))
+        .await
+        .unwrap();
+    store
+        .remember(decision("search", Span::Always, true))
+        .await
+        .unwrap();
+    let now = decision("refund", Span::Always, false);
+    store.remember(now.clone()).await.unwrap();
+    let all = store.list(tenant("acme")).await.unwrap();
+    assert_eq!(all, [now, decision("search", Span::Always, true)]);
+}
+
+async fn a_decision_is_revoked<S: Store>(store: S) {
+    let decision = decision("refund", Span::Always, true);
+    store.remember(decision.clone()).await.unwrap();
+    let revoke = |of: Tenant| store.revoke(of, decision.id.clone());
+    assert!(!revoke(tenant("other")).await.unwrap());
+    assert!(revoke(tenant("acme")).await.unwrap());
+    assert!(!revoke(tenant("acme")).await.unwrap());
+    assert_eq!(store.list(tenant("acme")).await.unwrap(), []);
+}
+
+async fn decisions_for_a_run_are_forgotten_with_it<S: Store>(store: S) {
+    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+        .await
+        .unwrap();
+    store
+        .remember(decision("refund", Span::Run(RunId::new("run")), true))
+        .await
+        .unwrap();
+    store
+        .remember(decision("refund", Span::Always, true))
+        .await
+        .unwrap();
+    store.end(key("run"), fence, at(0)).await.unwrap();
+    store.forget(at(1000)).await;
+    let all = store.list(tenant("acme")).await.unwrap();
+    assert_eq!(all, [decision("refund", Span::Always, true)]);
+}
