@@ -5,6 +5,7 @@
 //! | layer | feature | does |
 //! |---|---|---|
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
+//! | `SuspendLayer` | `suspend` | has runs that wait, or whose process dies, gone on with elsewhere |
 //!
 //! tower's own layers work on models and agents too, and end where the stream begins: a
 //! `ConcurrencyLimit` counts a call until its first token, a `Timeout` times the first token. The
@@ -12,6 +13,10 @@
 
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+#[cfg(feature = "suspend")]
+pub mod suspend;
 
 #[cfg(feature = "in-flight")]
 pub use self::in_flight::InFlightLimitLayer;
+#[cfg(feature = "suspend")]
+pub use self::suspend::SuspendLayer;

@@ -1,0 +1,126 @@
+//! A layer that has runs gone on with elsewhere: those that wait for somebody, and those whose
+//! process died.
+//!
+//! A run that asks something may wait for days, and the reply comes to whichever process there is
+//! then. [`Suspend`] writes the run down before its question is shown, finds it by the reply, and has
+//! one process go on with it. A run whose tools run is written down, too, so that another process
+//! takes it up if this one dies.
+//!
+//! ```
+//! use concentric_core::{
+//!     AgentLayer, ChatRequest, Context, Error, Reply, Resume, Suspended, ThreadId, Transcript,
+//! };
+//! use concentric_layers::SuspendLayer;
+//! use concentric_store::MemoryStore; // or `SqliteStore`
+//! use concentric_test::{ScriptedModel, ScriptedTools};
+//! use serde_json::json;
+//! use std::sync::Arc;
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let store = Arc::new(MemoryStore::new());
+//! let tools = ScriptedTools::new().asks("pay", "paid");
+//! let model = ScriptedModel::new().tool_call("pay", json!({})).then().text("Done.");
+//! let agent = ServiceBuilder::new()
+//!     .layer(SuspendLayer::new(store))
+//!     .layer(AgentLayer::new(tools.clone()))
+//!     .service(model);
+//!
+//! let thread = || Context::builder().thread_id(ThreadId::new("thread_1")).build();
+//! let request = ChatRequest::user("Pay them.").with_context(thread());
+//! let answer = agent.clone().oneshot(request).await?.collect().await?;
+//! let question = answer.finish.interrupts()[0].id.clone();
+//!
+//! // Later, and maybe in another process: the reply is all there is.
+//! let mut request = ChatRequest::new(Transcript::new()).with_context(thread());
+//! let replies = vec![Reply::approve(question)];
+//! request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+//! let answer = agent.oneshot(request).await?.collect().await?;
+//! assert_eq!((answer.text().as_str(), tools.done()), ("Done.", 1));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When what is written
+//!
+//! A run is kept by its [`Tenant`](concentric_core::store::Tenant), its conversation
+//! ([`Context::thread_id`](concentric_core::Context::thread_id)) and the id of its first request. It goes on
+//! under that id, whatever those are called that go on with it.
+//!
+//! | the run | the store is told | if that fails |
+//! |---|---|---|
+//! | calls no tool | nothing | |
+//! | is about to run its first tools | of the run, and its claim is there for tools ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | it fails, and no tool runs |
+//! | is about to run the next tools | of its state | the same |
+//! | lives | so, every third of the [lease](SuspendLayer::lease), while its future or body is polled | it goes on until the lease is over, and fails then |
+//! | has been taken over | | it is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
+//!
+//! # The ends of a body
+//!
+//! The last item is yielded when the store knows of it.
+//!
+//! | the body | the run |
+//! |---|---|
+//! | finishes with [`Interrupted`](concentric_core::Outcome::Interrupted) and a state | waits, in that state; if that cannot be written, the item is an error, and no question is shown |
+//! | finishes otherwise | is over; if that cannot be written, the item is an error |
+//! | fails, or ends early | is over |
+//! | is dropped, or its future is | is over, too: whoever hangs up stops the run, as without this layer |
+//! | fails or is dropped before a tool was started, and it had waited | waits as before: its replies came to nothing, and can be given again |
+//! | the same, and its process had died before | is left for the next to take up, unless the error would come again |
+//! | is never polled again, or its process dies | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
+//!
+//! So *accepted* is durable: from when it is claimed with a reply until its tools run, no crash and no
+//! hang-up loses the reply. A run that is to outlive its consumer is driven by a task of its own, which
+//! the consumer watches. On drop, the store is told by a task that is spawned on tokio's runtime;
+//! where there is none any more, the lease runs out.
+//!
+//! # What a reply finds
+//!
+//! A request goes on with a run of the store if its [`resume`](concentric_core::ChatRequest::resume) holds no state:
+//!
+//! | the reply is to | comes out as |
+//! |---|---|
+//! | a question that waits | the run goes on, with the transcript that was written down; what the client says it was is not looked at |
+//! | such a one, and is wrong, late, or one of several that must come together | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing runs, and the run waits on |
+//! | a question that was answered, or is just being | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
+//! | one of a run that is over | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
+//! | nothing that the store knows, with a history ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | it goes to the agent as it is, which asks for a proof |
+//! | nothing that the store knows, without | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
+//! | nothing: there are no replies | the run of the conversation that waits, or whose process died, goes on, and asks again; `ambiguous_resume` if there are several |
+//!
+//! A request that holds the state itself is taken as a new run. An attempt that failed before the run
+//! was claimed gives the reply back, for a retry around this layer.
+//!
+//! # Place in the stack
+//!
+//! Outside [`AgentLayer`](concentric_core::AgentLayer), once per run, and next to it: what stands between the two sees the
+//! transcript that was written down, and may end the run before the store is told. Outside it belong
+//! layers that show events to somebody else, so that they show no question that nobody can answer,
+//! and those that authenticate the [`Tenant`](concentric_core::store::Tenant). Inside another agent's loop it does nothing:
+//! the run is that loop's.
+//!
+//! What a request says besides its transcript (the system's instructions, the client's tools,
+//! options) is not written down, and comes with the request that goes on.
+//!
+//! # Backpressure
+//!
+//! It is always ready, and waits for the inner service when it knows that it is to be called.
+//!
+//! # Cancellation
+//!
+//! A body that is not polled does not renew its lease: a consumer that may keep a body waiting for
+//! longer than a lease reads it in a task of its own.
+
+mod body;
+mod future;
+mod layer;
+mod recover;
+mod run;
+mod service;
+mod take_up;
+
+pub use self::{
+    body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, recover::abandoned,
+    service::Suspend,
+};

@@ -1,0 +1,412 @@
+//! A run that is, or may come to be, in a store.
+
+use concentric_core::{
+    CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, Str, ThreadId,
+    context::Sleep,
+    machine::MachineState,
+    store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
+};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{self, Poll, ready},
+    time::{Duration, SystemTime},
+};
+
+/// Where a run is kept, and under which claim. It holds no context, so that the context can hold it.
+pub(super) struct Kept<St: ?Sized> {
+    store: Arc<St>,
+    key: RunKey,
+    lease: Duration,
+    environment: Environment,
+    claim: ClaimCell,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    // The run is being written down for the first time. Kept here, so that it is known what came of
+    // it if whoever waits for it is dropped.
+    begin: Option<StoreFuture<u64>>,
+    // A state was saved under this claim: a tool may have run.
+    saved: bool,
+}
+
+impl<St> Kept<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) fn new(
+        store: Arc<St>,
+        context: &Context,
+        lease: Duration,
+        claim: ClaimCell,
+    ) -> Self {
+        // One without a conversation is found by what it asks.
+        let thread = context.thread_id().cloned();
+        let thread = thread.unwrap_or_else(|| ThreadId::new(""));
+        Self {
+            store,
+            key: RunKey::new(Tenant::of(context), thread, context.run_id().clone()),
+            lease,
+            environment: context.environment().clone(),
+            claim,
+            progress: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn store(&self) -> &Arc<St> {
+        &self.store
+    }
+
+    pub(super) const fn key(&self) -> &RunKey {
+        &self.key
+    }
+
+    pub(super) fn now(&self) -> SystemTime {
+        self.environment.clock().now()
+    }
+
+    /// Until when a claim is to hold that is made now.
+    pub(super) fn until(&self) -> SystemTime {
+        let now = self.now();
+        now.checked_add(self.lease).unwrap_or(now)
+    }
+
+    fn sleep(&self, parts: u32) -> Sleep {
+        self.environment.clock().sleep(self.lease / parts)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on under `claim`, which another process may have begun.
+    pub(super) fn claimed(&self, claim: RunClaim) {
+        self.claim.set(claim);
+    }
+
+    /// What has the run's state written down before its tools run.
+    pub(super) fn checkpoint(self: &Arc<Self>) -> Checkpoint {
+        let kept = Arc::clone(self);
+        Checkpoint::new(move |state| {
+            let kept = Arc::clone(&kept);
+            Box::pin(async move {
+                match kept.claim.get().cloned() {
+                    None => drop(kept.begin(state).await?),
+                    Some(RunClaim { key, fence, .. }) => {
+                        kept.store.save(key, fence, state, kept.until()).await?;
+                    }
+                }
+                kept.progress().saved = true;
+                Ok(())
+            })
+        })
+    }
+
+    /// Writes the run down, which it is not yet.
+    async fn begin(&self, state: MachineState) -> Result<RunClaim, StoreError> {
+        {
+            let begin = self.store.begin(self.key.clone(), state, self.until());
+            self.progress().begin = Some(begin);
+        }
+        match self.begun().await {
+            Some(claim) => claim,
+            None => Err(StoreError::Stale),
+        }
+    }
+
+    /// Waits until the run is written down; `None` if it is not, and is not being.
+    async fn begun(&self) -> Option<Result<RunClaim, StoreError>> {
+        poll_fn(|cx| {
+            let mut progress = self.progress();
+            if let Some(claim) = self.claim.get() {
+                return Poll::Ready(Some(Ok(claim.clone())));
+            }
+            let Some(begin) = &mut progress.begin else {
+                return Poll::Ready(None);
+            };
+            let begun = ready!(begin.as_mut().poll(cx));
+            progress.begin = None;
+            Poll::Ready(Some(begun.map(|fence| {
+                let claim = RunClaim::new(self.key.clone(), fence);
+                self.claim.set(claim.clone());
+                claim
+            })))
+        })
+        .await
+    }
+
+    fn is_kept(&self) -> bool {
+        self.claim.get().is_some() || self.progress().begin.is_some()
+    }
+
+    /// Has the run wait in `state`.
+    fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
+        if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
+            return self.store.suspend(key, fence, state);
+        }
+        // It has not run a tool yet, so nobody has written it down.
+        let kept = Arc::clone(self);
+        Box::pin(async move {
+            let RunClaim { key, fence, .. } = kept.begin(state.clone()).await?;
+            kept.store.suspend(key, fence, state).await
+        })
+    }
+
+    /// Says that the run is over.
+    fn end(self: &Arc<Self>) -> StoreFuture<()> {
+        let now = self.now();
+        if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
+            return self.store.end(key, fence, now);
+        }
+        let kept = Arc::clone(self);
+        Box::pin(async move {
+            match kept.begun().await {
+                Some(Ok(RunClaim { key, fence, .. })) => kept.store.end(key, fence, now).await,
+                Some(Err(_)) | None => Ok(()),
+            }
+        })
+    }
+
+    /// Lets anybody take the run up at once.
+    fn leave(&self) -> Option<StoreFuture<()>> {
+        let RunClaim { key, fence, .. } = self.claim.get().cloned()?;
+        Some(self.store.renew(key, fence, self.now()))
+    }
+}
+
+/// How a run that goes on was found.
+pub(super) enum Origin {
+    /// It waited, in this state.
+    Waited(Box<MachineState>),
+    /// Its process died.
+    Left,
+}
+
+/// A run while it is driven; says what becomes of it, at the latest when it is dropped.
+pub(super) struct Drive<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) kept: Arc<Kept<St>>,
+    context: Context,
+    origin: Option<Origin>,
+    // How many effects there were when the drive began.
+    effects: u64,
+    lease: Lease,
+    // What is being written at the end.
+    last: Option<StoreFuture<()>>,
+    // Whether it is said what becomes of the run.
+    settled: bool,
+}
+
+impl<St> Drive<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) fn new(kept: Arc<Kept<St>>, context: Context) -> Self {
+        Self {
+            effects: context.effect_count(),
+            kept,
+            context,
+            origin: None,
+            lease: Lease::Unknown,
+            last: None,
+            settled: false,
+        }
+    }
+
+    /// Goes on with a run that was found.
+    pub(super) fn go_on(&mut self, claim: RunClaim, origin: Origin) {
+        self.kept.claimed(claim);
+        self.origin = Some(origin);
+    }
+
+    fn has_effects(&self) -> bool {
+        self.context.effect_count() != self.effects
+    }
+
+    /// `error`, with what may have been done by now.
+    fn tell(&self, error: StoreError) -> Error {
+        let effects = match self.has_effects() {
+            true => Effects::Possible,
+            false => Effects::None,
+        };
+        Error::from(error)
+            .with_phase(Phase::Run)
+            .with_effects(effects)
+    }
+
+    // ---- the ends ----
+
+    /// The run waits in `state`.
+    pub(super) fn suspend(&mut self, state: MachineState) {
+        self.last = Some(self.kept.suspend(state));
+    }
+
+    /// The run has had its outcome.
+    pub(super) fn end(&mut self) {
+        if self.kept.is_kept() {
+            self.last = Some(self.kept.end());
+        }
+    }
+
+    /// The run has failed, or was dropped: what was accepted and came to nothing waits on, and the
+    /// rest is over.
+    pub(super) fn give_up(&mut self, error: Option<&Error>) {
+        if self.kept.progress().saved || self.has_effects() {
+            return self.end();
+        }
+        match self.origin.take() {
+            None => self.end(),
+            Some(Origin::Waited(state)) => self.last = Some(self.kept.suspend(*state)),
+            Some(Origin::Left) => match error {
+                Some(error) if !is_transient(error) => self.end(),
+                _ => self.last = self.kept.leave(),
+            },
+        }
+    }
+
+    /// Waits until it is written what becomes of the run.
+    pub(super) fn poll_last(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
+        let written = match &mut self.last {
+            Some(last) => ready!(last.as_mut().poll(cx)),
+            None => Ok(()),
+        };
+        self.last = None;
+        self.settled = true;
+        Poll::Ready(written.map_err(|error| self.tell(error)))
+    }
+
+    // ---- the lease ----
+
+    /// Keeps the claim; resolves once it is lost, and the run with it.
+    pub(super) fn poll_lost(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
+        let Some(claim) = self.kept.claim.get() else {
+            return Poll::Pending;
+        };
+        let lost = ready!(self.lease.poll(&self.kept, claim, cx));
+        // Whoever has the run now says what becomes of it.
+        self.settled = true;
+        let error = self.tell(lost);
+        self.context
+            .cancel(CancelReason::Other(Str::from_static("lease lost")));
+        Poll::Ready(error)
+    }
+}
+
+impl<St> Drop for Drive<St>
+where
+    St: RunStore + ?Sized,
+{
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if self.last.is_none() {
+            self.give_up(None);
+        }
+        let Some(last) = self.last.take() else {
+            return;
+        };
+        // The run's own futures are dropped by now: whoever takes it up is alone with it.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            tracing::warn!("no runtime to write on what became of a run; its lease runs out");
+            return;
+        };
+        runtime.spawn(async move {
+            if let Err(error) = last.await {
+                tracing::warn!(%error, "it was not written what became of a run");
+            }
+        });
+    }
+}
+
+/// Whether another attempt may come further.
+fn is_transient(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::RateLimited
+            | ErrorKind::Overloaded
+            | ErrorKind::Server
+            | ErrorKind::Timeout
+            | ErrorKind::Connection
+            | ErrorKind::Truncated
+            | ErrorKind::Cancelled
+    )
+}
+
+/// The renewal of a claim.
+enum Lease {
+    /// There was none when it was last looked at.
+    Unknown,
+    /// It holds until then, and is renewed after the sleep.
+    Holds { until: SystemTime, sleep: Sleep },
+    /// It is being renewed until `next`, and is lost if that takes too long.
+    Renewing {
+        until: SystemTime,
+        next: SystemTime,
+        work: StoreFuture<()>,
+        limit: Sleep,
+    },
+}
+
+impl Lease {
+    fn poll<St>(
+        &mut self,
+        kept: &Kept<St>,
+        claim: &RunClaim,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<StoreError>
+    where
+        St: RunStore + ?Sized,
+    {
+        loop {
+            *self = match self {
+                Self::Unknown => Self::Holds {
+                    until: kept.until(),
+                    sleep: kept.sleep(3),
+                },
+                Self::Holds { until, sleep } => {
+                    ready!(Pin::new(sleep).poll(cx));
+                    let (until, next) = (*until, kept.until());
+                    // One that was not polled for long may still have its claim: it has time to ask.
+                    let left = until.duration_since(kept.now()).unwrap_or_default();
+                    let left = left.max(kept.lease / 3);
+                    Self::Renewing {
+                        until,
+                        next,
+                        work: kept.store.renew(claim.key.clone(), claim.fence, next),
+                        limit: kept.environment.clock().sleep(left),
+                    }
+                }
+                Self::Renewing {
+                    until,
+                    next,
+                    work,
+                    limit,
+                } => match work.as_mut().poll(cx) {
+                    Poll::Ready(Ok(())) => Self::Holds {
+                        until: *next,
+                        sleep: kept.sleep(3),
+                    },
+                    // The store may be back before the lease is over.
+                    Poll::Ready(Err(StoreError::Failed(error))) if kept.now() < *until => {
+                        tracing::warn!(%error, "a run's lease was not renewed");
+                        Self::Holds {
+                            until: *until,
+                            sleep: kept.sleep(6),
+                        }
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(error),
+                    Poll::Pending => {
+                        ready!(Pin::new(limit).poll(cx));
+                        return Poll::Ready(StoreError::failed("the run's lease is over"));
+                    }
+                },
+            };
+        }
+    }
+}

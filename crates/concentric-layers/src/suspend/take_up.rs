@@ -1,0 +1,184 @@
+//! Finds a run that is to go on, and claims it.
+
+use super::run::{Drive, Kept, Origin};
+use concentric_core::{
+    Error, ErrorKind, InterruptId, OpenRound, Phase, Reply, ReplyError, Resume, Suspended,
+    machine::MachineState,
+    service::BoxFuture,
+    store::{RunKey, RunRecord, RunStatus, RunStore, StoreError},
+};
+use std::{sync::Arc, time::SystemTime};
+
+/// Has a run taken up that was found to be abandoned, as an extension of its context.
+#[derive(Clone, Debug)]
+pub(super) struct Abandoned {
+    pub(super) key: RunKey,
+    pub(super) version: u64,
+}
+
+/// Where and how to look.
+pub(super) struct Lookup<St: ?Sized> {
+    kept: Arc<Kept<St>>,
+    abandoned: Option<Abandoned>,
+}
+
+impl<St> Lookup<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) fn new(drive: &Drive<St>, abandoned: Option<Abandoned>) -> Self {
+        Self {
+            kept: Arc::clone(&drive.kept),
+            abandoned,
+        }
+    }
+}
+
+/// What was found.
+pub(super) enum Found {
+    /// The run, which is claimed.
+    Run(Box<RunRecord>, Origin),
+    /// The store does not have it.
+    None(Suspended, Vec<Reply>),
+}
+
+/// What is to go on; given back unless it does.
+struct Loan {
+    resume: Resume,
+    taken: Option<(Suspended, Vec<Reply>)>,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some((suspended, replies)) = self.taken.take() {
+            self.resume.give_back(suspended, replies);
+        }
+    }
+}
+
+pub(super) fn take_up<St>(
+    lookup: Lookup<St>,
+    resume: Resume,
+    taken: (Suspended, Vec<Reply>),
+) -> BoxFuture<Found>
+where
+    St: RunStore + ?Sized,
+{
+    let mut loan = Loan {
+        resume,
+        taken: Some(taken),
+    };
+    Box::pin(async move {
+        let found = match &loan.taken {
+            Some((suspended, replies)) => find(&lookup, suspended, replies).await,
+            None => Ok(None),
+        };
+        match found.map_err(|error| error.with_phase(Phase::Run))? {
+            Some((record, origin)) => {
+                // It is the store's now.
+                drop(loan.taken.take());
+                Ok(Found::Run(Box::new(record), origin))
+            }
+            None => match loan.taken.take() {
+                Some((suspended, replies)) => Ok(Found::None(suspended, replies)),
+                None => Err(StoreError::NotFound.into()),
+            },
+        }
+    })
+}
+
+async fn find<St>(
+    lookup: &Lookup<St>,
+    suspended: &Suspended,
+    replies: &[Reply],
+) -> Result<Option<(RunRecord, Origin)>, Error>
+where
+    St: RunStore + ?Sized,
+{
+    let kept = &lookup.kept;
+    let store = kept.store();
+    let claim =
+        |key, version, replies| store.claim(key, version, replies, kept.now(), kept.until());
+    if let Some(Abandoned { key, version }) = lookup.abandoned.clone() {
+        let record = claim(key, version, Vec::new()).await?;
+        return Ok(Some((record, Origin::Left)));
+    }
+    let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
+    let questions: Vec<InterruptId> = replies.iter().map(|r| r.interrupt_id.clone()).collect();
+    let found = match questions.is_empty() {
+        true => {
+            let runs = store.of_thread(tenant, thread).await?;
+            only(runs, suspended, kept.now())
+        }
+        false => match store.asking(tenant, thread, questions).await {
+            Err(StoreError::NotFound) => Ok(None),
+            other => other.map(Some).map_err(Error::from),
+        },
+    };
+    let Some(record) = found? else {
+        return match suspended {
+            Suspended::Elsewhere => Err(StoreError::NotFound.into()),
+            _ => Ok(None),
+        };
+    };
+
+    let left = match record.status {
+        RunStatus::Ended => return Err(StoreError::Ended.into()),
+        RunStatus::Running if record.lease_until > kept.now() => {
+            return Err(StoreError::Taken.into());
+        }
+        RunStatus::Running => true,
+        RunStatus::Suspended => false,
+    };
+    // Those that were accepted before its process died are the ones that count.
+    if record.replies.is_empty() {
+        let checked = record.state.check_replies(replies, kept.now());
+        checked.map_err(|error| refuse(error, &record))?;
+    }
+    let record = claim(record.key, record.version, replies.to_vec()).await?;
+    let origin = match left {
+        true => Origin::Left,
+        false => Origin::Waited(Box::new(record.state.clone())),
+    };
+    Ok(Some((record, origin)))
+}
+
+/// The run of a conversation that is meant where nothing is replied to.
+fn only(
+    runs: Vec<RunRecord>,
+    suspended: &Suspended,
+    now: SystemTime,
+) -> Result<Option<RunRecord>, Error> {
+    let is_driven = |run: &RunRecord| run.status == RunStatus::Running && run.lease_until > now;
+    let meant = runs.into_iter().filter(|run| match suspended {
+        Suspended::Claimed(open) => is_same(&run.state, open),
+        _ => true,
+    });
+    let (mut driven, mut free): (Vec<_>, Vec<_>) = meant.partition(is_driven);
+    match (free.pop(), free.pop()) {
+        (None, _) => Ok(driven.pop()),
+        (run, None) => Ok(run),
+        (Some(_), Some(_)) => Err(Error::new(
+            ErrorKind::InvalidRequest,
+            "several runs of this conversation wait, and no reply says which one is to go on",
+        )
+        .with_code("ambiguous_resume")),
+    }
+}
+
+/// Whether the round that `state` waits in is of the message that `open` is of.
+fn is_same(state: &MachineState, open: &OpenRound) -> bool {
+    let round = state.open_round();
+    let id = round.as_ref().and_then(|round| round.message().id.as_ref());
+    id.is_some() && id == open.message().id.as_ref()
+}
+
+fn refuse(error: ReplyError, record: &RunRecord) -> Error {
+    match &error {
+        // It was asked, and does not wait any more.
+        ReplyError::Unknown(id) if record.asked.contains(id) => StoreError::Taken.into(),
+        _ => Error::new(ErrorKind::InvalidRequest, error.to_string())
+            .with_code(error.code())
+            .with_source(error),
+    }
+}

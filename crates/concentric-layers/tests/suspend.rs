@@ -1,0 +1,1064 @@
+//! One test per row of [`concentric_layers::suspend`]'s tables.
+#![cfg(feature = "suspend")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
+
+use concentric_core::{
+    AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
+    Event, EventStream, Interrupt, InterruptId, OpenRound, Outcome, Pending, Reply, Resume, RunId,
+    Suspended, ThreadId, ToolOutcome, Transcript, interrupt,
+    machine::MachineState,
+    store::{RunClaim, RunKey, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, Tenant},
+};
+use concentric_layers::{SuspendLayer, suspend::abandoned};
+use concentric_store::{MemoryStore, SqliteStore};
+use concentric_test::{
+    Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,
+    check_layer, shape,
+};
+use futures_util::{StreamExt, future::join_all, stream};
+use serde_json::json;
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+use tokio_test::task;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A store that counts the writes, and fails those it is told to.
+#[derive(Clone, Default)]
+struct Flaky {
+    inner: MemoryStore,
+    writes: Arc<AtomicUsize>,
+    renewals: Arc<AtomicUsize>,
+    fails: Arc<Mutex<Vec<&'static str>>>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Flaky {
+    fn fail(&self, what: &'static str) {
+        self.fails.lock().unwrap().push(what);
+    }
+
+    fn heal(&self) {
+        self.fails.lock().unwrap().clear();
+    }
+
+    fn writes(&self) -> usize {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    fn write<T: Send + 'static>(&self, what: &str, work: StoreFuture<T>) -> StoreFuture<T> {
+        match what {
+            "renew" => self.renewals.fetch_add(1, Ordering::Relaxed),
+            _ => self.writes.fetch_add(1, Ordering::Relaxed),
+        };
+        if self.hangs.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
+        match self.fails.lock().unwrap().contains(&what) {
+            true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
+            false => work,
+        }
+    }
+}
+
+impl RunStore for Flaky {
+    fn begin(&self, key: RunKey, state: MachineState, until: SystemTime) -> StoreFuture<u64> {
+        self.write("begin", self.inner.begin(key, state, until))
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        self.inner.get(key)
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        until: SystemTime,
+    ) -> StoreFuture<RunRecord> {
+        self.write("claim", self.inner.claim(key, version, replies, now, until))
+    }
+
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write("save", self.inner.save(key, fence, state, until))
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, until: SystemTime) -> StoreFuture<()> {
+        self.write("renew", self.inner.renew(key, fence, until))
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
+        self.write("suspend", self.inner.suspend(key, fence, state))
+    }
+
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
+        self.write("end", self.inner.end(key, fence, now))
+    }
+
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        match self.fails.lock().unwrap().contains(&"asking") {
+            true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
+            false => self.inner.asking(tenant, thread, questions),
+        }
+    }
+
+    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.of_thread(tenant, thread)
+    }
+
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
+        self.inner.abandoned(now, limit)
+    }
+}
+
+/// A process with an agent that pays when it may.
+struct Process {
+    store: Flaky,
+    tools: ScriptedTools,
+    agent: BoxModel,
+}
+
+impl Process {
+    fn new(store: &Flaky, tools: ScriptedTools, model: ScriptedModel) -> Self {
+        let agent = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE))
+            .layer(AgentLayer::new(tools.clone()))
+            .service(model);
+        Self {
+            store: store.clone(),
+            tools,
+            agent: BoxModel::new(agent),
+        }
+    }
+
+    /// One whose model pays, and whose tool asks before.
+    fn paying(store: &Flaky) -> Self {
+        Self::new(store, ScriptedTools::new().asks("pay", "paid"), payer())
+    }
+
+    /// Another one, which goes on after the payment.
+    fn other(store: &Flaky) -> Self {
+        let model = ScriptedModel::new().text("Done.").repeat();
+        Self::new(store, ScriptedTools::new().asks("pay", "paid"), model)
+    }
+
+    async fn body(&self, request: ChatRequest) -> EventStream {
+        self.agent.clone().oneshot(request).await.unwrap().body
+    }
+
+    async fn fails(&self, request: ChatRequest) -> Error {
+        match self.agent.clone().oneshot(request).await {
+            Ok(response) => panic!("{:?}", response.collect().await),
+            Err(error) => error,
+        }
+    }
+
+    /// A run up to its question.
+    async fn interrupted(&self, world: &TestEnvironment, run: &'static str) -> Vec<InterruptId> {
+        let (_, finish) = assert_finishes(self.body(request(world, run)).await).await;
+        assert_eq!(finish.outcome, Outcome::Interrupted);
+        let questions = finish.interrupts();
+        questions.iter().map(|asked| asked.id.clone()).collect()
+    }
+}
+
+fn payer() -> ScriptedModel {
+    ScriptedModel::new()
+        .tool_call("pay", json!({"to": "them"}))
+        .then()
+        .text("Done.")
+}
+
+fn context(world: &TestEnvironment, run: &'static str) -> Context {
+    world
+        .context_builder()
+        .thread_id(ThreadId::new("thread"))
+        .run_id(RunId::new(run))
+        .build()
+}
+
+fn request(world: &TestEnvironment, run: &'static str) -> ChatRequest {
+    ChatRequest::user("Pay them.").with_context(context(world, run))
+}
+
+/// A client's reply, which comes without the run.
+fn reply(world: &TestEnvironment, run: &'static str, replies: Vec<Reply>) -> ChatRequest {
+    let mut request = ChatRequest::new(Transcript::new()).with_context(context(world, run));
+    request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+    request
+}
+
+fn approve(questions: &[InterruptId]) -> Vec<Reply> {
+    questions.iter().cloned().map(Reply::approve).collect()
+}
+
+fn key(run: &'static str) -> RunKey {
+    RunKey::new(Tenant::default(), ThreadId::new("thread"), RunId::new(run))
+}
+
+async fn status(store: &Flaky, run: &'static str) -> RunStatus {
+    store.get(key(run)).await.unwrap().status
+}
+
+async fn is_unknown(store: &Flaky, run: &'static str) -> bool {
+    matches!(store.get(key(run)).await, Err(StoreError::NotFound))
+}
+
+fn is(error: &Error, kind: ErrorKind, code: &str) {
+    assert_eq!(
+        (error.kind(), error.code()),
+        (kind, Some(code)),
+        "{error:?}"
+    );
+}
+
+/// Lets spawned work be done.
+async fn settle() {
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_a_layer() {
+    check_layer(SuspendLayer::new(Arc::new(MemoryStore::new()))).await;
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
+    check_layer(SuspendLayer::new(store)).await;
+}
+
+// ---- a run that begins ----
+
+#[tokio::test]
+async fn a_run_that_calls_no_tool_costs_no_write() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let talks = Process::new(
+        &store,
+        ScriptedTools::new(),
+        ScriptedModel::new().text("Hi!"),
+    );
+    assert_finishes(talks.body(request(&world, "run")).await).await;
+    assert_eq!(store.writes(), 0);
+    assert!(is_unknown(&store, "run").await);
+}
+
+#[tokio::test]
+async fn a_run_is_written_down_before_its_tools_run_and_ended_before_its_finish() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let seen = Arc::new(Mutex::new(None));
+    let tools = ScriptedTools::new().tool("pay", {
+        let (store, seen) = (store.clone(), seen.clone());
+        move |call| {
+            let (store, seen) = (store.clone(), seen.clone());
+            async move {
+                let record = store.get(key("run")).await.unwrap();
+                *seen.lock().unwrap() = Some((RunClaim::of(&call.context), record));
+                ToolOutcome::done("paid")
+            }
+        }
+    });
+    let process = Process::new(&store, tools, payer());
+    let mut body = process.body(request(&world, "run")).await;
+    while let Some(event) = body.next().await {
+        if event.unwrap().is_finish() {
+            assert_eq!(status(&store, "run").await, RunStatus::Ended);
+        }
+    }
+    let (claim, record) = seen.lock().unwrap().take().unwrap();
+    assert_eq!(record.status, RunStatus::Running);
+    assert_eq!(record.lease_until, context(&world, "x").now() + LEASE);
+    assert_eq!(claim, Some(RunClaim::new(key("run"), record.fence)));
+}
+
+#[tokio::test]
+async fn a_round_does_not_begin_if_the_run_is_not_written_down() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    store.fail("begin");
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    assert!(process.tools.calls().is_empty());
+    assert!(is_unknown(&store, "run").await);
+}
+
+#[tokio::test]
+async fn a_second_run_of_a_name_does_not_begin() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = || Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    assert_finishes(process().body(request(&world, "run")).await).await;
+    let second = process();
+    let (_, error) = assert_fails(second.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Conflict, "run_exists");
+    assert!(second.tools.calls().is_empty());
+}
+
+// ---- a run that waits ----
+
+#[tokio::test]
+async fn a_run_waits_in_the_store_before_its_question_is_shown() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::paying(&store);
+    let mut body = process.body(request(&world, "run")).await;
+    while let Some(event) = body.next().await {
+        if let Event::Finish(finish) = event.unwrap() {
+            let record = store.get(key("run")).await.unwrap();
+            assert_eq!(record.status, RunStatus::Suspended);
+            assert_eq!(Some(&record.state), finish.state.as_deref());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_cannot_be_written_down_is_not_shown() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.fail("suspend");
+    let process = Process::paying(&store);
+    let (events, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    assert!(!events.iter().any(Event::is_finish));
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_its_client_is_written_down_though_no_tool_ran() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new(), payer());
+    let client_tools = ScriptedTools::new().answers("pay", "");
+    let mut asked = request(&world, "run");
+    asked.tools = concentric_core::ToolSource::specs(&client_tools);
+    let (_, finish) = assert_finishes(process.body(asked).await).await;
+    let question = finish.interrupts()[0].clone();
+    assert_eq!(question.reason, interrupt::CLIENT_TOOL);
+    assert_eq!(status(&store, "run").await, RunStatus::Suspended);
+
+    let answer = vec![Reply::answer(question.id, "paid")];
+    let body = Process::other(&store)
+        .body(reply(&world, "next", answer))
+        .await;
+    let (events, finish) = assert_finishes(body).await;
+    assert_eq!(shape(&events).split(' ').next(), Some("resumed"));
+    assert_eq!(finish.transcript.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn another_process_goes_on_once_it_is_replied_to() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(other.tools.done(), 1);
+    // The user's message, the round, the answer: as if nothing had happened between.
+    assert_eq!(finish.transcript.unwrap().len(), 3);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    assert!(is_unknown(&store, "next").await);
+}
+
+#[tokio::test]
+async fn what_a_client_claims_gives_way_to_what_was_written_down() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let record = store.get(key("run")).await.unwrap();
+    // A history with other arguments.
+    let open = record.state.open_round().unwrap();
+    let forged = serde_json::to_string(&open).unwrap().replace("them", "me");
+    let open: OpenRound = serde_json::from_str(&forged).unwrap();
+    let request = ChatRequest::resume_history(Transcript::new(), open, approve(&questions));
+    let other = Process::other(&store);
+    let body = other
+        .body(request.with_context(context(&world, "next")))
+        .await;
+    assert_finishes(body).await;
+    let calls = other.tools.calls();
+    assert_eq!(calls[0].arguments.as_str(), r#"{"to":"them"}"#);
+}
+
+#[tokio::test]
+async fn a_claim_of_a_run_that_was_never_written_down_is_for_the_agent_to_judge() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let record = store.get(key("run")).await.unwrap();
+    let open = record.state.open_round().unwrap();
+    let request = ChatRequest::resume_history(Transcript::new(), open, approve(&questions));
+    let elsewhere = Process::other(&Flaky::default());
+    let body = elsewhere
+        .body(request.with_context(context(&world, "next")))
+        .await;
+    let (_, finish) = assert_finishes(body).await;
+    // Nobody there has asked.
+    assert_eq!(elsewhere.tools.calls(), []);
+    assert_eq!(finish.outcome, Outcome::Completed);
+}
+
+#[tokio::test]
+async fn a_reply_to_nothing_is_not_found() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let other = Process::other(&store);
+    let error = other
+        .fails(reply(&world, "next", approve(&[InterruptId::new("q")])))
+        .await;
+    is(&error, ErrorKind::NotFound, "run_not_found");
+    let error = other.fails(reply(&world, "next", vec![])).await;
+    is(&error, ErrorKind::NotFound, "run_not_found");
+}
+
+#[tokio::test]
+async fn another_tenants_reply_is_not_found() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let mut request = reply(&world, "next", approve(&questions));
+    request
+        .context
+        .extensions_mut()
+        .insert(Tenant("other".into()));
+    let error = Process::other(&store).fails(request).await;
+    is(&error, ErrorKind::NotFound, "run_not_found");
+    assert_eq!(status(&store, "run").await, RunStatus::Suspended);
+}
+
+#[tokio::test]
+async fn a_wrong_reply_runs_nothing_and_the_run_waits_on() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let writes = store.writes();
+    let question = questions[0].clone();
+    let wrong = [
+        (
+            vec![Reply::resolve(question.clone(), json!({}))],
+            "malformed_reply",
+        ),
+        (
+            vec![
+                Reply::approve(question.clone()),
+                Reply::cancel(question.clone()),
+            ],
+            "duplicate_reply",
+        ),
+        (
+            vec![
+                Reply::approve(question),
+                Reply::approve(InterruptId::new("q")),
+            ],
+            "unknown_interrupt",
+        ),
+    ];
+    for (replies, code) in wrong {
+        let request = reply(&world, "next", replies);
+        let again = request.clone();
+        is(&other.fails(request).await, ErrorKind::InvalidRequest, code);
+        // Another attempt is told the same.
+        is(&other.fails(again).await, ErrorKind::InvalidRequest, code);
+    }
+    assert_eq!(store.writes(), writes);
+    assert!(other.tools.calls().is_empty());
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    assert_finishes(body).await;
+}
+
+#[tokio::test]
+async fn a_store_that_fails_leaves_the_reply_for_another_attempt() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let request = reply(&world, "next", approve(&questions));
+    for what in ["asking", "claim"] {
+        store.fail(what);
+        let error = other.fails(request.clone()).await;
+        is(&error, ErrorKind::Server, "store_failed");
+        assert!(error.is_retryable());
+        store.heal();
+    }
+    assert_finishes(other.body(request).await).await;
+    assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_dropped_leaves_the_reply_for_another() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let request = reply(&world, "next", approve(&questions));
+    store.hangs.store(true, Ordering::Relaxed);
+    let mut attempt = task::spawn(other.agent.clone().oneshot(request.clone()));
+    assert!(attempt.poll().is_pending());
+    drop(attempt);
+    store.hangs.store(false, Ordering::Relaxed);
+    assert_finishes(other.body(request).await).await;
+}
+
+#[tokio::test]
+async fn what_is_not_answered_waits_on() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({"n": 1}))
+        .tool_call("pay", json!({"n": 2}));
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let questions = Process::new(&store, tools, model)
+        .interrupted(&world, "run")
+        .await;
+    assert_eq!(questions.len(), 2);
+
+    let other = Process::other(&store);
+    let body = other
+        .body(reply(&world, "next", approve(&questions[..1])))
+        .await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::Interrupted);
+    assert_eq!(other.tools.done(), 1);
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(record.status, RunStatus::Suspended);
+    assert_eq!(record.asked.len(), 2);
+
+    // The first is answered: who says so again comes too late, and the other one is still open.
+    let error = other
+        .fails(reply(&world, "late", approve(&questions[..1])))
+        .await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
+    let body = other
+        .body(reply(&world, "last", approve(&questions[1..])))
+        .await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(other.tools.done(), 2);
+}
+
+#[tokio::test]
+async fn without_a_reply_the_question_is_asked_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let (_, finish) = assert_finishes(other.body(reply(&world, "next", vec![])).await).await;
+    assert_eq!(finish.interrupts()[0].id, questions[0]);
+    // As with a history that makes the same calls.
+    let open = finish.state.unwrap().open_round().unwrap();
+    let request = ChatRequest::resume_history(Transcript::new(), open, vec![]);
+    let body = other
+        .body(request.with_context(context(&world, "next")))
+        .await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.interrupts()[0].id, questions[0]);
+    // Of two that wait, none is meant.
+    Process::paying(&store).interrupted(&world, "second").await;
+    let error = other.fails(reply(&world, "next", vec![])).await;
+    is(&error, ErrorKind::InvalidRequest, "ambiguous_resume");
+}
+
+#[tokio::test]
+async fn of_several_that_reply_one_goes_on() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    for run in ["a", "b", "c"] {
+        let questions = Process::paying(&store).interrupted(&world, run).await;
+        let others: Vec<_> = (0..4).map(|_| Process::other(&store)).collect();
+        let replied = others.iter().map(|other| {
+            other
+                .agent
+                .clone()
+                .oneshot(reply(&world, "next", approve(&questions)))
+        });
+        let mut won = 0;
+        for replied in join_all(replied).await {
+            match replied {
+                Ok(response) => {
+                    won += 1;
+                    assert_finishes(response.body).await;
+                }
+                Err(error) => is(&error, ErrorKind::Conflict, "already_resumed"),
+            }
+        }
+        assert_eq!(won, 1);
+        assert_eq!(
+            others.iter().map(|other| other.tools.done()).sum::<usize>(),
+            1
+        );
+        let late = others[0]
+            .fails(reply(&world, "late", approve(&questions)))
+            .await;
+        is(&late, ErrorKind::Conflict, "run_ended");
+    }
+}
+
+#[tokio::test]
+async fn a_file_does_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    let world = TestEnvironment::new();
+    let agent = |model| {
+        let tools = ScriptedTools::new().asks("pay", "paid");
+        ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::new(
+                SqliteStore::open(&path).unwrap(),
+            )))
+            .layer(AgentLayer::new(tools))
+            .service::<ScriptedModel>(model)
+    };
+    let first = agent(payer())
+        .oneshot(request(&world, "run"))
+        .await
+        .unwrap();
+    let (_, finish) = assert_finishes(first.body).await;
+    let questions: Vec<_> = finish
+        .interrupts()
+        .iter()
+        .map(|asked| asked.id.clone())
+        .collect();
+    let others = (0..3).map(|_| {
+        let other = agent(ScriptedModel::new().text("Done."));
+        other.oneshot(reply(&world, "next", approve(&questions)))
+    });
+    let mut won = 0;
+    for replied in join_all(others).await {
+        match replied {
+            Ok(response) => {
+                won += 1;
+                assert_finishes(response.body).await;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict),
+        }
+    }
+    assert_eq!(won, 1);
+}
+
+// ---- the lease ----
+
+/// A process whose tool waits at a gate, and its body, which has come there.
+async fn at_the_gate(
+    world: &TestEnvironment,
+    store: &Flaky,
+) -> (Process, task::Spawn<EventStream>, Gate, Context) {
+    let gate = Gate::new();
+    let tools = ScriptedTools::new().tool("pay", {
+        let gate = gate.clone();
+        move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                ToolOutcome::done("paid")
+            }
+        }
+    });
+    let process = Process::new(store, tools, payer());
+    let request = request(world, "run");
+    let context = request.context.clone();
+    let mut body = task::spawn(process.body(request).await);
+    while body.poll_next().is_ready() {}
+    assert_eq!(process.tools.live(), 1);
+    (process, body, gate, context)
+}
+
+fn drain(body: &mut task::Spawn<EventStream>) -> Vec<Result<Event, Error>> {
+    let mut items = Vec::new();
+    while let std::task::Poll::Ready(Some(item)) = body.poll_next() {
+        items.push(item);
+    }
+    items
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_a_tool_runs() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, mut body, gate, context) = at_the_gate(&world, &store).await;
+    for n in 1..=12 {
+        world.advance(LEASE / 3);
+        assert!(body.is_woken());
+        assert!(drain(&mut body).is_empty());
+        assert_eq!(store.renewals.load(Ordering::Relaxed), n);
+        let record = store.get(key("run")).await.unwrap();
+        assert_eq!(record.lease_until, context.now() + LEASE);
+        assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
+    }
+    gate.open();
+    assert!(
+        drain(&mut body)
+            .last()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .is_finish()
+    );
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    assert_eq!(world.clock().sleepers(), 0);
+}
+
+#[tokio::test]
+async fn a_run_that_another_has_taken_over_is_cancelled_and_fails() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (process, mut body, _gate, context) = at_the_gate(&world, &store).await;
+    // It slept through its lease.
+    world.advance(LEASE);
+    let record = store.get(key("run")).await.unwrap();
+    let (now, until) = (context.now(), context.now() + LEASE);
+    let claim = store.claim(key("run"), record.version, vec![], now, until);
+    let record = claim.await.unwrap();
+
+    let items = drain(&mut body);
+    assert_eq!(items.len(), 1);
+    is(
+        items[0].as_ref().unwrap_err(),
+        ErrorKind::Conflict,
+        "stale_claim",
+    );
+    assert!(!items[0].as_ref().unwrap_err().is_retryable());
+    assert_eq!(
+        context.cancel_reason(),
+        Some(CancelReason::Other("lease lost".into()))
+    );
+    // Its tool has stopped, before the body is dropped.
+    assert_eq!((process.tools.live(), process.tools.dropped()), (0, 1));
+    drop(body);
+    settle().await;
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_is_lost_when_it_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, mut body, _gate, context) = at_the_gate(&world, &store).await;
+    store.fail("renew");
+    world.advance(LEASE / 3);
+    assert!(drain(&mut body).is_empty());
+    // It is tried again, and succeeds.
+    store.heal();
+    world.advance(LEASE / 6);
+    assert!(drain(&mut body).is_empty());
+    let until = store.get(key("run")).await.unwrap().lease_until;
+    assert_eq!(until, context.now() + LEASE);
+    // It fails until the end.
+    store.fail("renew");
+    for _ in 0..4 {
+        world.advance(LEASE / 6);
+        assert!(drain(&mut body).is_empty());
+    }
+    world.advance(LEASE / 3);
+    let items = drain(&mut body);
+    is(
+        items[0].as_ref().unwrap_err(),
+        ErrorKind::Server,
+        "store_failed",
+    );
+    assert!(context.is_cancelled());
+}
+
+#[tokio::test]
+async fn a_renewal_that_hangs_is_lost_when_the_lease_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, mut body, _gate, _) = at_the_gate(&world, &store).await;
+    store.hangs.store(true, Ordering::Relaxed);
+    world.advance(LEASE / 3);
+    assert!(drain(&mut body).is_empty());
+    world.advance(LEASE / 3);
+    assert!(drain(&mut body).is_empty());
+    world.advance(LEASE / 3);
+    let items = drain(&mut body);
+    is(
+        items[0].as_ref().unwrap_err(),
+        ErrorKind::Server,
+        "store_failed",
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_looked_at_while_events_keep_coming() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let agent = service_fn(async |_: ChatRequest| {
+        let events = (0..1000).map(|_| Ok::<_, Error>(Event::text("and ")));
+        Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let request = reply(&world, "next", approve(&questions));
+    let context = request.context.clone();
+    let mut body = layer.layer(agent).oneshot(request).await.unwrap().body;
+    for _ in 0..64 {
+        body.next().await.unwrap().unwrap();
+    }
+    world.advance(LEASE);
+    let record = store.get(key("run")).await.unwrap();
+    let (now, until) = (context.now(), context.now() + LEASE);
+    let claim = store.claim(key("run"), record.version, vec![], now, until);
+    claim.await.unwrap();
+    let (events, error) = assert_fails(body).await;
+    is(&error, ErrorKind::Conflict, "stale_claim");
+    assert!(events.len() < 64, "{}", events.len());
+}
+
+// ---- the ends ----
+
+#[tokio::test]
+async fn a_finish_that_cannot_be_written_down_is_an_error() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    store.fail("end");
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn a_run_that_fails_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let broken = Error::new(ErrorKind::Server, "it broke").with_code("E7");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .error(broken);
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), model);
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Server, "E7");
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn a_run_whose_body_is_dropped_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (process, body, _gate, _context) = at_the_gate(&world, &store).await;
+    drop(body);
+    settle().await;
+    assert_eq!(process.tools.dropped(), 1);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_while_it_is_first_written_down_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path().join("runs.db")).unwrap();
+    let world = TestEnvironment::new();
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let agent = ServiceBuilder::new()
+        .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(AgentLayer::new(tools.clone()))
+        .service(payer());
+    let mut body = task::spawn(agent.oneshot(request(&world, "run")).await.unwrap().body);
+    // It is pending first when it waits for the store's thread.
+    while body.poll_next().is_ready() {}
+    drop(body);
+    assert!(tools.calls().is_empty());
+    for _ in 0..500 {
+        if let Ok(record) = store.get(key("run")).await
+            && record.status == RunStatus::Ended
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{:?}", store.get(key("run")).await);
+}
+
+#[tokio::test]
+async fn a_reply_that_came_to_nothing_can_be_given_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let before = store.get(key("run")).await.unwrap();
+    let waits_on = async || {
+        let record = store.get(key("run")).await.unwrap();
+        assert_eq!(
+            (record.status, &record.state),
+            (RunStatus::Suspended, &before.state)
+        );
+        assert!(record.replies.is_empty());
+    };
+
+    // The round is not begun.
+    store.fail("save");
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    let (_, error) = assert_fails(body).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    waits_on().await;
+    store.heal();
+
+    // The body is dropped before it.
+    let mut body = other.body(reply(&world, "next", approve(&questions))).await;
+    assert!(matches!(body.next().await, Some(Ok(Event::Resumed))));
+    assert_eq!(status(&store, "run").await, RunStatus::Running);
+    drop(body);
+    settle().await;
+    waits_on().await;
+
+    let body = other.body(reply(&world, "next", approve(&questions))).await;
+    assert_finishes(body).await;
+    assert_eq!(other.tools.done(), 1);
+}
+
+// ---- a process that dies ----
+
+/// Leaves a run as a process does that dies.
+fn die(body: task::Spawn<EventStream>) {
+    std::mem::forget(body);
+}
+
+#[tokio::test]
+async fn a_run_whose_process_died_is_taken_up_once() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
+    die(body);
+    let environment = world.environment();
+    assert!(abandoned(&store, &environment, 9).await.unwrap().is_empty());
+    world.advance(LEASE);
+
+    let mut first = abandoned(&store, &environment, 9).await.unwrap();
+    let mut second = abandoned(&store, &environment, 9).await.unwrap();
+    assert_eq!((first.len(), second.len()), (1, 1));
+    let request = first.remove(0);
+    assert_eq!(request.context.thread_id(), Some(&ThreadId::new("thread")));
+    assert_eq!(request.context.run_id(), &RunId::new("run"));
+    assert_eq!(request.transcript.len(), 1);
+
+    let other = Process::other(&store);
+    let (events, finish) = assert_finishes(other.body(request).await).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(shape(&events).split(' ').next(), Some("resumed"));
+    // What the tool did is not known, and it is not run again.
+    assert!(other.tools.calls().is_empty());
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+
+    let error = other.fails(second.remove(0)).await;
+    is(&error, ErrorKind::Conflict, "run_ended");
+}
+
+#[tokio::test]
+async fn of_several_that_take_up_a_run_one_goes_on() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
+    die(body);
+    world.advance(LEASE);
+    let other = Process::other(&store);
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        let request = abandoned(&store, &world.environment(), 1)
+            .await
+            .unwrap()
+            .remove(0);
+        taken.push(other.agent.clone().oneshot(request));
+    }
+    let taken = join_all(taken).await;
+    assert_eq!(taken.iter().filter(|taken| taken.is_ok()).count(), 1);
+    for error in taken.into_iter().filter_map(Result::err) {
+        is(&error, ErrorKind::Conflict, "already_resumed");
+    }
+}
+
+/// A run that has accepted replies when its process dies; the questions expire meanwhile.
+async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<InterruptId> {
+    let expires = context(world, "x").now() + Duration::from_secs(1);
+    let tools = ScriptedTools::new()
+        .answers("pay", "paid")
+        .waits("pay", move |call| {
+            let id = call.context.interrupt_id().unwrap();
+            let question = Interrupt::new(id, interrupt::TOOL_CALL).until(expires);
+            Pending::asking(vec![question])
+        });
+    let questions = Process::new(store, tools, payer())
+        .interrupted(world, "run")
+        .await;
+    let body = Process::other(store)
+        .body(reply(world, "next", approve(&questions)))
+        .await;
+    die(task::spawn(body));
+    world.advance(LEASE);
+    questions
+}
+
+#[tokio::test]
+async fn replies_that_were_accepted_outlive_the_process() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    died_with_replies(&world, &store).await;
+    let request = abandoned(&store, &world.environment(), 1)
+        .await
+        .unwrap()
+        .remove(0);
+    let other = Process::other(&store);
+    let (_, finish) = assert_finishes(other.body(request).await).await;
+    assert_eq!(
+        (finish.outcome, other.tools.done()),
+        (Outcome::Completed, 1)
+    );
+}
+
+#[tokio::test]
+async fn a_reply_takes_up_a_run_whose_process_died_and_the_first_reply_counts() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = died_with_replies(&world, &store).await;
+    let other = Process::other(&store);
+    let denied = vec![Reply::deny(questions[0].clone(), "no")];
+    let body = other.body(reply(&world, "next", denied)).await;
+    assert_finishes(body).await;
+    assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
+async fn a_run_that_was_taken_up_and_comes_to_nothing_is_left_for_the_next() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    died_with_replies(&world, &store).await;
+    let take_up = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+    let other = Process::other(&store);
+    store.fail("save");
+    let request = take_up().await.remove(0);
+    let (_, error) = assert_fails(other.body(request).await).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    store.heal();
+
+    let request = take_up().await.remove(0);
+    drop(other.body(request).await);
+    settle().await;
+
+    let request = take_up().await.remove(0);
+    let (_, finish) = assert_finishes(other.body(request).await).await;
+    assert_eq!(
+        (finish.outcome, other.tools.done()),
+        (Outcome::Completed, 1)
+    );
+    assert!(take_up().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_run_that_was_taken_up_and_would_fail_again_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    died_with_replies(&world, &store).await;
+    let request = abandoned(&store, &world.environment(), 1)
+        .await
+        .unwrap()
+        .remove(0);
+    let agent = service_fn(async |_: ChatRequest| {
+        let wrong = Error::new(ErrorKind::Configuration, "no such tool").with_code("E7");
+        Err::<ChatResponse<EventStream>, _>(wrong)
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone()));
+    let error = layer.layer(agent).oneshot(request).await.unwrap_err();
+    is(&error, ErrorKind::Configuration, "E7");
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+// ---- where it stands ----
+
+#[tokio::test]
+async fn inside_another_loop_it_keeps_nothing() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let inner = Process::new(&store, tools, payer());
+    let outer = AgentLayer::new(concentric_core::NoTools);
+    let agent = ServiceBuilder::new()
+        .layer(outer)
+        .service(inner.agent.clone());
+    let response = agent.oneshot(request(&world, "run")).await.unwrap();
+    assert_finishes(response.body).await;
+    assert_eq!((inner.tools.done(), inner.store.writes()), (1, 0));
+}
