@@ -160,6 +160,12 @@ fn measure(names: &[String], samples: usize, counts: bool) -> Table {
         |ten, hundred| hundred / ten,
         ["w2-k5", "w2-k5-100"],
     );
+    if is_asked("suspend") {
+        // Wall time: a disk is waited for, and not computed.
+        let title = "suspend and resume; bare: in memory; wall time";
+        let runs = 10 * u32::try_from(samples).unwrap_or(1);
+        table.add("suspend", title, Nanoseconds, work::suspended::wall(runs));
+    }
     for work in work::WAITING.iter().filter(|work| is_asked(work.name)) {
         let bytes = [work.bare, work.concentric].map(|bytes| bytes());
         table.add(work.name, work.title, Bytes, bytes);

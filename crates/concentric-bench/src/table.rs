@@ -123,6 +123,7 @@ impl Table {
                     "goal": row.goal().map(|goal| match goal {
                         Goal::Most(most) => json!({ "most": most }),
                         Goal::Times(times) => json!({ "times_bare": times }),
+                        Goal::More(more) => json!({ "more_than_bare": more }),
                     }),
                     "met": row.goal().map(|goal| goal.is_met(row)),
                 })
@@ -148,6 +149,7 @@ impl fmt::Display for Table {
             let goal = row.goal().map_or_else(String::new, |goal| match goal {
                 Goal::Most(most) => number(most),
                 Goal::Times(times) => format!("{times}x"),
+                Goal::More(more) => format!("+{}", number(more)),
             });
             let met = match row.goal() {
                 None => "",

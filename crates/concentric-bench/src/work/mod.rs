@@ -6,6 +6,7 @@ mod drive;
 mod noop;
 mod script;
 mod stream;
+pub(crate) mod suspended;
 mod tools;
 mod waiting;
 
@@ -148,6 +149,21 @@ pub(crate) const ALL: &[Work] = {
             100,
             bare_k5::<1, 100>,
             by_k5_functions::<1, 100>,
+        ),
+        // Here "bare" is the same toolset, without.
+        work(
+            "gate-w2",
+            "gate and hooks, one call a turn",
+            10,
+            by_k0::<10, 1>,
+            by_gated::<10, 1>,
+        ),
+        work(
+            "gate-w3",
+            "gate and hooks, 100 calls at once",
+            100,
+            by_k0::<1, 100>,
+            by_gated::<1, 100>,
         ),
         work(
             "w4b-k0",

@@ -3,10 +3,12 @@
 use super::{counters, script::TOOL};
 use crate::bare;
 use concentric_core::{
-    Error, ToolCall, ToolOutcome, ToolService,
+    BoxError, Error, ToolCall, ToolOutcome, ToolService, ToolStatus,
     layers::{NextTool, tool_from_fn},
 };
-use concentric_tools::{Json, Toolset, tool};
+use concentric_tools::{
+    Approval, BeforeCall, Flow, Json, ToolHooks, ToolHooksLayer, Toolset, tool,
+};
 use pin_project_lite::pin_project;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,7 @@ use std::{
     marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 use tower::{ServiceBuilder, layer::layer_fn};
 use tower_service::Service;
@@ -35,6 +38,45 @@ pub(super) fn toolset() -> Toolset {
         Json(Done { ok: true, i })
     });
     Toolset::new().tool(noop)
+}
+
+/// The tool behind a gate that lets it run, and hooks that look at each call.
+pub(super) fn gated() -> Toolset {
+    let approval = Approval::for_tools("another").allow(TOOL);
+    toolset().gate(approval).layer(ToolHooksLayer::new(Look))
+}
+
+/// The tool behind a gate that asks about each call.
+pub(super) fn asking() -> Toolset {
+    toolset().gate(Approval::for_tools(TOOL))
+}
+
+/// Hooks that look at each call, and at what came of it.
+struct Look;
+
+impl ToolHooks for Look {
+    fn id(&self) -> &str {
+        "look"
+    }
+
+    async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
+        match call.arguments().as_str().is_empty() {
+            true => Ok(Flow::block("It says nothing.")),
+            false => Ok(Flow::Continue),
+        }
+    }
+
+    async fn after(
+        &self,
+        _: &ToolCall,
+        outcome: &ToolOutcome,
+        _: Duration,
+    ) -> Result<Option<ToolOutcome>, BoxError> {
+        match outcome.status {
+            ToolStatus::Done => Ok(None),
+            _ => Err("it does nothing, and can't fail".into()),
+        }
+    }
 }
 
 /// Five hand-written layers, added at once, as the documentation says for many.

@@ -48,6 +48,10 @@ pub(crate) fn by_k5_functions<const TURNS: usize, const EACH: usize>(count: u64)
     run(noop::functions(), 5, count, TURNS, EACH);
 }
 
+pub(crate) fn by_gated<const TURNS: usize, const EACH: usize>(count: u64) {
+    run(noop::gated(), 0, count, TURNS, EACH);
+}
+
 pub(crate) fn bare_k0<const TURNS: usize, const EACH: usize>(count: u64) {
     let agent = bare::agent::Agent {
         model: BareModel(Script::Calls {

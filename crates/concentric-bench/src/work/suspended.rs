@@ -1,0 +1,103 @@
+//! A run that asks, is written down, and is taken up again.
+
+use super::{
+    noop,
+    script::{Model, Script},
+};
+use concentric_core::{
+    AgentLayer, ChatRequest, Context, Event, Finish, ModelService, Outcome, Reply, Resume,
+    Suspended, ThreadId, Transcript, machine::MachineState,
+};
+use concentric_layers::suspend::SuspendLayer;
+use concentric_store::SqliteStore;
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tower::{ServiceBuilder, ServiceExt};
+
+const SCRIPT: Script = Script::Calls { turns: 1, each: 1 };
+
+/// Nanoseconds of wall time of one run that is suspended and resumed: its state handed over as
+/// JSON, and kept in a SQLite file, with all that is acknowledged on the disk.
+pub(crate) fn wall(runs: u32) -> [f64; 2] {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let each = |time: Duration| time.as_nanos() as f64 / f64::from(runs);
+    let memory = runtime.block_on(async {
+        let start = Instant::now();
+        for _ in 0..runs {
+            in_memory().await;
+        }
+        start.elapsed()
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path().join("bench.db")).expect("a store");
+    let store = Arc::new(store);
+    let sqlite = runtime.block_on(async {
+        let start = Instant::now();
+        for run in 0..runs {
+            in_sqlite(&store, run).await;
+        }
+        start.elapsed()
+    });
+    [each(memory), each(sqlite)]
+}
+
+async fn in_memory() {
+    let layer = AgentLayer::new(noop::asking());
+    let agent = || {
+        ServiceBuilder::new()
+            .layer(layer.clone())
+            .service(Model(SCRIPT))
+    };
+    let finish = finish(agent(), ChatRequest::user("hi")).await;
+    let replies = approve(&finish);
+    let state = finish.state.expect("it waits");
+    let json = state.to_json().expect("it is JSON");
+    let state = MachineState::from_json(json.as_bytes(), 1 << 20).expect("it was written so");
+    let resumed = self::finish(agent(), ChatRequest::resume(state, replies)).await;
+    assert_eq!(resumed.outcome, Outcome::Completed);
+}
+
+async fn in_sqlite(store: &Arc<SqliteStore>, run: u32) {
+    let agent = || {
+        ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(store)))
+            .layer(AgentLayer::new(noop::asking()))
+            .service(Model(SCRIPT))
+    };
+    let context = || {
+        let thread = ThreadId::new(format!("thread-{run}"));
+        Context::builder().thread_id(thread).build()
+    };
+    let request = ChatRequest::user("hi").with_context(context());
+    let finish = finish(agent(), request).await;
+    let mut request = ChatRequest::new(Transcript::new()).with_context(context());
+    request.resume = Some(Resume::new(Suspended::Elsewhere, approve(&finish)));
+    let resumed = self::finish(agent(), request).await;
+    assert_eq!(resumed.outcome, Outcome::Completed);
+}
+
+fn approve(finish: &Finish) -> Vec<Reply> {
+    let asked = finish.interrupts().into_iter();
+    asked.map(|ask| Reply::approve(ask.id.clone())).collect()
+}
+
+async fn finish(agent: impl ModelService, request: ChatRequest) -> Finish {
+    let response = match agent.oneshot(request).await {
+        Ok(response) => response,
+        Err(_) => panic!("the run must not fail"),
+    };
+    let mut body = pin!(response.body);
+    loop {
+        let item = poll_fn(|cx| futures_core::Stream::poll_next(body.as_mut(), cx)).await;
+        if let Event::Finish(finish) = item.expect("it finishes").expect("it does not fail") {
+            return *finish;
+        }
+    }
+}
