@@ -1,21 +1,28 @@
-//! The quickstart's agent as an HTTP endpoint that speaks AG-UI.
+//! The quickstart's agent as an HTTP endpoint that speaks AG-UI, and that asks before it writes.
 //!
 //! ```console
 //! $ cargo run --example serve
 //! ```
 //!
 //! It listens on `127.0.0.1:8080`; `PORT` or `ADDR` say otherwise, and port 0 takes a free one. What
-//! stands around the agent is what stands around any axum application. For the model see the
-//! quickstart.
+//! stands around the agent is what stands around any axum application.
+//!
+//! "write hello to note.txt" ends the run with a question, which any AG-UI client answers (`resume`).
+//! Until then the run is in a SQLite file (`CONCENTRIC_DB`, or `target/.serve.db`), so that it goes on
+//! also if this process was started again meanwhile. A server with more than one user tells them
+//! apart by a [`Tenant`](concentric::store::Tenant): the client chooses the `threadId`.
+//!
+//! For the model see the quickstart.
 
 use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{
     AgentLayer, BoxModel, Error, ErrorKind,
     http::ag_ui::{AgUiLayer, Shutdown},
-    layers::DefaultsLayer,
+    layers::{DefaultsLayer, SuspendLayer},
+    tools::Approval,
 };
-use concentric_examples::{files, local, model::model, terminal};
-use std::{env, process::ExitCode, time::Duration};
+use concentric_examples::{files, local, model::model, store, terminal};
+use std::{env, process::ExitCode, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceBuilder};
 use tower_http::{
@@ -94,12 +101,18 @@ fn app(agent: BoxModel, shutdown: &Shutdown) -> Router {
 }
 
 fn agent() -> Result<BoxModel, Error> {
+    let store = store::open("serve")?;
+    let tools = files::tools(".")?
+        .tool(files::write_file(".")?)
+        .gate(Approval::for_tools("write_file"))
+        .ledger(store.clone());
     let agent = ServiceBuilder::new()
         .layer(DefaultsLayer::new().system(
             "You answer questions about the files of the current folder. Look before you answer, \
              and be brief.",
         ))
-        .layer(AgentLayer::new(files::tools(".")?).step_limit(16))
+        .layer(SuspendLayer::new(Arc::new(store)))
+        .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);
     Ok(BoxModel::new(agent))
 }

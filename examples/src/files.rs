@@ -1,22 +1,22 @@
 //! Tools over the files of one folder.
 //!
-//! They read, and nothing else, and they cannot leave their folder: whatever path the model asks
-//! for is followed through all its links, and what lies outside is refused. Hidden files are refused
-//! too, since that is where keys lie (`.env`, `.ssh`, `.git`).
+//! [`tools`] read, and nothing else; [`write_file`] writes, and wants a gate. None can leave the
+//! folder: whatever path the model asks for is followed through all its links, and what lies outside
+//! is refused. Hidden files are refused too, since that is where keys lie (`.env`, `.ssh`, `.git`).
 //!
 //! The path is checked before it is opened. If others can write to the folder meanwhile, a link may
 //! be swapped in between; a service that has to stand that opens files with `openat2` instead.
 
 use concentric::{
-    Context, Error, ErrorKind,
+    Annotations, Context, Error, ErrorKind,
     tools::{Tool, ToolError, Toolset, blocking_tool_with_context},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
     fmt::Write as _,
-    fs::{self, File},
-    io::{self, Read as _},
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -27,33 +27,56 @@ use std::{
 ///
 /// There is no such folder.
 pub fn tools(folder: impl AsRef<Path>) -> Result<Toolset, Error> {
-    let folder = folder.as_ref();
-    let folder = Arc::new(Folder::open(folder).map_err(|e| {
-        let said = format!("the folder {} cannot be opened", folder.display());
-        Error::new(ErrorKind::Configuration, said).with_source(e)
-    })?);
+    let folder = open(folder.as_ref())?;
     Ok(Toolset::new()
         .tool(tool(
             "list_files",
             "Lists the files and folders of the current folder, or of one below it.",
             &folder,
             Folder::list,
-        ))
+        )
+        .read_only())
         .tool(tool(
             "search_files",
             "Finds the lines that contain a text, whatever their case, with path and line number.",
             &folder,
             Folder::search,
-        ))
+        )
+        .read_only())
         .tool(tool(
             "read_file",
             "Reads a text file, or some of its lines.",
             &folder,
             Folder::read,
-        )))
+        )
+        .read_only()))
 }
 
-/// A tool of a method: reading files blocks, so it runs on tokio's threads for that.
+/// Makes a tool that writes files of `folder`.
+///
+/// To write the same again changes nothing more, so a call that a crash cut short is run again. The
+/// file is there as a whole, or not at all.
+///
+/// # Errors
+///
+/// There is no such folder.
+pub fn write_file(folder: impl AsRef<Path>) -> Result<Tool, Error> {
+    let folder = open(folder.as_ref())?;
+    let mut effect = Annotations::default();
+    effect.idempotent = true;
+    effect.open_world = false;
+    let description = "Writes a text to a file, in the place of what the file held before.";
+    Ok(tool("write_file", description, &folder, Folder::write).annotations(effect))
+}
+
+fn open(folder: &Path) -> Result<Arc<Folder>, Error> {
+    Folder::open(folder).map(Arc::new).map_err(|e| {
+        let said = format!("the folder {} cannot be opened", folder.display());
+        Error::new(ErrorKind::Configuration, said).with_source(e)
+    })
+}
+
+/// A tool of a method: working on files blocks, so it runs on tokio's threads for that.
 fn tool<A>(
     name: &'static str,
     description: &'static str,
@@ -67,7 +90,6 @@ where
     blocking_tool_with_context(name, description, move |arguments: A, context| {
         method(&folder, &arguments, &context)
     })
-    .read_only()
 }
 
 /// What `list_files` takes.
@@ -110,6 +132,16 @@ pub struct ReadFile {
     #[serde(default)]
     #[schemars(range(min = 1, max = 2000))]
     pub lines: Option<usize>,
+}
+
+/// What `write_file` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct WriteFile {
+    /// The file, relative to the current folder; its own folder must be there.
+    pub path: String,
+    /// All that the file is to hold.
+    #[schemars(length(max = 100_000))]
+    pub text: String,
 }
 
 /// Folders that are made by tools, and tell nobody anything.
@@ -258,6 +290,48 @@ impl Folder {
             false if total == 0 => "The file is empty.".to_owned(),
             false => format!("{name}, lines {first} to {last} of {total}:\n{text}"),
         })
+    }
+
+    fn write(&self, args: &WriteFile, context: &Context) -> Result<String, ToolError> {
+        let asked = Path::new(&args.path);
+        let Some(name) = asked.file_name() else {
+            return Err(ToolError::new("The path must end with the file's name."));
+        };
+        if is_hidden(&name.to_string_lossy()) {
+            return Err(ToolError::new("Hidden files are not written."));
+        }
+        // The file need not be there, but its folder: no link in it leads out.
+        let folder = self.find(&asked.parent().unwrap_or(asked).to_string_lossy())?;
+        if !folder.is_dir() {
+            return Err(ToolError::new("The file's folder is a file."));
+        }
+        let path = folder.join(name);
+        // Of a link itself, wherever it leads.
+        let old = match path.symlink_metadata() {
+            Ok(old) if old.is_file() => Some(old),
+            Ok(_) => return Err(ToolError::new("That is not a regular file.")),
+            Err(_) => None,
+        };
+        // Whoever reads it meanwhile reads all of the old text, or all of the new.
+        let draft = folder.join(format!(".{}.tmp", context.new_id("write_")));
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&draft)
+            .and_then(|mut file| {
+                file.write_all(args.text.as_bytes())?;
+                if let Some(old) = old {
+                    file.set_permissions(old.permissions())?;
+                }
+                file.sync_all()?;
+                fs::rename(&draft, &path)
+            });
+        if let Err(error) = written {
+            let _ = fs::remove_file(&draft);
+            return Err(ToolError::new("The file could not be written.").with_source(error));
+        }
+        let bytes = args.text.len();
+        Ok(format!("Wrote {bytes} bytes to {}.", self.name(&path)))
     }
 
     /// The file or folder that the model means, if it lies in this folder.

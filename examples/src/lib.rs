@@ -6,4 +6,5 @@ pub mod local;
 pub mod model;
 pub mod offline;
 pub mod openai;
+pub mod store;
 pub mod terminal;

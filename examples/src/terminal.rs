@@ -1,12 +1,13 @@
 //! Shows a run in a terminal: the answer on stdout, all else dimmed on stderr.
 
-use concentric::{Error, ErrorKind, Event, Finish, Outcome, ToolStatus};
+use concentric::{Error, ErrorKind, Event, Finish, Interrupt, Outcome, ToolStatus};
 use futures_core::Stream;
 use futures_util::StreamExt;
+use serde_json::Value;
 use std::{
     env,
     error::Error as _,
-    fmt::Display,
+    fmt::{Display, Write as _},
     io::{self, IsTerminal, Write},
     pin::pin,
 };
@@ -82,7 +83,8 @@ fn answer(text: &str) -> Result<(), Error> {
 /// Says how a run ended, and what it cost.
 pub fn summary(finish: &Finish) {
     match &finish.outcome {
-        Outcome::Completed => {}
+        // What it waits for is shown by itself.
+        Outcome::Completed | Outcome::Interrupted => {}
         Outcome::Aborted { reason } => say(format_args!("The run was cancelled ({reason:?}).")),
         Outcome::Halted { reason } => say(format_args!("The run was stopped: {reason}")),
         Outcome::StepLimit => say("The run was stopped after too many steps."),
@@ -92,6 +94,50 @@ pub fn summary(finish: &Finish) {
     if let (Some(input), Some(output)) = (finish.usage.input_tokens, finish.usage.output_tokens) {
         dim(&format!("{input} tokens in, {output} out"));
     }
+}
+
+/// Shows what a run asks, and how `command` answers it.
+pub fn question(ask: &Interrupt, command: &str) {
+    let known = |name| ask.metadata.get(name).map(Value::to_string);
+    let arguments = visible(&known("arguments").unwrap_or_default());
+    let message = ask.message.as_deref().unwrap_or("The agent asks:");
+    let tool = ask.metadata.get("tool").and_then(Value::as_str);
+    let id = shell(ask.id.as_str());
+    say(format_args!(
+        "\n{}\n\n  {} {arguments}\n\nAnswer it here, or from another terminal in this folder:\n",
+        visible(message),
+        visible(tool.unwrap_or_default()),
+    ));
+    say(format_args!("  {command} --approve {id}"));
+    say(format_args!("  {command} --deny 'reason' {id}"));
+    say(format_args!(
+        "  {command} --edit {} {id}",
+        shell(&arguments)
+    ));
+}
+
+/// A text with what cannot be seen written out, as JSON does: whoever decides sees what runs.
+fn visible(text: &str) -> String {
+    let mut seen = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Marks that turn or hide the text around them.
+        let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        if c.is_control() || hides {
+            let _ = write!(seen, "\\u{:04x}", u32::from(c));
+        } else {
+            seen.push(c);
+        }
+    }
+    seen
+}
+
+/// A text as one word of a command line.
+fn shell(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", visible(text).replace('\'', r"'\''"))
 }
 
 /// Says what went wrong, down to the cause, and what may help.
@@ -168,4 +214,18 @@ pub fn log(otherwise: &str) {
         .with(lines)
         .with(targets)
         .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_about_can_be_seen_and_pasted() {
+        let hidden = "a\u{202e}b\u{1b}[0m\u{85}é";
+        assert_eq!(visible(hidden), r"a\u202eb\u001b[0m\u0085é");
+        assert_eq!(shell("msg_1/0/call_1"), "msg_1/0/call_1");
+        assert_eq!(shell("$(rm x); 'y'"), r"'$(rm x); '\''y'\'''");
+        assert_eq!(shell(""), "''");
+    }
 }

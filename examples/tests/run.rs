@@ -38,12 +38,14 @@ fn example(name: &str) -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let folder = profile.join("examples");
-        let there = ["quickstart", "serve", "custom_layer"].iter().all(|name| {
-            folder
-                .join(name)
-                .with_extension(std::env::consts::EXE_EXTENSION)
-                .exists()
-        });
+        let there = ["quickstart", "approval", "serve", "custom_layer"]
+            .iter()
+            .all(|name| {
+                folder
+                    .join(name)
+                    .with_extension(std::env::consts::EXE_EXTENSION)
+                    .exists()
+            });
         if !there {
             let mut build = std::process::Command::new(env!("CARGO"));
             build.args([
@@ -79,6 +81,7 @@ fn command(name: &str, folder: &Path) -> Command {
         "RUST_LOG",
         "ADDR",
         "PORT",
+        "CONCENTRIC_DB",
     ] {
         command.env_remove(variable);
     }
@@ -421,6 +424,194 @@ async fn complete(
         .into_response()
 }
 
+// ---- approval ----
+
+async fn approval(folder: &Folder, args: &[&str]) -> (Option<i32>, String, String) {
+    output(command("approval", &folder.0).args(args)).await
+}
+
+/// Has the agent ask, and returns the question's id.
+async fn asked(folder: &Folder, wish: &str) -> String {
+    let (code, answer, notes) = approval(folder, &[wish]).await;
+    assert_eq!((code, answer.as_str()), (Some(3), ""), "{notes}");
+    let mut lines = notes.lines();
+    let line = lines.rfind(|line| line.contains(" --approve "));
+    line.unwrap().split_whitespace().last().unwrap().to_owned()
+}
+
+/// What the folder holds now of the file.
+fn there(folder: &Folder, name: &str) -> Option<String> {
+    std::fs::read_to_string(folder.0.join(name)).ok()
+}
+
+#[tokio::test]
+async fn approval_asks_in_one_process_and_is_answered_in_another() {
+    let folder = Folder::new("approve");
+    let (code, _, notes) = approval(&folder, &["write hello to note.txt"]).await;
+    assert_eq!(code, Some(3), "{notes}");
+    assert!(notes.contains("May `write_file` be called?"), "{notes}");
+    assert!(
+        notes.contains(r#"  write_file {"path":"note.txt","text":"hello"}"#),
+        "{notes}"
+    );
+    assert_eq!(there(&folder, "note.txt"), None);
+
+    // It is shown again, until it is answered.
+    let (code, _, again) = approval(&folder, &[]).await;
+    assert_eq!(code, Some(3));
+    assert!(notes.ends_with(&again), "{again}");
+
+    let (code, answer, notes) = approval(&folder, &["--approve"]).await;
+    let expected = (Some(0), "Wrote 5 bytes to note.txt.\n");
+    assert_eq!((code, answer.as_str()), expected, "{notes}");
+    assert!(!notes.contains("→"), "nothing is called again: {notes}");
+    assert_eq!(there(&folder, "note.txt").as_deref(), Some("hello"));
+    let (code, _, notes) = approval(&folder, &[]).await;
+    let expected = (Some(0), "Nothing waits for an answer.\n");
+    assert_eq!((code, notes.as_str()), expected);
+}
+
+#[tokio::test]
+async fn approval_denied_or_edited_does_as_it_is_told() {
+    let folder = Folder::new("deny");
+    asked(&folder, "write hello to note.txt").await;
+    let (code, answer, notes) = approval(&folder, &["--deny", "Not on Sundays."]).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert!(answer.contains("Not on Sundays."), "{answer}");
+    assert_eq!(there(&folder, "note.txt"), None);
+
+    asked(&folder, "write hello to note.txt").await;
+    let edited = r#"{"path": "src/other.txt", "text": "bye"}"#;
+    let (code, answer, notes) = approval(&folder, &["--edit", edited]).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert_eq!(answer, "Wrote 3 bytes to src/other.txt.\n");
+    assert_eq!(there(&folder, "note.txt"), None);
+    assert_eq!(there(&folder, "src/other.txt").as_deref(), Some("bye"));
+}
+
+#[tokio::test]
+async fn approval_is_answered_once() {
+    let folder = Folder::new("twice");
+    let id = asked(&folder, "write hello to note.txt").await;
+    let (code, ..) = approval(&folder, &["--approve", &id]).await;
+    assert_eq!(code, Some(0));
+    std::fs::remove_file(folder.0.join("note.txt")).unwrap();
+    for args in [vec!["--approve", &id], vec!["--deny", "no", &id]] {
+        let (code, answer, notes) = approval(&folder, &args).await;
+        assert_eq!((code, answer.as_str()), (Some(1), ""), "{notes}");
+        assert!(notes.contains("the run is over"), "{notes}");
+    }
+    assert_eq!(there(&folder, "note.txt"), None);
+    let (code, _, notes) = approval(&folder, &["--approve", "another"]).await;
+    assert_eq!(code, Some(1));
+    assert!(notes.contains("there is no such run"), "{notes}");
+}
+
+#[tokio::test]
+async fn approval_with_several_questions_wants_to_know_which() {
+    let folder = Folder::new("several");
+    let first = asked(&folder, "write one to one.txt").await;
+    asked(&folder, "write two to two.txt").await;
+    let (code, _, notes) = approval(&folder, &["--approve"]).await;
+    assert_eq!(code, Some(1));
+    assert!(notes.contains("name one by its id"), "{notes}");
+    let (code, ..) = approval(&folder, &["--approve", &first]).await;
+    assert_eq!(code, Some(0));
+    assert_eq!(there(&folder, "one.txt").as_deref(), Some("one"));
+    assert_eq!(there(&folder, "two.txt"), None);
+    let (code, ..) = approval(&folder, &["--deny", "no"]).await;
+    assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn approval_given_by_two_processes_at_once_counts_once() {
+    let folder = Folder::new("race");
+    for round in 0..4 {
+        let id = asked(&folder, &format!("write {round} to note.txt")).await;
+        let answer = async || approval(&folder, &["--approve", &id]).await;
+        let (one, other) = tokio::join!(answer(), answer());
+        let (won, lost) = match one.0 {
+            Some(0) => (one, other),
+            _ => (other, one),
+        };
+        assert_eq!(won.0, Some(0), "{}\n{}", won.2, lost.2);
+        assert_eq!((lost.0, lost.1.as_str()), (Some(1), ""), "{}", lost.2);
+        assert!(lost.2.contains("Error: conflict: "), "{}", lost.2);
+        assert_eq!(there(&folder, "note.txt"), Some(round.to_string()));
+    }
+}
+
+/// Runs the example until it has said `line`, and kills it.
+#[cfg(unix)]
+async fn killed_after(folder: &Folder, args: &[&str], line: &str) {
+    let mut command = command("approval", &folder.0);
+    command.args(args).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let said = async {
+        loop {
+            let next = lines.next_line().await.unwrap().expect("it has ended");
+            if next.starts_with(line) {
+                return;
+            }
+        }
+    };
+    timeout(LIMIT, said).await.unwrap();
+    child.kill().await.unwrap();
+}
+
+/// Goes on, as soon as the process that was killed is known to be dead.
+#[cfg(unix)]
+async fn gone_on(folder: &Folder) -> (Option<i32>, String, String) {
+    let again = async {
+        loop {
+            let found = approval(folder, &["--continue"]).await;
+            if !found.2.contains("Nothing is to be continued.") {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+    timeout(LIMIT, again).await.unwrap()
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn approval_killed_after_the_write_writes_no_second_time() {
+    let folder = Folder::new("killed");
+    let id = asked(&folder, "write hello to note.txt").await;
+    killed_after(&folder, &["--approve", &id], "← write_file").await;
+    // Were it written again, this would be gone.
+    std::fs::write(folder.0.join("note.txt"), "changed since").unwrap();
+    let (code, answer, notes) = gone_on(&folder).await;
+    let expected = (Some(0), "Wrote 5 bytes to note.txt.\n");
+    assert_eq!((code, answer.as_str()), expected, "{notes}");
+    let now = there(&folder, "note.txt");
+    assert_eq!(now.as_deref(), Some("changed since"));
+    let (code, _, notes) = approval(&folder, &["--approve", &id]).await;
+    assert_eq!(code, Some(1));
+    assert!(notes.contains("the run is over"), "{notes}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn approval_killed_while_it_reads_goes_on() {
+    let folder = Folder::new("continue");
+    let question = "what is this project about?";
+    killed_after(&folder, &[question], "← read_file").await;
+    let (code, answer, notes) = gone_on(&folder).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert!(answer.contains("Keeps the lamp lit."), "{answer}");
+}
+
+#[tokio::test]
+async fn approval_with_an_unknown_flag_prints_its_usage() {
+    let folder = Folder::new("approval-usage");
+    let (code, answer, notes) = approval(&folder, &["--aprove"]).await;
+    assert_eq!((code, answer.as_str()), (Some(2), ""));
+    assert!(notes.starts_with("Usage:"), "{notes}");
+}
+
 // ---- serve ----
 
 /// The example, and where it listens.
@@ -463,11 +654,17 @@ async fn rest(mut connection: TcpStream) -> String {
 
 fn run(host: &str, question: &str) -> String {
     let message = json!({"id": "m1", "role": "user", "content": question});
-    let body = json!({
-        "threadId": "t1", "runId": "r1", "messages": [message],
-        "tools": [], "context": [], "state": {}, "forwardedProps": {},
-    })
-    .to_string();
+    request(
+        host,
+        &json!({
+            "threadId": "t1", "runId": "r1", "messages": [message],
+            "tools": [], "context": [], "state": {}, "forwardedProps": {},
+        }),
+    )
+}
+
+fn request(host: &str, body: &Value) -> String {
+    let body = body.to_string();
     let length = body.len();
     format!(
         "POST /agent HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n\
@@ -475,14 +672,19 @@ fn run(host: &str, question: &str) -> String {
     )
 }
 
-/// The events of a response, as `TYPE`s, and the text that they say.
-fn events(response: &str) -> (Vec<String>, String) {
+/// The events of a response.
+fn values(response: &str) -> Vec<Value> {
     let events = response
         .lines()
         .filter_map(|line| line.strip_prefix("data: "));
-    let events: Vec<Value> = events
+    events
         .map(|event| serde_json::from_str(event).unwrap())
-        .collect();
+        .collect()
+}
+
+/// The events of a response, as `TYPE`s, and the text that they say.
+fn events(response: &str) -> (Vec<String>, String) {
+    let events = values(response);
     let said = events
         .iter()
         .filter(|event| event["type"] == "TEXT_MESSAGE_CONTENT");
@@ -525,6 +727,51 @@ async fn serve_answers_over_ag_ui() {
         text.contains("keeper.txt") && text.contains("src/lamp.rs"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn serve_asks_and_goes_on_in_another_process() {
+    let folder = Folder::new("serve-asks");
+    let user = json!({"id": "m1", "role": "user", "content": "write hello to note.txt"});
+    let asking = json!({"threadId": "t1", "runId": "r1", "messages": [user],
+        "tools": [], "context": [], "state": {}, "forwardedProps": {}});
+    let (mut first, address) = serve(&folder.0).await;
+    let asked = values(&rest(send(&address, request(&address, &asking)).await).await);
+    let outcome = &asked.last().unwrap()["outcome"];
+    assert_eq!(outcome["type"], "interrupt", "{asked:?}");
+    let interrupt = &outcome["interrupts"][0];
+    assert_eq!(interrupt["reason"], "tool_call");
+    first.kill().await.unwrap();
+    assert_eq!(there(&folder, "note.txt"), None);
+
+    // As a client sends it that has kept the conversation.
+    let call = json!({"id": interrupt["toolCallId"], "type": "function", "function": {
+        "name": "write_file", "arguments": r#"{"path":"note.txt","text":"hello"}"#}});
+    let message = asked
+        .iter()
+        .find_map(|event| event["parentMessageId"].as_str())
+        .unwrap();
+    let assistant = json!({"id": message, "role": "assistant", "toolCalls": [call]});
+    let reply = json!({"interruptId": interrupt["id"], "status": "resolved",
+        "payload": {"approved": true}});
+    let mut answer = asking.clone();
+    answer["runId"] = json!("r2");
+    answer["messages"] = json!([user, assistant]);
+    answer["resume"] = json!([reply]);
+    let (_child, address) = serve(&folder.0).await;
+    let done = rest(send(&address, request(&address, &answer)).await).await;
+    let (types, text) = events(&done);
+    assert_eq!(
+        types.last().map(String::as_str),
+        Some("RUN_FINISHED"),
+        "{done}"
+    );
+    assert_eq!(text, "Wrote 5 bytes to note.txt.");
+    assert_eq!(there(&folder, "note.txt").as_deref(), Some("hello"));
+
+    answer["runId"] = json!("r3");
+    let again = values(&rest(send(&address, request(&address, &answer)).await).await);
+    assert_eq!(again.last().unwrap()["code"], "run_ended", "{again:?}");
 }
 
 #[tokio::test]

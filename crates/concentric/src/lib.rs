@@ -5,11 +5,12 @@
 //!
 //! | feature | module | holds |
 //! |---|---|---|
-//! | always | the root, [`layers`] | messages, requests, events, the loop, building blocks for layers |
-//! | `tools` (default) | [`tools`] | typed tools and sets of them |
+//! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, the traits of stores |
+//! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools |
 //! | `openai` (default) | [`providers`] | OpenAI chat completions and compatible servers, an HTTP client |
 //! | `http` | [`http`] | agents as AG-UI endpoints |
-//! | `layers` | [`layers`] | the built-in layers |
+//! | `layers` | [`layers`] | the built-in layers: `SuspendLayer`, `InFlightLimitLayer` |
+//! | `store` | [`store`] | what runs, effects and decisions are kept in: a SQLite file, or memory |
 //!
 //! Features add API and change nothing else.
 
@@ -29,6 +30,13 @@ pub mod layers {
     pub use concentric_layers::*;
 }
 
+/// What outlives a process, as traits, and the stores that have them.
+pub mod store {
+    pub use concentric_core::store::*;
+    #[cfg(feature = "store")]
+    pub use concentric_store::*;
+}
+
 /// What most files that build an agent use.
 pub mod prelude {
     #[cfg(feature = "http")]
@@ -36,12 +44,20 @@ pub mod prelude {
     #[cfg(feature = "openai")]
     pub use concentric_providers::{ApiKey, HttpClient, openai::OpenAiLayer};
     #[cfg(feature = "tools")]
-    pub use concentric_tools::{Json, ToolError, Toolset, tool};
+    pub use concentric_tools::{
+        Approval, Gate, Json, Siblings, ToolError, Toolset, Verdict, agent_tool, gate_fn, tool,
+    };
+
+    #[cfg(feature = "layers")]
+    pub use crate::layers::SuspendLayer;
+    #[cfg(feature = "store")]
+    pub use crate::store::SqliteStore;
 
     pub use crate::layers::{DefaultsLayer, Next, NextTool, from_fn, tool_from_fn};
     pub use concentric_core::{
         AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-        Event, EventStream, FinishReason, Outcome, ToolCall, ToolOutcome, Transcript, Usage,
+        Event, EventStream, FinishReason, Interrupt, Outcome, Reply, ToolCall, ToolOutcome,
+        Transcript, Usage,
     };
 }
 

@@ -187,3 +187,71 @@ fn a_cancelled_run_stops_a_walk() {
             .starts_with("No line of 0 files")
     );
 }
+
+fn write(folder: &Folder, path: &str, text: &str) -> Result<String, String> {
+    let args = WriteFile {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
+    folder
+        .write(&args, &Context::new())
+        .map_err(|error| error.message().to_owned())
+}
+
+#[test]
+fn a_file_is_written_as_a_whole() {
+    let temp = Temp::new("write");
+    let folder = temp.folder();
+    let there = |path: &str| fs::read_to_string(temp.0.join("inside").join(path)).unwrap();
+    let said = write(&folder, "new.txt", "héllo").unwrap();
+    assert_eq!(said, "Wrote 6 bytes to new.txt.");
+    assert_eq!(there("new.txt"), "héllo");
+    write(&folder, "./sub/b.txt", "").unwrap();
+    assert_eq!(there("sub/b.txt"), "");
+    let mut all = fs::read_dir(temp.0.join("inside")).unwrap().flatten();
+    assert!(!all.any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp")));
+}
+
+#[test]
+fn no_path_leads_a_file_out_of_the_folder() {
+    let temp = Temp::new("write-out");
+    let folder = temp.folder();
+    let outside = temp.0.join("outside.txt");
+    for path in [
+        "../outside.txt",
+        "sub/../../outside.txt",
+        &outside.to_string_lossy(),
+        "",
+        ".",
+        "..",
+        "sub/..",
+        "sub",
+        "missing/new.txt",
+        "a.txt/new.txt",
+        ".env",
+        ".git/config",
+        "sub/.hidden",
+    ] {
+        assert!(write(&folder, path, "mine").is_err(), "{path}");
+    }
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "not yours\n");
+    let hidden = fs::read_to_string(temp.0.join("inside/.env"));
+    assert_eq!(hidden.unwrap(), "KEY=two\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn no_link_leads_a_file_out_of_the_folder() {
+    use std::os::unix::fs::symlink;
+    let temp = Temp::new("write-links");
+    let inside = temp.0.join("inside");
+    symlink(temp.0.join("outside.txt"), inside.join("link.txt")).unwrap();
+    symlink(temp.0.join("new.txt"), inside.join("dangling.txt")).unwrap();
+    symlink(&temp.0, inside.join("up")).unwrap();
+    for path in ["link.txt", "dangling.txt", "up/outside.txt", "up/new.txt"] {
+        assert!(write(&temp.folder(), path, "mine").is_err(), "{path}");
+    }
+    let outside = fs::read_to_string(temp.0.join("outside.txt"));
+    assert_eq!(outside.unwrap(), "not yours\n");
+    assert!(!temp.0.join("new.txt").exists());
+}

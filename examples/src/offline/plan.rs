@@ -2,7 +2,7 @@
 
 use super::{
     answer,
-    question::{Question, concept, stems},
+    question::{Question, concept, is_path, stem, stems},
     schema::{Kind, Parameter, parameters},
 };
 use concentric::{ChatRequest, Role, Str, ToolChoice, ToolSpec, ToolStatus, Transcript};
@@ -224,9 +224,9 @@ impl<'a> Planner<'a> {
     /// The calls to make now; none if it is time to answer.
     fn calls(&self) -> Vec<Call> {
         let mut calls = Vec::new();
-        calls.extend(self.fitting());
+        let over = self.fitting(&mut calls);
         calls.extend(self.done.iter().filter_map(|done| self.again(done)));
-        if calls.iter().all(|call| self.made(call)) {
+        if !over && calls.iter().all(|call| self.made(call)) {
             calls.extend(self.overview());
         }
         let mut fresh: Vec<Call> = Vec::new();
@@ -239,9 +239,10 @@ impl<'a> Planner<'a> {
         fresh
     }
 
-    /// The best tool, and others that the question names beside it.
-    fn fitting(&self) -> Vec<Call> {
-        let mut calls = Vec::new();
+    /// The best tool, and others that the question names beside it; and whether one of them has
+    /// done what it was asked for.
+    fn fitting(&self, calls: &mut Vec<Call>) -> bool {
+        let mut over = false;
         let mut explained: Vec<&str> = Vec::new();
         let best = self.tools.first().map_or(0.0, |tool| tool.score);
         for tool in self
@@ -251,15 +252,18 @@ impl<'a> Planner<'a> {
         {
             let more = tool.named_by.iter().any(|word| !explained.contains(word));
             // What may change something is called only if the question names it.
-            if !(more || (calls.is_empty() && tool.spec.annotations.read_only)) {
+            if !(more || (calls.is_empty() && !over && tool.spec.annotations.read_only)) {
                 continue;
             }
-            if let Ok(filled) = self.fill(tool) {
+            let filled = self.fill(tool);
+            if self.is_over(tool, filled.as_ref().map_or(1, Vec::len)) {
+                over = true;
+            } else if let Ok(filled) = filled {
                 explained.extend(&tool.named_by);
                 calls.extend(filled);
             }
         }
-        calls
+        over
     }
 
     /// Another attempt at what failed or found nothing, with less.
@@ -384,6 +388,14 @@ impl<'a> Planner<'a> {
         (fits(done) || !answered) && !made_good
     }
 
+    /// Whether all was called that `tool` was asked for, also if not as it was asked: whoever allowed
+    /// a call may have changed its arguments.
+    fn is_over(&self, tool: &Candidate<'a>, asked: usize) -> bool {
+        let done = self.done.iter();
+        let done = done.filter(|done| done.call.tool == tool.spec.name);
+        !tool.spec.annotations.read_only && done.count() >= asked
+    }
+
     fn made(&self, call: &Call) -> bool {
         self.done.iter().any(|done| done.call == *call)
     }
@@ -480,6 +492,9 @@ impl<'a> Planner<'a> {
                 .iter()
                 .map(|text| text.as_str().into())
                 .collect(),
+            Kind::Text if self.written(tool).is_some() => {
+                self.written(tool).map(Value::from).into_iter().collect()
+            }
             Kind::Text | Kind::Name => match from_results() {
                 Some(value) => vec![value],
                 None => self.subject(tool).map(Value::from).into_iter().collect(),
@@ -583,6 +598,23 @@ impl<'a> Planner<'a> {
             }
         }
         (!run.is_empty()).then(|| run.join(" "))
+    }
+
+    /// The text in `write this text to that/file.txt`, word for word, for a tool that writes.
+    fn written(&self, tool: &Candidate<'a>) -> Option<String> {
+        let writes = |word: &str| concept(&stem(word)) == Some("write");
+        if !tool.name_stems.iter().any(|name| writes(name)) {
+            return None;
+        }
+        let words: Vec<&str> = self.text.split_whitespace().collect();
+        let from = 1 + words.iter().position(|word| writes(word))?;
+        let rest = words.get(from..)?;
+        let to = rest.windows(2).position(|pair| {
+            let path = |word: &str| is_path(word.trim_end_matches(['.', ',', '!', '?']));
+            matches!(pair, ["to" | "into", word] if path(word))
+        })?;
+        let text = rest.get(..to)?.join(" ");
+        (!text.is_empty()).then_some(text)
     }
 
     /// The folder in `in the src folder`.

@@ -227,6 +227,67 @@ fn it_calls_nothing_that_may_do_harm_unless_it_is_named() {
     assert_eq!(calls(&ask("wipe the disk", &[wipe])).len(), 1);
 }
 
+fn write() -> ToolSpec {
+    let text = json!({"type": "string"});
+    let schema = json!({"type": "object", "required": ["path", "text"],
+        "properties": {"path": text, "text": text}});
+    ToolSpec::new("write_file", "Writes a text to a file.", schema)
+}
+
+#[test]
+fn it_writes_what_it_is_told_word_for_word() {
+    let tools = [read(), list(), write()];
+    for (question, path, text) in [
+        ("write hello to note.txt", "note.txt", "hello"),
+        (
+            "Please save the list of things to do into a/todo.md.",
+            "a/todo.md",
+            "the list of things to do",
+        ),
+        ("write \"to be, or not\" to x.txt", "x.txt", "to be, or not"),
+    ] {
+        let expected = ("write_file".to_owned(), json!({"path": path, "text": text}));
+        assert_eq!(calls(&ask(question, &tools)), [expected], "{question}");
+    }
+    assert!(
+        calls(&ask("what does note.txt say?", &tools))
+            .iter()
+            .all(|(name, _)| name != "write_file")
+    );
+}
+
+#[test]
+fn it_writes_once_however_that_went() {
+    for outcome in [
+        ToolOutcome::done("Wrote 5 bytes to note.txt."),
+        ToolOutcome::denied("Not today."),
+        ToolOutcome::failed("The disk is full."),
+    ] {
+        let mut request = ask("write hello to note.txt", &[read(), list(), write()]);
+        answer(&mut request, &outcome);
+        assert!(says(&request).contains(&*outcome.content.text()));
+    }
+    // Whoever allowed it may have changed it.
+    let mut request = ask("write hello to note.txt", &[write()]);
+    let edited = ToolCallPart::new(
+        CallId::new("1"),
+        "write_file",
+        json!({"path": "other.txt", "text": "bye"}).to_string(),
+    );
+    let result = ToolResult::new(
+        edited.id.clone(),
+        "write_file",
+        ToolOutcome::done("Wrote it."),
+    );
+    let message = Message::new(
+        concentric::Role::Assistant,
+        vec![concentric::Part::new(PartKind::ToolCall(edited))],
+    );
+    let round = Round::new(message, vec![result]).unwrap();
+    request.transcript.push(round);
+    assert_eq!(says(&request), "Wrote it.");
+}
+
 #[test]
 fn it_survives_any_transcript() {
     let call = |id: &str, arguments: &str| {
