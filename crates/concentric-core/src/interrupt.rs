@@ -109,6 +109,16 @@ impl Interrupt {
         self
     }
 
+    /// The tool that it asks about.
+    pub fn tool(&self) -> Option<&str> {
+        self.metadata.get("tool")?.as_str()
+    }
+
+    /// What the tool is to be called with.
+    pub fn arguments(&self) -> Option<&Value> {
+        self.metadata.get("arguments")
+    }
+
     /// Checks that `reply` is of a form that this question can be answered in, and in time.
     ///
     /// # Errors
@@ -124,6 +134,8 @@ impl Interrupt {
             let fits = match ruling {
                 Ruling::Cancelled | Ruling::Answered(_) => true,
                 Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
+                // Only who ran a call can say that it failed.
+                Ruling::Failed(_) => self.reason == CLIENT_TOOL,
                 // Only an executor of ours can be told to run.
                 Ruling::Approved { .. } => self.reason == TOOL_CALL,
             };
@@ -191,11 +203,12 @@ impl Reply {
     }
 
     /// Lets a call run with other arguments, an object.
-    pub fn approve_edited(to: InterruptId, arguments: impl Into<Value>) -> Self {
-        Self::resolve(
-            to,
-            json!({"approved": true, "editedArgs": arguments.into()}),
-        )
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "the reply is made of it, as by `resolve`"
+    )]
+    pub fn approve_edited(to: InterruptId, arguments: Value) -> Self {
+        Self::resolve(to, json!({"approved": true, "editedArgs": arguments}))
     }
 
     /// Does not let a call run; the model is told why.
@@ -206,6 +219,12 @@ impl Reply {
     /// Answers a call with a result, and does not run it.
     pub fn answer(to: InterruptId, result: impl Into<Value>) -> Self {
         Self::resolve(to, json!({"result": result.into()}))
+    }
+
+    /// Says that the client ran a call of its own ([`CLIENT_TOOL`]), and that it failed; the model is
+    /// told how.
+    pub fn answer_failed(to: InterruptId, error: impl Into<String>) -> Self {
+        Self::resolve(to, json!({"error": error.into()}))
     }
 
     /// Gives the question up.
@@ -246,8 +265,20 @@ impl Reply {
             edited_args,
             reason,
             result,
+            error,
             remember,
         } = payload;
+        if let Some(error) = error {
+            let alone = approved.is_none()
+                && edited_args.is_none()
+                && reason.is_none()
+                && result.is_none()
+                && remember.is_none();
+            return match alone {
+                true => Ok(Ruling::Failed(error)),
+                false => Err(self.malformed("its parts contradict each other")),
+            };
+        }
         match (approved, result) {
             (None | Some(true), Some(result))
                 if edited_args.is_none() && reason.is_none() && remember.is_none() =>
@@ -259,7 +290,7 @@ impl Reply {
                 remember,
             }),
             (Some(false), None) if edited_args.is_none() => Ok(Ruling::Denied { reason, remember }),
-            (None, None) => Err(self.malformed("it says neither `approved` nor `result`")),
+            (None, None) => Err(self.malformed("it says none of `approved`, `result` and `error`")),
             _ => Err(self.malformed("its parts contradict each other")),
         }
     }
@@ -282,6 +313,7 @@ struct Payload {
     // `null` is a result, too.
     #[serde(default, deserialize_with = "some")]
     result: Option<Value>,
+    error: Option<Str>,
     remember: Option<Remember>,
 }
 
@@ -312,6 +344,8 @@ pub enum Ruling {
     },
     /// It is not to run; this is its result.
     Answered(Value),
+    /// The client ran it, and it failed.
+    Failed(Str),
     /// Nobody decided.
     Cancelled,
 }
@@ -538,8 +572,27 @@ mod tests {
             json!({"approved": true, "reason": "no"}),
             json!({"approved": false, "result": 1}),
             json!({"approved": true, "else": 1}),
+            json!({"error": "no", "result": 1}),
+            json!({"error": "no", "approved": false}),
+            json!({"error": {"code": 1}}),
         ] {
             assert!(ruling(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_a_call_of_the_clients_can_be_said_to_have_failed() {
+        let id = InterruptId::new("i");
+        let reply = Reply::answer_failed(id.clone(), "no camera");
+        assert_eq!(reply.ruling(), Ok(Ruling::Failed("no camera".into())));
+        for (reason, fits) in [
+            (CLIENT_TOOL, true),
+            (TOOL_CALL, false),
+            (UNKNOWN_EFFECT, false),
+        ] {
+            let asked = Interrupt::new(id.clone(), reason);
+            let checked = asked.check(&reply, SystemTime::UNIX_EPOCH);
+            assert_eq!(checked.is_ok(), fits, "{checked:?}");
         }
     }
 

@@ -58,6 +58,15 @@ impl ChatRequest {
         request
     }
 
+    /// Creates a request to go on with a run that a layer around the agent keeps
+    /// ([`Suspended::Elsewhere`]): the one of the context's conversation that asked what `replies`
+    /// are to.
+    pub fn replying(replies: Vec<Reply>) -> Self {
+        let mut request = Self::new(Transcript::new());
+        request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+        request
+    }
+
     /// Creates a request to go on with `open`, which follows `transcript`, as a history claims that
     /// it is open.
     ///

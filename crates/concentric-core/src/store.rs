@@ -10,7 +10,7 @@
 //! [extensions](crate::Context::extensions) after it has authenticated the caller.
 
 use crate::{
-    Context, Error, ErrorKind, InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    Context, Error, ErrorKind, Interrupt, InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
     machine::MachineState, service::BoxFuture,
 };
 use serde::{Deserialize, Serialize};
@@ -515,3 +515,135 @@ impl From<StoreError> for Error {
 
 /// How long a claim is held for when it is not renewed.
 pub const LEASE: Duration = Duration::from_secs(30);
+
+/// What the runs of a conversation wait for.
+///
+/// # Errors
+///
+/// The store failed.
+pub async fn waiting<St>(
+    store: &St,
+    tenant: Tenant,
+    thread: ThreadId,
+) -> Result<Vec<Interrupt>, StoreError>
+where
+    St: RunStore + ?Sized,
+{
+    let runs = store.of_thread(tenant, thread).await?;
+    let waiting = runs.iter().filter(|run| run.status == RunStatus::Suspended);
+    Ok(waiting
+        .flat_map(|run| run.state.interrupts().into_iter().cloned())
+        .collect())
+}
+
+impl<T> RunStore for Arc<T>
+where
+    T: RunStore + ?Sized,
+{
+    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
+        (**self).begin(key, state, lease_until)
+    }
+
+    fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
+        (**self).get(key)
+    }
+
+    fn claim(
+        &self,
+        key: RunKey,
+        version: u64,
+        replies: Vec<Reply>,
+        now: SystemTime,
+        lease_until: SystemTime,
+    ) -> StoreFuture<RunRecord> {
+        (**self).claim(key, version, replies, now, lease_until)
+    }
+
+    fn save(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<()> {
+        (**self).save(key, fence, state, lease_until)
+    }
+
+    fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()> {
+        (**self).renew(key, fence, lease_until)
+    }
+
+    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
+        (**self).suspend(key, fence, state)
+    }
+
+    fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
+        (**self).end(key, fence, now)
+    }
+
+    fn asking(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        questions: Vec<InterruptId>,
+    ) -> StoreFuture<RunRecord> {
+        (**self).asking(tenant, thread, questions)
+    }
+
+    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
+        (**self).of_thread(tenant, thread)
+    }
+
+    fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
+        (**self).abandoned(now, limit)
+    }
+}
+
+impl<T> Ledger for Arc<T>
+where
+    T: Ledger + ?Sized,
+{
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+        (**self).begin(key, intent)
+    }
+
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        (**self).finish(key, outcome)
+    }
+}
+
+impl<T> Once for Arc<T>
+where
+    T: Once + ?Sized,
+{
+    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
+        (**self).once(tenant, key, until)
+    }
+}
+
+impl<T> Decisions for Arc<T>
+where
+    T: Decisions + ?Sized,
+{
+    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+        (**self).remember(decision)
+    }
+
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+    ) -> StoreFuture<Vec<Remembered>> {
+        (**self).recall(tenant, tool, run, thread)
+    }
+
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+        (**self).list(tenant)
+    }
+
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
+        (**self).revoke(tenant, id)
+    }
+}

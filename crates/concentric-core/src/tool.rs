@@ -95,6 +95,22 @@ impl Annotations {
             ..Self::default()
         }
     }
+
+    /// A tool that changes something, and nothing more when it is called again with the same
+    /// arguments.
+    pub fn idempotent() -> Self {
+        Self {
+            idempotent: true,
+            ..Self::default()
+        }
+    }
+
+    /// Says that the tool only reaches what is here.
+    #[must_use]
+    pub const fn closed_world(mut self) -> Self {
+        self.open_world = false;
+        self
+    }
 }
 
 /// The tools of a request; cheap to clone.

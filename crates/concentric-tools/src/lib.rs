@@ -106,7 +106,7 @@ pub mod toolset;
 
 pub use self::{
     agent::{agent_tool, agent_tool_with},
-    approval::{Approval, ApprovalEvent, LiveApprovals},
+    approval::{Approval, ApprovalEvent, Ask, LiveApprovals},
     arguments::NoArguments,
     digest::Digest,
     error::{ToolError, ToolsetError, fatal, is_fatal},

@@ -821,10 +821,15 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
                     .slots
                     .get(at)
                     .is_some_and(|slot| slot.call.executor == Executor::Client);
-                if is_clients && matches!(ruling, Ruling::Approved { .. }) {
+                let why = match ruling {
+                    Ruling::Approved { .. } if is_clients => "this call is the client's to run",
+                    Ruling::Failed(_) if !is_clients => "this call is not the client's to run",
+                    _ => "",
+                };
+                if !why.is_empty() {
                     return Err(ReplyError::Malformed {
                         id: id.clone(),
-                        why: Str::from_static("this call is the client's to run"),
+                        why: Str::from_static(why),
                     });
                 }
                 claimed.push(at);
@@ -866,6 +871,9 @@ impl Slot {
         self.state = SlotState::Settled(match ruling {
             Some(Ok(Ruling::Answered(result))) if self.call.executor == Executor::Client => {
                 ToolOutcome::of_value(&result)
+            }
+            Some(Ok(Ruling::Failed(error))) if self.call.executor == Executor::Client => {
+                ToolOutcome::failed(error)
             }
             Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
                 reason.unwrap_or_else(|| Str::from_static("The call was denied.")),

@@ -452,11 +452,12 @@ impl Slot {
         let pending = match &self.state {
             SlotState::Settled(_) => return false,
             SlotState::Waiting(pending) => pending.as_deref(),
-            _ => self.answered.as_deref().and_then(|answered| answered.pending.as_ref()),
+            _ => self
+                .answered
+                .as_deref()
+                .and_then(|answered| answered.pending.as_ref()),
         };
-        self.refusal.is_none()
-            && !self.read_only
-            && (self.recovered || pending.is_some_and(asks))
+        self.refusal.is_none() && !self.read_only && (self.recovered || pending.is_some_and(asks))
     }
 
     /// Whether it waits for its siblings only.

@@ -119,7 +119,10 @@ fn client_replies<'a>(
         Some(match outcome.status {
             ToolStatus::Denied => Reply::deny(id, outcome.content.text()),
             ToolStatus::Cancelled => Reply::cancel(id),
-            _ => Reply::answer(id, outcome.content.text()),
+            ToolStatus::Failed | ToolStatus::Unknown => {
+                Reply::answer_failed(id, outcome.content.text())
+            }
+            ToolStatus::Done => Reply::answer(id, outcome.content.text()),
         })
     };
     calls.enumerate().filter_map(reply).collect()

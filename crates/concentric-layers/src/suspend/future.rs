@@ -154,6 +154,8 @@ where
     St: RunStore + ?Sized,
 {
     request.resume = Some(match found {
+        // It is a conversation like any other.
+        Found::Nothing => return,
         // The agent decides.
         Found::None(suspended, replies) => Resume::new(suspended, replies),
         Found::Run(record, origin) => {

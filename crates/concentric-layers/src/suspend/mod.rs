@@ -89,6 +89,16 @@
 //! | nothing that the store knows, without | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
 //! | nothing: there are no replies | the run of the conversation that waits, or whose process died, goes on, and asks again; `ambiguous_resume` if there are several |
 //!
+//! Results of the client's own tools need no reply: they stand in the history, and what the run waits
+//! for is taken from there.
+//!
+//! | the history, beside what is replied to | |
+//! |---|---|
+//! | is claimed to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for go with the replies |
+//! | ends with results of the client's tools, and there is no `resume` | the run that has asked for them goes on, with those that it waits for; what else it waits for is asked again |
+//! | the same, and the run is over, or unknown | it is a conversation like any other |
+//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is not asked |
+//!
 //! A request that holds the state itself is taken as a new run. An attempt that failed before the run
 //! was claimed gives the reply back, for a retry around this layer.
 //!

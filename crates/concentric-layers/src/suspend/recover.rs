@@ -15,6 +15,9 @@ use concentric_core::{
 /// system's instructions, the client's tools, options, extensions) was not written down: put it into
 /// a layer, or into the request before it is called.
 ///
+/// A run is of whatever agent wrote it: agents with different tools keep their runs in stores of
+/// their own.
+///
 /// A run that was left by itself, because its future was never polled again, is found as well.
 ///
 /// # Errors

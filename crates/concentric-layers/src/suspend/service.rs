@@ -4,8 +4,9 @@ use super::{
     take_up::{self, Lookup},
 };
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, Phase, Suspended,
+    ChatRequest, ChatResponse, Error, Event, Phase, Suspended, Turn,
     store::{ClaimCell, RunStore},
+    transcript::Round,
 };
 use futures_core::Stream;
 use std::{
@@ -103,7 +104,14 @@ where
         let drive = Drive::new(kept, context);
 
         let Some(resume) = &request.resume else {
-            return ResponseFuture::call(inner, request, Some(drive));
+            // A client whose tools were called may have just their results to say.
+            let round = request.transcript.last().and_then(Turn::as_round);
+            let results = round.map(Round::client_replies).unwrap_or_default();
+            if results.is_empty() {
+                return ResponseFuture::call(inner, request, Some(drive));
+            }
+            let found = take_up::by_results(Lookup::new(&drive, recover), results);
+            return ResponseFuture::take_up(found, inner, request, drive);
         };
         match resume.take() {
             // Another attempt has it; the agent says so.

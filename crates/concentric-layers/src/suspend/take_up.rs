@@ -3,6 +3,7 @@
 use super::run::{Drive, Kept, Origin};
 use concentric_core::{
     Error, ErrorKind, InterruptId, OpenRound, Phase, Reply, ReplyError, Resume, Suspended,
+    interrupt::CLIENT_TOOL,
     machine::MachineState,
     service::BoxFuture,
     store::{RunKey, RunRecord, RunStatus, RunStore, StoreError},
@@ -40,6 +41,8 @@ pub(super) enum Found {
     Run(Box<RunRecord>, Origin),
     /// The store does not have it.
     None(Suspended, Vec<Reply>),
+    /// There is none that waits for what the history says.
+    Nothing,
 }
 
 /// What is to go on; given back unless it does.
@@ -87,6 +90,53 @@ where
     })
 }
 
+/// Finds the run that has called the client's tools of which the history ends with the `results`.
+pub(super) fn by_results<St>(lookup: Lookup<St>, results: Vec<Reply>) -> BoxFuture<Found>
+where
+    St: RunStore + ?Sized,
+{
+    Box::pin(async move {
+        let found = waiting_for(&lookup.kept, results).await;
+        match found.map_err(|error| error.with_phase(Phase::Run))? {
+            Some((record, origin)) => Ok(Found::Run(Box::new(record), origin)),
+            None => Ok(Found::Nothing),
+        }
+    })
+}
+
+async fn waiting_for<St>(
+    kept: &Kept<St>,
+    results: Vec<Reply>,
+) -> Result<Option<(RunRecord, Origin)>, Error>
+where
+    St: RunStore + ?Sized,
+{
+    let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
+    let questions = results.iter().map(|r| r.interrupt_id.clone()).collect();
+    let record = match kept.store().asking(tenant, thread, questions).await {
+        Ok(record) => record,
+        Err(StoreError::NotFound) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // Its answer is wanted anew, or was not heard to its end.
+    if record.status == RunStatus::Ended {
+        return Ok(None);
+    }
+    let results = awaited(&record.state, results);
+    claim(kept, record, results).await.map(Some)
+}
+
+/// Those of `results` that a run in `state` waits for.
+fn awaited(state: &MachineState, mut results: Vec<Reply>) -> Vec<Reply> {
+    let interrupts = state.interrupts();
+    results.retain(|reply| {
+        interrupts
+            .iter()
+            .any(|asked| asked.reason == CLIENT_TOOL && asked.id == reply.interrupt_id)
+    });
+    results
+}
+
 async fn find<St>(
     lookup: &Lookup<St>,
     suspended: &Suspended,
@@ -97,10 +147,9 @@ where
 {
     let kept = &lookup.kept;
     let store = kept.store();
-    let claim =
-        |key, version, replies| store.claim(key, version, replies, kept.now(), kept.until());
     if let Some(Abandoned { key, version }) = lookup.abandoned.clone() {
-        let record = claim(key, version, Vec::new()).await?;
+        let claim = store.claim(key, version, Vec::new(), kept.now(), kept.until());
+        let record = claim.await?;
         return Ok(Some((record, Origin::Left)));
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
@@ -121,7 +170,29 @@ where
             _ => Ok(None),
         };
     };
+    let mut replies = replies.to_vec();
+    if let Suspended::Claimed(open) = suspended {
+        // What the client's tools did stands in the history.
+        let mut results = open.client_replies();
+        results.retain(|result| {
+            !replies
+                .iter()
+                .any(|reply| reply.interrupt_id == result.interrupt_id)
+        });
+        replies.extend(awaited(&record.state, results));
+    }
+    claim(kept, record, replies).await.map(Some)
+}
 
+/// Goes on with the run of `record`, unless another does.
+async fn claim<St>(
+    kept: &Kept<St>,
+    record: RunRecord,
+    replies: Vec<Reply>,
+) -> Result<(RunRecord, Origin), Error>
+where
+    St: RunStore + ?Sized,
+{
     let left = match record.status {
         RunStatus::Ended => return Err(StoreError::Ended.into()),
         RunStatus::Running if record.lease_until > kept.now() => {
@@ -130,17 +201,32 @@ where
         RunStatus::Running => true,
         RunStatus::Suspended => false,
     };
-    // Those that were accepted before its process died are the ones that count.
+    // Those that were accepted before its process died are the ones that count: they are kept with
+    // the run, or in its state by now.
+    let is_taken = |reply: &Reply| record.asked.contains(&reply.interrupt_id);
+    let accepted = left && !replies.is_empty() && replies.iter().all(is_taken);
+    let waits = |reply: &Reply| {
+        let waiting = record.state.interrupts();
+        waiting.iter().any(|asked| asked.id == reply.interrupt_id)
+    };
+    let replies = match accepted && !replies.iter().any(waits) {
+        true => Vec::new(),
+        false => replies,
+    };
     if record.replies.is_empty() {
-        let checked = record.state.check_replies(replies, kept.now());
+        let checked = record.state.check_replies(&replies, kept.now());
         checked.map_err(|error| refuse(error, &record))?;
     }
-    let record = claim(record.key, record.version, replies.to_vec()).await?;
+    let RunRecord { key, version, .. } = record;
+    let claim = kept
+        .store()
+        .claim(key, version, replies, kept.now(), kept.until());
+    let record = claim.await?;
     let origin = match left {
         true => Origin::Left,
         false => Origin::Waited(Box::new(record.state.clone())),
     };
-    Ok(Some((record, origin)))
+    Ok((record, origin))
 }
 
 /// The run of a conversation that is meant where nothing is replied to.

@@ -127,7 +127,7 @@ impl Approval {
     /// Calls `watch` when somebody is asked, and when they have decided.
     ///
     /// A decision is told once, over all processes that share the store given by
-    /// [`Toolset::once`](crate::Toolset::once), or else once in each process that takes it up. It is
+    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that takes it up. It is
     /// called from within the round, and is not to block.
     #[must_use]
     pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {

@@ -23,6 +23,7 @@ pub(super) fn outcome(call: &RoundCall) -> ToolOutcome {
             }
             ToolOutcome::of_value(&result)
         }
+        Some(Ok(Ruling::Failed(error))) => ToolOutcome::failed(error),
         Some(Ok(Ruling::Denied { reason, .. })) => {
             ToolOutcome::denied(reason.unwrap_or_else(|| Str::from_static("The call was denied.")))
         }

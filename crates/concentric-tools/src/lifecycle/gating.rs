@@ -54,13 +54,16 @@ enum Step {
     /// It waits.
     Wait(Pending),
     /// Somebody is asked whether it may run.
-    Ask {
-        ask: Ask,
-        interrupt: Interrupt,
-        pending: Pending,
-    },
+    Ask(Box<Question>),
     /// It ends the run.
     Halt(Str),
+}
+
+/// What somebody is asked, and what is written down of it.
+struct Question {
+    ask: Ask,
+    interrupt: Interrupt,
+    pending: Pending,
 }
 
 impl Step {
@@ -89,7 +92,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
     let asked = !halted
         && steps
             .iter()
-            .any(|(_, step)| matches!(step, Step::Wait(_) | Step::Ask { .. }));
+            .any(|(_, step)| matches!(step, Step::Wait(_) | Step::Ask(_)));
     let mut gated = Gated::default();
     for (index, (call, step)) in steps.into_iter().enumerate() {
         let enter = |call, permit| Entry {
@@ -132,11 +135,12 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
                 let pending = gating.together(pending);
                 gated.waiting.push(RoundEvent::waiting(index, pending));
             }
-            Step::Ask {
-                ask,
-                interrupt,
-                pending,
-            } => {
+            Step::Ask(question) => {
+                let Question {
+                    ask,
+                    interrupt,
+                    pending,
+                } = *question;
                 ask.tell(&ApprovalEvent::Requested {
                     call: &gating.view(&call),
                     interrupt: &interrupt,
@@ -366,11 +370,11 @@ impl Gating {
             inner: None,
         };
         let pending = asked.pending(vec![interrupt.clone()]);
-        Step::Ask {
+        Step::Ask(Box::new(Question {
             ask,
             interrupt,
             pending,
-        }
+        }))
     }
 
     /// Waits for a reply while the run stays open.

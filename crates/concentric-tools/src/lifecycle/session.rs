@@ -2,8 +2,8 @@ use super::gating::notify;
 use crate::{skills::SkillsLayer, toolset::Toolset};
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Finish, FinishReason, Message, MessageId,
-    Outcome, PartKind, Reply, ReplyError, Round, RoundCall, Str, ToolCallEvent, ToolRound, ToolSource, ToolSpecs,
-    Transcript, Turn, Usage,
+    Outcome, PartKind, Reply, ReplyError, Round, RoundCall, Str, ToolCallEvent, ToolRound,
+    ToolSource, ToolSpecs, Transcript, Turn, Usage,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
 use futures_util::StreamExt;
@@ -186,7 +186,7 @@ impl ToolLifecycle {
     }
 
     /// Tells the watchers of [`Approval`](crate::Approval)s of decisions that are about to be taken
-    /// up elsewhere, and runs nothing. With [`Toolset::once`] they are not told again when they are.
+    /// up elsewhere, and runs nothing. With [`Toolset::tell_once`] they are not told again when they are.
     ///
     /// # Errors
     ///

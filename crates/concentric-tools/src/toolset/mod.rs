@@ -196,7 +196,7 @@ impl Toolset {
 
     /// Tells watchers of a decision once, over all processes that share `once`.
     #[must_use]
-    pub fn once(self, once: impl Once) -> Self {
+    pub fn tell_once(self, once: impl Once) -> Self {
         self.rules_mut(|rules| rules.once = Some(Arc::new(once)))
     }
 

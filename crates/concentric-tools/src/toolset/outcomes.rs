@@ -175,6 +175,11 @@ fn stopped() -> ToolOutcome {
 }
 
 impl Round {
+    /// Whether no other call is to start.
+    fn is_last(&self) -> bool {
+        self.waiting.is_empty() && self.asked() == 0
+    }
+
     /// How many calls wait for somebody while the run stays open.
     fn asked(&self) -> usize {
         self.live.as_ref().map_or(0, FuturesUnordered::len)
@@ -248,7 +253,7 @@ impl Round {
         };
         match catch(|| stack.call(request)) {
             Ok(future) => {
-                let more = !self.alone && !(self.waiting.is_empty() && self.asked() == 0);
+                let more = !self.alone && !self.is_last();
                 self.running.push(Running::new(started, future), more);
             }
             Err(panic) => {
@@ -257,8 +262,7 @@ impl Round {
                 return Poll::Ready(Err(Some(self.ended((started, Ok(outcome))))));
             }
         }
-        if self.waiting.is_empty()
-            && self.asked() == 0
+        if self.is_last()
             && let Some(stack) = self.stack.take()
         {
             self.toolset.put_back(stack, &self.context);
