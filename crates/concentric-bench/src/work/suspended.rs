@@ -5,11 +5,12 @@ use super::{
     script::{Model, Script},
 };
 use concentric_core::{
-    AgentLayer, ChatRequest, Context, Event, Finish, ModelService, Outcome, Reply, Resume,
-    Suspended, ThreadId, Transcript, machine::MachineState,
+    AgentLayer, ChatRequest, Context, Event, Finish, ModelService, Outcome, Reply, ThreadId,
+    machine::MachineState,
 };
 use concentric_layers::suspend::SuspendLayer;
 use concentric_store::SqliteStore;
+use concentric_tools::Toolset;
 use std::{
     future::poll_fn,
     pin::pin,
@@ -27,11 +28,12 @@ pub(crate) fn wall(runs: u32) -> [f64; 2] {
         .enable_time()
         .build()
         .expect("a runtime");
+    let tools = noop::asking();
     let each = |time: Duration| time.as_nanos() as f64 / f64::from(runs);
     let memory = runtime.block_on(async {
         let start = Instant::now();
         for _ in 0..runs {
-            in_memory().await;
+            in_memory(&tools).await;
         }
         start.elapsed()
     });
@@ -41,15 +43,15 @@ pub(crate) fn wall(runs: u32) -> [f64; 2] {
     let sqlite = runtime.block_on(async {
         let start = Instant::now();
         for run in 0..runs {
-            in_sqlite(&store, run).await;
+            in_sqlite(&tools, &store, run).await;
         }
         start.elapsed()
     });
     [each(memory), each(sqlite)]
 }
 
-async fn in_memory() {
-    let layer = AgentLayer::new(noop::asking());
+async fn in_memory(tools: &Toolset) {
+    let layer = AgentLayer::new(tools.clone());
     let agent = || {
         ServiceBuilder::new()
             .layer(layer.clone())
@@ -64,11 +66,11 @@ async fn in_memory() {
     assert_eq!(resumed.outcome, Outcome::Completed);
 }
 
-async fn in_sqlite(store: &Arc<SqliteStore>, run: u32) {
+async fn in_sqlite(tools: &Toolset, store: &Arc<SqliteStore>, run: u32) {
     let agent = || {
         ServiceBuilder::new()
             .layer(SuspendLayer::new(Arc::clone(store)))
-            .layer(AgentLayer::new(noop::asking()))
+            .layer(AgentLayer::new(tools.clone()))
             .service(Model(SCRIPT))
     };
     let context = || {
@@ -77,8 +79,7 @@ async fn in_sqlite(store: &Arc<SqliteStore>, run: u32) {
     };
     let request = ChatRequest::user("hi").with_context(context());
     let finish = finish(agent(), request).await;
-    let mut request = ChatRequest::new(Transcript::new()).with_context(context());
-    request.resume = Some(Resume::new(Suspended::Elsewhere, approve(&finish)));
+    let request = ChatRequest::replying(approve(&finish)).with_context(context());
     let resumed = self::finish(agent(), request).await;
     assert_eq!(resumed.outcome, Outcome::Completed);
 }

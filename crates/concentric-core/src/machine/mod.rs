@@ -186,7 +186,7 @@ impl Machine {
     pub fn restore(MachineState(mut state): MachineState, rules: Rules) -> Self {
         if let Stage::Round(round) = &mut state.stage {
             for slot in &mut round.slots {
-                if slot.state != SlotState::Running {
+                if !slot.is_running() {
                     continue;
                 }
                 slot.state = SlotState::Ready;
@@ -293,7 +293,7 @@ impl Machine {
             }
         }
         for slot in &mut round.slots {
-            if slot.state == SlotState::Ready && !self.rules.resumes {
+            if slot.is_ready() && !self.rules.resumes {
                 slot.settle_by_itself();
             }
         }
@@ -543,7 +543,7 @@ impl Machine {
             if slot.is_held() && !asks {
                 slot.resume();
             }
-            if slot.state == SlotState::Ready {
+            if slot.is_ready() {
                 slot.state = SlotState::Running;
                 self.dispatched.push(at);
                 if slot.refusal.is_none() && !slot.read_only && !slot.is_only_asked_about() {
@@ -582,7 +582,7 @@ impl Machine {
         else {
             return;
         };
-        if slot.state != SlotState::Running {
+        if !slot.is_running() {
             return;
         }
         if outcome.status == crate::ToolStatus::Done && !slot.read_only {
@@ -599,7 +599,7 @@ impl Machine {
             .dispatched
             .get(index)
             .and_then(|at| round.slots.get_mut(*at))
-            && slot.state == SlotState::Running
+            && slot.is_running()
         {
             if !(pending.is_held() && slot.was_held()) {
                 slot.answered = None;
@@ -614,7 +614,7 @@ impl Machine {
         if let Stage::Round(round) = &mut self.state.stage {
             for at in self.dispatched.drain(..) {
                 if let Some(slot) = round.slots.get_mut(at)
-                    && slot.state == SlotState::Running
+                    && slot.is_running()
                 {
                     slot.state = SlotState::Ready;
                 }
@@ -632,7 +632,7 @@ impl Machine {
             let Some(slot) = round.slots.get_mut(at) else {
                 continue;
             };
-            if slot.state == SlotState::Running {
+            if slot.is_running() {
                 slot.state = SlotState::Settled(ToolOutcome::unknown(
                     "The tool was started, and did not report what came of it.",
                 ));

@@ -90,6 +90,14 @@ impl Data {
         }
     }
 
+    fn asks_together(&self) -> bool {
+        match &self.stage {
+            Stage::Round(round) => round.asked_together().next().is_some(),
+            Stage::Inner(inner) => inner.state.asks_together(),
+            _ => false,
+        }
+    }
+
     /// What came of the calls of the open round that are this loop's own, if it is given up now.
     pub(super) fn given_up(&self) -> Vec<ToolResult> {
         let round = match &self.stage {
@@ -157,6 +165,11 @@ impl MachineState {
     /// What the run waits for.
     pub fn interrupts(&self) -> Vec<&Interrupt> {
         self.0.interrupts()
+    }
+
+    /// Whether all that it waits for is to be answered together.
+    pub fn asks_together(&self) -> bool {
+        self.0.asks_together()
     }
 
     /// The conversation before what is open.
@@ -436,6 +449,16 @@ impl Slot {
     pub(super) fn is_only_asked_about(&self) -> bool {
         let answered = self.answered.as_deref();
         answered.is_some_and(|answered| answered.pending.is_none() && answered.replies.is_empty())
+    }
+
+    /// Whether it is to be run.
+    pub(super) const fn is_ready(&self) -> bool {
+        matches!(self.state, SlotState::Ready)
+    }
+
+    /// Whether it was handed out to be run.
+    pub(super) const fn is_running(&self) -> bool {
+        matches!(self.state, SlotState::Running)
     }
 
     /// Whether its outcome ends the run.

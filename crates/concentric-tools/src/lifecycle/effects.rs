@@ -21,14 +21,40 @@ impl Effects {
         Self(Arc::new(ledger))
     }
 
-    /// Writes down what a person says that a call did.
-    pub(super) async fn resolve(&self, call: &ToolCall, outcome: ToolOutcome) {
-        if let Some(key) = EffectKey::of(&call.context)
-            && let Err(error) = self.0.finish(key, outcome).await
-        {
-            tracing::error!(%error, "what came of a call can't be written down");
+    /// Writes down what a person says that a call did, and returns what counts.
+    pub(super) async fn resolve(&self, call: &ToolCall, outcome: ToolOutcome) -> ToolOutcome {
+        let Some(key) = EffectKey::of(&call.context) else {
+            return outcome;
+        };
+        match self.settle(key, call, outcome.clone()).await {
+            Ok(settled) => settled,
+            Err(error) => {
+                tracing::error!(%error, "what came of a call can't be written down");
+                outcome
+            }
         }
     }
+
+    /// Writes down what came of a call that was begun, and returns what counts: a process that was
+    /// thought dead may have said before what it did.
+    async fn settle(
+        &self,
+        key: EffectKey,
+        call: &ToolCall,
+        outcome: ToolOutcome,
+    ) -> Result<ToolOutcome, StoreError> {
+        self.0.finish(key.clone(), outcome.clone()).await?;
+        Ok(match self.0.begin(key, intent(call)).await? {
+            Effect::Done(first) => *first,
+            // `Begun`, by a ledger that has forgotten what it was told.
+            _ => outcome,
+        })
+    }
+}
+
+fn intent(call: &ToolCall) -> Intent {
+    let arguments: Str = call.arguments().as_str().into();
+    Intent::new(call.name().clone(), arguments, &call.context)
 }
 
 impl fmt::Debug for Effects {

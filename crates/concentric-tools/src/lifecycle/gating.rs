@@ -77,16 +77,21 @@ impl Step {
 
 /// Prepares the calls of a round, and asks the gates about all of them before any runs.
 pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
-    let gating = Arc::new(Gating {
+    let gating = Gating {
         toolset,
         transcript: round.transcript,
         context: round.context,
-    });
-    let steps = join_all(round.calls.into_iter().map(|mut call| async {
+    };
+    let decide = async |mut call: RoundCall| {
         let step = gating.step(&mut call).await;
         (call, step)
-    }))
-    .await;
+    };
+    let mut calls = round.calls;
+    let steps = match (calls.pop(), calls.is_empty()) {
+        // Most rounds are one call, which needs no list to be waited for.
+        (Some(call), true) => vec![decide(call).await],
+        (last, _) => join_all(calls.into_iter().chain(last).map(decide)).await,
+    };
 
     let halted = steps.iter().any(|(_, step)| matches!(step, Step::Halt(_)));
     let asked = !halted
@@ -146,7 +151,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
                     interrupt: &interrupt,
                 });
                 if ask.live.is_some() {
-                    let live = Arc::clone(&gating).wait_live(index, call, ask, interrupt);
+                    let live = gating.clone().wait_live(index, call, ask, interrupt);
                     gated.live.push(Box::pin(live));
                 } else {
                     gating.record(&call, ProtocolStep::Suspended);
@@ -192,6 +197,7 @@ pub(super) fn definition(spec: Option<&Arc<ToolSpec>>) -> Digest {
     }
 }
 
+#[derive(Clone)]
 struct Gating {
     toolset: Toolset,
     transcript: Transcript,
@@ -379,7 +385,7 @@ impl Gating {
 
     /// Waits for a reply while the run stays open.
     async fn wait_live(
-        self: Arc<Self>,
+        self,
         index: usize,
         mut call: RoundCall,
         ask: Ask,
@@ -529,6 +535,14 @@ impl Gating {
                 self.record(call, ProtocolStep::Resumed("invalid"));
                 Err(Step::settled(changed_since()))
             }
+            // The process that ended may have used it up, and run the call.
+            Err(Invalid::Used) if call.recovered && !is_read_only(call) => {
+                let view = self.view(call);
+                Err(match reconciled(tool, &view).await {
+                    Some(outcome) => Step::settled(outcome),
+                    None => Step::Wait(ask_effect(rules, tool, &view)),
+                })
+            }
             Err(invalid) => Err(self.invalid(call, invalid)),
         }
     }
@@ -552,9 +566,13 @@ impl Gating {
             .for_call(call.call.id.clone());
         // A consumer that is far behind is not worth the call's outcome.
         let _ = self.context.emit(Event::Custom(Box::new(event)));
-        Step::settled(ToolOutcome::denied(Str::from_static(
-            "approval-invalid: the approval of this call is not valid, so it was not run.",
-        )))
+        Step::settled(ToolOutcome::denied(Str::from_static(match why {
+            // It may have run then.
+            Invalid::Used => {
+                "approval-invalid: this call was decided about before, so it was not run again."
+            }
+            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
+        })))
     }
 
     /// Does what was decided about a call.
@@ -768,10 +786,10 @@ impl Gating {
             ),
         };
         self.record(call, ProtocolStep::Resumed(how));
-        if let Some(effects) = &self.toolset.rules().effects {
-            effects.resolve(&self.view(call), outcome.clone()).await;
-        }
-        Step::settled(outcome)
+        Step::settled(match &self.toolset.rules().effects {
+            Some(effects) => effects.resolve(&self.view(call), outcome).await,
+            None => outcome,
+        })
     }
 }
 

@@ -38,12 +38,15 @@ struct Inner {
     lifetime: Duration,
 }
 
+/// How long it is known at least that a question was answered.
+const USED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// How long a question can be answered that says nothing of it.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Tokens {
-    /// Creates proofs for `audience`, which names this service; `once` sees to it that each is used
-    /// once.
+    /// Creates proofs for `audience`, which names this service; `once` sees to it that each question
+    /// is answered once, however often it was asked.
     pub fn new(keys: Keys, audience: impl Into<Str>, once: impl Once) -> Self {
         Self(Arc::new(Inner {
             keys,
@@ -113,7 +116,8 @@ impl Tokens {
         }
     }
 
-    /// Checks the proof of `reply` to a question about `call`, and uses it up.
+    /// Checks the proof of `reply` to a question about `call`, and uses it up, with all others that
+    /// were given for the same question.
     ///
     /// # Errors
     ///
@@ -140,8 +144,9 @@ impl Tokens {
             .once
             .once(
                 Tenant::of(&call.context),
-                format!("token:{}", claims.nonce).into(),
-                claims.expires_at + Duration::from_secs(60),
+                // Not the token: whoever lists a question again gets another one for it (F38).
+                format!("token:{}", reply.interrupt_id).into(),
+                (now + USED_FOR).max(claims.expires_at),
             )
             .await;
         match first {
