@@ -577,6 +577,7 @@ fn a_clients_call_is_done_with_what_the_client_says() {
     let id = || InterruptId::new("m/0/a");
     for (reply, status) in [
         (Reply::answer(id(), 42), ToolStatus::Done),
+        (Reply::answer_failed(id(), "no"), ToolStatus::Failed),
         (Reply::deny(id(), "no"), ToolStatus::Denied),
         (Reply::cancel(id()), ToolStatus::Cancelled),
     ] {

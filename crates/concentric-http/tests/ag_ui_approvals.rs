@@ -4,31 +4,30 @@
 
 mod support;
 
-use bytes::Bytes;
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, Reply,
-    Resume, Suspended, ToolCallPart, Turn, Usage,
-    interrupt::CLIENT_TOOL,
-    machine::MachineState,
-    store::{Once, StoreError, StoreFuture, Tenant},
-    transcript::Round,
+    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ThreadId,
+    ToolCallPart, Turn, Usage,
+    store::{Once, RunStore, StoreFuture, Tenant},
 };
-use concentric_http::ag_ui::AgUiLayer;
+use concentric_layers::SuspendLayer;
+use concentric_store::MemoryStore;
 use concentric_tools::{
     Approval, Tokens, Tool, ToolError, Toolset,
     token::{Key, Keys},
     tool,
 };
-use futures_util::{StreamExt, stream};
-use http_body_util::Full;
+use futures_util::stream;
 use serde_json::{Map, Value, json};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
-use support::{post, send, types};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use support::{
+    client::{Client, answer, approved, end},
+    types,
+};
+use tower::{Layer, Service, service_fn};
 
 // ---- the agent ----
 
@@ -117,149 +116,6 @@ fn agent(tools: Toolset, calls: Calls) -> BoxModel {
 
 fn refund() -> Calls {
     vec![("call_0", "refund", json!({"order": 7}))]
-}
-
-// ---- the client ----
-
-/// Keeps the conversation as `@ag-ui/client` does.
-#[derive(Clone)]
-struct Client {
-    messages: Vec<Value>,
-    tools: Value,
-    tenant: Option<Tenant>,
-    pending: Vec<Value>,
-    runs: usize,
-}
-
-impl Client {
-    fn new() -> Self {
-        Self {
-            messages: vec![json!({"id": "u0", "role": "user", "content": "hi"})],
-            tools: json!([]),
-            tenant: None,
-            pending: Vec::new(),
-            runs: 0,
-        }
-    }
-
-    fn says(&mut self, text: &str) {
-        let id = format!("u{}", self.messages.len());
-        self.messages
-            .push(json!({"id": id, "role": "user", "content": text}));
-    }
-
-    fn request(&self, resume: &Value) -> http::Request<Full<Bytes>> {
-        let input = json!({"threadId": "t", "runId": format!("r{}", self.runs),
-            "messages": self.messages, "tools": self.tools, "resume": resume});
-        let mut request = post(input.to_string());
-        if let Some(tenant) = &self.tenant {
-            request.extensions_mut().insert(tenant.clone());
-        }
-        request
-    }
-
-    /// A run, as events of a legal stream.
-    async fn run(&mut self, agent: &BoxModel, resume: Value) -> Vec<Value> {
-        let service = AgUiLayer::new().layer(agent.clone());
-        let request = self.request(&resume);
-        self.runs += 1;
-        let events = send(service, request).await.events();
-        for event in &events {
-            self.apply(event);
-        }
-        events
-    }
-
-    fn message(&mut self, id: &Value) -> &mut Value {
-        let at = self.messages.iter().position(|m| m["id"] == *id);
-        let at = at.unwrap_or_else(|| {
-            self.messages.push(json!({"id": id, "role": "assistant"}));
-            self.messages.len() - 1
-        });
-        &mut self.messages[at]
-    }
-
-    fn apply(&mut self, event: &Value) {
-        match event["type"].as_str().unwrap() {
-            "TEXT_MESSAGE_START" => {
-                self.message(&event["messageId"])["content"] = "".into();
-            }
-            "TEXT_MESSAGE_CONTENT" => {
-                let message = self.message(&event["messageId"]);
-                let text = message["content"].as_str().unwrap_or_default();
-                message["content"] = format!("{text}{}", event["delta"].as_str().unwrap()).into();
-            }
-            "TOOL_CALL_START" => {
-                let call = json!({"id": event["toolCallId"], "type": "function",
-                    "function": {"name": event["toolCallName"], "arguments": ""}});
-                let message = self.message(&event["parentMessageId"]);
-                match message["toolCalls"].as_array_mut() {
-                    Some(calls) => calls.push(call),
-                    None => message["toolCalls"] = json!([call]),
-                }
-            }
-            "TOOL_CALL_ARGS" => {
-                let call = self.call(event["toolCallId"].as_str().unwrap());
-                let text = call["function"]["arguments"].as_str().unwrap();
-                let text = format!("{text}{}", event["delta"].as_str().unwrap());
-                call["function"]["arguments"] = text.into();
-            }
-            "TOOL_CALL_RESULT" => {
-                let mut message = json!({"id": event["messageId"], "role": "tool",
-                    "toolCallId": event["toolCallId"], "content": event["content"]});
-                if event["metadata"].is_object() {
-                    message["metadata"] = event["metadata"].clone();
-                }
-                self.messages.push(message);
-            }
-            "RUN_FINISHED" => {
-                let interrupts = event["outcome"]["interrupts"].as_array();
-                self.pending = interrupts.cloned().unwrap_or_default();
-            }
-            _ => {}
-        }
-    }
-
-    fn call(&mut self, id: &str) -> &mut Value {
-        let calls = self
-            .messages
-            .iter_mut()
-            .filter_map(|message| message["toolCalls"].as_array_mut());
-        calls.flatten().find(|call| call["id"] == *id).unwrap()
-    }
-
-    fn results(&self, call: &str) -> Vec<&str> {
-        let results = self.messages.iter().filter(|m| m["toolCallId"] == *call);
-        results.map(|m| m["content"].as_str().unwrap()).collect()
-    }
-
-    /// Answers each question with `payload`, and with its token in it.
-    fn answers(&self, payload: &Value) -> Value {
-        self.pending
-            .iter()
-            .map(|asked| answer(asked, payload))
-            .collect()
-    }
-
-    fn said(&self) -> &str {
-        self.messages.last().unwrap()["content"].as_str().unwrap()
-    }
-}
-
-fn answer(asked: &Value, payload: &Value) -> Value {
-    let mut payload = payload.clone();
-    if asked["metadata"]["token"].is_string() {
-        payload["token"] = asked["metadata"]["token"].clone();
-    }
-    json!({"interruptId": asked["id"], "status": "resolved", "payload": payload})
-}
-
-fn approved() -> Value {
-    json!({"approved": true})
-}
-
-fn end(events: &[Value]) -> &Value {
-    events.last().unwrap()
 }
 
 /// The codes of the `approval-invalid` events.
@@ -723,77 +579,23 @@ async fn a_run_may_wait_for_an_answer_and_for_the_clients_own_tool() {
 
 // ---- with a store ----
 
-/// The least that a layer does which has the run written down.
-#[derive(Clone, Default)]
-struct Stored(Arc<Mutex<Option<MachineState>>>);
-
-impl Stored {
-    fn around(&self, agent: BoxModel) -> BoxModel {
-        let stored = self.clone();
-        BoxModel::new(service_fn(move |mut request: ChatRequest| {
-            let (stored, agent) = (stored.clone(), agent.clone());
-            async move {
-                stored.take_up(&mut request)?;
-                let response = agent.oneshot(request).await?;
-                let keep = stored.clone();
-                let ChatResponse { head, body, .. } = response;
-                let body = body.inspect(move |event| {
-                    if let Ok(Event::Finish(finish)) = event {
-                        *keep.0.lock().unwrap() = finish.state.as_deref().cloned();
-                    }
-                });
-                let mut response = ChatResponse::new(body);
-                response.head = head;
-                Ok::<_, Error>(response)
-            }
-        }))
-    }
-
-    fn take_up(&self, request: &mut ChatRequest) -> Result<(), Error> {
-        let (of_history, mut replies) = match request.resume.take().and_then(|r| r.take()) {
-            Some((Suspended::Claimed(open), replies)) => (open.client_replies(), replies),
-            Some((_, replies)) => (Vec::new(), replies),
-            None => {
-                let round = request.transcript.last().and_then(Turn::as_round);
-                (
-                    round.map(Round::client_replies).unwrap_or_default(),
-                    Vec::new(),
-                )
-            }
-        };
-        if of_history.is_empty() && replies.is_empty() {
-            return Ok(());
-        }
-        let mut slot = self.0.lock().unwrap();
-        let state = slot.take().ok_or(StoreError::Taken)?;
-        let waits = |reply: &Reply| {
-            let mut asked = state.interrupts().into_iter();
-            asked.any(|asked| asked.reason == CLIENT_TOOL && asked.id == reply.interrupt_id)
-        };
-        replies.extend(of_history.into_iter().filter(waits));
-        if let Err(error) = state.check_replies(&replies, request.context.now()) {
-            *slot = Some(state);
-            let code = error.code();
-            let refused = concentric_core::ErrorKind::InvalidRequest;
-            return Err(Error::new(refused, error.to_string())
-                .with_code(code)
-                .with_source(error));
-        }
-        request.resume = Some(Resume::new(Suspended::State(Box::new(state)), replies));
-        Ok(())
-    }
+/// The agent, whose runs are written down.
+fn stored(agent: BoxModel) -> (BoxModel, MemoryStore) {
+    let store = MemoryStore::new();
+    let layer = SuspendLayer::new(Arc::new(store.clone()));
+    (BoxModel::new(layer.layer(agent)), store)
 }
 
 #[tokio::test]
 async fn a_stored_run_goes_on_whatever_the_history_says() {
     for keeps_history in [true, false] {
-        let (ran, stored) = (Ran::default(), Stored::default());
+        let ran = Ran::default();
         let calls = vec![
             ("call_0", "look", json!({})),
             ("call_1", "refund", json!({"order": 7})),
             ("call_2", "note", json!({})),
         ];
-        let agent = stored.around(agent(tools(&ran), calls));
+        let (agent, _) = stored(agent(tools(&ran), calls));
         let mut client = interrupted(&agent).await;
         assert!(client.pending[0]["metadata"]["token"].is_null());
         let mut late = client.clone();
@@ -811,20 +613,20 @@ async fn a_stored_run_goes_on_whatever_the_history_says() {
         let resume = late.answers(&approved());
         let events = late.run(&agent, resume).await;
         assert_eq!(end(&events)["type"], "RUN_ERROR");
-        assert_eq!(end(&events)["code"], "already_resumed");
+        assert_eq!(end(&events)["code"], "run_ended");
     }
 }
 
 #[tokio::test]
 async fn the_clients_own_results_reach_a_stored_run() {
-    let (ran, stored) = (Ran::default(), Stored::default());
+    let ran = Ran::default();
     let (_, mut client) = mixed(&ran);
     let calls = vec![
         ("call_0", "refund", json!({})),
         ("call_1", "confirm", json!({})),
         ("call_2", "pick", json!({})),
     ];
-    let agent = stored.around(agent(tools(&ran), calls));
+    let (agent, store) = stored(agent(tools(&ran), calls));
     client.tools =
         json!([{"name": "confirm", "description": ""}, {"name": "pick", "description": ""}]);
     client.run(&agent, json!([])).await;
@@ -861,7 +663,28 @@ async fn the_clients_own_results_reach_a_stored_run() {
     for call in ["call_0", "call_1", "call_2"] {
         assert_eq!(client.results(call).len(), 1, "{call}");
     }
-    assert!(stored.0.lock().unwrap().is_none());
+    let left = store.of_thread(Tenant::default(), ThreadId::new("t")).await;
+    assert!(left.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_failed_at_the_client_failed() {
+    for with_store in [true, false] {
+        let ran = Ran::default();
+        let mut agent = agent(with_tokens(&ran), vec![("call_0", "confirm", json!({}))]);
+        if with_store {
+            (agent, _) = stored(agent);
+        }
+        let (_, mut client) = mixed(&ran);
+        client.run(&agent, json!([])).await;
+        client
+            .messages
+            .push(json!({"id": "x", "role": "tool", "toolCallId": "call_0",
+            "content": "", "error": "no screen"}));
+        let events = client.run(&agent, json!([])).await;
+        assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+        assert_eq!(client.said(), "[Failed: no screen]");
+    }
 }
 
 #[tokio::test]
@@ -875,7 +698,7 @@ async fn answers_to_a_stored_run_may_be_late_or_too_few() {
             ("call_0", "refund", json!({})),
             ("call_1", "mail", json!({})),
         ];
-        let agent = Stored::default().around(agent(toolset, calls));
+        let (agent, _) = stored(agent(toolset, calls));
         let mut client = interrupted(&agent).await;
         tokio::time::sleep(Duration::from_millis(30)).await;
         let resume = json!([answer(&client.pending[0], &approved())]);

@@ -23,8 +23,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -32,7 +31,11 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use support::{Item, Script, agent, finish, input, legal, step, step_end, types};
+use support::{
+    Item, Script, agent, finish, input, legal,
+    real::{clients, node, serve},
+    step, step_end, types,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -45,13 +48,6 @@ use tower_http::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
-}
 
 fn request(body: &Value) -> Vec<u8> {
     let body = body.to_string();
@@ -289,39 +285,6 @@ fn model(request: &ChatRequest) -> Vec<Event> {
         Event::tool_call(ToolCallPart::new(id(), "list", "{\"path\":\".\"}")),
         Event::finish(FinishReason::ToolCalls, Usage::new(5, 5)),
     ]
-}
-
-fn clients() -> Option<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
-    let node = std::process::Command::new("node")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    if !node.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no node");
-        return None;
-    }
-    if !dir.join("node_modules/@ag-ui/client").exists() {
-        eprintln!("skipped: run `npm ci` in {}", dir.display());
-        return None;
-    }
-    Some(dir)
-}
-
-async fn node(dir: &Path, args: &[&str]) {
-    let child = tokio::process::Command::new("node")
-        .args(args)
-        .current_dir(dir)
-        .kill_on_drop(true)
-        .output();
-    let output = timeout(Duration::from_secs(120), child)
-        .await
-        .unwrap()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}\n{said}{wrong}");
-    println!("{said}");
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ mod support;
 use concentric_core::{
     AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error, ErrorKind, Event,
     Executor, FinishReason, Head, Media, MediaSource, NoTools, Outcome, Part, PartKind, Refusal,
-    ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome, ToolResult, Usage,
+    RunId, SubAgentEvent, ToolCallDelta, ToolCallPart, ToolCallStart, ToolOutcome, ToolResult,
+    Usage,
 };
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, StateError};
 use futures_util::stream;
@@ -546,7 +547,27 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 /// Events as a hostile agent may send them: any, in any order, under few names.
+/// An event of the agent, or of a sub-agent of it, or of one of that.
 fn any_event() -> impl Strategy<Value = Event> {
+    let id = || prop_oneof![Just("u"), Just("c"), Just("s")];
+    let sub = move |event| {
+        let of = (id(), prop::option::of(id()), event);
+        of.prop_map(|(run, call, event)| {
+            let call = call.map(CallId::new);
+            let event = SubAgentEvent::new(RunId::new(run), None, call, event);
+            Event::SubAgent(Box::new(event))
+        })
+    };
+    let end = any_end().prop_map(|end| match end {
+        Some(Ok(end)) => end,
+        _ => Event::Reset,
+    });
+    let inner = prop_oneof![6 => own_event(), 1 => end].boxed();
+    let inner = inner.prop_recursive(2, 4, 1, sub);
+    prop_oneof![3 => own_event(), 2 => sub(inner.boxed())]
+}
+
+fn own_event() -> impl Strategy<Value = Event> {
     let id = || prop_oneof![Just("u"), Just("c"), Just("c~2"), Just(""), Just("\"\n")];
     let text = || prop_oneof![Just(""), Just("x"), Just("\r\n\n"), Just("\u{0}é\"")];
     let executor = || {
@@ -661,6 +682,7 @@ proptest! {
         let events = block_on(events(items));
         let written: String = of(&events, "TEXT_MESSAGE_CONTENT")
             .iter()
+            .filter(|e| e["subagentRunId"].is_null())
             .map(|e| e["delta"].as_str().unwrap())
             .collect();
         prop_assert_eq!(written, said);

@@ -5,7 +5,7 @@
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, Interrupt, InterruptId, OpenRound, Outcome, Pending, Reply, Resume, RunId,
-    Suspended, ThreadId, ToolOutcome, Transcript, interrupt,
+    Suspended, ThreadId, ToolOutcome, Transcript, Turn, interrupt,
     machine::MachineState,
     store::{RunClaim, RunKey, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, Tenant},
 };
@@ -355,6 +355,148 @@ async fn a_run_that_waits_for_its_client_is_written_down_though_no_tool_ran() {
     let (events, finish) = assert_finishes(body).await;
     assert_eq!(shape(&events).split(' ').next(), Some("resumed"));
     assert_eq!(finish.transcript.unwrap().len(), 3);
+}
+
+/// A run up to where it waits for its client, whose tools are `names`.
+async fn waits_for_its_client(
+    world: &TestEnvironment,
+    process: &Process,
+    names: &[&'static str],
+) -> OpenRound {
+    let client = names
+        .iter()
+        .fold(ScriptedTools::new(), |tools, name| tools.answers(*name, ""));
+    let mut asked = request(world, "run");
+    asked.tools = concentric_core::ToolSource::specs(&client);
+    let (_, finish) = assert_finishes(process.body(asked).await).await;
+    finish.state.unwrap().open_round().unwrap()
+}
+
+/// What a client says that has the results of its tools, and nothing to reply to.
+fn history(world: &TestEnvironment, open: OpenRound, outcome: &ToolOutcome) -> ChatRequest {
+    let mut transcript = Transcript::new();
+    transcript.push(Turn::user("Pay them."));
+    transcript.push(open.close(|_| outcome.clone()));
+    ChatRequest::new(transcript).with_context(context(world, "next"))
+}
+
+#[tokio::test]
+async fn results_of_the_clients_tools_are_taken_from_the_history() {
+    for outcome in [
+        ToolOutcome::done("paid"),
+        ToolOutcome::failed("no money"),
+        ToolOutcome::denied("no"),
+    ] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let process = Process::new(&store, ScriptedTools::new(), payer());
+        let open = waits_for_its_client(&world, &process, &["pay"]).await;
+        let body = Process::other(&store)
+            .body(history(&world, open, &outcome))
+            .await;
+        let (events, finish) = assert_finishes(body).await;
+        assert_eq!(shape(&events).split(' ').next(), Some("resumed"));
+        let transcript = finish.transcript.unwrap();
+        assert_eq!(transcript.len(), 3);
+        let results = transcript.iter().flat_map(Turn::results);
+        let results: Vec<_> = results.map(|result| &result.outcome).collect();
+        assert_eq!(results.len(), 1);
+        assert_eq!(
+            (results[0].status, results[0].content.text()),
+            (outcome.status, outcome.content.text())
+        );
+        assert_eq!(status(&store, "run").await, RunStatus::Ended);
+        assert!(is_unknown(&store, "next").await);
+    }
+}
+
+#[tokio::test]
+async fn results_of_the_clients_tools_go_with_the_replies() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({"to": "them"}))
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let process = Process::new(&store, ScriptedTools::new().asks("pay", "paid"), model);
+    let mut open = waits_for_its_client(&world, &process, &["look"]).await;
+    let questions: Vec<_> = open.questions().map(|(id, _)| id).collect();
+    let look = open.calls()[1].call.id.clone();
+    open.settle(&look, ToolOutcome::done("it is nice")).unwrap();
+    let replies = approve(&questions[..1]);
+    let request = ChatRequest::resume_history(Transcript::new(), open, replies);
+    let other = Process::other(&store);
+    let body = other
+        .body(request.with_context(context(&world, "next")))
+        .await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
+async fn what_else_it_waits_for_is_asked_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({"to": "them"}))
+        .tool_call("look", json!({}))
+        .then()
+        .text("Done.");
+    let process = Process::new(&store, ScriptedTools::new().asks("pay", "paid"), model);
+    let open = waits_for_its_client(&world, &process, &["look"]).await;
+    let questions: Vec<_> = open.questions().map(|(id, _)| id).collect();
+    // The second time there is nothing new in it.
+    for _ in 0..2 {
+        let other = Process::other(&store);
+        let said = history(&world, open.clone(), &ToolOutcome::done("it is nice"));
+        let (_, finish) = assert_finishes(other.body(said).await).await;
+        let asked = finish.interrupts();
+        assert_eq!(asked.len(), 1);
+        assert_eq!(asked[0].id, questions[0]);
+    }
+}
+
+#[tokio::test]
+async fn a_history_that_no_run_waits_for_is_a_conversation_like_any_other() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new(), payer());
+    let open = waits_for_its_client(&world, &process, &["pay"]).await;
+    let said = || history(&world, open.clone(), &ToolOutcome::done("paid"));
+
+    let unknown = Process::other(&Flaky::default());
+    let (events, _) = assert_finishes(unknown.body(said()).await).await;
+    assert_ne!(shape(&events).split(' ').next(), Some("resumed"));
+
+    assert_finishes(Process::other(&store).body(said()).await).await;
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let again = Process::other(&store);
+    let (events, finish) = assert_finishes(again.body(said()).await).await;
+    assert_ne!(shape(&events).split(' ').next(), Some("resumed"));
+    assert_eq!(finish.outcome, Outcome::Completed);
+}
+
+#[tokio::test]
+async fn only_results_of_the_clients_tools_have_the_store_asked() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new(), payer());
+    let open = waits_for_its_client(&world, &process, &["pay"]).await;
+    store.fail("asking");
+    let mut said = history(&world, open, &ToolOutcome::done("paid"));
+    let error = Process::other(&store).fails(said.clone()).await;
+    is(&error, ErrorKind::Server, "store_failed");
+    said.transcript.push(Turn::user("And now?"));
+    assert_finishes(Process::other(&store).body(said).await).await;
+}
+
+#[tokio::test]
+async fn results_that_come_twice_are_taken_once() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let process = Process::new(&store, ScriptedTools::new(), payer());
+    let open = waits_for_its_client(&world, &process, &["pay"]).await;
+    let said = || history(&world, open.clone(), &ToolOutcome::done("paid"));
+    let first = Process::other(&store);
+    let _body = first.body(said()).await;
+    let error = Process::other(&store).fails(said()).await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
 }
 
 #[tokio::test]

@@ -377,6 +377,7 @@ fn of_client(answered: Option<&Answered>) -> ToolOutcome {
     let reply = answered.and_then(|answered| answered.replies.first());
     match reply.map(Reply::ruling) {
         Some(Ok(Ruling::Answered(result))) => ToolOutcome::of_value(&result),
+        Some(Ok(Ruling::Failed(error))) => ToolOutcome::failed(error),
         Some(Ok(Ruling::Denied { reason, .. })) => {
             ToolOutcome::denied(reason.unwrap_or_else(|| "The call was denied.".into()))
         }

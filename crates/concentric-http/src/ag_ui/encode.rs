@@ -54,10 +54,17 @@ pub fn keep_alive<B: BufMut>(buffer: &mut B) {
     buffer.put_slice(b": keep-alive\n\n");
 }
 
-/// What all pieces of one text message begin with, for [`text_message_more`].
-pub(super) fn text_message_head(message_id: &str) -> Vec<u8> {
+/// What all pieces of one text message, of the sub-agent `run` if it is of one, begin with, for
+/// [`text_message_more`].
+pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> {
     let mut buffer = Vec::with_capacity(TEXT.len() + message_id.len() + DELTA.len());
-    head(TEXT, message_id, &mut buffer);
+    buffer.put_slice(TEXT);
+    escape(message_id, &mut buffer);
+    if let Some(run) = run {
+        buffer.put_slice(br#"","subagentRunId":""#);
+        escape(run, &mut buffer);
+    }
+    buffer.put_slice(DELTA);
     buffer
 }
 

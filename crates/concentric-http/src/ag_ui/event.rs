@@ -140,6 +140,45 @@ impl Event {
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::RunFinished(_) | Self::RunError(_))
     }
+
+    /// Says that the event belongs to the sub-agent `run`, if it is of a type that can say so.
+    pub(super) fn attribute(&mut self, run: &str) {
+        let to = match self {
+            Self::TextMessageStart(event) => &mut event.subagent_run_id,
+            Self::TextMessageContent(event) => &mut event.subagent_run_id,
+            Self::TextMessageEnd(event) => &mut event.subagent_run_id,
+            Self::TextMessageChunk(event) => &mut event.subagent_run_id,
+            Self::ToolCallStart(event) => &mut event.subagent_run_id,
+            Self::ToolCallArgs(event) => &mut event.subagent_run_id,
+            Self::ToolCallEnd(event) => &mut event.subagent_run_id,
+            Self::ToolCallChunk(event) => &mut event.subagent_run_id,
+            Self::ToolCallResult(event) => &mut event.subagent_run_id,
+            Self::StateSnapshot(event) => &mut event.subagent_run_id,
+            Self::StateDelta(event) => &mut event.subagent_run_id,
+            Self::ActivitySnapshot(event) => &mut event.subagent_run_id,
+            Self::ActivityDelta(event) => &mut event.subagent_run_id,
+            Self::Raw(event) => &mut event.subagent_run_id,
+            Self::Custom(event) => &mut event.subagent_run_id,
+            Self::StepStarted(event) => &mut event.subagent_run_id,
+            Self::StepFinished(event) => &mut event.subagent_run_id,
+            Self::ReasoningStart(event) => &mut event.subagent_run_id,
+            Self::ReasoningMessageStart(event) => &mut event.subagent_run_id,
+            Self::ReasoningMessageContent(event) => &mut event.subagent_run_id,
+            Self::ReasoningMessageEnd(event) => &mut event.subagent_run_id,
+            Self::ReasoningMessageChunk(event) => &mut event.subagent_run_id,
+            Self::ReasoningEnd(event) => &mut event.subagent_run_id,
+            Self::ReasoningEncryptedValue(event) => &mut event.subagent_run_id,
+            Self::SubagentStarted(_)
+            | Self::SubagentFinished(_)
+            | Self::SubagentError(_)
+            | Self::MessagesSnapshot(_)
+            | Self::RunStarted(_)
+            | Self::RunFinished(_)
+            | Self::RunError(_)
+            | Self::Unknown(_) => return,
+        };
+        *to = Some(run.to_owned());
+    }
 }
 
 /// An event of a type that this version of the protocol does not have, with all of its fields.

@@ -1,6 +1,9 @@
 //! From a request to what the agent is called with.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
@@ -18,7 +21,7 @@ use super::{
     message::Message as WireMessage,
     reply::Refused,
     resume,
-    stream::{Names, RunIds, STATUS},
+    stream::{KnownCall, Names, RunIds, STATUS, original},
 };
 
 /// A run that can start.
@@ -39,8 +42,10 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     );
     let mut messages = input.messages;
     // What a sub-agent said is its own conversation, and not this agent's.
-    messages.retain(|message| message.subagent_run_id().is_none());
-    ids.known = resume::restore(&mut messages, &replies);
+    let theirs = messages.extract_if(.., |message| message.subagent_run_id().is_some());
+    let theirs: Vec<WireMessage> = theirs.collect();
+    ids.subagent_calls = subagent_calls(&theirs);
+    ids.known = resume::restore(&mut messages, &theirs, &replies);
     let (system, messages) = self::messages(messages, &tools);
     // With `Repair::Close` nothing is refused: what is not whole is made whole.
     let History {
@@ -104,6 +109,32 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     *context.extensions_mut() = extensions;
     request.context = context;
     Ok(Start { request, ids })
+}
+
+/// The calls of sub-agents that have no result, by their runs.
+fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, Vec<KnownCall>> {
+    let answered = |message: &WireMessage| match message {
+        WireMessage::Tool(result) => Some(result.tool_call_id.clone()),
+        _ => None,
+    };
+    let answered: HashSet<String> = messages.iter().filter_map(answered).collect();
+    let mut known: HashMap<String, Vec<KnownCall>> = HashMap::new();
+    for message in messages {
+        if let (WireMessage::Assistant(own), Some(run)) = (message, message.subagent_run_id()) {
+            let calls = own.tool_calls.iter().flatten();
+            for call in calls.filter(|call| !answered.contains(&call.id)) {
+                // Whether a number was appended to it is not known.
+                for id in [Some(&*call.id), original(&call.id)].into_iter().flatten() {
+                    known.entry(run.to_owned()).or_default().push(KnownCall {
+                        id: CallId::new(id),
+                        wire: call.id.as_str().into(),
+                        answered: false,
+                    });
+                }
+            }
+        }
+    }
+    known
 }
 
 /// The client's tools.
@@ -300,6 +331,7 @@ impl RunIds {
             messages: message_names,
             calls: call_names,
             known: Vec::new(),
+            subagent_calls: HashMap::new(),
         }
     }
 }

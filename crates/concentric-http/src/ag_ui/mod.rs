@@ -73,6 +73,7 @@
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by questions | `interrupt`, with the questions; `metadata` of the event has `pendingToolCallIds` if client's tools are called, too |
 //! | [`Aborted`](concentric_core::Outcome::Aborted) | `cancelled`; `metadata.reason` says by whom |
 //! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, `step_limit` or `call_limit` |
+//! | an event of a [sub-agent](#sub-agents) | the same events, with its `subagentRunId` |
 //! | an error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
 //! | a run that is not taken up | `RUN_ERROR`; `code` says why: `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` and the like ([`StoreError`](concentric_core::store::StoreError)), or `conflict` |
 //!
@@ -92,6 +93,7 @@
 //! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments |
 //! | `resolved` | `{"approved": false, "reason": ".."}` | does not run |
 //! | `resolved` | `{"result": ..}` | does not run; this is its result |
+//! | `resolved` | `{"error": ".."}` | of a client's tool, failed |
 //! | `cancelled` | | does not run |
 //!
 //! The `token` of the question's `metadata`, if it has one, goes back in the payload or in the
@@ -101,7 +103,7 @@
 //! |---|---|
 //! | ends with calls that are open, and `resume` has answers | [`Suspended::Claimed`](concentric_core::Suspended::Claimed): the history's round, in which the client's results are, and the replies |
 //! | has nothing open, and `resume` has answers | [`Suspended::Elsewhere`](concentric_core::Suspended::Elsewhere), and the replies |
-//! | ends with results of the client's tools | the conversation; a layer that has the run written down finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of its last round |
+//! | ends with results of the client's tools | the conversation; a layer that has the run written down (`SuspendLayer` of `concentric-layers`) finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of its last round, and goes on with that run |
 //! | has a newer message behind open calls | the conversation; the calls are closed as unknown |
 //!
 //! A question that is left out is asked again. Of a history's open calls, those that no gate asks
@@ -118,6 +120,24 @@
 //! `@ag-ui/client` does not start a run before all questions are answered. `@tanstack/ai-client`
 //! makes one message of all steps of a run, which is put back as it was by what the answers name; it
 //! answers by `resumeInterrupts`, since its own forms need metadata of its own.
+//!
+//! # Sub-agents
+//!
+//! What an agent says that is a tool is in [`Event::SubAgent`](concentric_core::Event::SubAgent), and
+//! may be inside another's. Each has its own messages, steps and calls, so that several may work side
+//! by side.
+//!
+//! | when | the client is sent |
+//! |---|---|
+//! | a sub-agent says something for the first time | `SUBAGENT_STARTED`, with the call that it is, the message of that, and whose sub-agent it is; its `subagentRunId` is its run's id |
+//! | it goes on with a run that waited | the same once more, with the id that it had |
+//! | its call has a result | `SUBAGENT_FINISHED`, and then the result; if that is not done, `SUBAGENT_ERROR`, whose `code` is the result's `status` |
+//! | the run ends as interrupted | `SUBAGENT_FINISHED`, `suspended`; `interruptIds` are the questions of it, and of its own sub-agents |
+//! | the run fails, is cancelled or is stopped | `SUBAGENT_ERROR` |
+//!
+//! Those that work for a sub-agent end before it does. A question says by `subagentRunId` who asks it.
+//! Calls of a client's tools that a sub-agent makes are questions, too, and are answered by `resume`:
+//! what sub-agents have said is in the client's history, but not in the agent's conversation.
 //!
 //! # The protocol by itself
 //!

@@ -65,12 +65,28 @@ fn reply(entry: ResumeEntry) -> Reply {
     }
 }
 
-/// Puts the last assistant's message back as it was made, and returns its calls.
-pub(super) fn restore(messages: &mut Vec<Message>, replies: &[Reply]) -> Vec<KnownCall> {
+/// Puts the last assistant's message back as it was made, and returns its calls. `theirs` are the
+/// messages of sub-agents.
+pub(super) fn restore(
+    messages: &mut Vec<Message>,
+    theirs: &[Message],
+    replies: &[Reply],
+) -> Vec<KnownCall> {
     let Some(at) = last_answer(messages) else {
         return Vec::new();
     };
-    let questions = questions(replies);
+    let mut questions = questions(replies);
+    if !theirs.is_empty() {
+        // What is asked about the call of a sub-agent says nothing of a call of the same id here.
+        let ids = theirs.iter().map(Message::id);
+        let theirs: HashSet<&str> = ids
+            .flat_map(|id| [id, original(id).unwrap_or(id)])
+            .collect();
+        questions.retain(|id| {
+            !id.split_once('/')
+                .is_some_and(|(id, _)| theirs.contains(id))
+        });
+    }
     let at = join_texts(messages, at);
     let known = rename_calls(messages, at, &questions);
     split(messages, at, &questions);

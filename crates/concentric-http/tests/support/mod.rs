@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod client;
+pub mod real;
+
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;

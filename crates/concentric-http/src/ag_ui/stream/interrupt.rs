@@ -8,8 +8,18 @@ use super::super as wire;
 /// Where the metadata of a question names the sub-agent that asks.
 const SUBAGENT: &str = "subagentRunId";
 
-/// A question as the client is asked it; it calls the call it is about `call`.
-pub(super) fn interrupt(asked: &Interrupt, call: Option<&str>) -> wire::Interrupt {
+/// The run of the sub-agent that asks, if it is one.
+pub(super) fn subagent_of(asked: &Interrupt) -> Option<&str> {
+    asked.metadata.get(SUBAGENT)?.as_str()
+}
+
+/// A question as the client is asked it; it calls the sub-agent that asks `subagent`, and the call
+/// it is about `call`.
+pub(super) fn interrupt(
+    asked: &Interrupt,
+    subagent: Option<&str>,
+    call: Option<&str>,
+) -> wire::Interrupt {
     let mut interrupt = wire::Interrupt::new(asked.id.as_str(), asked.reason.as_str());
     interrupt.message = asked
         .message
@@ -23,10 +33,9 @@ pub(super) fn interrupt(asked: &Interrupt, call: Option<&str>) -> wire::Interrup
     };
     interrupt.expires_at = asked.expires_at.map(rfc3339);
     let mut metadata = asked.metadata.clone();
-    if let Some(Value::String(_)) = metadata.get(SUBAGENT)
-        && let Some(Value::String(run)) = metadata.remove(SUBAGENT)
-    {
-        interrupt.subagent_run_id = Some(run);
+    if let Some(run) = subagent {
+        metadata.remove(SUBAGENT);
+        interrupt.subagent_run_id = Some(run.to_owned());
     }
     interrupt.metadata = (!metadata.is_empty()).then_some(metadata);
     interrupt

@@ -12,6 +12,9 @@ pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) calls: Names,
     /// The calls of the history's last message, which the run may have results of.
     pub(in crate::ag_ui) known: Vec<KnownCall>,
+    /// The calls of the history's sub-agents that have no result, by their runs: one that waited has
+    /// its results when it goes on.
+    pub(in crate::ag_ui) subagent_calls: HashMap<String, Vec<KnownCall>>,
 }
 
 /// A call that the client has from an earlier run.

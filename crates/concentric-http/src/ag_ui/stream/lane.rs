@@ -1,0 +1,573 @@
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::BytesMut;
+use concentric_core::{
+    CallId, Context, Custom, Event, Executor, Media, MediaSource, MessageId, Part, PartKind, Str,
+    ToolCallPart, ToolContent, ToolResult, ToolStatus,
+};
+use serde_json::{Value, json};
+
+use super::{super as wire, KnownCall, RunIds, state::State};
+use wire::{Content, ContentPart, MediaPart, Metadata, PartSource, TextPart, encode};
+
+/// Where the metadata of a tool's result says how the call went.
+pub(in crate::ag_ui) const STATUS: &str = "status";
+
+/// What all agents of a run share: the stream, and the names that are in use there.
+pub(super) struct Out {
+    pub(super) buffer: BytesMut,
+    pub(super) context: Context,
+    pub(super) ids: RunIds,
+    pub(super) state: State,
+}
+
+impl Out {
+    pub(super) fn write(&mut self, event: impl Into<wire::Event>) {
+        encode::event(&event.into(), &mut self.buffer);
+    }
+}
+
+/// What is said by one agent: the run's own, or a sub-agent.
+///
+/// What is open is kept here, and closed before something else is opened and before the end; what
+/// has no place (a delta of a call that nobody began) is left out.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// What the client calls the sub-agent's run; none is the agent itself.
+    owner: Option<Str>,
+    /// The message, if one is open, and what it says.
+    pub(super) open: Open,
+    step: Option<Str>,
+    /// Names the messages of this step.
+    message_id: Option<Str>,
+    /// Whether there is a text of that name.
+    texted: bool,
+    /// The messages that were said since the step began, or since the last reset.
+    said: Vec<Str>,
+
+    calls: Vec<Call>,
+    /// How many of them an earlier run made.
+    earlier: usize,
+    /// The newest call of each id.
+    calls_by_id: HashMap<CallId, usize>,
+    /// The first of `calls` that was made since the step began, or since the last reset.
+    turn: usize,
+    /// The calls that deltas go to, by their index in the step.
+    previews: Vec<(u32, usize)>,
+}
+
+/// The message that is open.
+#[derive(Debug)]
+pub(super) enum Open {
+    Nothing,
+    Text {
+        id: Str,
+        /// What every piece of it begins with.
+        head: Vec<u8>,
+    },
+    Reasoning(Str),
+}
+
+/// A tool call that the client has seen.
+#[derive(Debug)]
+struct Call {
+    /// What the client calls it.
+    id: Str,
+    /// The message that makes it, if this run has shown it.
+    message: Option<Str>,
+    executor: Executor,
+    /// Whether its arguments are not complete.
+    open: bool,
+    /// Whether some arguments were sent.
+    shown: bool,
+    answered: bool,
+}
+
+impl Lane {
+    /// An agent that has said nothing, but has made the calls `known` earlier.
+    pub(super) fn new(owner: Option<Str>, known: Vec<KnownCall>) -> Self {
+        let mut lane = Self {
+            owner,
+            open: Open::Nothing,
+            step: None,
+            message_id: None,
+            texted: false,
+            said: Vec::new(),
+            calls: Vec::with_capacity(known.len()),
+            earlier: known.len(),
+            calls_by_id: HashMap::new(),
+            turn: known.len(),
+            previews: Vec::new(),
+        };
+        for (at, known) in known.into_iter().enumerate() {
+            lane.calls_by_id.insert(known.id, at);
+            lane.calls.push(Call {
+                id: known.wire,
+                message: None,
+                executor: Executor::Loop,
+                open: false,
+                shown: true,
+                answered: known.answered,
+            });
+        }
+        lane
+    }
+
+    /// Writes what `event` is to the client.
+    pub(super) fn event(&mut self, event: Event, out: &mut Out) {
+        match event {
+            Event::TextDelta(text) | Event::RefusalDelta(text) => self.text(&text, out),
+            Event::ReasoningDelta(text) => self.reasoning(&text, out),
+            Event::PartEnd(_) => {
+                // The text of one step stays one message, however many parts its provider makes
+                // of it; reasoning comes in paragraphs.
+                if let Open::Reasoning(_) = self.open {
+                    self.close_message(out);
+                }
+            }
+            Event::Part(part) => self.part(*part, out),
+            Event::ToolCallStart(start) => self.preview(start.index, &start.id, &start.name, out),
+            Event::ToolCallDelta(delta) => self.preview_delta(delta.index, &delta.arguments, out),
+            Event::ToolCall(event) => self.tool_call(&event.call, out),
+            Event::ToolResult(result) => self.tool_result(&result, out),
+            Event::State(state) => self.state(&state, out),
+            Event::Custom(custom) => self.custom(*custom, out),
+            Event::StepStart(start) => self.step_start(start.step, &start.message_id, out),
+            Event::StepFinish(_) => self.step_finish(out),
+            Event::Reset => self.reset(out),
+            // A run that goes on looks like any other, and what is added to the core later is not
+            // the client's to know before somebody has decided what it is to it.
+            _ => {}
+        }
+    }
+
+    fn write(&self, event: impl Into<wire::Event>, out: &mut Out) {
+        let mut event = event.into();
+        if let Some(run) = &self.owner {
+            event.attribute(run);
+        }
+        out.write(event);
+    }
+
+    // ---- messages ----
+
+    fn text(&mut self, text: &str, out: &mut Out) {
+        if text.is_empty() {
+            return;
+        }
+        if !matches!(self.open, Open::Text { .. }) {
+            self.close_message(out);
+            let mut id = self.step_message(out);
+            // A second text of a step, after a tool call, would be appended to the first.
+            if std::mem::replace(&mut self.texted, true) {
+                id = out.ids.messages.unique(&id);
+            }
+            self.saying(&id);
+            self.write(
+                wire::TextMessageStart::new(id.as_str()).role(wire::TextMessageRole::Assistant),
+                out,
+            );
+            let head = encode::text_message_head(&id, self.owner.as_deref());
+            self.open = Open::Text { id, head };
+        }
+        if let Open::Text { head, .. } = &self.open {
+            encode::text_message_more(head, text, &mut out.buffer);
+        }
+    }
+
+    fn reasoning(&mut self, text: &str, out: &mut Out) {
+        if text.is_empty() {
+            return;
+        }
+        let id = match &self.open {
+            Open::Reasoning(id) => id.clone(),
+            _ => {
+                self.close_message(out);
+                let wanted = format!("{}~reasoning", self.step_message(out));
+                let id = out.ids.messages.unique(&wanted);
+                self.saying(&id);
+                self.write(wire::ReasoningStart::new(id.as_str()), out);
+                self.write(
+                    wire::ReasoningMessageStart::new(id.as_str(), wire::ReasoningRole::Reasoning),
+                    out,
+                );
+                self.open = Open::Reasoning(id.clone());
+                id
+            }
+        };
+        match self.owner {
+            None => encode::reasoning_message_content(&id, text, &mut out.buffer),
+            Some(_) => self.write(wire::ReasoningMessageContent::new(id.as_str(), text), out),
+        }
+    }
+
+    /// The message that this step writes.
+    fn step_message(&mut self, out: &mut Out) -> Str {
+        match &self.message_id {
+            Some(id) => id.clone(),
+            None => {
+                let wanted = out.context.new_id("msg_");
+                let id = out.ids.messages.unique(&wanted);
+                self.message_id = Some(id.clone());
+                id
+            }
+        }
+    }
+
+    fn saying(&mut self, id: &Str) {
+        if !self.said.contains(id) {
+            self.said.push(id.clone());
+        }
+    }
+
+    fn close_message(&mut self, out: &mut Out) {
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => {}
+            Open::Text { id, .. } => self.write(wire::TextMessageEnd::new(id.as_str()), out),
+            Open::Reasoning(id) => {
+                self.write(wire::ReasoningMessageEnd::new(id.as_str()), out);
+                self.write(wire::ReasoningEnd::new(id.as_str()), out);
+            }
+        }
+    }
+
+    fn part(&mut self, part: Part, out: &mut Out) {
+        match part.kind {
+            PartKind::Text(text) | PartKind::Refusal(text) => self.text(&text, out),
+            PartKind::Reasoning(text) => {
+                self.reasoning(&text, out);
+                self.close_message(out);
+            }
+            PartKind::ToolCall(call) => self.tool_call(&call, out),
+            PartKind::ToolResult(result) => self.tool_result(&result, out),
+            PartKind::Image(image) => self.media(ContentPart::Image, &image, out),
+            PartKind::Audio(audio) => self.media(ContentPart::Audio, &audio, out),
+            PartKind::File(file) => self.media(ContentPart::Document, &file, out),
+            // Only its provider understands it, and it may hold what is not for the client.
+            _ => {}
+        }
+    }
+
+    /// The protocol has no event for media in an answer.
+    fn media(&mut self, kind: fn(MediaPart) -> ContentPart, media: &Media, out: &mut Out) {
+        let part = media_part(kind, media).and_then(|part| serde_json::to_value(part).ok());
+        if let Some(part) = part {
+            self.write(wire::Custom::new("concentric.part", part), out);
+        }
+    }
+
+    // ---- tool calls ----
+
+    fn preview(&mut self, index: u32, id: &CallId, name: &str, out: &mut Out) {
+        // Of two calls of one id, one will be renamed; which of them these deltas are of is known
+        // when they are whole.
+        if self.call_of_turn(id).is_some() {
+            self.previews.retain(|(of, _)| *of != index);
+            return;
+        }
+        let at = self.open_call(id, name, Executor::Loop, out);
+        self.previews.retain(|(of, _)| *of != index);
+        self.previews.push((index, at));
+    }
+
+    fn preview_delta(&mut self, index: u32, arguments: &str, out: &mut Out) {
+        if arguments.is_empty() {
+            return;
+        }
+        let at = self.previews.iter().find(|(of, _)| *of == index);
+        if let Some(call) = at.and_then(|(_, at)| self.calls.get_mut(*at))
+            && call.open
+        {
+            call.shown = true;
+            let id = call.id.clone();
+            self.arguments(&id, arguments, out);
+        }
+    }
+
+    fn arguments(&self, call: &str, arguments: &str, out: &mut Out) {
+        match self.owner {
+            None => encode::tool_call_args(call, arguments, &mut out.buffer),
+            Some(_) => self.write(wire::ToolCallArgs::new(call, arguments), out),
+        }
+    }
+
+    /// The newest call of that id, if it was made since the step began.
+    fn call_of_turn(&self, id: &CallId) -> Option<usize> {
+        let at = self.calls_by_id.get(id).copied();
+        at.filter(|at| *at >= self.turn)
+    }
+
+    fn open_call(
+        &mut self,
+        call_id: &CallId,
+        name: &str,
+        executor: Executor,
+        out: &mut Out,
+    ) -> usize {
+        self.close_message(out);
+        let id = out.ids.calls.unique(call_id.as_str());
+        let parent = self.step_message(out);
+        // A client makes a message of this id for the call if there is none.
+        self.saying(&parent);
+        self.write(
+            wire::ToolCallStart::new(id.as_str(), name).parent_message_id(parent.as_str()),
+            out,
+        );
+        let at = self.calls.len();
+        self.calls.push(Call {
+            id,
+            message: Some(parent),
+            executor,
+            open: true,
+            shown: false,
+            answered: false,
+        });
+        self.calls_by_id.insert(call_id.clone(), at);
+        at
+    }
+
+    fn tool_call(&mut self, call: &ToolCallPart, out: &mut Out) {
+        self.close_message(out);
+        let preview = self
+            .call_of_turn(&call.id)
+            .filter(|at| self.calls.get(*at).is_some_and(|call| call.open));
+        let at =
+            preview.unwrap_or_else(|| self.open_call(&call.id, &call.name, call.executor, out));
+        let Some(entry) = self.calls.get_mut(at) else {
+            return;
+        };
+        entry.executor = call.executor;
+        if !entry.shown {
+            entry.shown = true;
+            let arguments = match call.arguments.as_str() {
+                // What a client can parse, and a model means by nothing.
+                arguments if arguments.trim().is_empty() => "{}",
+                arguments => arguments,
+            };
+            let id = entry.id.clone();
+            self.arguments(&id, arguments, out);
+        }
+        self.close_call(at, out);
+    }
+
+    fn close_call(&mut self, at: usize, out: &mut Out) {
+        if let Some(call) = self.calls.get_mut(at)
+            && std::mem::take(&mut call.open)
+        {
+            let end = wire::ToolCallEnd::new(call.id.as_str());
+            self.write(end, out);
+        }
+    }
+
+    /// Gives calls, those from `from` on, a result, so that nobody executes them and the history is whole.
+    fn withdraw(&mut self, from: usize, which: impl Fn(&Call) -> bool, out: &mut Out) {
+        for at in from..self.calls.len() {
+            let Some(call) = self.calls.get_mut(at).filter(|call| which(call)) else {
+                continue;
+            };
+            call.answered = true;
+            let id = call.id.clone();
+            self.close_call(at, out);
+            let mut metadata = Metadata::new();
+            metadata.insert(STATUS.to_owned(), status(ToolStatus::Cancelled).into());
+            self.write_result(&id, "The call was withdrawn.".into(), metadata, out);
+        }
+    }
+
+    pub(super) fn tool_result(&mut self, result: &ToolResult, out: &mut Out) {
+        let at = self.calls_by_id.get(&result.call_id).copied();
+        // A round that is taken up has all of its results again; the client has some.
+        if at.is_some_and(|at| at < self.earlier && self.calls.get(at).is_some_and(|c| c.answered))
+        {
+            return;
+        }
+        self.close_message(out);
+        if let Some(at) = at {
+            self.close_call(at, out);
+        }
+        let call = at.and_then(|at| self.calls.get_mut(at));
+        let id = match call {
+            Some(call) => {
+                call.answered = true;
+                call.id.clone()
+            }
+            None => Str::from(result.call_id.as_str()),
+        };
+        let outcome = &result.outcome;
+        let mut metadata = Metadata::new();
+        if outcome.status != ToolStatus::Done {
+            metadata.insert(STATUS.to_owned(), status(outcome.status).into());
+        }
+        if let Some(data) = &outcome.data {
+            metadata.insert("data".to_owned(), Value::clone(data));
+        }
+        self.write_result(&id, content(&outcome.content), metadata, out);
+    }
+
+    fn write_result(&mut self, call: &str, content: Content, metadata: Metadata, out: &mut Out) {
+        let wanted = out.context.new_id("msg_");
+        let id = out.ids.messages.unique(&wanted);
+        let mut event =
+            wire::ToolCallResult::new(id.as_str(), call, content).role(wire::ToolRole::Tool);
+        event.metadata = (!metadata.is_empty()).then_some(metadata);
+        self.write(event, out);
+    }
+
+    // ---- the rest ----
+
+    fn state(&mut self, state: &Arc<Value>, out: &mut Out) {
+        if let Some(event) = out.state.event(state) {
+            self.write(event, out);
+        }
+    }
+
+    fn custom(&mut self, custom: Custom, out: &mut Out) {
+        let mut event = wire::Custom::new(custom.name.as_str(), custom.value);
+        if let Some(id) = &custom.call_id {
+            let mut metadata = Metadata::new();
+            metadata.insert("toolCallId".to_owned(), self.wire_id(id).into());
+            event.metadata = Some(metadata);
+        }
+        self.write(event, out);
+    }
+
+    /// Closes what is open, and forgets what was said.
+    fn end_turn(&mut self, out: &mut Out) {
+        self.close_message(out);
+        // The model began to write them, and that is all that came of it.
+        self.withdraw(self.turn, |call| call.open && !call.answered, out);
+        self.previews.clear();
+        self.turn = self.calls.len();
+        self.said.clear();
+        self.message_id = None;
+        self.texted = false;
+    }
+
+    fn step_start(&mut self, step: u32, message_id: &MessageId, out: &mut Out) {
+        self.step_finish(out);
+        let name = Str::from(format!("step {step}"));
+        self.write(wire::StepStarted::new(name.as_str()), out);
+        self.step = Some(name);
+        self.message_id = Some(out.ids.messages.unique(message_id.as_str()));
+    }
+
+    pub(super) fn step_finish(&mut self, out: &mut Out) {
+        self.end_turn(out);
+        if let Some(name) = self.step.take() {
+            self.write(wire::StepFinished::new(name.as_str()), out);
+        }
+    }
+
+    /// Takes back what was said in this step, as far as that can be done: the client is told which
+    /// messages are void.
+    fn reset(&mut self, out: &mut Out) {
+        self.close_message(out);
+        self.withdraw(self.turn, |call| !call.answered, out);
+        let said: Vec<&str> = self.said.iter().map(Str::as_str).collect();
+        let value = json!({"messageIds": said});
+        self.write(wire::Custom::new("concentric.reset", value), out);
+        // What comes now is another message: a client would append it to the one it has.
+        let again = self.message_id.take();
+        self.end_turn(out);
+        self.message_id = again.map(|id| out.ids.messages.unique(&id));
+    }
+
+    /// Ends the lane. Calls that have no result are given one, unless the agent waits.
+    pub(super) fn close(&mut self, waits: bool, out: &mut Out) {
+        self.end_turn(out);
+        if !waits {
+            let ours = |call: &Call| matches!(call.executor, Executor::Client | Executor::Loop);
+            self.withdraw(self.earlier, |call| !call.answered && ours(call), out);
+        }
+        self.step_finish(out);
+    }
+
+    /// The calls that are for the client: nobody was there to execute them.
+    pub(super) fn left(&self) -> Vec<String> {
+        self.calls
+            .iter()
+            .skip(self.earlier)
+            .filter(|call| {
+                !call.answered
+                    && !call.open
+                    && matches!(call.executor, Executor::Client | Executor::Loop)
+            })
+            .map(|call| call.id.as_str().to_owned())
+            .collect()
+    }
+
+    /// What the client calls a call.
+    pub(super) fn wire_id<'a>(&'a self, id: &'a CallId) -> &'a str {
+        self.call(id).map_or(id.as_str(), |call| call.id.as_str())
+    }
+
+    /// The message that makes a call, as the client calls it.
+    pub(super) fn message_of(&self, id: &CallId) -> Option<&str> {
+        self.call(id)?.message.as_deref()
+    }
+
+    fn call(&self, id: &CallId) -> Option<&Call> {
+        self.calls.get(*self.calls_by_id.get(id)?)
+    }
+}
+
+pub(super) fn status(status: ToolStatus) -> &'static str {
+    match status {
+        ToolStatus::Done => "done",
+        ToolStatus::Failed => "failed",
+        ToolStatus::Denied => "denied",
+        ToolStatus::Cancelled => "cancelled",
+        _ => "unknown",
+    }
+}
+
+fn content(content: &ToolContent) -> Content {
+    let parts = match content {
+        ToolContent::Parts(parts)
+            if parts
+                .iter()
+                .any(|part| !matches!(part.kind, PartKind::Text(_))) =>
+        {
+            parts
+        }
+        // Every client reads text; some read nothing else.
+        _ => return Content::Text(content.text().into_owned()),
+    };
+    let parts = parts.iter().filter_map(|part| match &part.kind {
+        PartKind::Text(text) => Some(ContentPart::Text(TextPart::new(text.as_str()))),
+        PartKind::Image(image) => media_part(ContentPart::Image, image),
+        PartKind::Audio(audio) => media_part(ContentPart::Audio, audio),
+        PartKind::File(file) => media_part(ContentPart::Document, file),
+        _ => None,
+    });
+    Content::Parts(parts.collect())
+}
+
+fn media_part(kind: fn(MediaPart) -> ContentPart, media: &Media) -> Option<ContentPart> {
+    let mime_type = media
+        .media_type
+        .as_ref()
+        .map(|name| name.as_str().to_owned());
+    let source = match &media.source {
+        MediaSource::Base64(value) => PartSource::Data {
+            value: value.as_str().to_owned(),
+            mime_type: mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+        },
+        MediaSource::Id(value) => PartSource::File {
+            value: value.as_str().to_owned(),
+            provider: None,
+            mime_type,
+        },
+        MediaSource::Url(value) => PartSource::Url {
+            value: value.as_str().to_owned(),
+            mime_type,
+        },
+        _ => return None,
+    };
+    let mut part = MediaPart::new(source);
+    part.metadata = media
+        .name
+        .as_ref()
+        .map(|name| json!({"filename": name.as_str()}));
+    Some(kind(part))
+}

@@ -1,0 +1,499 @@
+//! Agents that are tools: what a client is told of what they say.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+mod support;
+
+use axum::Router;
+use concentric_core::{
+    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error,
+    ErrorKind, Event, FinishReason, Outcome, RunId, Str, SubAgentEvent, ToolCallDelta,
+    ToolCallPart, ToolCallStart, ToolOutcome, ToolResult, Turn, Usage,
+};
+use concentric_http::ag_ui::AgUiLayer;
+use concentric_layers::SuspendLayer;
+use concentric_store::MemoryStore;
+use concentric_tools::{Approval, ToolError, Toolset, agent_tool, tool};
+use futures_util::stream;
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, Mutex};
+use support::{
+    Item,
+    client::{Client, approved, end},
+    events, finish, finish_with, real, step, step_end, types,
+};
+use tower::{Layer, service_fn};
+
+// ---- what is said, by itself ----
+
+/// An event of the run that the call is.
+fn sub(run: &str, call: &str, event: Event) -> Event {
+    Event::SubAgent(Box::new(SubAgentEvent::new(
+        RunId::new(run),
+        Some(Str::from(format!("{run}'s agent"))),
+        Some(CallId::new(call)),
+        event,
+    )))
+}
+
+fn call(id: &str) -> Event {
+    Event::tool_call(ToolCallPart::new(CallId::new(id), "f", "{}"))
+}
+
+fn result(id: &str, outcome: ToolOutcome) -> Event {
+    Event::ToolResult(Box::new(ToolResult::new(CallId::new(id), "f", outcome)))
+}
+
+fn done(id: &str) -> Event {
+    result(id, ToolOutcome::done("it is done"))
+}
+
+async fn of(script: Vec<Event>) -> Vec<Value> {
+    events(script.into_iter().map(Ok).collect()).await
+}
+
+fn all<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|e| e["type"] == kind).collect()
+}
+
+fn at(events: &[Value], kind: &str, key: &str, value: &str) -> usize {
+    let it = |event: &Value| event["type"] == kind && event[key] == value;
+    let at = events.iter().position(it);
+    at.unwrap_or_else(|| panic!("no {kind} of {value}: {events:#?}"))
+}
+
+/// The types of what is of the run `run`.
+fn types_of<'a>(events: &'a [Value], run: &str) -> Vec<&'a str> {
+    let its = events.iter().filter(|e| e["subagentRunId"] == run);
+    its.map(|e| e["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn what_a_sub_agent_says_says_whose_it_is() {
+    let events = of(vec![
+        step(0, "m"),
+        call("c"),
+        step_end(0),
+        sub("s", "c", step(0, "n")),
+        sub("s", "c", Event::ReasoningDelta("hm".into())),
+        sub("s", "c", Event::text("Let")),
+        sub("s", "c", Event::text(" me")),
+        sub(
+            "s",
+            "c",
+            Event::ToolCallStart(Box::new(ToolCallStart::new(0, CallId::new("d"), "g"))),
+        ),
+        sub("s", "c", Event::ToolCallDelta(ToolCallDelta::new(0, "{}"))),
+        sub("s", "c", call("d")),
+        sub("s", "c", step_end(0)),
+        sub(
+            "s",
+            "c",
+            Event::Custom(Box::new(
+                Custom::new("progress", json!(1)).for_call(CallId::new("d")),
+            )),
+        ),
+        sub("s", "c", Event::State(Arc::new(json!({"a": 1})))),
+        sub("s", "c", done("d")),
+        sub("s", "c", step(1, "n2")),
+        sub("s", "c", Event::text("Done.")),
+        done("c"),
+        step(1, "m2"),
+        Event::text("Well."),
+        finish(),
+    ])
+    .await;
+    assert_eq!(
+        types_of(&events, "s"),
+        [
+            "SUBAGENT_STARTED",
+            "STEP_STARTED",
+            "REASONING_START",
+            "REASONING_MESSAGE_START",
+            "REASONING_MESSAGE_CONTENT",
+            "REASONING_MESSAGE_END",
+            "REASONING_END",
+            "TEXT_MESSAGE_START",
+            "TEXT_MESSAGE_CONTENT",
+            "TEXT_MESSAGE_CONTENT",
+            "TEXT_MESSAGE_END",
+            "TOOL_CALL_START",
+            "TOOL_CALL_ARGS",
+            "TOOL_CALL_END",
+            "STEP_FINISHED",
+            "CUSTOM",
+            "STATE_SNAPSHOT",
+            "TOOL_CALL_RESULT",
+            "STEP_STARTED",
+            "TEXT_MESSAGE_START",
+            "TEXT_MESSAGE_CONTENT",
+            "TEXT_MESSAGE_END",
+            "STEP_FINISHED",
+            "SUBAGENT_FINISHED",
+        ]
+    );
+    assert_eq!(
+        all(&events, "SUBAGENT_STARTED")[0],
+        &json!({"type": "SUBAGENT_STARTED", "subagentRunId": "s", "name": "s's agent",
+            "parentToolCallId": "c", "parentMessageId": "m"})
+    );
+    assert_eq!(
+        all(&events, "SUBAGENT_FINISHED")[0],
+        &json!({"type": "SUBAGENT_FINISHED", "subagentRunId": "s",
+            "outcome": {"type": "success"}})
+    );
+    // It is over before its result is there, which is the agent's own.
+    let over = at(&events, "SUBAGENT_FINISHED", "subagentRunId", "s");
+    let told = at(&events, "TOOL_CALL_RESULT", "toolCallId", "c");
+    assert!(over < told);
+    assert!(events[told]["subagentRunId"].is_null());
+    assert_eq!(all(&events, "CUSTOM")[0]["metadata"]["toolCallId"], "d");
+    // The tokens of a sub-agent's steps are not the agent's.
+    assert_eq!(end(&events)["usage"][0]["inputTokens"], 3);
+}
+
+#[tokio::test]
+async fn sub_agents_of_parallel_calls_work_side_by_side() {
+    let events = of(vec![
+        step(0, "m"),
+        call("a"),
+        call("b"),
+        step_end(0),
+        sub("sa", "a", step(0, "ma")),
+        sub("sb", "b", step(0, "mb")),
+        sub("sa", "a", Event::text("A")),
+        sub("sb", "b", Event::text("B")),
+        sub("sa", "a", Event::text("a")),
+        sub("sb", "b", call("x")),
+        sub("sa", "a", call("y")),
+        sub("sb", "b", done("x")),
+        done("b"),
+        sub("sa", "a", done("y")),
+        sub("sa", "a", step(1, "ma2")),
+        done("a"),
+        finish(),
+    ])
+    .await;
+    let texts = all(&events, "TEXT_MESSAGE_CONTENT");
+    let texts: Vec<_> = texts.iter().map(|e| e["delta"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["A", "B", "a"]);
+    assert_eq!(all(&events, "TEXT_MESSAGE_START").len(), 2);
+    // The one is over, and the other goes on.
+    let over = at(&events, "SUBAGENT_FINISHED", "subagentRunId", "sb");
+    assert!(over < at(&events, "TOOL_CALL_RESULT", "toolCallId", "y"));
+    assert_eq!(all(&events, "SUBAGENT_FINISHED").len(), 2);
+}
+
+#[tokio::test]
+async fn a_sub_agent_has_sub_agents() {
+    let deep = |event| sub("s", "c", sub("t", "c", event));
+    let events = of(vec![
+        step(0, "m"),
+        call("c"),
+        step_end(0),
+        sub("s", "c", step(0, "m")),
+        sub("s", "c", call("c")),
+        sub("s", "c", step_end(0)),
+        deep(step(0, "m")),
+        deep(Event::text("deep")),
+        deep(call("c")),
+        deep(done("c")),
+        sub("s", "c", done("c")),
+        sub("s", "c", step(1, "m2")),
+        sub("s", "c", Event::text("less so")),
+        done("c"),
+        finish(),
+    ])
+    .await;
+    let started = all(&events, "SUBAGENT_STARTED");
+    assert_eq!(started[0]["parentToolCallId"], "c");
+    assert!(started[0]["parentSubagentRunId"].is_null());
+    assert_eq!(started[1]["subagentRunId"], "t");
+    assert_eq!(started[1]["parentSubagentRunId"], "s");
+    assert_eq!(started[1]["parentToolCallId"], "c~2");
+    assert_eq!(started[1]["parentMessageId"], "m~2");
+    // No id is used twice.
+    let calls: Vec<_> = all(&events, "TOOL_CALL_RESULT")
+        .iter()
+        .map(|e| (e["toolCallId"].clone(), e["subagentRunId"].clone()))
+        .collect();
+    assert_eq!(
+        calls,
+        [
+            (json!("c~3"), json!("t")),
+            (json!("c~2"), json!("s")),
+            (json!("c"), Value::Null)
+        ]
+    );
+    let over: Vec<_> = all(&events, "SUBAGENT_FINISHED")
+        .iter()
+        .map(|e| e["subagentRunId"].clone())
+        .collect();
+    assert_eq!(over, ["t", "s"]);
+}
+
+#[tokio::test]
+async fn a_sub_agent_that_fails_leaves_nothing_open() {
+    let deep = |event| sub("s", "c", sub("t", "d", event));
+    for (outcome, code) in [
+        (ToolOutcome::failed("broken"), "failed"),
+        (ToolOutcome::cancelled("broken"), "cancelled"),
+        (ToolOutcome::unknown("broken"), "unknown"),
+    ] {
+        let events = of(vec![
+            call("c"),
+            sub("s", "c", step(0, "n")),
+            sub("s", "c", call("d")),
+            deep(step(0, "o")),
+            deep(Event::text("half an")),
+            result("c", outcome),
+            finish(),
+        ])
+        .await;
+        let errors = all(&events, "SUBAGENT_ERROR");
+        assert_eq!(errors[0]["subagentRunId"], "t");
+        assert_eq!(
+            errors[1],
+            &json!({"type": "SUBAGENT_ERROR", "subagentRunId": "s", "message": "broken",
+                "code": code})
+        );
+        // A client would execute a call without a result.
+        let withdrawn = at(&events, "TOOL_CALL_RESULT", "toolCallId", "d");
+        assert_eq!(events[withdrawn]["subagentRunId"], "s");
+        assert_eq!(events[withdrawn]["metadata"]["status"], "cancelled");
+        assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_stops_stops_its_sub_agents() {
+    let stopped = || Outcome::Aborted {
+        reason: CancelReason::User,
+    };
+    let ends: [(Option<Item>, &str); 4] = [
+        (None, "RUN_ERROR"),
+        (Some(Err(Error::new(ErrorKind::Server, "x"))), "RUN_ERROR"),
+        (Some(Ok(finish_with(stopped()))), "RUN_FINISHED"),
+        (Some(Ok(finish_with(Outcome::StepLimit))), "RUN_FINISHED"),
+    ];
+    for (last, kind) in ends {
+        let script = vec![
+            call("c"),
+            sub("s", "c", step(0, "n")),
+            sub("s", "c", Event::text("half an")),
+        ];
+        let script = script.into_iter().map(Ok).chain(last);
+        let events = events(script.collect()).await;
+        let types = types(&events);
+        let n = types.len();
+        assert_eq!(types[n - 2..], ["SUBAGENT_ERROR", kind]);
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_never_named_twice() {
+    // A tool of somebody's own, that names all of its runs alike.
+    let events = of(vec![
+        call("a"),
+        sub("s", "a", Event::text("one")),
+        done("a"),
+        call("b"),
+        sub("s", "b", Event::text("two")),
+        done("b"),
+        call("b"),
+        sub("s", "b", Event::text("three")),
+        sub("s", "b", finish()),
+        done("b"),
+        finish(),
+    ])
+    .await;
+    let ids: Vec<_> = all(&events, "SUBAGENT_STARTED")
+        .iter()
+        .map(|e| e["subagentRunId"].clone())
+        .collect();
+    assert_eq!(ids, ["s", "s~2", "s~3"]);
+    assert_eq!(all(&events, "SUBAGENT_FINISHED").len(), 3);
+}
+
+// ---- agents that ask ----
+
+/// An agent that makes one round of calls, whose ids are the same everywhere, and says so.
+fn agent(tools: Toolset, calls: Vec<&'static str>) -> BoxModel {
+    let model = service_fn(move |request: ChatRequest| {
+        let results = request.transcript.last().map_or(&[][..], Turn::results);
+        let mut events: Vec<Event> = match results {
+            [] => calls
+                .iter()
+                .enumerate()
+                .map(|(at, name)| {
+                    let id = CallId::new(format!("call_{at}"));
+                    Event::tool_call(ToolCallPart::new(id, *name, r#"{"task":"it"}"#))
+                })
+                .collect(),
+            results => {
+                let said = results.iter().map(|result| {
+                    let outcome = &result.outcome;
+                    format!("[{:?}: {}]", outcome.status, outcome.content.text())
+                });
+                vec![Event::text(said.collect::<String>())]
+            }
+        };
+        events.push(Event::finish(FinishReason::Stop, Usage::new(1, 1)));
+        let body: Vec<Item> = events.into_iter().map(Ok).collect();
+        async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
+    });
+    BoxModel::new(AgentLayer::new(tools).layer(model))
+}
+
+#[derive(Clone, Default)]
+struct Paid(Arc<Mutex<usize>>);
+
+/// Pays when it may.
+fn payer(paid: &Paid) -> BoxModel {
+    let paid = paid.clone();
+    let pay = tool("pay", "", move |_: Map<String, Value>| {
+        *paid.0.lock().unwrap() += 1;
+        async { Ok::<_, ToolError>("paid") }
+    });
+    let tools = Toolset::new().tool(pay).gate(Approval::for_tools("pay"));
+    agent(tools, vec!["pay"])
+}
+
+/// Has one agent pay that another calls, and two more that do.
+fn accountant(paid: &Paid) -> BoxModel {
+    let clerk = Toolset::new().tool(agent_tool("cashier", "", payer(paid)).max_depth(4));
+    let clerk = agent(clerk, vec!["cashier"]);
+    let tools = Toolset::new()
+        .tool(agent_tool("clerk", "", clerk).max_depth(4))
+        .tool(agent_tool("cashier", "", payer(paid)).max_depth(4));
+    let agent = agent(tools, vec!["clerk", "cashier"]);
+    let store = Arc::new(MemoryStore::new());
+    BoxModel::new(SuspendLayer::new(store).layer(agent))
+}
+
+/// The run, its parent and the wire id of its last call, of each sub-agent that has made one.
+fn calls_of(events: &[Value]) -> Vec<(String, String)> {
+    let of = |event: &&Value| {
+        let run = event["subagentRunId"].as_str()?.to_owned();
+        Some((run, event["toolCallId"].as_str().unwrap().to_owned()))
+    };
+    let all = all(events, "TOOL_CALL_START");
+    all.iter().filter_map(of).collect()
+}
+
+#[tokio::test]
+async fn sub_agents_that_ask_wait_and_go_on() {
+    let paid = Paid::default();
+    let agent = accountant(&paid);
+    let mut client = Client::new();
+    let events = client.run(&agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:#?}");
+    assert_eq!(client.pending.len(), 2);
+
+    // All are told to wait, and for what, before the run is over.
+    let waiting = all(&events, "SUBAGENT_FINISHED");
+    assert_eq!(waiting.len(), 3);
+    let started = all(&events, "SUBAGENT_STARTED");
+    for asked in &client.pending {
+        let run = &asked["subagentRunId"];
+        let mut one = *started
+            .iter()
+            .find(|e| e["subagentRunId"] == *run)
+            .expect("it was started");
+        let made = (run.as_str().unwrap(), asked["toolCallId"].as_str().unwrap());
+        assert!(calls_of(&events).contains(&(made.0.to_owned(), made.1.to_owned())));
+        loop {
+            let is_it = |e: &&&Value| e["subagentRunId"] == one["subagentRunId"];
+            let outcome = &waiting.iter().find(is_it).unwrap()["outcome"];
+            assert_eq!(outcome["type"], "suspended");
+            assert_eq!(outcome["interruptIds"], json!([asked["id"]]));
+            let parent = &one["parentSubagentRunId"];
+            match started.iter().find(|e| e["subagentRunId"] == *parent) {
+                Some(parent) => one = *parent,
+                None => break,
+            }
+        }
+    }
+    assert!(all(&events, "TOOL_CALL_RESULT").is_empty());
+
+    // Only the one is answered; the other waits on, in a run that says nothing of it.
+    let first = client.pending[0].clone();
+    let other = client.pending[1].clone();
+    let resume = json!([support::client::answer(&first, &approved())]);
+    let again = client.run(&agent, resume).await;
+    assert_eq!(*paid.0.lock().unwrap(), 1);
+    assert_eq!(client.pending.len(), 1);
+    for key in ["id", "subagentRunId", "toolCallId"] {
+        assert_eq!(client.pending[0][key], other[key], "{key}");
+    }
+    let result = all(&again, "TOOL_CALL_RESULT")[0];
+    assert_eq!(result["toolCallId"], first["toolCallId"]);
+    assert_eq!(result["subagentRunId"], first["subagentRunId"]);
+
+    let resume = client.answers(&approved());
+    let last = client.run(&agent, resume).await;
+    assert_eq!(
+        end(&last)["outcome"],
+        json!({"type": "success"}),
+        "{last:#?}"
+    );
+    assert_eq!(*paid.0.lock().unwrap(), 2);
+    assert_eq!(
+        client.said(),
+        "[Done: [Done: [Done: paid]]][Done: [Done: paid]]"
+    );
+    assert!(all(&last, "SUBAGENT_ERROR").is_empty());
+    // Each call has a result, and one.
+    for call in ["call_0", "call_1", "call_0~2", "call_0~3", "call_0~4"] {
+        assert_eq!(
+            client.results(call).len(),
+            1,
+            "{call}: {:#?}",
+            client.messages
+        );
+    }
+
+    // And the conversation goes on without what the sub-agents said.
+    client.says("again");
+    let events = client.run(&agent, json!([])).await;
+    assert_eq!(end(&events)["outcome"]["type"], "interrupt");
+    let ids: Vec<_> = all(&events, "SUBAGENT_STARTED");
+    assert_eq!(ids.len(), 3);
+}
+
+#[tokio::test]
+async fn a_question_of_a_sub_agent_may_be_refused() {
+    let paid = Paid::default();
+    let agent = accountant(&paid);
+    let mut client = Client::new();
+    client.run(&agent, json!([])).await;
+    let resume = client.answers(&json!({"approved": false}));
+    let events = client.run(&agent, resume).await;
+    assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+    assert_eq!(*paid.0.lock().unwrap(), 0);
+    assert_eq!(all(&events, "SUBAGENT_FINISHED").len(), 3);
+}
+
+#[tokio::test]
+async fn the_unmodified_client_understands_sub_agents() {
+    let Some(dir) = real::clients() else { return };
+    let paid = Paid::default();
+    let layer = AgUiLayer::new();
+    let breaks = support::agent(vec![
+        Ok(step(0, "m")),
+        Ok(call("c")),
+        Ok(sub("s", "c", step(0, "n"))),
+        Ok(sub("s", "c", Event::text("half an"))),
+        Ok(sub("s", "c", sub("t", "d", call("e")))),
+        Err(Error::new(ErrorKind::Server, "x")),
+    ]);
+    let app = Router::new()
+        .route_service("/agent", layer.layer(accountant(&paid)))
+        .route_service("/fails", layer.layer(breaks));
+    let address = real::serve(app).await;
+    let url = format!("http://{address}/agent");
+    real::node(&dir, &["subagents.mjs", &url]).await;
+    assert_eq!(*paid.0.lock().unwrap(), 2);
+    let url = format!("http://{address}/fails");
+    real::node(&dir, &["subagents.mjs", "--expect-error", &url]).await;
+}
