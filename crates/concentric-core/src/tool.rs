@@ -413,6 +413,8 @@ pub enum Permit {
     /// It runs with whatever arguments it arrives with.
     #[default]
     Any,
+    /// No gate minds it with these arguments; if it arrives with others, the gates are asked again.
+    Passed(Arguments),
     /// It runs with these arguments; if it arrives with others, somebody is asked.
     Exactly(Arguments),
     /// It runs with these arguments, which it arrived with before; with others it does not run.

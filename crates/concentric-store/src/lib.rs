@@ -72,6 +72,10 @@
 //! times are the callers': their clocks are to agree, to less than a lease. The file is to be on a
 //! local disk, since the locks of network file systems do not hold.
 //!
+//! One that dies in the middle of a write has not written, and keeps nobody waiting. One that is
+//! stopped there (`SIGSTOP`, a frozen container) has SQLite's lock until it goes on or is killed:
+//! the others' writes fail meanwhile, with [`Fault::Database`].
+//!
 //! A newer release brings the file to its form when it opens it, and an older one refuses it from
 //! then on ([`Fault::Newer`]).
 //!

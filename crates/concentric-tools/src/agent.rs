@@ -251,7 +251,12 @@ impl Inner {
         };
         let interrupts = finish.interrupts().into_iter().cloned();
         let named = interrupts.map(|interrupt| self.named(interrupt));
-        Error::waiting(Pending::asking(named.collect()).with_state(state))
+        let pending = Pending::asking(named.collect()).with_state(state);
+        let state = finish.state.as_deref();
+        Error::waiting(match state.is_some_and(MachineState::asks_together) {
+            true => pending.together(),
+            false => pending,
+        })
     }
 
     /// A question, with the name of the run that asks it; the innermost stays.

@@ -8,14 +8,17 @@ mod kit;
 use common::Log;
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, Outcome, Reply, SubAgentEvent,
-    ToolCall, ToolStatus, interrupt,
+    ToolCall, ToolStatus, interrupt, store::Tenant,
 };
 use concentric_tools::{
-    Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn,
+    Approval, LiveApprovals, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn,
     tool_with_context,
 };
 use kit::{Call, Model, Ran, Scene, drive, drive_with, halting, number};
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tower::Layer;
 
 const TASK: &str = r#"{"task":"look into it"}"#;
@@ -24,7 +27,11 @@ const TASK: &str = r#"{"task":"look into it"}"#;
 /// on rightly in any process: one round after the other, then "done".
 fn by_history(rounds: Vec<Vec<(&'static str, &'static str)>>) -> Model {
     Model::saying(move |_, request| {
-        let done = request.transcript.iter().filter(|t| !t.results().is_empty()).count();
+        let done = request
+            .transcript
+            .iter()
+            .filter(|t| !t.results().is_empty())
+            .count();
         match rounds.get(done) {
             Some(calls) => {
                 let calls: Vec<Call> = calls.iter().map(|call| (*call).into()).collect();
@@ -36,6 +43,7 @@ fn by_history(rounds: Vec<Vec<(&'static str, &'static str)>>) -> Model {
 }
 
 /// An agent with `tools`, as a tool.
+#[expect(clippy::needless_pass_by_value, reason = "it reads as a builder")]
 fn sub(name: &'static str, tools: Toolset, rounds: Vec<Vec<(&'static str, &'static str)>>) -> Tool {
     agent_tool(name, "", by_history(rounds).agent(&tools)).max_depth(8)
 }
@@ -70,12 +78,26 @@ async fn the_events_of_an_inner_run_are_nested_in_the_outer_ones() {
     assert_eq!(*ran.outcome(), Outcome::Completed);
     assert_eq!(ran.result("call-0-0"), (ToolStatus::Done, "found".into()));
     let inner = nested(&ran.events);
-    assert!(inner.iter().all(|event| event.agent.as_deref() == Some("research")));
-    assert!(inner.iter().all(|event| event.call_id.as_ref().unwrap().as_str() == "call-0-0"));
+    assert!(
+        inner
+            .iter()
+            .all(|event| event.agent.as_deref() == Some("research"))
+    );
+    assert!(
+        inner
+            .iter()
+            .all(|event| event.call_id.as_ref().unwrap().as_str() == "call-0-0")
+    );
     assert!(inner.iter().all(|event| event.run_id == inner[0].run_id));
-    let texts: Vec<_> = inner.iter().filter(|e| matches!(e.event, Event::TextDelta(_))).collect();
+    let texts: Vec<_> = inner
+        .iter()
+        .filter(|e| matches!(e.event, Event::TextDelta(_)))
+        .collect();
     assert_eq!(texts.len(), 1);
-    let results: Vec<_> = inner.iter().filter(|e| matches!(e.event, Event::ToolResult(_))).collect();
+    let results: Vec<_> = inner
+        .iter()
+        .filter(|e| matches!(e.event, Event::ToolResult(_)))
+        .collect();
     assert_eq!(results.len(), 1);
     // The inner call is in no outer result.
     assert_eq!(ran.results().len(), 1);
@@ -118,7 +140,9 @@ async fn a_question_of_an_inner_run_is_answered_through_the_outer_one() {
                 _ => Reply::answer(id, "paid"),
             };
             // Another process: other values of everything.
-            let ran = scene.resume(&tower_of(&log, depth), ran.state(), vec![reply]).await;
+            let ran = scene
+                .resume(&tower_of(&log, depth), ran.state(), vec![reply])
+                .await;
             assert_eq!(*ran.outcome(), Outcome::Completed, "{depth} {answer}");
             let expected: &[&str] = match answer {
                 "approve" => &["write 1", "read 3", "refund 2", "write 4"],
@@ -138,10 +162,18 @@ async fn a_reply_that_is_wrong_for_an_inner_run_runs_nothing() {
     let id = ran.asked()[0].id.clone();
     let before = log.lines();
     for (reply, code) in [
-        (Reply::approve(kit::id("msg_1/0/call-0-0")), "unknown_interrupt"),
-        (Reply::resolve(id.clone(), serde_json::json!({"yes": 1})), "malformed_reply"),
+        (
+            Reply::approve(kit::id("msg_1/0/call-0-0")),
+            "unknown_interrupt",
+        ),
+        (
+            Reply::resolve(id.clone(), serde_json::json!({"yes": 1})),
+            "malformed_reply",
+        ),
     ] {
-        let ran = scene.resume(&tower_of(&log, 2), ran.state(), vec![reply]).await;
+        let ran = scene
+            .resume(&tower_of(&log, 2), ran.state(), vec![reply])
+            .await;
         assert_eq!(ran.end.unwrap_err().code(), Some(code));
     }
     assert_eq!(log.lines(), before);
@@ -149,7 +181,12 @@ async fn a_reply_that_is_wrong_for_an_inner_run_runs_nothing() {
 
 #[tokio::test]
 async fn two_agents_that_ask_at_once_are_answered_in_any_order() {
-    for order in [vec![vec![0, 1]], vec![vec![1, 0]], vec![vec![0], vec![1]], vec![vec![1], vec![0]]] {
+    for order in [
+        vec![vec![0, 1]],
+        vec![vec![1, 0]],
+        vec![vec![0], vec![1]],
+        vec![vec![1], vec![0]],
+    ] {
         let log = Log::default();
         let tools = || {
             let rounds = |n| vec![vec![("refund", n)], vec![("write", n)]];
@@ -166,7 +203,9 @@ async fn two_agents_that_ask_at_once_are_answered_in_any_order() {
         assert_ne!(ids[0], ids[1]);
         let steps = order.len();
         for (at, batch) in order.clone().into_iter().enumerate() {
-            let replies = batch.iter().map(|i: &usize| Reply::approve(ids[*i].clone()));
+            let replies = batch
+                .iter()
+                .map(|i: &usize| Reply::approve(ids[*i].clone()));
             ran = scene.resume(&tools(), ran.state(), replies.collect()).await;
             if at + 1 < steps {
                 assert_eq!(ran.asked().len(), 1);
@@ -175,7 +214,11 @@ async fn two_agents_that_ask_at_once_are_answered_in_any_order() {
         assert_eq!(*ran.outcome(), Outcome::Completed);
         let mut lines = log.lines();
         lines.sort();
-        assert_eq!(lines, ["plain 9", "refund 1", "refund 2", "write 1", "write 2"], "{order:?}");
+        assert_eq!(
+            lines,
+            ["plain 9", "refund 1", "refund 2", "write 1", "write 2"],
+            "{order:?}"
+        );
         assert_eq!(ran.results().len(), 3);
     }
 }
@@ -188,7 +231,11 @@ async fn one_agent_that_asks_two_things_is_answered_one_by_one() {
             Toolset::new().tool(sub(
                 "a",
                 inner_tools(&log),
-                vec![vec![("refund", r#"{"n":0}"#), ("write", r#"{"n":5}"#), ("refund", r#"{"n":1}"#)]],
+                vec![vec![
+                    ("refund", r#"{"n":0}"#),
+                    ("write", r#"{"n":5}"#),
+                    ("refund", r#"{"n":1}"#),
+                ]],
             ))
         };
         let scene = Scene::round(vec![("a", TASK)]);
@@ -213,7 +260,11 @@ async fn a_gated_agent_is_asked_about_and_asks_by_itself() {
     let log = Log::default();
     let tools = || {
         Toolset::new()
-            .tool(sub("a", inner_tools(&log), vec![vec![("refund", r#"{"n":1}"#)]]))
+            .tool(sub(
+                "a",
+                inner_tools(&log),
+                vec![vec![("refund", r#"{"n":1}"#)]],
+            ))
             .gate(Approval::for_tools("a"))
     };
     let scene = Scene::round(vec![("a", TASK)]);
@@ -224,7 +275,9 @@ async fn a_gated_agent_is_asked_about_and_asks_by_itself() {
     let ask = ran.asked().remove(0);
     assert_eq!(ask.metadata["tool"], "refund");
     assert!(log.lines().is_empty());
-    let ran = scene.resume(&tools(), ran.state(), vec![Reply::approve(ask.id)]).await;
+    let ran = scene
+        .resume(&tools(), ran.state(), vec![Reply::approve(ask.id)])
+        .await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
     assert_eq!(log.lines(), ["refund 1"]);
 }
@@ -237,7 +290,10 @@ async fn a_gated_agent_whose_call_a_layer_changes_asks_by_itself_and_goes_on() {
             .tool(sub(
                 "a",
                 inner_tools(&log),
-                vec![vec![("write", r#"{"n":1}"#)], vec![("refund", r#"{"n":2}"#)]],
+                vec![
+                    vec![("write", r#"{"n":1}"#)],
+                    vec![("refund", r#"{"n":2}"#)],
+                ],
             ))
             .gate(Approval::for_tools("a"))
             .layer(common::hook(|mut call: ToolCall| {
@@ -252,10 +308,14 @@ async fn a_gated_agent_whose_call_a_layer_changes_asks_by_itself_and_goes_on() {
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
     let ask = ran.ask("call-0-0");
     assert_eq!(ask.metadata["changed"], true);
-    let ran = scene.resume(&tools(), ran.state(), vec![Reply::approve(ask.id)]).await;
+    let ran = scene
+        .resume(&tools(), ran.state(), vec![Reply::approve(ask.id)])
+        .await;
     let ask = ran.asked().remove(0);
     assert_eq!(ask.metadata["tool"], "refund");
-    let ran = scene.resume(&tools(), ran.state(), vec![Reply::approve(ask.id)]).await;
+    let ran = scene
+        .resume(&tools(), ran.state(), vec![Reply::approve(ask.id)])
+        .await;
     assert_eq!(*ran.outcome(), Outcome::Completed, "{:?}", ran.asked());
     assert_eq!(log.lines(), ["write 1", "refund 2"]);
 }
@@ -278,7 +338,11 @@ async fn the_gates_of_the_outer_agent_hold_inside() {
             .collect();
         asked.sort();
         assert_eq!(asked, ["read", "refund"]);
-        let replies = ran.asked().into_iter().map(|ask| Reply::approve(ask.id)).collect();
+        let replies = ran
+            .asked()
+            .into_iter()
+            .map(|ask| Reply::approve(ask.id))
+            .collect();
         let ran = scene.resume(&tools(), ran.state(), replies).await;
         assert_eq!(*ran.outcome(), Outcome::Completed);
         let mut lines = log.lines();
@@ -306,9 +370,17 @@ async fn f033_an_agent_is_not_offered_at_the_greatest_depth() {
     let names = Arc::new(Mutex::new(Vec::<Vec<String>>::new()));
     let seen = names.clone();
     let model = Model::saying(move |_, request| {
-        let names = request.tools.iter().map(|spec| spec.name.to_string()).collect();
+        let names = request
+            .tools
+            .iter()
+            .map(|spec| spec.name.to_string())
+            .collect();
         seen.lock().unwrap().push(names);
-        match request.transcript.last().is_some_and(|turn| turn.results().is_empty()) {
+        match request
+            .transcript
+            .last()
+            .is_some_and(|turn| turn.results().is_empty())
+        {
             // It calls it whether it is offered or not.
             true => kit::call_events(0, &[("again", TASK).into()]),
             false => vec![Event::text("enough")],
@@ -381,7 +453,11 @@ async fn how_an_inner_run_ends_is_told_to_the_outer_model() {
     }));
     let limited = {
         let model = Model::saying(|at, _| kit::call_events(at, &[("read", r#"{"n":1}"#).into()]));
-        BoxModel::new(AgentLayer::new(inner_tools(&log)).step_limit(2).layer(model.boxed()))
+        BoxModel::new(
+            AgentLayer::new(inner_tools(&log))
+                .step_limit(2)
+                .layer(model.boxed()),
+        )
     };
     let halted = by_history(vec![vec![("halting", r#"{"n":1}"#)]])
         .agent(&Toolset::new().tool(halting("halting", &log)));
@@ -403,14 +479,13 @@ async fn how_an_inner_run_ends_is_told_to_the_outer_model() {
 async fn an_agent_that_halts_after_it_was_resumed_ends_its_own_run() {
     let log = Log::default();
     let tools = || {
-        let inner = Toolset::new()
-            .tool(number("refund", &log))
-            .gate(gate_fn("gate", |call: &ToolCall| {
-                match call.answered() {
+        let inner =
+            Toolset::new()
+                .tool(number("refund", &log))
+                .gate(gate_fn("gate", |call: &ToolCall| match call.answered() {
                     Some(answered) if !answered.replies.is_empty() => Verdict::halt("enough"),
                     _ => Verdict::ask(),
-                }
-            }));
+                }));
         Toolset::new().tool(sub("a", inner, vec![vec![("refund", r#"{"n":1}"#)]]))
     };
     let scene = Scene::round(vec![("a", TASK)]);
@@ -430,7 +505,11 @@ async fn siblings_of_an_agent_that_asks_are_not_run_again() {
         let log = Log::default();
         let tools = || {
             Toolset::new()
-                .tool(sub("a", inner_tools(&log), vec![vec![("refund", r#"{"n":1}"#)]]))
+                .tool(sub(
+                    "a",
+                    inner_tools(&log),
+                    vec![vec![("refund", r#"{"n":1}"#)]],
+                ))
                 .tool(number("plain", &log))
                 .tool(number("mail", &log))
                 .gate(Approval::for_tools("mail"))
@@ -444,7 +523,11 @@ async fn siblings_of_an_agent_that_asks_are_not_run_again() {
         let mut ran = scene.start(&tools()).await;
         let mut rounds = 0;
         while *ran.outcome() == Outcome::Interrupted {
-            let replies = ran.asked().into_iter().map(|ask| Reply::approve(ask.id)).collect();
+            let replies = ran
+                .asked()
+                .into_iter()
+                .map(|ask| Reply::approve(ask.id))
+                .collect();
             ran = scene.resume(&tools(), ran.state(), replies).await;
             rounds += 1;
             assert!(rounds < 4);
@@ -460,7 +543,11 @@ async fn siblings_of_an_agent_that_asks_are_not_run_again() {
 async fn the_usage_and_the_run_of_an_inner_run_are_data_of_its_result() {
     let log = Log::default();
     let tools = || {
-        Toolset::new().tool(sub("a", inner_tools(&log), vec![vec![("refund", r#"{"n":1}"#)]]))
+        Toolset::new().tool(sub(
+            "a",
+            inner_tools(&log),
+            vec![vec![("refund", r#"{"n":1}"#)]],
+        ))
     };
     let scene = Scene::round(vec![("a", TASK)]);
     let first = scene.start(&tools()).await;
@@ -505,4 +592,88 @@ async fn the_outer_consumer_sees_inner_events_while_they_happen() {
     let result = order.iter().position(|what| *what == "result").unwrap();
     let last = order.iter().rposition(|what| *what == "inner").unwrap();
     assert!(last < result);
+}
+
+#[tokio::test]
+async fn a_live_question_of_an_inner_run_is_in_the_outer_stream() {
+    let (log, live) = (Log::default(), LiveApprovals::new());
+    let inner = Toolset::new()
+        .tool(number("refund", &log))
+        .gate(Approval::for_tools("refund").live(&live, Duration::from_secs(60)));
+    let tools = Toolset::new().tool(sub("a", inner, vec![vec![("refund", r#"{"n":1}"#)]]));
+    let scene = Scene::round(vec![("a", TASK)]);
+    let now = scene.world.now();
+    let request = ChatRequest::user("go").with_context(scene.world.context());
+    let ran = drive_with(scene.model.agent(&tools), request, |event| {
+        if let Event::SubAgent(inner) = event
+            && let Event::Custom(custom) = &inner.event
+        {
+            let id = kit::id(custom.value["id"].as_str().unwrap());
+            live.reply(&Tenant::default(), Reply::approve(id), now)
+                .unwrap();
+        }
+    })
+    .await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+    assert_eq!(log.lines(), ["refund 1"]);
+}
+
+#[tokio::test]
+async fn an_inner_run_that_is_given_up_while_it_asks_has_one_result() {
+    // The outer run is cancelled by the one who was to answer.
+    let log = Log::default();
+    let scene = Scene::round(vec![("deeper", TASK)]);
+    let ran = scene.start(&tower_of(&log, 2)).await;
+    let before = log.lines();
+    let context = scene.world.context();
+    context.cancel(CancelReason::User);
+    let reply = Reply::approve(ran.asked()[0].id.clone());
+    let ran = scene
+        .resume_in(context, &tower_of(&log, 2), ran.state(), vec![reply])
+        .await;
+    assert!(matches!(ran.outcome(), Outcome::Aborted { .. }));
+    assert_eq!(ran.results().len(), 1);
+    assert_eq!(log.lines(), before);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_gone_or_changed_does_not_go_on() {
+    let log = Log::default();
+    for gone in [true, false] {
+        let scene = Scene::round(vec![("deeper", TASK)]);
+        let ran = scene.start(&tower_of(&log, 1)).await;
+        let before = log.lines();
+        let tools = match gone {
+            true => Toolset::new(),
+            false => {
+                let other = sub("deeper", inner_tools(&log), vec![]).group("other");
+                Toolset::new().tool(other)
+            }
+        };
+        let reply = Reply::approve(ran.asked()[0].id.clone());
+        let ran = scene.resume(&tools, ran.state(), vec![reply]).await;
+        assert_eq!(ran.result("call-0-0").0, ToolStatus::Failed);
+        assert_eq!(log.lines(), before);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_whose_questions_are_answered_together_does_not_lose_its_run() {
+    let log = Log::default();
+    let tools = || {
+        let rounds = vec![vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]];
+        Toolset::new().tool(sub("a", inner_tools(&log).all_at_once(), rounds))
+    };
+    let scene = Scene::round(vec![("a", TASK)]);
+    let ran = scene.start(&tools()).await;
+    let ids: Vec<_> = ran.asked().into_iter().map(|ask| ask.id).collect();
+    assert_eq!(ids.len(), 2);
+    let one = vec![Reply::approve(ids[0].clone())];
+    let refused = scene.resume(&tools(), ran.state(), one).await;
+    assert_eq!(refused.end.unwrap_err().code(), Some("missing_reply"));
+    assert!(log.lines().is_empty());
+    let both = ids.into_iter().map(Reply::approve).collect();
+    let ran = scene.resume(&tools(), ran.state(), both).await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+    assert_eq!(log.lines(), ["refund 1", "refund 2"]);
 }

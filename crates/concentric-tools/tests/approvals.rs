@@ -1,5 +1,10 @@
 //! Calls that somebody decides about: suspended, taken up, denied, changed on their way.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::type_complexity
+)]
 
 mod common;
 #[path = "common/approvals.rs"]
@@ -166,7 +171,24 @@ async fn c051_no_call_starts_after_an_abort_from_inside_a_hook() {
     assert!(matches!(ran.outcome(), Outcome::Aborted { .. }));
     assert_eq!(log.count("read 3"), 0);
     assert_eq!(ran.results().len(), 3);
-    assert_eq!(ran.result("call-0-2").0, ToolStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn c051_a_call_that_was_not_started_is_not_said_to_have_been() {
+    let log = Log::default();
+    let cancel = concentric_tools::tool_with_context(
+        "cancel",
+        "",
+        async |_: NoArguments, context: Context| context.cancel(CancelReason::User),
+    );
+    let tools = Toolset::new()
+        .tool(cancel)
+        .tool(number("write", &log))
+        .max_parallel(1);
+    let calls = vec![("cancel", "{}"), ("write", r#"{"n":1}"#)];
+    let ran = Scene::round(calls).start(&tools).await;
+    assert!(log.lines().is_empty());
+    assert_eq!(ran.result("call-0-1").0, ToolStatus::Cancelled);
 }
 
 // ---- a call that is asked about ----
@@ -718,7 +740,7 @@ async fn c087_a_decision_is_told_once_over_two_processes_that_share_a_store() {
         Toolset::new()
             .tool(number("refund", &log))
             .gate(Approval::for_tools("refund").watch(told(&watched)))
-            .once(store.clone())
+            .tell_once(store.clone())
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);
     let ran = scene.start(&tools()).await;
@@ -949,7 +971,7 @@ async fn what_was_changed_on_the_way_is_told_and_remembered_as_it_runs() {
                     .remember(store.clone()),
             )
             .layer(rewrite("1", "11"))
-            .once(store.clone())
+            .tell_once(store.clone())
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let ran = scene.start(&tools()).await;
@@ -1183,7 +1205,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
         let now = scene.world.now();
         let tenant = Tenant("acme".into());
         let ran = live_run(&scene, &tools, scene.world.context(), |ask| {
-            assert_eq!(live.interrupts(&tenant), [ask.clone()]);
+            assert_eq!(live.interrupts(&tenant), std::slice::from_ref(&ask));
             assert!(live.interrupts(&Tenant::default()).is_empty());
             let other = live.reply(&Tenant("other".into()), reply(ask.id.clone()), now);
             assert_eq!(other.unwrap_err().code(), "unknown_interrupt");
@@ -1236,7 +1258,8 @@ async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
     })
     .await;
     let (status, text) = ran.result("call-0-0");
-    assert_eq!(status, ToolStatus::Cancelled, "{text}");
+    assert_eq!(status, ToolStatus::Denied, "{text}");
+    assert!(text.contains("stopped before anybody approved"), "{text}");
 }
 
 #[tokio::test]
@@ -1255,9 +1278,8 @@ async fn c091_a_dropped_run_takes_its_live_question_back() {
         .unwrap()
         .body;
     let asked = loop {
-        match body.next().await.unwrap().unwrap() {
-            Event::Custom(custom) => break custom.value["id"].as_str().unwrap().to_owned(),
-            _ => {}
+        if let Event::Custom(custom) = body.next().await.unwrap().unwrap() {
+            break custom.value["id"].as_str().unwrap().to_owned();
         }
     };
     drop(body);
@@ -1685,7 +1707,7 @@ async fn f029_invalid_arguments_reach_no_gate() {
 
 #[tokio::test]
 async fn f030_empty_and_null_arguments_are_an_empty_object() {
-    for arguments in ["", "  ", "null", "{}", " {} "] {
+    for arguments in ["", "   ", "null", "{}", " {} "] {
         let log = Log::default();
         let ran_with = log.clone();
         let tools = || {
@@ -1706,6 +1728,15 @@ async fn f030_empty_and_null_arguments_are_an_empty_object() {
         assert_eq!(ran.result("call-0-0"), (ToolStatus::Done, "noon".into()));
         assert_eq!(log.lines(), ["now"]);
     }
+}
+
+#[tokio::test]
+async fn f030_two_spaces_are_an_empty_object() {
+    let tools = Toolset::new()
+        .tool(tool("now", "", async |NoArguments {}| "noon"))
+        .gate(Approval::for_tools("now"));
+    let ran = Scene::round(vec![("now", "  ")]).start(&tools).await;
+    assert_eq!(ran.ask("call-0-0").metadata["arguments"], json!({}));
 }
 
 #[tokio::test]
@@ -2286,8 +2317,23 @@ async fn the_clients_tools_beside_gated_ones_are_answered_in_any_order() {
 }
 
 #[tokio::test]
-async fn what_the_client_did_is_kept_when_the_run_is_halted_beside_it() {
-    for how in ["gate", "tool", "cancel"] {
+async fn what_the_client_did_is_kept_when_a_gate_halts_the_run() {
+    client_and("gate").await;
+}
+
+#[tokio::test]
+async fn what_the_client_did_is_kept_when_a_tool_halts_the_run() {
+    client_and("tool").await;
+}
+
+#[tokio::test]
+async fn what_the_client_did_is_kept_when_the_run_is_cancelled() {
+    client_and("cancel").await;
+}
+
+/// The client has answered its call, and the run is stopped beside it.
+async fn client_and(how: &'static str) {
+    {
         let log = Log::default();
         let tools = || {
             let tools = Toolset::new()
@@ -2373,5 +2419,67 @@ async fn a_run_that_fails_while_others_wait_says_so() {
     let ran = scene.start(&tools).await;
     let error: Error = ran.end.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tool);
+    assert!(log.lines().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_limit_of_the_stack_runs_while_somebody_decides() {
+    let limit = || tower::timeout::TimeoutLayer::new(Duration::from_secs(1));
+    let log = Log::default();
+    let tools = || {
+        gated(&log)
+            .layer(limit())
+            .tool(number("own", &log).layer(limit()))
+    };
+    let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
+    let ran = scene.start(&tools()).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let reply = Reply::approve(ran.ask("call-0-0").id);
+    let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
+    assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
+    // The same live.
+    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
+    let tools = live_tools(&log, &watched, &live).layer(limit());
+    let now = scene.world.now();
+    let (ask, answer) = tokio::sync::oneshot::channel();
+    let mut ask = Some(ask);
+    let person = async {
+        let id = answer.await.unwrap();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        live.reply(&Tenant::default(), Reply::approve(id), now)
+            .unwrap();
+    };
+    let run = live_run(&scene, &tools, scene.world.context(), |asked| {
+        ask.take().unwrap().send(asked.id).unwrap();
+    });
+    let (ran, ()) = tokio::join!(run, person);
+    assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
+}
+
+#[tokio::test]
+async fn a_state_that_somebody_has_cut_or_bent_is_refused() {
+    let log = Log::default();
+    let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);
+    let ran = scene.start(&gated(&log)).await;
+    let json = ran.state().to_json().unwrap();
+    let read =
+        |json: &str| concentric_core::machine::MachineState::from_json(json.as_bytes(), 1 << 20);
+    for end in 0..json.len() {
+        assert!(read(&json[..end]).is_err());
+    }
+    assert!(
+        concentric_core::machine::MachineState::from_json(json.as_bytes(), json.len() - 1).is_err()
+    );
+    for (from, to) in [
+        ("\"version\":1", "\"version\":2"),
+        ("call-0-0", "call-0-1"),
+        ("call-0-1", "call-0-0"),
+    ] {
+        // In one place, so that it contradicts the rest.
+        assert!(read(&json.replacen(from, to, 1)).is_err(), "{from}");
+    }
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    assert!(read(&deep).is_err());
     assert!(log.lines().is_empty());
 }

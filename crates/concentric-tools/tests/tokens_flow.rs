@@ -1,6 +1,11 @@
 //! Calls that are decided about without a record: the client holds the history, and a token proves
 //! what was asked.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::type_complexity
+)]
 
 mod common;
 #[path = "common/approvals.rs"]
@@ -24,7 +29,11 @@ fn key(id: &str, byte: u8) -> Key {
 }
 
 fn tokens(store: &Memory) -> Tokens {
-    Tokens::new(Keys::new(key("k1", 7)), "https://agent.example", store.clone())
+    Tokens::new(
+        Keys::new(key("k1", 7)),
+        "https://agent.example",
+        store.clone(),
+    )
 }
 
 fn tools(log: &Log, store: &Memory) -> Toolset {
@@ -92,9 +101,8 @@ async fn resume_in(
     held: &Held,
     replies: Vec<Reply>,
 ) -> Ran {
-    let request =
-        ChatRequest::resume_history(held.transcript.clone(), held.open.clone(), replies)
-            .with_context(world.context());
+    let request = ChatRequest::resume_history(held.transcript.clone(), held.open.clone(), replies)
+        .with_context(world.context());
     drive(scene.model.agent(tools), request).await
 }
 
@@ -123,7 +131,10 @@ async fn c070_a_call_that_is_proved_to_be_approved_runs_once() {
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n": 1}"#)]).await;
     let ran = resume(&scene, &tools(&log, &store), &held, vec![held.approve(0)]).await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
-    assert_eq!(ran.result("call-0-0"), (ToolStatus::Done, "refund 1".into()));
+    assert_eq!(
+        ran.result("call-0-0"),
+        (ToolStatus::Done, "refund 1".into())
+    );
     assert_eq!(log.lines(), ["refund 1"]);
     assert_eq!(ran.transcript().len(), 3);
 }
@@ -145,7 +156,13 @@ async fn c071_f038_a_token_counts_once() {
     assert_eq!(log.lines(), ["refund 1"]);
     // Approve and deny in one request.
     let deny = Reply::deny(held.asked[0].id.clone(), "no").with_token(held.token(0));
-    let ran = resume(&scene, &tools(&log, &store), &held, vec![held.approve(0), deny]).await;
+    let ran = resume(
+        &scene,
+        &tools(&log, &store),
+        &held,
+        vec![held.approve(0), deny],
+    )
+    .await;
     assert_eq!(ran.end.unwrap_err().code(), Some("duplicate_reply"));
 }
 
@@ -153,9 +170,21 @@ async fn c071_f038_a_token_counts_once() {
 async fn c072_a_denial_is_told_to_the_model_and_a_cancel_and_an_answer_too() {
     let log = Log::default();
     let replies: [(fn(&Held) -> Reply, ToolStatus, &str); 3] = [
-        (|held| Reply::deny(held.asked[0].id.clone(), "too much"), ToolStatus::Denied, "too much"),
-        (|held| Reply::cancel(held.asked[0].id.clone()), ToolStatus::Cancelled, "cancelled"),
-        (|held| Reply::answer(held.asked[0].id.clone(), "paid"), ToolStatus::Done, "paid"),
+        (
+            |held| Reply::deny(held.asked[0].id.clone(), "too much"),
+            ToolStatus::Denied,
+            "too much",
+        ),
+        (
+            |held| Reply::cancel(held.asked[0].id.clone()),
+            ToolStatus::Cancelled,
+            "cancelled",
+        ),
+        (
+            |held| Reply::answer(held.asked[0].id.clone(), "paid"),
+            ToolStatus::Done,
+            "paid",
+        ),
     ];
     for (reply, status, text) in replies {
         // The ids of each world count from one, and so do the tokens'.
@@ -186,16 +215,28 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
         (approve().with_token(""), &["malformed"]),
         (approve().with_token("yes"), &["malformed"]),
         (approve().with_token("A".repeat(10_000)), &["malformed"]),
-        (approve().with_token(flipped.as_str()), &["forged", "malformed", "unknown_key"]),
+        (
+            approve().with_token(flipped.as_str()),
+            &["forged", "malformed", "unknown_key"],
+        ),
         (approve().with_token(cut), &["forged", "malformed"]),
-        (approve().with_token(format!("{good}=").as_str()), &["malformed"]),
+        (
+            approve().with_token(format!("{good}=").as_str()),
+            &["malformed"],
+        ),
         // What must not run for an approval must not be answered either.
-        (Reply::answer(held.asked[0].id.clone(), "paid"), &["missing"]),
+        (
+            Reply::answer(held.asked[0].id.clone(), "paid"),
+            &["missing"],
+        ),
         (Reply::deny(held.asked[0].id.clone(), "no"), &["missing"]),
         (Reply::cancel(held.asked[0].id.clone()), &["missing"]),
     ] {
         let ran = resume(&scene, &tools(&log, &store), &held, vec![reply]).await;
-        let code = ran.custom("approval-invalid")[0]["code"].as_str().unwrap().to_owned();
+        let code = ran.custom("approval-invalid")[0]["code"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         assert!(codes.contains(&code.as_str()), "{code}");
         assert_invalid(&ran, "call-0-0", &code);
     }
@@ -207,8 +248,18 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
         .gate(Approval::for_tools("refund"));
     let keys = |byte| Keys::new(key("k1", byte));
     let cases = [
-        (forger.clone().tokens(Tokens::new(keys(8), "https://agent.example", store.clone())), "forged"),
-        (forger.clone().tokens(Tokens::new(keys(7), "https://other.example", store.clone())), "audience"),
+        (
+            forger
+                .clone()
+                .tokens(Tokens::new(keys(8), "https://agent.example", store.clone())),
+            "forged",
+        ),
+        (
+            forger
+                .clone()
+                .tokens(Tokens::new(keys(7), "https://other.example", store.clone())),
+            "audience",
+        ),
         (
             forger.clone().tokens(Tokens::new(
                 Keys::new(key("k2", 7)),
@@ -283,7 +334,11 @@ async fn c074_a_response_without_a_request_runs_nothing() {
     for unknown in ["m1/1/c1", "m1/0/c2", "m2/0/c1", "m1/0/c1x", ""] {
         let reply = Reply::approve(kit::id(unknown));
         let ran = resume(&scene, &tools(&log, &store), &claimed, vec![reply]).await;
-        assert_eq!(ran.end.unwrap_err().code(), Some("unknown_interrupt"), "{unknown}");
+        assert_eq!(
+            ran.end.unwrap_err().code(),
+            Some("unknown_interrupt"),
+            "{unknown}"
+        );
     }
     assert!(log.lines().is_empty());
 }
@@ -301,7 +356,13 @@ async fn c075_f041_arguments_that_were_altered_since_run_nothing() {
         ("", false),
     ] {
         let altered = held.altered(|_, call| call.arguments = Arguments::new(arguments));
-        let ran = resume(&scene, &tools(&log, &store), &altered, vec![held.approve(0)]).await;
+        let ran = resume(
+            &scene,
+            &tools(&log, &store),
+            &altered,
+            vec![held.approve(0)],
+        )
+        .await;
         assert!(log.lines().is_empty(), "{arguments}");
         if invalid {
             assert_invalid(&ran, "call-0-0", "arguments");
@@ -394,7 +455,8 @@ async fn f039_a_token_counts_for_its_call_only() {
     assert_eq!(log.lines(), ["read 1"]);
     // For a call that was moved to another place, or has another id or name.
     for edit in [
-        (|call| call.id = concentric_core::CallId::new("x")) as fn(&mut concentric_core::ToolCallPart),
+        (|call| call.id = concentric_core::CallId::new("x"))
+            as fn(&mut concentric_core::ToolCallPart),
         |call| call.name = "write".into(),
     ] {
         let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -414,11 +476,15 @@ async fn f039_a_token_counts_for_its_call_only() {
 #[tokio::test]
 async fn f039_a_token_counts_for_its_tenant_only() {
     let (log, store) = (Log::default(), Memory::new());
-    let scene = Scene::round(vec![("refund", r#"{"n":1}"#)])
-        .with_world(World::new().tenant("acme"));
+    let scene =
+        Scene::round(vec![("refund", r#"{"n":1}"#)]).with_world(World::new().tenant("acme"));
     let ran = scene.start(&tools(&log, &store)).await;
     let held = held(&ran);
-    for other in [World::new(), World::new().tenant("evil"), World::new().tenant("acm")] {
+    for other in [
+        World::new(),
+        World::new().tenant("evil"),
+        World::new().tenant("acm"),
+    ] {
         let approve = vec![held.approve(0)];
         let ran = resume_in(&scene, &other, &tools(&log, &store), &held, approve).await;
         assert_invalid(&ran, "call-0-0", "tenant");
@@ -436,24 +502,48 @@ async fn f040_a_token_expires_by_the_runs_clock() {
     let stores: Vec<_> = (0..6).map(|_| Memory::new()).collect();
     let build = |which: usize, store: &Memory| {
         let approval = Approval::for_tools("refund");
-        let approval = if which == 2 { approval.expires_after(hour) } else { approval };
+        let approval = if which == 2 {
+            approval.expires_after(hour)
+        } else {
+            approval
+        };
         let proofs = tokens(store);
-        let proofs = if which == 1 { proofs.lifetime(hour) } else { proofs };
+        let proofs = if which == 1 {
+            proofs.lifetime(hour)
+        } else {
+            proofs
+        };
         Toolset::new()
             .tool(number("refund", &log))
             .gate(approval)
             .tokens(proofs)
     };
     for (which, lifetime) in [(0, hour * 24), (1, hour), (2, hour)] {
-        let (scene, held) = suspended(&build(which, &stores[which]), vec![("refund", r#"{"n":1}"#)]).await;
+        let (scene, held) = suspended(
+            &build(which, &stores[which]),
+            vec![("refund", r#"{"n":1}"#)],
+        )
+        .await;
         let expires = held.asked[0].expires_at.unwrap();
         assert_eq!(expires, scene.world.now() + lifetime);
-        scene.world.clock.advance(lifetime + Duration::from_secs(60));
-        let ran = resume(&scene, &build(which, &stores[which]), &held, vec![held.approve(0)]).await;
+        scene
+            .world
+            .clock
+            .advance(lifetime + Duration::from_secs(60));
+        let ran = resume(
+            &scene,
+            &build(which, &stores[which]),
+            &held,
+            vec![held.approve(0)],
+        )
+        .await;
         assert_invalid(&ran, "call-0-0", "expired");
         let store = &stores[which + 3];
         let (scene, held) = suspended(&build(which, store), vec![("refund", r#"{"n":1}"#)]).await;
-        scene.world.clock.advance(lifetime - Duration::from_secs(60));
+        scene
+            .world
+            .clock
+            .advance(lifetime - Duration::from_secs(60));
         let ran = resume(&scene, &build(which, store), &held, vec![held.approve(0)]).await;
         assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
     }
@@ -507,7 +597,13 @@ async fn c083_edits_are_validated_and_judged_anew() {
         };
         let (scene, held) = suspended(&tools(), vec![("refund", r#"{"n":1}"#)]).await;
         let reply = Reply::approve_edited(held.asked[0].id.clone(), edited);
-        let ran = resume(&scene, &tools(), &held, vec![reply.with_token(held.token(0))]).await;
+        let ran = resume(
+            &scene,
+            &tools(),
+            &held,
+            vec![reply.with_token(held.token(0))],
+        )
+        .await;
         assert_eq!(ran.result("call-0-0").0, status);
         assert_eq!(log.lines(), ran_with.into_iter().collect::<Vec<_>>());
     }
@@ -545,11 +641,20 @@ async fn c080_every_call_of_a_claimed_round_has_one_result() {
     assert_eq!(log.lines(), ["read 2"]);
     assert_eq!(held.asked.len(), 2);
     let deny = Reply::deny(held.asked[1].id.clone(), "no").with_token(held.token(1));
-    let ran = resume(&scene, &tools(&log, &store), &held, vec![held.approve(0), deny]).await;
+    let ran = resume(
+        &scene,
+        &tools(&log, &store),
+        &held,
+        vec![held.approve(0), deny],
+    )
+    .await;
     assert_eq!(*ran.outcome(), Outcome::Completed, "{:?}", ran.asked());
     let results = ran.results();
     let ids: Vec<_> = results.iter().map(|(id, ..)| id.as_str()).collect();
-    assert_eq!(ids, ["call-0-0", "call-0-1", "call-0-2", "call-0-3", "call-0-4"]);
+    assert_eq!(
+        ids,
+        ["call-0-0", "call-0-1", "call-0-2", "call-0-3", "call-0-4"]
+    );
     assert_eq!(log.count("read 2"), 1);
     assert_eq!(log.count("refund 1"), 1);
     assert_eq!(log.count("refund 4"), 0);
@@ -567,7 +672,12 @@ async fn f042_a_part_that_is_answered_leaves_the_rest_to_be_answered() {
     assert_eq!(*ran.outcome(), Outcome::Interrupted);
     assert_eq!(log.lines(), ["refund 2"]);
     let second = held(&ran);
-    assert_eq!(second.asked.len(), 1, "what is open is asked: {:?}", second.asked);
+    assert_eq!(
+        second.asked.len(),
+        1,
+        "what is open is asked: {:?}",
+        second.asked
+    );
     let approve = vec![second.approve(0)];
     let ran = resume(&scene, &tools(&log, &store), &second, approve).await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
@@ -587,7 +697,7 @@ async fn c087_a_decision_without_a_record_is_told_once() {
             .tool(number("refund", &log))
             .gate(Approval::for_tools("refund").watch(told(&watched)))
             .tokens(tokens(&store))
-            .once(store.clone())
+            .tell_once(store.clone())
     };
     let (scene, held) = suspended(&tools(), vec![("refund", r#"{"n":1}"#)]).await;
     for _ in 0..2 {

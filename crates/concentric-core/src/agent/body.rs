@@ -1,4 +1,4 @@
-use super::run::{Run, at};
+use super::run::{Run, Stop, at};
 use crate::{
     ChatRequest, ChatResponse, Error, Event, Phase, RoundEvent, ToolRound,
     machine::{Action, Input},
@@ -119,8 +119,8 @@ where
         let run = &mut **this.run;
         loop {
             if read.is_none() {
-                if run.check_stop() {
-                    this.work.set(Work::Idle);
+                if let Some(stop) = run.stops() {
+                    this.work.as_mut().stop(run, stop, cx);
                 }
                 // What was emitted came before what the machine has to say next.
                 if let Some(event) = run.emitted() {
@@ -140,8 +140,8 @@ where
                     continue;
                 }
             } else {
-                if run.check_late() {
-                    this.work.set(Work::Idle);
+                if let Some(stop) = run.is_late() {
+                    this.work.as_mut().stop(run, stop, cx);
                 }
                 match run.machine.action() {
                     None => {}
@@ -188,8 +188,7 @@ where
                 }
             }
             if let Some(stop) = ready!(run.poll_stop(cx)) {
-                run.stop(stop);
-                this.work.set(Work::Idle);
+                this.work.as_mut().stop(run, stop, cx);
             }
         }
     }
@@ -203,6 +202,20 @@ where
     R::Error: Into<BoxError>,
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
+    /// Gives up what is waited for, and tells the machine that the run is to stop.
+    fn stop(mut self: Pin<&mut Self>, run: &mut Run<M, R>, stop: Stop, cx: &mut Context<'_>) {
+        run.cancel_tools(stop);
+        // A round service knows which calls it has started; the others it settles as cancelled.
+        while let WorkProj::Outcomes { outcomes } = self.as_mut().project()
+            && run.machine.has_running()
+            && let Poll::Ready(Some(Ok(event))) = outcomes.poll_next(cx)
+        {
+            run.machine.input(Input::of_round(Ok(event)));
+        }
+        run.stop(stop);
+        self.set(Self::Idle);
+    }
+
     /// Waits for what is not the model's next event, and tells the machine of it.
     fn poll(mut self: Pin<&mut Self>, run: &mut Run<M, R>, cx: &mut Context<'_>) -> Poll<()> {
         match self.as_mut().project() {

@@ -174,12 +174,15 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Whether the run is to stop; says so to the machine.
+    /// Whether the run is to stop.
     ///
     /// A cancel of the run's parent, and the deadline, are seen when the run waits, and else once in
     /// 64 events: to look at them takes a lock and the time.
-    pub(super) fn check_stop(&mut self) -> bool {
-        self.check_cancelled() || self.check_late()
+    pub(super) fn stops(&self) -> Option<Stop> {
+        match self.context().is_cancelled() {
+            true => Some(Stop::Cancelled),
+            false => self.is_late(),
+        }
     }
 
     /// Counts an event that the consumer is handed.
@@ -230,13 +233,17 @@ impl<M, R> Run<M, R> {
         });
     }
 
-    /// Whether the deadline has passed; says so to the machine.
-    pub(super) fn check_late(&mut self) -> bool {
-        let late = self.context().is_late();
-        if late {
-            self.stop(Stop::Late);
+    /// Whether the deadline has passed.
+    pub(super) fn is_late(&self) -> Option<Stop> {
+        self.context().is_late().then_some(Stop::Late)
+    }
+
+    /// Has tools that run see that the deadline has passed.
+    pub(super) fn cancel_tools(&self, stop: Stop) {
+        if let (Stop::Late, true) = (stop, self.machine.has_running()) {
+            self.context()
+                .cancel(CancelReason::Other(Str::from_static("deadline")));
         }
-        late
     }
 
     /// Says that there is a body, which will have the run's outcome.

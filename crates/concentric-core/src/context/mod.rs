@@ -36,7 +36,7 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Poll, ready},
+    task::{self, Poll, ready},
     time::{Duration, SystemTime},
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -393,6 +393,19 @@ impl Context {
             return Err(EmitError::NotAllowed);
         }
         self.run.outbox.send(event).await
+    }
+
+    /// Takes the next event that was put into the run's stream, or has `cx` woken when there is one.
+    ///
+    /// For who drives a loop of their own, and nobody else: an agent takes them itself.
+    pub fn poll_emitted(&self, cx: &mut task::Context<'_>) -> Poll<Event> {
+        if !self.run.outbox.is_filled() {
+            self.run.outbox.register(cx.waker());
+        }
+        match self.run.outbox.pop() {
+            Some(event) => Poll::Ready(event),
+            None => Poll::Pending,
+        }
     }
 
     /// Leaves `work` to be done after the run's outcome, whichever it is.

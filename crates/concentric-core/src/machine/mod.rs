@@ -242,6 +242,14 @@ impl Machine {
         self.stream.is_some() && self.actions.is_empty()
     }
 
+    /// Whether a call is out to be run.
+    pub(crate) fn has_running(&self) -> bool {
+        match &self.state.stage {
+            Stage::Round(round) => round.slots.iter().any(Slot::is_running),
+            _ => false,
+        }
+    }
+
     /// Whether all there is to do is to call the model.
     pub(crate) fn is_model_next(&self) -> bool {
         self.is_quiet() && self.state.stage == Stage::Model

@@ -72,7 +72,7 @@ impl Checks {
 /// The same arguments, `{}` if the model wrote nothing.
 pub(crate) fn normal(arguments: &Arguments) -> Arguments {
     match text(arguments) {
-        text if text.len() == arguments.as_str().len() => arguments.clone(),
+        text if text == arguments.as_str() => arguments.clone(),
         text => Arguments::new(text),
     }
 }

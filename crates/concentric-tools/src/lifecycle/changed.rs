@@ -1,38 +1,75 @@
 use super::{
     asked::{Asked, Why},
-    gating::definition,
+    gating::{decide, definition, halting},
     question,
     rule::Rules,
 };
-use crate::{Digest, Tool};
+use crate::{Digest, Tool, approval::ApprovalEvent, gate::Verdict};
 use concentric_core::{Arguments, Error, Permit, Str, ToolCall, ToolOutcome};
 
+/// How a call arrives at its tool.
+pub(crate) enum Arrival {
+    /// As it was decided about.
+    AsDecided,
+    /// In a way that nobody is asked about.
+    Refused(ToolOutcome),
+    /// Changed by a layer.
+    Changed {
+        /// What was decided about.
+        decided: Arguments,
+        /// Whether a gate minds the call at all.
+        minded: bool,
+    },
+}
+
 /// Checks that a call arrives at its tool as it was decided about.
+pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
+    let (decided, minded) = match call.permit() {
+        Permit::Passed(arguments) => (arguments, false),
+        Permit::Exactly(arguments) | Permit::AsAsked(arguments) => (arguments, true),
+        _ => return Arrival::AsDecided,
+    };
+    if same(decided, call.arguments()) {
+        return Arrival::AsDecided;
+    }
+    let invalid = tool.validate(call.part()).is_err();
+    if invalid && !minded {
+        // The tool itself says what is wrong with it.
+        return Arrival::AsDecided;
+    }
+    if invalid || matches!(call.permit(), Permit::AsAsked(_)) {
+        tracing::warn!(tool = %call.name(), "a layer changed a call that was decided about");
+        return Arrival::Refused(ToolOutcome::denied(Str::from_static(
+            "The call was changed on its way to the tool after it was decided about, so it was \
+             not run.",
+        )));
+    }
+    Arrival::Changed {
+        decided: decided.clone(),
+        minded,
+    }
+}
+
+/// Decides about a call that a layer has changed since `decided` was decided about.
 ///
 /// # Errors
 ///
-/// It does not: it is denied, or somebody is asked about it as it is now.
-pub(crate) fn check_arrival(
+/// It does not run: it is denied, or somebody is asked about it as it is now.
+pub(crate) async fn decide_changed(
     rules: &Rules,
     tool: &Tool,
     call: &ToolCall,
+    decided: &Arguments,
+    minded: bool,
 ) -> Result<(), Result<ToolOutcome, Error>> {
-    let (decided, asked_before) = match call.permit() {
-        Permit::Exactly(arguments) => (arguments, false),
-        Permit::AsAsked(arguments) => (arguments, true),
-        _ => return Ok(()),
+    let ask = match decide(rules, call).await {
+        Verdict::Deny(reason) => return Err(Ok(ToolOutcome::denied(reason))),
+        Verdict::Halt(reason) => return Err(Ok(halting(reason))),
+        Verdict::Ask(ask) => ask,
+        Verdict::Pass | Verdict::Allow if !minded => return Ok(()),
+        // Somebody, or a rule, has decided about the others.
+        Verdict::Pass | Verdict::Allow => crate::approval::Ask::default(),
     };
-    if same(decided, call.arguments()) {
-        return Ok(());
-    }
-    let name = call.name();
-    if asked_before || tool.validate(call.part()).is_err() {
-        tracing::warn!(tool = %name, "a layer changed a call that was decided about");
-        return Err(Ok(ToolOutcome::denied(Str::from_static(
-            "The call was changed on its way to the tool after it was decided about, so it was \
-             not run.",
-        ))));
-    }
     let asked = Asked {
         why: Why::Changed,
         // What enters the stack again is what was decided about; the layer changes it again.
@@ -43,15 +80,22 @@ pub(crate) fn check_arrival(
         policy: rules.policy(),
         inner: None,
     };
-    let message = format!("May `{name}` be called? Its arguments were changed on the way.");
+    let name = call.name();
+    let message = ask.message.clone().unwrap_or_else(|| {
+        format!("May `{name}` be called? Its arguments were changed on the way.").into()
+    });
     // Who replies to one change has not seen the next.
     let arrived = Digest::of_fields(
         "concentric/arrived",
         &[call.arguments().as_str().as_bytes()],
     );
     let id = question::id(call, &format!("#{arrived}"));
-    let interrupt =
-        question::approval(call, id, Some(message.into()), None).with_metadata("changed", true);
+    let interrupt = question::approval(call, id, Some(message), ask.expires_after)
+        .with_metadata("changed", true);
+    ask.tell(&ApprovalEvent::Requested {
+        call,
+        interrupt: &interrupt,
+    });
     Err(Err(Error::waiting(asked.pending(vec![interrupt]))))
 }
 

@@ -5,9 +5,9 @@ use super::{
     gating::{ask_effect, reconciled},
     rule::Rules,
 };
-use crate::{Tool, fatal};
+use crate::{Digest, Tool, fatal};
 use concentric_core::{
-    Error, Str, ToolCall, ToolOutcome, ToolStatus,
+    Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome, ToolStatus,
     store::{Effect, EffectKey, Intent, Ledger, StoreError},
 };
 use std::{fmt, sync::Arc};
@@ -70,15 +70,17 @@ pub(crate) async fn run(
     tool: Tool,
     call: ToolCall,
 ) -> Result<ToolOutcome, Error> {
-    let Some(key) = EffectKey::of(&call.context) else {
+    let Some(mut key) = EffectKey::of(&call.context) else {
         return tool.start_function(call).await;
     };
-    let arguments: Str = call.arguments().as_str().into();
-    let intent = Intent::new(call.name().clone(), arguments, &call.context);
+    // What it does once it has its replies is begun for itself: that it was begun to ask says
+    // nothing of it.
+    if let Some(asked) = asked_by_itself(&call) {
+        key.key = format!("{}#{asked}", key.key).into();
+    }
+    let intent = intent(&call);
     match effects.0.begin(key.clone(), intent).await.map_err(failed)? {
         Effect::New => {}
-        // It waited by itself, and is called with the replies.
-        Effect::Begun if goes_on(&call) && !call.is_recovered() => {}
         // An effect that failed may be tried again where that does no harm.
         Effect::Done(outcome) if outcome.status == ToolStatus::Done || !tool.may_run_again() => {
             return Ok(*outcome);
@@ -87,12 +89,7 @@ pub(crate) async fn run(
             let Some(outcome) = reconciled(&tool, &call).await else {
                 return Err(Error::waiting(ask_effect(&rules, &tool, &call)));
             };
-            effects
-                .0
-                .finish(key, outcome.clone())
-                .await
-                .map_err(failed)?;
-            return Ok(outcome);
+            return effects.settle(key, &call, outcome).await.map_err(failed);
         }
         // Begun before, and to begin it again does no harm.
         _ => {}
@@ -115,8 +112,26 @@ fn failed(error: StoreError) -> Error {
 
 /// Whether the tool itself has asked something, and this is what was replied.
 pub(crate) fn goes_on(call: &ToolCall) -> bool {
-    let pending = call
-        .answered()
-        .and_then(|answered| answered.pending.as_ref());
-    pending.is_some_and(|pending| Asked::of(pending).is_none())
+    of_itself(call).is_some()
+}
+
+/// What the tool itself has asked, if this is what was replied.
+fn of_itself(call: &ToolCall) -> Option<&Pending> {
+    let pending = call.answered()?.pending.as_ref()?;
+    Asked::of(pending).is_none().then_some(pending)
+}
+
+/// Names what the tool itself has asked and which of it was replied to, whatever the replies say: it
+/// is begun once from there. A tool that asks again does so under another id, or in another state.
+fn asked_by_itself(call: &ToolCall) -> Option<Digest> {
+    let pending = of_itself(call)?;
+    let replies = &call.answered()?.replies;
+    let is_replied = |id: &InterruptId| replies.iter().any(|reply| reply.interrupt_id == *id);
+    let state = pending.state.as_ref().map(ToString::to_string);
+    let mut fields = vec![state.as_deref().unwrap_or_default().as_bytes()];
+    for Interrupt { id, .. } in &pending.interrupts {
+        let replied: &[u8] = if is_replied(id) { b"replied" } else { b"" };
+        fields.extend([id.as_str().as_bytes(), replied]);
+    }
+    Some(Digest::of_fields("concentric/asked", &fields))
 }

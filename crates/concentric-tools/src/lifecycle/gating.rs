@@ -42,6 +42,8 @@ pub(crate) struct Gated {
     pub(crate) waiting: Vec<RoundEvent>,
     /// Those that wait while the run stays open.
     pub(crate) live: Vec<LiveCall>,
+    /// The same calls, for when nobody is waited for any more.
+    pub(crate) asking: Vec<(usize, RoundCall)>,
 }
 
 /// A call that enters the stack when somebody has replied.
@@ -151,6 +153,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
                     interrupt: &interrupt,
                 });
                 if ask.live.is_some() {
+                    gated.asking.push((index, call.clone()));
                     let live = gating.clone().wait_live(index, call, ask, interrupt);
                     gated.live.push(Box::pin(live));
                 } else {
@@ -169,18 +172,22 @@ pub(crate) fn suspend_tool(
     rules: &Rules,
     tool: Option<&Tool>,
     arguments: &Arguments,
-    bound: bool,
+    permit: &Permit,
     pending: &Pending,
 ) -> Pending {
     // What the lifecycle itself asks on behalf of a call is whole.
     if Asked::of(pending).is_some() {
         return pending.clone();
     }
+    let arrived = match permit {
+        Permit::AsAsked(arrived) => Some(arrived.as_str().into()),
+        _ => None,
+    };
     let asked = Asked {
         why: Why::Tool,
         arguments: arguments.as_str().into(),
-        arrived: None,
-        bound,
+        bound: arrived.is_some() || matches!(permit, Permit::Exactly(_)),
+        arrived,
         definition: definition(tool.map(Tool::spec)),
         policy: rules.policy(),
         inner: pending.state.clone(),
@@ -281,7 +288,7 @@ impl Gating {
         self.record(call, ProtocolStep::Gated(verdict.as_str()));
         match verdict {
             Verdict::Pass => Step::Enter {
-                permit: Permit::Any,
+                permit: Permit::Passed(call.call.arguments.clone()),
                 free: true,
             },
             Verdict::Allow => Step::Enter {
@@ -329,26 +336,7 @@ impl Gating {
 
     /// The strictest of what the gates say.
     async fn decide(&self, call: &ToolCall) -> Verdict {
-        let rules = self.toolset.rules();
-        let own = call.context.extensions().get::<Approval>();
-        let gates = || rules.gates(&call.context).map(|gate| &**gate);
-        let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
-        let gates = gates().chain(own.map(|own| own as &dyn Gate));
-        let (mut verdict, mut later) = (Verdict::Pass, Vec::new());
-        for gate in gates {
-            match catch(|| gate.decide(call)) {
-                Ok(Decided::Now(decided)) => verdict = verdict.and(decided),
-                Ok(Decided::Later(decides)) => {
-                    later.push(async move { (gate, Caught::new(decides).await) });
-                }
-                Err(_) => verdict = verdict.and(undecided(gate, &"it panicked".into())),
-            }
-        }
-        for (gate, decided) in join_all(later).await {
-            let decided = decided.unwrap_or_else(|_| Err("it panicked".into()));
-            verdict = verdict.and(decided.unwrap_or_else(|error| undecided(gate, &error)));
-        }
-        verdict
+        decide(self.toolset.rules(), call).await
     }
 
     /// Asks somebody about `call`.
@@ -408,7 +396,10 @@ impl Gating {
                 None => Step::settled(ToolOutcome::cancelled("The call was cancelled.")),
             },
             _ => {
-                let reason = Str::from_static("Nobody has approved the call in time.");
+                let reason = Str::from_static(match self.context.is_cancelled() {
+                    true => "The run was stopped before anybody approved the call.",
+                    false => "Nobody has approved the call in time.",
+                });
                 ask.tell(&ApprovalEvent::Denied {
                     call: &view,
                     reason: Some(&reason),
@@ -754,9 +745,10 @@ impl Gating {
             Some(pending),
             answered.replies.clone(),
         )));
-        let permit = match asked.bound {
-            true => Permit::Exactly(call.call.arguments.clone()),
-            false => Permit::Any,
+        let permit = match &asked.arrived {
+            Some(arrived) => Permit::AsAsked(Arguments::new(arrived.clone())),
+            None if asked.bound => Permit::Exactly(call.call.arguments.clone()),
+            None => Permit::Any,
         };
         Step::Enter {
             permit,
@@ -869,6 +861,29 @@ impl Drop for OpenQuestion<'_> {
     }
 }
 
+/// The strictest of what the gates say.
+pub(super) async fn decide(rules: &Rules, call: &ToolCall) -> Verdict {
+    let own = call.context.extensions().get::<Approval>();
+    let gates = || rules.gates(&call.context).map(|gate| &**gate);
+    let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
+    let gates = gates().chain(own.map(|own| own as &dyn Gate));
+    let (mut verdict, mut later) = (Verdict::Pass, Vec::new());
+    for gate in gates {
+        match catch(|| gate.decide(call)) {
+            Ok(Decided::Now(decided)) => verdict = verdict.and(decided),
+            Ok(Decided::Later(decides)) => {
+                later.push(async move { (gate, Caught::new(decides).await) });
+            }
+            Err(_) => verdict = verdict.and(undecided(gate, &"it panicked".into())),
+        }
+    }
+    for (gate, decided) in join_all(later).await {
+        let decided = decided.unwrap_or_else(|_| Err("it panicked".into()));
+        verdict = verdict.and(decided.unwrap_or_else(|error| undecided(gate, &error)));
+    }
+    verdict
+}
+
 /// What is made of a gate that failed.
 fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
     let gate = gate.policy();
@@ -877,7 +892,7 @@ fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
 }
 
 /// What comes of a call that a gate ends the run for.
-fn halting(reason: Str) -> ToolOutcome {
+pub(super) fn halting(reason: Str) -> ToolOutcome {
     ToolOutcome::denied(reason.clone()).and_halt(reason)
 }
 

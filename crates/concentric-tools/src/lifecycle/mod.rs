@@ -23,7 +23,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    changed::check_arrival,
+    changed::{Arrival, check_arrival, decide_changed},
     effects::{Effects, goes_on, run as run_with_ledger},
     gating::{Entry, Gated, LiveCall, gate_round, suspend_tool},
     record::Protocol,

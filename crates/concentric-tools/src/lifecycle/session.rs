@@ -7,7 +7,7 @@ use concentric_core::{
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
 use futures_util::StreamExt;
-use std::{fmt, sync::Arc};
+use std::{fmt, future::poll_fn, sync::Arc, task::Poll};
 use tower::ServiceExt;
 
 /// The tools of a loop that is not [`AgentLayer`](concentric_core::AgentLayer)'s: one's own, or a
@@ -46,6 +46,7 @@ pub struct ToolLifecycle {
     // What the model is offered now, if that is not all.
     offered: Option<Arc<[Str]>>,
     captured: bool,
+    on_event: Box<dyn FnMut(Event) + Send>,
 }
 
 /// How a round ended.
@@ -76,7 +77,16 @@ impl ToolLifecycle {
             suspended: None,
             offered: None,
             captured: false,
+            on_event: Box::new(drop),
         }
+    }
+
+    /// Hands what tools and layers put into the run's stream to `take`, while a round goes on; by
+    /// default it is dropped.
+    #[must_use]
+    pub fn on_event(mut self, take: impl FnMut(Event) + Send + 'static) -> Self {
+        self.on_event = Box::new(take);
+        self
     }
 
     /// Sets the run.
@@ -286,8 +296,22 @@ impl ToolLifecycle {
                 return Ok(());
             }
         };
-        while let Some(event) = events.next().await {
-            self.machine.input(Input::of_round(event));
+        loop {
+            let event = poll_fn(|cx| {
+                let mut event = events.poll_next_unpin(cx);
+                while let Poll::Ready(emitted) = self.context.poll_emitted(cx) {
+                    (self.on_event)(emitted);
+                    // Who emits may have waited for room.
+                    if event.is_pending() {
+                        event = events.poll_next_unpin(cx);
+                    }
+                }
+                event
+            });
+            match event.await {
+                Some(event) => self.machine.input(Input::of_round(event)),
+                None => break,
+            }
         }
         self.machine.input(Input::RoundEnded);
         Ok(())

@@ -9,7 +9,7 @@ use crate::{
     arguments::Checks,
     fatal,
     layers::Layers,
-    lifecycle::{check_arrival, run_with_ledger},
+    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger},
     panic::catch,
 };
 use concentric_core::{
@@ -72,7 +72,7 @@ impl Tool {
     }
 
     /// Calls the tool as the call has arrived, if it is the one that was decided about.
-    fn start_innermost(&self, mut call: ToolCall, outside: &str) -> ToolFuture {
+    fn start_innermost(&self, call: ToolCall, outside: &str) -> ToolFuture {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }
@@ -82,11 +82,23 @@ impl Tool {
         if !call.is_of_round() {
             return ToolFuture::failed(Layers::forged(outside));
         }
-        match check_arrival(rules, self, &call) {
-            Ok(()) => {}
-            Err(Ok(outcome)) => return ToolFuture::answered(outcome),
-            Err(Err(asks)) => return ToolFuture::failed(asks),
+        match check_arrival(self, &call) {
+            Arrival::AsDecided => self.start_decided(rules, call),
+            Arrival::Refused(outcome) => ToolFuture::answered(outcome),
+            Arrival::Changed { decided, minded } => {
+                let (tool, rules) = (self.clone(), Arc::clone(rules));
+                ToolFuture::boxed(async move {
+                    match decide_changed(&rules, &tool, &call, &decided, minded).await {
+                        Ok(()) => tool.start_decided(&rules, call).await,
+                        Err(instead) => instead,
+                    }
+                })
+            }
         }
+    }
+
+    /// Calls the tool, which nobody minds any more.
+    fn start_decided(&self, rules: &Arc<Rules>, mut call: ToolCall) -> ToolFuture {
         if self.is_agent {
             rules.bequeath(&mut call.context);
         }

@@ -9,7 +9,8 @@ use crate::{
     panic::catch,
 };
 use concentric_core::{
-    Context, Error, Permit, Phase, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, Transcript,
+    Context, Error, Permit, Phase, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound,
+    Transcript,
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -54,6 +55,8 @@ struct Round {
     waiting: VecDeque<Entry>,
     /// The calls that wait for somebody while the run stays open.
     live: Option<FuturesUnordered<LiveCall>>,
+    /// The same calls.
+    asking: Vec<(usize, RoundCall)>,
     /// What the next call is made of; each call takes a readiness of its own.
     stack: Option<Stack>,
     running: RunningSet,
@@ -74,6 +77,7 @@ impl Outcomes {
                 said: VecDeque::new(),
                 waiting: VecDeque::new(),
                 live: None,
+                asking: Vec::new(),
                 stack: None,
                 running: RunningSet::None,
                 alone: false,
@@ -111,12 +115,17 @@ impl Stream for Outcomes {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         let round = &mut *self.round;
+        if round.context.is_cancelled() && round.gating.take().is_some() {
+            let calls = 0..round.calls;
+            round.said = calls.map(|at| RoundEvent::settled(at, stopped())).collect();
+        }
         if let Some(gating) = &mut round.gating {
             let gated = ready!(gating.as_mut().poll(cx));
             round.gating = None;
             round.waiting = gated.entries.into();
             round.said = gated.waiting.into();
             round.live = (!gated.live.is_empty()).then(|| gated.live.into_iter().collect());
+            round.asking = gated.asking;
         }
         loop {
             if let Some(said) = round.said.pop_front() {
@@ -127,9 +136,15 @@ impl Stream for Outcomes {
             if let Poll::Ready(ended) = round.running.poll_ended(cx) {
                 return Poll::Ready(Some(round.ended(ended)));
             }
+            if round.stopped {
+                round.stop_asking();
+            }
             if let Some(live) = &mut round.live {
                 match Pin::new(live).poll_next(cx) {
-                    Poll::Ready(Some(entry)) => round.waiting.push_back(entry),
+                    Poll::Ready(Some(entry)) => {
+                        round.asking.retain(|(index, _)| *index != entry.index);
+                        round.waiting.push_back(entry);
+                    }
                     Poll::Ready(None) => round.live = None,
                     Poll::Pending => {}
                 }
@@ -141,12 +156,12 @@ impl Stream for Outcomes {
                 };
             }
             if round.context.is_cancelled() {
-                return Poll::Ready(round.settle_next(stopped()));
+                return Poll::Ready(round.settle_next());
             }
             if round.stopped
                 && let Some(next) = round.waiting.front_mut()
             {
-                next.permit = Permit::Settled(Arc::new(stopped()));
+                next.permit = Permit::Settled(given_up(next));
             }
             if !round.may_start() {
                 return Poll::Pending;
@@ -166,6 +181,22 @@ impl Stream for Outcomes {
         // An error is the last item.
         (left.min(1), Some(left))
     }
+}
+
+/// What comes of a call that does not start any more.
+fn given_up(entry: &Entry) -> Arc<ToolOutcome> {
+    if let Permit::Settled(outcome) = &entry.permit {
+        // It is over already: its client executed it, or it was refused.
+        return Arc::clone(outcome);
+    }
+    let spec = entry.call.spec.as_ref();
+    let read_only = spec.is_some_and(|spec| spec.annotations.read_only);
+    Arc::new(match entry.call.recovered && !read_only {
+        true => ToolOutcome::unknown(Str::from_static(
+            "The call was started by a process that ended, and nobody knows what came of it.",
+        )),
+        false => stopped(),
+    })
 }
 
 fn stopped() -> ToolOutcome {
@@ -240,7 +271,7 @@ impl Round {
             index,
             call: call.call.clone(),
             origin: call.origin(),
-            bound: matches!(permit, Permit::Exactly(_) | Permit::AsAsked(_)),
+            permit: permit.clone(),
         };
         if let Some(failure) = failure {
             // A service that failed before it was called is of no more use.
@@ -277,9 +308,21 @@ impl Round {
     }
 
     /// Settles the next call without starting it.
-    fn settle_next(&mut self, outcome: ToolOutcome) -> Option<Result<RoundEvent, Error>> {
+    fn settle_next(&mut self) -> Option<Result<RoundEvent, Error>> {
         let entry = self.waiting.pop_front()?;
+        let outcome = Arc::unwrap_or_clone(given_up(&entry));
         Some(Ok(RoundEvent::settled(entry.index, outcome)))
+    }
+
+    /// Waits for nobody any more.
+    fn stop_asking(&mut self) {
+        self.live = None;
+        let asking = self.asking.drain(..).map(|(index, call)| Entry {
+            index,
+            call,
+            permit: Permit::Any,
+        });
+        self.waiting.extend(asking);
     }
 
     /// What there is to be said of a call that ended.
@@ -293,7 +336,7 @@ impl Round {
                     let tool = self.toolset.find(&started.call.name);
                     let arguments = &started.call.arguments;
                     let rules = self.toolset.rules();
-                    let pending = suspend_tool(rules, tool, arguments, started.bound, pending);
+                    let pending = suspend_tool(rules, tool, arguments, &started.permit, pending);
                     return Ok(RoundEvent::waiting(started.index, pending));
                 }
                 None if self.toolset.inner.errors_are_fatal || is_fatal(&error) => {

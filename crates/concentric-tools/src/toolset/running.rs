@@ -1,6 +1,6 @@
 use super::stack::StackFuture;
 use crate::panic::Caught;
-use concentric_core::{Error, Origin, ToolCallPart, ToolOutcome};
+use concentric_core::{Error, Origin, Permit, ToolCallPart, ToolOutcome};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -21,8 +21,8 @@ pub(super) struct Started {
     pub(super) index: usize,
     pub(super) call: ToolCallPart,
     pub(super) origin: Origin,
-    /// Whether it may only run as it was decided about.
-    pub(super) bound: bool,
+    /// What it may run with.
+    pub(super) permit: Permit,
 }
 
 /// What came of one call.
