@@ -90,10 +90,8 @@ fn approve(finish: &Finish) -> Vec<Reply> {
 }
 
 async fn finish(agent: impl ModelService, request: ChatRequest) -> Finish {
-    let response = match agent.oneshot(request).await {
-        Ok(response) => response,
-        Err(_) => panic!("the run must not fail"),
-    };
+    let response = agent.oneshot(request).await.map_err(drop);
+    let response = response.expect("the run must not fail");
     let mut body = pin!(response.body);
     loop {
         let item = poll_fn(|cx| futures_core::Stream::poll_next(body.as_mut(), cx)).await;
