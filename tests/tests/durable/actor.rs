@@ -130,6 +130,9 @@ impl Actor {
         let mut said = None;
         while let Some(line) = self.hear() {
             said = serde_json::from_str(&line).ok();
+            if said.is_none() && line != "ready" {
+                println!("{line}");
+            }
         }
         let status = self.child.wait().unwrap();
         if said.is_none() {
@@ -160,8 +163,9 @@ impl Actor {
         waited.is_some_and(|(_, status)| status.stopped())
     }
 
-    pub fn wake_up(&self) {
+    pub fn wake_up(&mut self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
+        self.go();
     }
 }
 
@@ -192,7 +196,11 @@ pub fn block<T>(work: impl Future<Output = T>) -> T {
 // ---- the host ----
 
 pub fn key() -> RunKey {
-    RunKey::new(Tenant::default(), ThreadId::new("thread"), RunId::new("run"))
+    RunKey::new(
+        Tenant::default(),
+        ThreadId::new("thread"),
+        RunId::new("run"),
+    )
 }
 
 fn context(environment: &Environment) -> Context {
@@ -234,6 +242,14 @@ pub fn answer(world: &World, question: &Interrupt) -> Reply {
         };
     }
     Reply::resolve(id, json!("yes"))
+}
+
+/// A [`Part::extra`] whose person says of each call that it was not done, without looking again.
+pub const TOO_EARLY: &str = "looked too early";
+
+fn too_early(question: &Interrupt) -> Reply {
+    let call = question.call_id.clone().unwrap();
+    Reply::answer(question.id.clone(), format!("{call}: seen not done"))
 }
 
 /// The key of the effect that a question is about.
@@ -283,7 +299,10 @@ pub async fn drive(part: &Part) -> Said {
                     reason: question.reason.to_string(),
                     call: question.call_id.clone().unwrap().to_string(),
                 });
-                replies.push(answer(&world, question));
+                replies.push(match part.extra.as_str() {
+                    TOO_EARLY => too_early(question),
+                    _ => answer(&world, question),
+                });
             }
             let request = replying(&environment, replies);
             run(&agent, &world, &points, request).await
@@ -322,5 +341,7 @@ pub async fn run(agent: &BoxModel, world: &World, points: &Points, request: Chat
 
 pub fn failed(error: &Error) -> Said {
     let code = error.code().unwrap_or_default().to_owned();
+    // For whoever looks for the reason, if the test fails.
+    say(&format!("{error:#}"));
     Said::Failed(format!("{:?}", error.kind()), code)
 }

@@ -11,7 +11,7 @@ use concentric_core::{
     Error, Event, FinishReason, Interrupt, Pending, Role, Str, ToolCall, ToolCallPart, ToolOutcome,
     ToolSpec, Usage,
     context::{Clock, Ids, Random, Sleep},
-    store::{EffectKey, RunClaim},
+    store::RunClaim,
 };
 use concentric_layers::SuspendLayer;
 use concentric_store::SqliteStore;
@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, service_fn};
 
 // ---- time ----
 
@@ -88,10 +88,14 @@ pub const ALL: &[Calls] = &[
 /// One call, which is asked about.
 pub const ONE: &[Calls] = &[&[("wire", "wire")]];
 
+/// One call of a tool that asks by itself.
+pub const CONFIRM: &[Calls] = &[&[("confirm", "confirm")]];
+
 pub fn script(name: &str) -> &'static [Calls] {
     match name {
         "all" => ALL,
         "one" => ONE,
+        "confirm" => CONFIRM,
         other => panic!("{other}"),
     }
 }
@@ -136,7 +140,11 @@ pub fn model(script: &'static [Calls], points: Points) -> BoxModel {
 
 fn call((tool, id): &(&'static str, &'static str)) -> Event {
     let arguments = json!({"what": id}).to_string();
-    Event::tool_call(ToolCallPart::new(CallId::new(*id), *tool, arguments.as_str()))
+    Event::tool_call(ToolCallPart::new(
+        CallId::new(*id),
+        *tool,
+        arguments.as_str(),
+    ))
 }
 
 // ---- the tools ----
@@ -263,26 +271,25 @@ pub fn tools(world: &World, points: &Points) -> Toolset {
 pub const LEASE: Duration = Duration::from_secs(30);
 
 pub fn store(world: &World, points: &Points) -> Pointed {
+    let inner = SqliteStore::open(world.db()).unwrap();
+    points.writes_to(&inner);
     Pointed {
-        inner: SqliteStore::open(world.db()).unwrap(),
+        inner,
         points: points.clone(),
         world: world.clone(),
     }
 }
 
-pub fn agent(script: &'static [Calls], store: &Pointed) -> BoxModel {
+/// The agent without a store of runs: the host keeps the state.
+pub fn bare(script: &'static [Calls], store: &Pointed) -> BoxModel {
     let (world, points) = (&store.world, &store.points);
     let tools = tools(world, points)
         .ledger(store.clone())
-        .once(store.clone());
-    let agent = AgentLayer::new(tools).layer(model(script, points.clone()));
-    let agent = SuspendLayer::new(Arc::new(store.clone()))
-        .lease(LEASE)
-        .layer(agent);
-    BoxModel::new(agent.map_response(|response: ChatResponse<_>| response))
+        .tell_once(store.clone());
+    BoxModel::new(AgentLayer::new(tools).layer(model(script, points.clone())))
 }
 
-/// The effects of a run's open round, by what the ledger says.
-pub fn effect_key(key: &str) -> EffectKey {
-    EffectKey::new(concentric_core::store::Tenant::default(), key.to_owned())
+pub fn agent(script: &'static [Calls], store: &Pointed) -> BoxModel {
+    let suspend = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    BoxModel::new(suspend.layer(bare(script, store)))
 }

@@ -7,10 +7,13 @@ use super::{
 use concentric_core::{Role, ToolContent, Transcript, interrupt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks a run that is over; `None` if its end was seen by nobody.
+/// Checks a run that is over, also if nobody has seen its end.
 pub fn check(world: &World, script: &[Calls], about: &str) {
     let entries = world.entries();
-    let calls: Vec<(&str, &str)> = script.iter().flat_map(|calls| calls.iter().copied()).collect();
+    let calls: Vec<(&str, &str)> = script
+        .iter()
+        .flat_map(|calls| calls.iter().copied())
+        .collect();
     let over = entries.iter().find_map(|entry| match entry {
         Entry::Over(transcript) => Some(transcript),
         _ => None,
@@ -31,7 +34,9 @@ pub fn check(world: &World, script: &[Calls], about: &str) {
     let done: BTreeSet<String> = world.done().into_iter().collect();
     for (tool, id) in calls {
         let text = &results[id];
-        let says = text.strip_prefix(id).unwrap_or_else(|| panic!("{about}: {text}"));
+        let says = text
+            .strip_prefix(id)
+            .unwrap_or_else(|| panic!("{about}: {text}"));
         let asked = entries.iter().any(|entry| {
             matches!(entry, Entry::Asked { reason, call, .. }
                 if interrupt::UNKNOWN_EFFECT == reason.as_str() && call == id)
@@ -143,11 +148,7 @@ fn is_settled(world: &World, entries: &[Entry], id: &str) -> bool {
 }
 
 /// The one result of each call, if the transcript has all of them in their places.
-fn results<'a>(
-    transcript: &Transcript,
-    script: &[Calls],
-    about: &str,
-) -> BTreeMap<String, String> {
+fn results(transcript: &Transcript, script: &[Calls], about: &str) -> BTreeMap<String, String> {
     let mut results = BTreeMap::new();
     let turns: Vec<_> = transcript.iter().collect();
     let rounds = turns
@@ -157,7 +158,11 @@ fn results<'a>(
     let rounds: Vec<_> = rounds.collect();
     assert_eq!(rounds.len(), script.len(), "{about}");
     for (turn, calls) in rounds.iter().zip(script) {
-        let made: Vec<_> = turn.as_message().tool_calls().map(|c| c.id.as_str()).collect();
+        let made: Vec<_> = turn
+            .as_message()
+            .tool_calls()
+            .map(|c| c.id.as_str())
+            .collect();
         let wanted: Vec<_> = calls.iter().map(|(_, id)| *id).collect();
         assert_eq!(made, wanted, "{about}");
         let answered: Vec<_> = turn.results().iter().map(|r| r.call_id.as_str()).collect();

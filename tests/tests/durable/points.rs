@@ -1,14 +1,16 @@
 //! The points at which a process may be killed or stopped.
 
 use super::world::World;
+use concentric_store::SqliteStore;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
+    thread,
 };
 
 /// What is done at a point.
@@ -34,6 +36,7 @@ pub struct Points {
     world: World,
     counts: Arc<Mutex<HashMap<String, u32>>>,
     hits: Arc<AtomicU32>,
+    store: Arc<OnceLock<SqliteStore>>,
 }
 
 impl Points {
@@ -43,7 +46,23 @@ impl Points {
             world,
             counts: Arc::default(),
             hits: Arc::default(),
+            store: Arc::default(),
         }
+    }
+
+    /// Says which store this process writes to.
+    pub fn writes_to(&self, store: &SqliteStore) {
+        let _ = self.store.set(store.clone());
+    }
+
+    /// Waits until the store has written what it was given: a process that is stopped in the middle
+    /// of a transaction has SQLite's lock, and nobody else can write until it is killed.
+    fn finish_writing(&self) {
+        let Some(store) = self.store.get().cloned() else {
+            return;
+        };
+        let purge = move || super::actor::block(store.purge(std::time::SystemTime::UNIX_EPOCH));
+        thread::spawn(purge).join().unwrap().unwrap();
     }
 
     /// Has come to a point. The name is the same in each process that comes here, also if the calls
@@ -65,6 +84,11 @@ impl Points {
             Plan::StopAt(at) if *at == name => Signal::STOP,
             _ => return,
         };
+        if signal == Signal::STOP {
+            self.finish_writing();
+        }
         kill_process(getpid(), signal).unwrap();
+        // It is another thread that may be told first, and this one is to stay here meanwhile.
+        super::actor::wait();
     }
 }

@@ -301,7 +301,7 @@ impl Tool {
     /// struct User(String);
     ///
     /// let whoami = tool_with_context("whoami", "Tells who asks.", async |_: NoArguments, cx: Context| {
-    ///     cx.extensions().get::<User>().map(|user| user.0.clone())
+    ///     cx.extensions().get::<User>().map_or_else(String::new, |user| user.0.clone())
     /// })
     /// .requires::<User>();
     /// # let _ = whoami;

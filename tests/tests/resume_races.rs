@@ -1,0 +1,133 @@
+//! Processes that go on with one run at the same time.
+//!
+//! Two to eight of them are shown the same question and answer it, or find the same run that was
+//! left, over one SQLite file. One of them runs the tool; the others learn that they were late.
+//!
+//! | in the environment | | default |
+//! |---|---|---|
+//! | `CONCENTRIC_RACES` | how many races | 15 |
+#![cfg(unix)]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+mod durable;
+
+use concentric_core::{Reply, store::RunStore};
+use concentric_layers::suspend::abandoned;
+use durable::{
+    actor::{Part, Said, block, drive, key, replying, run, say, wait},
+    agent::{ONE, agent, script, store},
+    check::check,
+    points::Plan,
+    setting,
+    world::{Entry, World},
+};
+use std::collections::BTreeMap;
+
+/// Drives the run until it waits.
+#[test]
+#[ignore = "a part of the test below"]
+fn host() {
+    let Some(part) = Part::mine() else { return };
+    let said = block(drive(&part));
+    say(&serde_json::to_string(&said).unwrap());
+}
+
+/// Takes the run up when it is told to.
+#[test]
+#[ignore = "a part of the test below"]
+fn racer() {
+    let Some(part) = Part::mine() else { return };
+    let said = block(async {
+        let (world, points) = (part.world(), part.points());
+        let store = store(&world, &points);
+        let agent = agent(script(&part.script), &store);
+        let environment = part.environment();
+        let request = match part.answers_first {
+            true => {
+                let record = store.get(key()).await.unwrap();
+                let asked = record.state.interrupts();
+                let replies = asked
+                    .iter()
+                    .map(|it| Reply::approve(it.id.clone()))
+                    .collect();
+                replying(&environment, replies)
+            }
+            false => {
+                let mut left = abandoned(&store, &environment, 2).await.unwrap();
+                assert_eq!(left.len(), 1);
+                left.remove(0)
+            }
+        };
+        say("ready");
+        wait();
+        run(&agent, &world, &points, request).await
+    });
+    say(&serde_json::to_string(&said).unwrap());
+}
+
+#[test]
+fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
+    let mut lost: BTreeMap<String, usize> = BTreeMap::new();
+    let races: usize = setting("CONCENTRIC_RACES", 15);
+    for race in 0..races {
+        let dir = tempfile::tempdir().unwrap();
+        let world = World::new(dir.path());
+        let part = Part::new(dir.path(), "one");
+        assert_eq!(part.start("host").result(), Some(Said::Waits));
+
+        // In one of three races the run was claimed by a process that is dead.
+        let is_left = race % 3 == 2;
+        if is_left {
+            let mut dying = part.clone();
+            dying.plan = Plan::KillAt("claim:after#1".to_owned());
+            assert_eq!(dying.start("host").result(), None);
+        }
+        let mut racers: Vec<_> = (0..2 + race % 7)
+            .map(|n| {
+                let mut part = part.clone();
+                part.leases = 1;
+                // Every other one answers anew; what was accepted counts all the same.
+                part.answers_first = !is_left || n % 2 == 0;
+                part.start("racer")
+            })
+            .collect();
+        for racer in &mut racers {
+            assert_eq!(racer.hear().as_deref(), Some("ready"));
+        }
+        for racer in &mut racers {
+            racer.go();
+        }
+        let mut won = 0;
+        for racer in racers {
+            match racer.result() {
+                Some(Said::Over) => won += 1,
+                Some(Said::Failed(kind, code)) => {
+                    assert_eq!(kind, "Conflict", "race {race}: {code}");
+                    assert!(
+                        ["already_resumed", "run_ended"].contains(&&*code),
+                        "race {race}: {code}"
+                    );
+                    *lost.entry(code).or_default() += 1;
+                }
+                other => panic!("race {race}: {other:?}"),
+            }
+        }
+        assert_eq!(won, 1, "race {race}");
+        let entries = world.entries();
+        let count = |wanted: fn(&Entry) -> bool| entries.iter().filter(|e| wanted(e)).count();
+        assert_eq!(
+            count(|e| matches!(e, Entry::Started { .. })),
+            1,
+            "race {race}"
+        );
+        assert_eq!(count(|e| matches!(e, Entry::Approved(_))), 1, "race {race}");
+        assert_eq!(count(|e| matches!(e, Entry::Over(_))), 1, "race {race}");
+        check(&world, ONE, &format!("race {race}"));
+    }
+    println!("{races} races, the others learned: {lost:?}");
+}
