@@ -5,7 +5,8 @@ use crate::{LimitOf, Refusal, Str};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Rules {
-    /// How many model calls it makes at the most; 32 by default.
+    /// How many model calls it makes at the most; 32 by default. Those that are free of charge
+    /// ([`ToolOutcome::free`](crate::ToolOutcome::free)) don't count, but for as many again.
     pub steps: u32,
     /// How many tool calls it makes at the most. A call over the limit is answered with an error,
     /// and no further step starts.

@@ -349,6 +349,10 @@ impl Tool {
 
     /// Finds out what came of a call that was begun when its process ended: `None` if that can't be
     /// told, and a person is asked. It is called in place of the tool, which is not run again.
+    ///
+    /// The process that was thought dead may only have stood still, and the tool take effect after
+    /// this has answered: where that matters, have the service refuse the call's key from now on, or
+    /// those who come with an older [fence](concentric_core::store::RunClaim::fence).
     #[must_use]
     pub fn reconcile<F, Fut>(mut self, reconcile: F) -> Self
     where
