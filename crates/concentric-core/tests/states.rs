@@ -339,7 +339,7 @@ fn what_is_written_has_the_form_of_its_version() {
 }
 
 #[test]
-fn every_version_that_was_ever_written_is_read_as_what_it_meant() {
+fn f048_every_version_that_was_ever_written_is_read_as_what_it_meant() {
     let mut files = 0;
     for version in 1..=VERSION {
         for (name, expected) in meanings() {
@@ -807,7 +807,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_state_that_was_tampered_with_is_refused_or_comes_to_its_end(
+    fn f049_a_state_that_was_tampered_with_is_refused_or_comes_to_its_end(
         which in 0..6_usize,
         changes in prop::collection::vec((0..4_u8, any::<usize>(), any::<usize>()), 1..5),
     ) {

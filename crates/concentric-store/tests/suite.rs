@@ -82,7 +82,7 @@ suite! {
     a_claim_of_an_older_version_is_too_late
     replies_are_kept_until_the_next_state
     replies_that_were_accepted_are_not_replaced
-    an_older_fence_writes_nothing
+    f047_an_older_fence_writes_nothing
     a_claim_that_was_given_up_writes_nothing
     a_run_that_is_over_stays_over
     a_run_is_found_by_all_it_has_asked
@@ -242,7 +242,7 @@ async fn replies_that_were_accepted_are_not_replaced<S: Store>(store: S) {
     assert_eq!(record.replied_at, Some(at(0)));
 }
 
-async fn an_older_fence_writes_nothing<S: Store>(store: S) {
+async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
         .await
         .unwrap();

@@ -275,7 +275,7 @@ async fn c072_a_denied_call_is_not_run_and_the_model_reads_why() {
 }
 
 #[tokio::test]
-async fn c076_a_tool_or_a_policy_that_changed_is_asked_about_again() {
+async fn c076_f048_a_tool_or_a_policy_that_changed_is_asked_about_again() {
     let log = Log::default();
     let other_tool = Toolset::new()
         .tool(

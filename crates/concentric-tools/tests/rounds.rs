@@ -5,7 +5,8 @@ mod common;
 
 use common::{Log, hook, note, one, round, round_in};
 use concentric_core::{
-    CancelReason, Context, Outcome, Refusal, RoundEvent, ToolCall, ToolOutcome, ToolStatus,
+    AgentLayer, CancelReason, ChatRequest, Context, Error, ErrorKind, Outcome, Refusal, RoundEvent,
+    ToolCall, ToolOutcome, ToolRound, ToolStatus, agent::WithTools,
 };
 use concentric_tools::{NoArguments, Tool, Toolset, blocking_tool, tool, tool_with_context};
 use futures_util::{Stream, StreamExt};
@@ -21,7 +22,7 @@ use std::{
 };
 use tokio::sync::oneshot;
 use tokio_test::{assert_pending, assert_ready};
-use tower::ServiceExt;
+use tower::{Layer, Service, ServiceExt};
 
 #[derive(Deserialize, JsonSchema)]
 struct Wait {
@@ -68,7 +69,7 @@ impl Gates {
     }
 }
 
-fn settled(item: Option<Result<RoundEvent, concentric_core::Error>>) -> (usize, ToolStatus) {
+fn settled(item: Option<Result<RoundEvent, Error>>) -> (usize, ToolStatus) {
     let settled = common::settled(item.unwrap().unwrap());
     (settled.index, settled.outcome.status)
 }
@@ -400,5 +401,96 @@ proptest! {
         indices.sort_unstable();
         prop_assert_eq!(&indices, &(0..calls.len()).collect::<Vec<_>>());
         prop_assert_eq!(&*starts.lock().unwrap(), &indices);
+    }
+}
+
+#[tokio::test]
+async fn c039_a_round_that_a_layer_answers_has_a_result_for_every_call() {
+    /// Answers each call of a round, and runs none.
+    #[derive(Clone)]
+    struct Skip;
+
+    impl Service<ToolRound> for Skip {
+        type Response = futures_util::stream::Iter<std::vec::IntoIter<Result<RoundEvent, Error>>>;
+        type Error = Error;
+        type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+        fn poll_ready(
+            &mut self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), Self::Error>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, round: ToolRound) -> Self::Future {
+            let skipped = |index| Ok(RoundEvent::settled(index, ToolOutcome::done("skipped")));
+            let all: Vec<_> = (0..round.calls.len()).map(skipped).collect();
+            std::future::ready(Ok(futures_util::stream::iter(all)))
+        }
+    }
+
+    let log = Log::default();
+    let ran = log.clone();
+    let tools = Toolset::new().tool(tool("t", "", move |NoArguments {}| {
+        ran.add("ran");
+        async { "ok" }
+    }));
+    let rounds = WithTools::new(tools, Skip);
+    let script = vec![vec![("t", ""), ("t", ""), ("unknown", "")]];
+    let agent = AgentLayer::new(rounds).layer(common::model(script));
+    let answer = agent.oneshot(ChatRequest::user("go"));
+    let answer = answer.await.unwrap().collect().await.unwrap();
+    assert_eq!(
+        common::results(&answer),
+        [
+            "call-0-0: skipped",
+            "call-0-1: skipped",
+            "call-0-2: skipped"
+        ]
+    );
+    assert!(log.lines().is_empty());
+}
+
+#[tokio::test]
+async fn c111_a_run_without_what_a_tool_requires_fails_before_its_first_model_call() {
+    #[derive(Clone)]
+    struct User;
+
+    let tools = Toolset::new()
+        .tool(tool("whoami", "", |NoArguments {}| async { "you" }).requires::<User>());
+    let script = || vec![vec![("whoami", "")]];
+    let error = common::agent(tools.clone(), script()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.message().contains("`whoami` requires a"), "{error}");
+    assert!(error.message().contains("User"), "{error}");
+
+    let mut context = Context::new();
+    context.extensions_mut().insert(User);
+    let answer = common::agent_in(context, tools, script()).await.unwrap();
+    assert_eq!(common::results(&answer), ["call-0-0: you"]);
+}
+
+#[tokio::test]
+async fn f032_a_model_that_calls_a_tool_for_ever_comes_to_a_limit() {
+    let endless = || vec![vec![("t", ""); 3]; 1_000];
+    let tools = || Toolset::new().tool(tool("t", "", |NoArguments {}| async { "again" }));
+    let layers = [
+        (
+            AgentLayer::new(tools()).step_limit(5),
+            Outcome::StepLimit,
+            15,
+        ),
+        (
+            AgentLayer::new(tools()).call_limit(4),
+            Outcome::CallLimit,
+            6,
+        ),
+    ];
+    for (layer, outcome, results) in layers {
+        let agent = layer.layer(common::model(endless()));
+        let answer = agent.oneshot(ChatRequest::user("go")).await.unwrap();
+        let answer = answer.collect().await.unwrap();
+        assert_eq!(answer.finish.outcome, outcome);
+        assert_eq!(common::results(&answer).len(), results);
     }
 }

@@ -267,7 +267,7 @@ async fn by_hand(script: &Script) -> Came {
 }
 
 #[tokio::test]
-async fn live_resumed_and_by_hand_come_out_the_same() {
+async fn f035_live_resumed_and_by_hand_come_out_the_same() {
     quietly();
     let (first, cases) = (
         env_or("CONCENTRIC_SEED", 0),
