@@ -40,7 +40,7 @@ impl<M, R> Run<M, R> {
         model: M,
         rounds: R,
         specs: &ToolSpecs,
-        rules: Rules,
+        rules: Arc<Rules>,
         mut request: ChatRequest,
     ) -> Result<Box<Self>, Error> {
         let client_tools = offer(&mut request, specs)?;
@@ -272,7 +272,11 @@ pub(super) fn at(error: Error, phase: Phase) -> Error {
 }
 
 /// The machine of a run that goes on.
-fn take_up(request: &mut ChatRequest, resume: &Resume, rules: Rules) -> Result<Machine, Error> {
+fn take_up(
+    request: &mut ChatRequest,
+    resume: &Resume,
+    rules: Arc<Rules>,
+) -> Result<Machine, Error> {
     let invalid =
         |reason: String| Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run);
     let conflict = |reason: &'static str| {

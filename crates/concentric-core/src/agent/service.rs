@@ -4,7 +4,10 @@ use crate::{
     ChatRequest, ChatResponse, Description, Error, Event, Phase, RoundEvent, ToolRound, ToolSpecs,
 };
 use futures_core::Stream;
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 use tower::BoxError;
 use tower_service::Service;
 
@@ -18,7 +21,7 @@ pub struct Agent<M, R> {
     specs: ToolSpecs,
     // Why no run can begin.
     fault: Option<Error>,
-    rules: Rules,
+    rules: Arc<Rules>,
 }
 
 impl<M, R> Agent<M, R> {
@@ -31,7 +34,7 @@ impl<M, R> Agent<M, R> {
             fault: tools.check().err(),
             model,
             tools,
-            rules,
+            rules: Arc::new(rules),
         }
     }
 
@@ -91,7 +94,7 @@ where
                 self.model.clone(),
                 self.tools.clone(),
                 &self.offered(&request.context),
-                self.rules.clone(),
+                Arc::clone(&self.rules),
                 request,
             ),
         })

@@ -53,7 +53,7 @@ use crate::{
     RoundCall, RoundEvent, Ruling, StepFinish, StepStart, Str, ToolOutcome, ToolResult, ToolSpecs,
     Transcript, Turn, Usage,
 };
-use std::{collections::VecDeque, time::SystemTime};
+use std::{collections::VecDeque, sync::Arc, time::SystemTime};
 
 /// Something that happened, for the machine to take in.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct Machine {
     state: Data,
-    rules: Rules,
+    rules: Arc<Rules>,
     // The model stream that is half read, if one is; not part of the state.
     stream: Option<Step>,
     // Whether the model was asked for and has not answered.
@@ -158,8 +158,8 @@ pub struct Machine {
 
 impl Machine {
     /// Creates the machine of a run that goes on with `transcript`.
-    pub fn new(transcript: Transcript, rules: Rules) -> Self {
-        Self::of(Data::new(transcript), rules)
+    pub fn new(transcript: Transcript, rules: impl Into<Arc<Rules>>) -> Self {
+        Self::of(Data::new(transcript), rules.into())
     }
 
     /// Creates the machine of a run that goes on with `open`, which follows `transcript`, as a
@@ -172,18 +172,19 @@ impl Machine {
         transcript: Transcript,
         open: OpenRound,
         tools: &ToolSpecs,
-        rules: Rules,
+        rules: impl Into<Arc<Rules>>,
     ) -> Self {
         let mut state = Data::new(transcript);
         state.stage = Stage::claimed(open, tools);
-        Self::of(state, rules)
+        Self::of(state, rules.into())
     }
 
     /// Goes on with a run that was written down.
     ///
     /// A call that was running then is handed out again as [recovered](RoundCall::recovered), if
     /// the round service knows what that means ([`Rules::resumes`]); else its outcome is unknown.
-    pub fn restore(MachineState(mut state): MachineState, rules: Rules) -> Self {
+    pub fn restore(MachineState(mut state): MachineState, rules: impl Into<Arc<Rules>>) -> Self {
+        let rules = rules.into();
         if let Stage::Round(round) = &mut state.stage {
             for slot in &mut round.slots {
                 if !slot.is_running() {
@@ -204,7 +205,7 @@ impl Machine {
         Self::of(state, rules)
     }
 
-    fn of(state: Data, rules: Rules) -> Self {
+    fn of(state: Data, rules: Arc<Rules>) -> Self {
         let mut machine = Self {
             state,
             rules,
@@ -417,8 +418,8 @@ impl Machine {
             Input::ModelStarted(mut start) if self.asked => {
                 self.asked = false;
                 let (said, used) = match self.interrupted.take() {
-                    Some(interrupted) => (Some(interrupted.0), interrupted.1),
-                    None => (None, self.state.usage),
+                    Some(interrupted) => (Some(interrupted.0), Some(Box::new(interrupted.1))),
+                    None => (None, None),
                 };
                 // What goes on is the same message.
                 if let Some(id) = said.as_ref().and_then(|said| said.id.clone()) {
@@ -477,7 +478,7 @@ impl Machine {
                 self.emit(event);
             }
         }
-        let used = step.used;
+        let used = step.used.as_deref().copied().unwrap_or(self.state.usage);
         self.state.usage = used;
         self.state.usage += finish.usage;
         let at = self.state.step;

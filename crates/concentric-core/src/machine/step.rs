@@ -43,13 +43,15 @@ pub(super) struct Step {
     slots: Vec<Slot>,
     // How many of them a reset leaves.
     kept: usize,
-    ids: HashSet<CallId>,
-    // The tokens used before the answer began.
-    pub(super) used: Usage,
+    // Their ids, once they are many.
+    ids: Option<Box<HashSet<CallId>>>,
+    // The tokens used before the answer began, if it goes on with one that was interrupted. Boxed,
+    // since few do.
+    pub(super) used: Option<Box<Usage>>,
 }
 
 impl Step {
-    pub(super) fn new(start: ModelStart, used: Usage) -> Self {
+    pub(super) fn new(start: ModelStart, used: Option<Box<Usage>>) -> Self {
         Self {
             used,
             builder: MessageBuilder::new(&start.head).with_id(start.message_id),
@@ -58,7 +60,7 @@ impl Step {
             client_tools: start.client_tools,
             slots: Vec::new(),
             kept: 0,
-            ids: HashSet::new(),
+            ids: None,
         }
     }
 
@@ -94,7 +96,7 @@ impl Step {
             Event::ToolCall(call) => Some(self.take_in_call(call)),
             Event::Reset => {
                 self.slots.truncate(self.kept);
-                self.ids.clear();
+                self.ids = None;
                 self.builder.push(&event);
                 Some(event)
             }
@@ -154,11 +156,10 @@ impl Step {
         if self.slots.len() < FEW {
             return self.slots.iter().any(|slot| slot.call.id == *id);
         }
-        if self.ids.len() != self.slots.len() {
-            let all = self.slots.iter().map(|slot| slot.call.id.clone());
-            self.ids.extend(all.skip(self.ids.len()));
-        }
-        self.ids.contains(id)
+        let ids = self.ids.get_or_insert_default();
+        let all = self.slots.iter().map(|slot| &slot.call.id);
+        ids.extend(all.skip(ids.len()).cloned());
+        ids.contains(id)
     }
 
     fn is_offered(&self, name: &str) -> bool {
