@@ -44,6 +44,10 @@ pub(super) struct Step {
     // How many of them a reset leaves.
     kept: usize,
     // Their ids, once they are many.
+    #[allow(
+        clippy::box_collection,
+        reason = "a set is 48 bytes, which every run that waits would have for nothing"
+    )]
     ids: Option<Box<HashSet<CallId>>>,
     // The tokens used before the answer began, if it goes on with one that was interrupted. Boxed,
     // since few do.

@@ -1,28 +1,21 @@
 use super::{
     asked::{Asked, Why},
-    client,
-    proof::Invalid,
-    question,
+    client, question,
     record::{ProtocolEntry, ProtocolStep},
     rule::{Rules, Siblings},
 };
 use crate::{
     Digest, Tool,
-    approval::{Approval, ApprovalEvent, Ask, run_of},
+    approval::{Approval, ApprovalEvent, Ask},
     gate::{Decided, Gate, Verdict},
     panic::{Caught, catch},
     toolset::Toolset,
 };
 use concentric_core::{
-    Answered, Arguments, BoxError, Context, Custom, Event, Executor, Interrupt, InterruptId,
-    Pending, Permit, Refusal, Reply, RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolOutcome,
-    ToolRound, ToolSpec, Transcript,
-    interrupt::{self, RememberFor, RememberWhat},
-    machine::MachineState,
-    store::{Remembered, Span, Tenant},
+    Answered, Arguments, BoxError, Context, Executor, Interrupt, Pending, Permit, Refusal, Reply,
+    RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
 };
 use futures_util::future::join_all;
-use serde_json::{Value, json};
 use std::{future::Future, pin::Pin, sync::Arc};
 
 /// A call that is to enter the stack.
@@ -50,7 +43,7 @@ pub(crate) struct Gated {
 pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Entry> + Send>>;
 
 /// What becomes of a call.
-enum Step {
+pub(super) enum Step {
     /// It enters the stack. `free`: nobody was asked about it, so it can wait for its siblings.
     Enter { permit: Permit, free: bool },
     /// It waits.
@@ -62,14 +55,14 @@ enum Step {
 }
 
 /// What somebody is asked, and what is written down of it.
-struct Question {
+pub(super) struct Question {
     ask: Ask,
     interrupt: Interrupt,
     pending: Pending,
 }
 
 impl Step {
-    fn settled(outcome: ToolOutcome) -> Self {
+    pub(super) fn settled(outcome: ToolOutcome) -> Self {
         Self::Enter {
             permit: Permit::Settled(Arc::new(outcome)),
             free: false,
@@ -205,14 +198,14 @@ pub(super) fn definition(spec: Option<&Arc<ToolSpec>>) -> Digest {
 }
 
 #[derive(Clone)]
-struct Gating {
-    toolset: Toolset,
-    transcript: Transcript,
-    context: Context,
+pub(super) struct Gating {
+    pub(super) toolset: Toolset,
+    pub(super) transcript: Transcript,
+    pub(super) context: Context,
 }
 
 impl Gating {
-    fn record(&self, call: &RoundCall, step: ProtocolStep) {
+    pub(super) fn record(&self, call: &RoundCall, step: ProtocolStep) {
         self.toolset.record(|| ProtocolEntry {
             call_id: call.call.id.clone(),
             tool: call.call.name.clone(),
@@ -238,7 +231,7 @@ impl Gating {
     }
 
     /// The call as gates and people are shown it.
-    fn view(&self, call: &RoundCall) -> ToolCall {
+    pub(super) fn view(&self, call: &RoundCall) -> ToolCall {
         let transcript = self.transcript.clone();
         ToolCall::of_round(call.clone(), Permit::Any, transcript, &self.context)
     }
@@ -265,7 +258,7 @@ impl Gating {
     }
 
     /// A call that nobody was asked about.
-    async fn fresh(&self, tool: &Tool, call: &mut RoundCall) -> Step {
+    pub(super) async fn fresh(&self, tool: &Tool, call: &mut RoundCall) -> Step {
         if !self.toolset.has_gates(&self.context) && !call.recovered {
             return match self.prepare(tool, call).await {
                 Ok(()) => Step::Enter {
@@ -306,7 +299,11 @@ impl Gating {
     /// # Errors
     ///
     /// They are no good; the outcome tells the model where and why.
-    async fn prepare(&self, tool: &Tool, call: &mut RoundCall) -> Result<(), ToolOutcome> {
+    pub(super) async fn prepare(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+    ) -> Result<(), ToolOutcome> {
         let rules = self.toolset.rules();
         call.call.arguments = tool.normal(&call.call.arguments);
         // Without a gate, and without an edit, the tool's own check is soon enough.
@@ -335,12 +332,12 @@ impl Gating {
     }
 
     /// The strictest of what the gates say.
-    async fn decide(&self, call: &ToolCall) -> Verdict {
+    pub(super) async fn decide(&self, call: &ToolCall) -> Verdict {
         decide(self.toolset.rules(), call).await
     }
 
     /// Asks somebody about `call`.
-    fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
+    pub(super) fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
         let rules = self.toolset.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
         let tokens = rules.tokens.as_ref();
@@ -422,342 +419,8 @@ impl Gating {
         }
     }
 
-    /// A call that waited.
-    async fn take_up(&self, tool: &Tool, call: &mut RoundCall, answered: &Answered) -> Step {
-        let Some(reply) = answered.replies.first() else {
-            return match answered.pending {
-                None => self.claimed(tool, call).await,
-                // It is its process that ended, and not a person that replied.
-                Some(_) => self.fresh(tool, call).await,
-            };
-        };
-        let asked = match &answered.pending {
-            Some(pending) => match Asked::of(pending) {
-                Some(asked) => asked,
-                None => return self.invalid(call, Invalid::Missing),
-            },
-            None => match self.prove(tool, call, reply).await {
-                Ok(asked) => asked,
-                Err(step) => return step,
-            },
-        };
-        let drifted = asked.definition != definition(Some(tool.spec()))
-            || asked.policy != self.toolset.rules().policy();
-        let Ok(ruling) = reply.ruling() else {
-            return match asked.why {
-                Why::Tool => self.call_again(tool, call, &asked, answered).await,
-                _ => self.invalid(call, Invalid::Missing),
-            };
-        };
-        if asked.why == Why::Tool {
-            return self.call_again(tool, call, &asked, answered).await;
-        }
-        call.call.arguments = asked.entering();
-        if asked.why == Why::Effect {
-            return self.resolve_effect(call, ruling).await;
-        }
-        if drifted && matches!(ruling, Ruling::Approved { .. }) {
-            self.record(call, ProtocolStep::Resumed("invalid"));
-            return Step::settled(changed_since());
-        }
-        // Who is to be told is what the gates say; and one may deny now what it asked about then.
-        let mut view = self.view(call);
-        if let Some(arrived) = &asked.arrived {
-            view.set_arguments(Arguments::new(arrived.clone()));
-        }
-        let ask = match self.decide(&view).await {
-            Verdict::Deny(reason) => {
-                self.record(call, ProtocolStep::Resumed("denied"));
-                return Step::settled(ToolOutcome::denied(reason));
-            }
-            Verdict::Halt(reason) => return Step::Halt(reason),
-            Verdict::Ask(ask) => ask,
-            Verdict::Pass | Verdict::Allow => Ask::default(),
-        };
-        let id = &reply.interrupt_id;
-        self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
-    }
-
-    /// A call that a history says is open, and that nobody has replied to: it is asked about, or it
-    /// does not run, since nothing but the history says that the model made it.
-    async fn claimed(&self, tool: &Tool, call: &mut RoundCall) -> Step {
-        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
-            return Step::settled(outcome);
-        }
-        let view = self.view(call);
-        let verdict = self.decide(&view).await;
-        self.record(call, ProtocolStep::Gated(verdict.as_str()));
-        match verdict {
-            Verdict::Ask(ask) => self.ask(tool, &view, ask),
-            Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
-            Verdict::Halt(reason) => Step::Halt(reason),
-            Verdict::Pass | Verdict::Allow => Step::settled(ToolOutcome::cancelled(
-                "The call was not run while another one was decided about. Call the tool again if \
-                 that is still needed.",
-            )),
-        }
-    }
-
-    /// Checks that a reply is to a question that was asked, where nobody has recorded it.
-    async fn prove(&self, tool: &Tool, call: &mut RoundCall, reply: &Reply) -> Result<Asked, Step> {
-        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
-            return Err(Step::settled(outcome));
-        }
-        let rules = self.toolset.rules();
-        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
-        let proved = match &rules.tokens {
-            Some(tokens) => {
-                let view = self.view(call);
-                tokens.verify(reply, &view, definition, policy).await
-            }
-            None => Err(Invalid::Missing),
-        };
-        match proved {
-            Ok(()) => Ok(Asked {
-                why: Why::Gate,
-                arguments: call.call.arguments.as_str().into(),
-                arrived: None,
-                bound: true,
-                definition,
-                policy,
-                inner: None,
-            }),
-            Err(invalid) if invalid.is_drift() => {
-                self.record(call, ProtocolStep::Resumed("invalid"));
-                Err(Step::settled(changed_since()))
-            }
-            // The process that ended may have used it up, and run the call.
-            Err(Invalid::Used) if call.recovered && !is_read_only(call) => {
-                let view = self.view(call);
-                Err(match reconciled(tool, &view).await {
-                    Some(outcome) => Step::settled(outcome),
-                    None => Step::Wait(ask_effect(rules, tool, &view)),
-                })
-            }
-            Err(invalid) => Err(self.invalid(call, invalid)),
-        }
-    }
-
-    async fn prepare_for_proof(
-        &self,
-        tool: &Tool,
-        call: &mut RoundCall,
-    ) -> Result<(), ToolOutcome> {
-        tool.validate(&call.call)?;
-        self.prepare(tool, call).await
-    }
-
-    /// A reply that is not believed: the model and the host are told.
-    fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
-        let code = why.code();
-        let tool = &call.call.name;
-        tracing::warn!(%tool, code, "a reply about a tool call is not believed");
-        self.record(call, ProtocolStep::Resumed("invalid"));
-        let event = Custom::new("approval-invalid", json!({"tool": tool, "code": code}))
-            .for_call(call.call.id.clone());
-        // A consumer that is far behind is not worth the call's outcome.
-        let _ = self.context.emit(Event::Custom(Box::new(event)));
-        Step::settled(ToolOutcome::denied(Str::from_static(match why {
-            // It may have run then.
-            Invalid::Used => {
-                "approval-invalid: this call was decided about before, so it was not run again."
-            }
-            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
-        })))
-    }
-
-    /// Does what was decided about a call.
-    async fn rule(
-        &self,
-        tool: &Tool,
-        call: &mut RoundCall,
-        ask: &Ask,
-        id: &InterruptId,
-        ruling: Ruling,
-        asked: Option<&Asked>,
-    ) -> Step {
-        let (how, settled) = match &ruling {
-            Ruling::Approved { .. } => ("approved", None),
-            Ruling::Denied { reason, .. } => {
-                let told = match reason {
-                    Some(reason) => format!("The call was denied: {reason}").into(),
-                    None => Str::from_static("The call was denied."),
-                };
-                ("denied", Some(ToolOutcome::denied(told)))
-            }
-            Ruling::Answered(result) => ("answered", Some(ToolOutcome::of_value(result))),
-            // `Cancelled`; there is no other.
-            _ => {
-                let outcome = ToolOutcome::cancelled("The call was cancelled.");
-                ("cancelled", Some(outcome))
-            }
-        };
-        // What was asked about, and is told and remembered, is the call as it had arrived.
-        let mut view = self.view(call);
-        let arrived = asked.and_then(|asked| asked.arrived.clone());
-        let mut permit = match arrived.map(Arguments::new) {
-            Some(arrived) => {
-                view.set_arguments(arrived.clone());
-                Permit::AsAsked(arrived)
-            }
-            None => Permit::Exactly(call.call.arguments.clone()),
-        };
-        if let Ruling::Approved {
-            edited: Some(edited),
-            ..
-        } = &ruling
-        {
-            call.call.arguments = Arguments::new(Value::Object(edited.clone()).to_string());
-            view = self.view(call);
-            let refused = match tool.validate(&call.call) {
-                Err(outcome) => Some((
-                    outcome.content.text().into_owned().into(),
-                    Step::settled(outcome),
-                )),
-                Ok(()) => match self.decide(&view).await {
-                    Verdict::Deny(reason) => {
-                        Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
-                    }
-                    Verdict::Halt(reason) => Some((reason.clone(), Step::Halt(reason))),
-                    Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
-                },
-            };
-            if let Some((reason, step)) = refused {
-                self.record(call, ProtocolStep::Resumed("denied"));
-                let ruling = Ruling::Denied {
-                    reason: Some(reason),
-                    remember: None,
-                };
-                self.tell(ask, id, &view, &ruling).await;
-                return step;
-            }
-            permit = Permit::Exactly(call.call.arguments.clone());
-        }
-        self.record(call, ProtocolStep::Resumed(how));
-        self.remember(&view, ask, &ruling).await;
-        self.tell(ask, id, &view, &ruling).await;
-        if let Some(outcome) = settled {
-            return Step::settled(outcome);
-        }
-        if let Some(step) = self.settle_recovered(tool, &view).await {
-            return step;
-        }
-        Step::Enter {
-            permit,
-            free: false,
-        }
-    }
-
-    /// Tells the watchers of a decision, unless they were told.
-    async fn tell(&self, ask: &Ask, id: &InterruptId, call: &ToolCall, ruling: &Ruling) {
-        if !ask.is_watched() {
-            return;
-        }
-        if let Some(once) = &self.toolset.rules().once {
-            let tenant = Tenant::of(&call.context);
-            let key = format!("decision:{id}");
-            let until = call.context.now() + TOLD_FOR;
-            match once.once(tenant, key.into(), until).await {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::error!(%error, "whether a decision was told is not known");
-                }
-            }
-        }
-        ask.tell(&match ruling {
-            Ruling::Approved { .. } => ApprovalEvent::Approved { call },
-            Ruling::Denied { reason, .. } => ApprovalEvent::Denied {
-                call,
-                reason: reason.as_ref(),
-            },
-            Ruling::Answered(result) => ApprovalEvent::Answered { call, result },
-            _ => ApprovalEvent::Cancelled { call },
-        });
-    }
-
-    /// Keeps a decision for other calls.
-    async fn remember(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
-        let (remember, allow, reason) = match ruling {
-            Ruling::Approved { remember, .. } => (remember, true, None),
-            Ruling::Denied { remember, reason } => (remember, false, reason.clone()),
-            _ => return,
-        };
-        let (Some(remember), Some(decisions)) = (remember, &ask.decisions) else {
-            return;
-        };
-        let context = &call.context;
-        let span = match (remember.span, context.thread_id()) {
-            (RememberFor::Always, _) => Span::Always,
-            (RememberFor::Thread, Some(thread)) => Span::Thread(thread.clone()),
-            (RememberFor::Thread, None) | (RememberFor::Run, _) => Span::Run(run_of(context)),
-        };
-        let arguments = match remember.what {
-            RememberWhat::Tool => None,
-            RememberWhat::Arguments => match Digest::of_json(call.arguments().as_str()) {
-                Ok(digest) => Some(digest.to_string().into()),
-                Err(_) => return,
-            },
-        };
-        let kept = Remembered::new(
-            Tenant::of(context),
-            call.name().clone(),
-            definition(call.spec()).to_string().into(),
-            arguments,
-            span,
-            allow,
-            reason,
-            context.now(),
-        );
-        if let Err(error) = decisions.remember(kept).await {
-            tracing::error!(%error, "a decision holds for its call only: it can't be kept");
-        }
-    }
-
-    /// Calls a tool again that waited itself, with the replies.
-    async fn call_again(
-        &self,
-        tool: &Tool,
-        call: &mut RoundCall,
-        asked: &Asked,
-        answered: &Answered,
-    ) -> Step {
-        if asked.definition != definition(call.spec.as_ref()) {
-            self.record(call, ProtocolStep::Resumed("invalid"));
-            return Step::settled(ToolOutcome::failed(
-                "The tool is another than when it began, so it can't go on.",
-            ));
-        }
-        call.call.arguments = asked.entering();
-        if let Some(step) = self.settle_recovered(tool, &self.view(call)).await {
-            return step;
-        }
-        self.record(call, ProtocolStep::Resumed("approved"));
-        let mut pending = Pending::asking(
-            answered
-                .pending
-                .iter()
-                .flat_map(|pending| pending.interrupts.clone())
-                .collect(),
-        );
-        pending.state.clone_from(&asked.inner);
-        call.answered = Some(Box::new(Answered::new(
-            Some(pending),
-            answered.replies.clone(),
-        )));
-        let permit = match &asked.arrived {
-            Some(arrived) => Permit::AsAsked(Arguments::new(arrived.clone())),
-            None if asked.bound => Permit::Exactly(call.call.arguments.clone()),
-            None => Permit::Any,
-        };
-        Step::Enter {
-            permit,
-            free: false,
-        }
-    }
-
     /// What becomes of a call that was running when its process died, if it is not to be run again.
-    async fn settle_recovered(&self, tool: &Tool, call: &ToolCall) -> Option<Step> {
+    pub(super) async fn settle_recovered(&self, tool: &Tool, call: &ToolCall) -> Option<Step> {
         // With a ledger it is known whether it was begun.
         if !call.is_recovered() || tool.may_run_again() || self.toolset.rules().effects.is_some() {
             return None;
@@ -767,87 +430,7 @@ impl Gating {
         }
         Some(Step::Wait(ask_effect(self.toolset.rules(), tool, call)))
     }
-
-    /// What a person says that a call did.
-    async fn resolve_effect(&self, call: &RoundCall, ruling: Ruling) -> Step {
-        let (outcome, how) = match ruling {
-            Ruling::Answered(result) => (ToolOutcome::of_value(&result), "answered"),
-            _ => (
-                ToolOutcome::unknown("Nobody knows what came of the call."),
-                "cancelled",
-            ),
-        };
-        self.record(call, ProtocolStep::Resumed(how));
-        Step::settled(match &self.toolset.rules().effects {
-            Some(effects) => effects.resolve(&self.view(call), outcome).await,
-            None => outcome,
-        })
-    }
 }
-
-/// Tells the watchers what was decided about the calls of a suspended round.
-pub(super) async fn notify(
-    toolset: &Toolset,
-    context: &Context,
-    state: &MachineState,
-    replies: &[Reply],
-) {
-    let Some(open) = state.open_round() else {
-        return;
-    };
-    let gating = Gating {
-        toolset: toolset.clone(),
-        transcript: state.transcript().clone(),
-        context: context.at_round(context.step(), open.message().id.clone()),
-    };
-    let asked = state.interrupts();
-    for (position, open) in open.calls().iter().enumerate() {
-        let Some(tool) = toolset.find(&open.call.name) else {
-            continue;
-        };
-        let mut call = RoundCall::new(position, open.call.clone());
-        let id = question::id(&gating.view(&call), "");
-        // The questions about this very call: one of an agent that it calls is another's.
-        let about = asked.iter().filter(|asked| {
-            let rest = asked.id.as_str().strip_prefix(id.as_str());
-            asked.reason == interrupt::TOOL_CALL
-                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
-        });
-        for asked in about {
-            let reply = replies.iter().find(|reply| reply.interrupt_id == asked.id);
-            let Some(Ok(ruling)) = reply.map(Reply::ruling) else {
-                continue;
-            };
-            if let Some(arguments) = question::arguments(asked) {
-                call.call.arguments = arguments;
-            }
-            let mut view = gating.view(&call).with_spec(tool.spec().clone());
-            let Verdict::Ask(ask) = gating.decide(&view).await else {
-                continue;
-            };
-            if let Ruling::Approved {
-                edited: Some(edited),
-                ..
-            } = &ruling
-            {
-                view.set_arguments(Arguments::new(Value::Object(edited.clone()).to_string()));
-                // What is made of them is told when they are taken up.
-                if tool.validate(view.part()).is_err()
-                    || matches!(
-                        gating.decide(&view).await,
-                        Verdict::Deny(_) | Verdict::Halt(_)
-                    )
-                {
-                    continue;
-                }
-            }
-            gating.tell(&ask, &asked.id, &view, &ruling).await;
-        }
-    }
-}
-
-/// How long a decision is known to have been told.
-const TOLD_FOR: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A question that is waited for while the run stays open: its watchers are told when it is given
 /// up.
@@ -896,20 +479,13 @@ pub(super) fn halting(reason: Str) -> ToolOutcome {
     ToolOutcome::denied(reason.clone()).and_halt(reason)
 }
 
-fn is_read_only(call: &RoundCall) -> bool {
+pub(super) fn is_read_only(call: &RoundCall) -> bool {
     let spec = call.spec.as_ref();
     spec.is_some_and(|spec| spec.annotations.read_only)
 }
 
 fn is_held(answered: &Answered) -> bool {
     answered.pending.as_ref().is_some_and(Pending::is_held)
-}
-
-fn changed_since() -> ToolOutcome {
-    ToolOutcome::denied(Str::from_static(
-        "The tool, or the rules for it, changed since the call was approved, so it was not run. \
-         Request approval again.",
-    ))
 }
 
 /// What came of a call that was begun, if its tool can tell.

@@ -12,8 +12,10 @@ mod gating;
 mod proof;
 mod question;
 mod record;
+mod replied;
 mod rule;
 mod session;
+mod told;
 
 pub use self::{
     proof::Tokens,

@@ -1,4 +1,4 @@
-use super::gating::notify;
+use super::told::notify;
 use crate::{skills::SkillsLayer, toolset::Toolset};
 use concentric_core::{
     ChatRequest, Context, Error, ErrorKind, Event, Finish, FinishReason, Message, MessageId,

@@ -1,0 +1,321 @@
+//! Calls that waited, and are taken up with what was replied.
+
+use super::{
+    asked::{Asked, Why},
+    gating::{Gating, Step, ask_effect, definition, is_read_only, reconciled},
+    proof::Invalid,
+    record::ProtocolStep,
+};
+use crate::{
+    Tool,
+    approval::Ask,
+    gate::{Gate, Verdict},
+};
+use concentric_core::{
+    Answered, Arguments, Custom, Event, InterruptId, Pending, Permit, Reply, RoundCall, Ruling,
+    Str, ToolOutcome,
+};
+use serde_json::{Value, json};
+
+impl Gating {
+    /// A call that waited.
+    pub(super) async fn take_up(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        answered: &Answered,
+    ) -> Step {
+        let Some(reply) = answered.replies.first() else {
+            return match answered.pending {
+                None => self.claimed(tool, call).await,
+                // It is its process that ended, and not a person that replied.
+                Some(_) => self.fresh(tool, call).await,
+            };
+        };
+        let asked = match &answered.pending {
+            Some(pending) => match Asked::of(pending) {
+                Some(asked) => asked,
+                None => return self.invalid(call, Invalid::Missing),
+            },
+            None => match self.prove(tool, call, reply).await {
+                Ok(asked) => asked,
+                Err(step) => return step,
+            },
+        };
+        let drifted = asked.definition != definition(Some(tool.spec()))
+            || asked.policy != self.toolset.rules().policy();
+        let Ok(ruling) = reply.ruling() else {
+            return match asked.why {
+                Why::Tool => self.call_again(tool, call, &asked, answered).await,
+                _ => self.invalid(call, Invalid::Missing),
+            };
+        };
+        if asked.why == Why::Tool {
+            return self.call_again(tool, call, &asked, answered).await;
+        }
+        call.call.arguments = asked.entering();
+        if asked.why == Why::Effect {
+            return self.resolve_effect(call, ruling).await;
+        }
+        if drifted && matches!(ruling, Ruling::Approved { .. }) {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            return Step::settled(changed_since());
+        }
+        // Who is to be told is what the gates say; and one may deny now what it asked about then.
+        let mut view = self.view(call);
+        if let Some(arrived) = &asked.arrived {
+            view.set_arguments(Arguments::new(arrived.clone()));
+        }
+        let ask = match self.decide(&view).await {
+            Verdict::Deny(reason) => {
+                self.record(call, ProtocolStep::Resumed("denied"));
+                return Step::settled(ToolOutcome::denied(reason));
+            }
+            Verdict::Halt(reason) => return Step::Halt(reason),
+            Verdict::Ask(ask) => ask,
+            Verdict::Pass | Verdict::Allow => Ask::default(),
+        };
+        let id = &reply.interrupt_id;
+        self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
+    }
+
+    /// A call that a history says is open, and that nobody has replied to: it is asked about, or it
+    /// does not run, since nothing but the history says that the model made it.
+    pub(super) async fn claimed(&self, tool: &Tool, call: &mut RoundCall) -> Step {
+        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
+            return Step::settled(outcome);
+        }
+        let view = self.view(call);
+        let verdict = self.decide(&view).await;
+        self.record(call, ProtocolStep::Gated(verdict.as_str()));
+        match verdict {
+            Verdict::Ask(ask) => self.ask(tool, &view, ask),
+            Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
+            Verdict::Halt(reason) => Step::Halt(reason),
+            Verdict::Pass | Verdict::Allow => Step::settled(ToolOutcome::cancelled(
+                "The call was not run while another one was decided about. Call the tool again if \
+                 that is still needed.",
+            )),
+        }
+    }
+
+    /// Checks that a reply is to a question that was asked, where nobody has recorded it.
+    pub(super) async fn prove(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        reply: &Reply,
+    ) -> Result<Asked, Step> {
+        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
+            return Err(Step::settled(outcome));
+        }
+        let rules = self.toolset.rules();
+        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
+        let proved = match &rules.tokens {
+            Some(tokens) => {
+                let view = self.view(call);
+                tokens.verify(reply, &view, definition, policy).await
+            }
+            None => Err(Invalid::Missing),
+        };
+        match proved {
+            Ok(()) => Ok(Asked {
+                why: Why::Gate,
+                arguments: call.call.arguments.as_str().into(),
+                arrived: None,
+                bound: true,
+                definition,
+                policy,
+                inner: None,
+            }),
+            Err(invalid) if invalid.is_drift() => {
+                self.record(call, ProtocolStep::Resumed("invalid"));
+                Err(Step::settled(changed_since()))
+            }
+            // The process that ended may have used it up, and run the call.
+            Err(Invalid::Used) if call.recovered && !is_read_only(call) => {
+                let view = self.view(call);
+                Err(match reconciled(tool, &view).await {
+                    Some(outcome) => Step::settled(outcome),
+                    None => Step::Wait(ask_effect(rules, tool, &view)),
+                })
+            }
+            Err(invalid) => Err(self.invalid(call, invalid)),
+        }
+    }
+
+    pub(super) async fn prepare_for_proof(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+    ) -> Result<(), ToolOutcome> {
+        tool.validate(&call.call)?;
+        self.prepare(tool, call).await
+    }
+
+    /// A reply that is not believed: the model and the host are told.
+    pub(super) fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
+        let code = why.code();
+        let tool = &call.call.name;
+        tracing::warn!(%tool, code, "a reply about a tool call is not believed");
+        self.record(call, ProtocolStep::Resumed("invalid"));
+        let event = Custom::new("approval-invalid", json!({"tool": tool, "code": code}))
+            .for_call(call.call.id.clone());
+        // A consumer that is far behind is not worth the call's outcome.
+        let _ = self.context.emit(Event::Custom(Box::new(event)));
+        Step::settled(ToolOutcome::denied(Str::from_static(match why {
+            // It may have run then.
+            Invalid::Used => {
+                "approval-invalid: this call was decided about before, so it was not run again."
+            }
+            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
+        })))
+    }
+
+    /// Does what was decided about a call.
+    pub(super) async fn rule(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        ask: &Ask,
+        id: &InterruptId,
+        ruling: Ruling,
+        asked: Option<&Asked>,
+    ) -> Step {
+        let (how, settled) = match &ruling {
+            Ruling::Approved { .. } => ("approved", None),
+            Ruling::Denied { reason, .. } => {
+                let told = match reason {
+                    Some(reason) => format!("The call was denied: {reason}").into(),
+                    None => Str::from_static("The call was denied."),
+                };
+                ("denied", Some(ToolOutcome::denied(told)))
+            }
+            Ruling::Answered(result) => ("answered", Some(ToolOutcome::of_value(result))),
+            // `Cancelled`; there is no other.
+            _ => {
+                let outcome = ToolOutcome::cancelled("The call was cancelled.");
+                ("cancelled", Some(outcome))
+            }
+        };
+        // What was asked about, and is told and remembered, is the call as it had arrived.
+        let mut view = self.view(call);
+        let arrived = asked.and_then(|asked| asked.arrived.clone());
+        let mut permit = match arrived.map(Arguments::new) {
+            Some(arrived) => {
+                view.set_arguments(arrived.clone());
+                Permit::AsAsked(arrived)
+            }
+            None => Permit::Exactly(call.call.arguments.clone()),
+        };
+        if let Ruling::Approved {
+            edited: Some(edited),
+            ..
+        } = &ruling
+        {
+            call.call.arguments = Arguments::new(Value::Object(edited.clone()).to_string());
+            view = self.view(call);
+            let refused = match tool.validate(&call.call) {
+                Err(outcome) => Some((
+                    outcome.content.text().into_owned().into(),
+                    Step::settled(outcome),
+                )),
+                Ok(()) => match self.decide(&view).await {
+                    Verdict::Deny(reason) => {
+                        Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
+                    }
+                    Verdict::Halt(reason) => Some((reason.clone(), Step::Halt(reason))),
+                    Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
+                },
+            };
+            if let Some((reason, step)) = refused {
+                self.record(call, ProtocolStep::Resumed("denied"));
+                let ruling = Ruling::Denied {
+                    reason: Some(reason),
+                    remember: None,
+                };
+                self.tell(ask, id, &view, &ruling).await;
+                return step;
+            }
+            permit = Permit::Exactly(call.call.arguments.clone());
+        }
+        self.record(call, ProtocolStep::Resumed(how));
+        self.remember(&view, ask, &ruling).await;
+        self.tell(ask, id, &view, &ruling).await;
+        if let Some(outcome) = settled {
+            return Step::settled(outcome);
+        }
+        if let Some(step) = self.settle_recovered(tool, &view).await {
+            return step;
+        }
+        Step::Enter {
+            permit,
+            free: false,
+        }
+    }
+
+    /// Calls a tool again that waited itself, with the replies.
+    pub(super) async fn call_again(
+        &self,
+        tool: &Tool,
+        call: &mut RoundCall,
+        asked: &Asked,
+        answered: &Answered,
+    ) -> Step {
+        if asked.definition != definition(call.spec.as_ref()) {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            return Step::settled(ToolOutcome::failed(
+                "The tool is another than when it began, so it can't go on.",
+            ));
+        }
+        call.call.arguments = asked.entering();
+        if let Some(step) = self.settle_recovered(tool, &self.view(call)).await {
+            return step;
+        }
+        self.record(call, ProtocolStep::Resumed("approved"));
+        let mut pending = Pending::asking(
+            answered
+                .pending
+                .iter()
+                .flat_map(|pending| pending.interrupts.clone())
+                .collect(),
+        );
+        pending.state.clone_from(&asked.inner);
+        call.answered = Some(Box::new(Answered::new(
+            Some(pending),
+            answered.replies.clone(),
+        )));
+        let permit = match &asked.arrived {
+            Some(arrived) => Permit::AsAsked(Arguments::new(arrived.clone())),
+            None if asked.bound => Permit::Exactly(call.call.arguments.clone()),
+            None => Permit::Any,
+        };
+        Step::Enter {
+            permit,
+            free: false,
+        }
+    }
+
+    /// What a person says that a call did.
+    pub(super) async fn resolve_effect(&self, call: &RoundCall, ruling: Ruling) -> Step {
+        let (outcome, how) = match ruling {
+            Ruling::Answered(result) => (ToolOutcome::of_value(&result), "answered"),
+            _ => (
+                ToolOutcome::unknown("Nobody knows what came of the call."),
+                "cancelled",
+            ),
+        };
+        self.record(call, ProtocolStep::Resumed(how));
+        Step::settled(match &self.toolset.rules().effects {
+            Some(effects) => effects.resolve(&self.view(call), outcome).await,
+            None => outcome,
+        })
+    }
+}
+
+fn changed_since() -> ToolOutcome {
+    ToolOutcome::denied(Str::from_static(
+        "The tool, or the rules for it, changed since the call was approved, so it was not run. \
+         Request approval again.",
+    ))
+}
