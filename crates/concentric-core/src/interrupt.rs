@@ -237,6 +237,16 @@ impl Reply {
         }
     }
 
+    /// Says that an approval or a denial holds for more than its call, where the question's schema
+    /// has `remember`.
+    #[must_use]
+    pub fn remembered(mut self, what: RememberWhat, span: RememberFor) -> Self {
+        if let Some(Value::Object(payload)) = &mut self.payload {
+            payload.insert("remember".to_owned(), json!({"what": what, "for": span}));
+        }
+        self
+    }
+
     /// Adds the proof that the question was asked.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<Str>) -> Self {
@@ -436,7 +446,10 @@ impl fmt::Display for ReplyError {
             Self::Missing(id) => {
                 write!(f, "the question `{id}` is to be answered with the others")
             }
-            Self::Expired(id) => write!(f, "the reply to `{id}` came too late"),
+            Self::Expired(id) => write!(
+                f,
+                "the reply to `{id}` came too late: the question can only be cancelled"
+            ),
             Self::Malformed { id, why } => write!(f, "the reply to `{id}`: {why}"),
         }
     }

@@ -332,10 +332,10 @@ impl Refusal {
                 "Two calls of this answer have the same id, so none of them was run.".to_owned()
             }
             Self::Limit { calls, of } => format!(
-                "The call was not run: at most {calls} calls {} are allowed.",
+                "The call was not run: the limit is {calls} calls {}.",
                 match of {
                     LimitOf::Run => "in total".to_owned(),
-                    LimitOf::Round => "at once".to_owned(),
+                    LimitOf::Round => "in one answer".to_owned(),
                     LimitOf::Tool => format!("of `{}`", call.name),
                 }
             ),

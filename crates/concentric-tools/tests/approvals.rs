@@ -1592,7 +1592,7 @@ async fn c099_calls_are_not_counted_again_after_a_pause() {
     assert_eq!(log.lines(), ["refund 1", "refund 2"]);
     let (status, text) = ran.result("call-2-0");
     assert_eq!(status, ToolStatus::Failed);
-    assert!(text.contains("at most 2 calls"), "{text}");
+    assert!(text.contains("the limit is 2 calls"), "{text}");
 }
 
 // ---- prepare ----

@@ -291,7 +291,11 @@ fn take_up(
             let transcript = std::mem::take(&mut request.transcript);
             Machine::claimed(transcript, open, &request.tools, rules)
         }
-        Suspended::Elsewhere => return Err(conflict("no run is there to be resumed")),
+        Suspended::Elsewhere => {
+            return Err(conflict(
+                "no run is there to be resumed: no layer around the agent keeps runs, as `SuspendLayer` does",
+            ));
+        }
     };
     if machine.is_ended() {
         return Err(conflict("the run is over"));

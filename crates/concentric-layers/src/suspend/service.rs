@@ -88,8 +88,9 @@ where
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let inner = self.inner.clone();
-        // Inside another loop's model call, the run is that loop's.
-        if request.context.phase() != Phase::Run {
+        // Inside another loop's model call, or in an agent that is its tool, the run's state is part of
+        // that loop's.
+        if request.context.phase() != Phase::Run || request.context.parent().is_some() {
             return ResponseFuture::call(inner, request, None);
         }
         let store = Arc::clone(&self.store);

@@ -154,6 +154,13 @@ where
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
     let questions: Vec<InterruptId> = replies.iter().map(|r| r.interrupt_id.clone()).collect();
+    // Nobody's conversation is not for anybody to go on with.
+    if questions.is_empty() && thread.as_str().is_empty() {
+        return match suspended {
+            Suspended::Elsewhere => Err(StoreError::NotFound.into()),
+            _ => Ok(None),
+        };
+    }
     let found = match questions.is_empty() {
         true => {
             let runs = store.of_thread(tenant, thread).await?;

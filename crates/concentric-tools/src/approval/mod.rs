@@ -27,6 +27,10 @@
 //!
 //! A matcher that fails means that somebody is asked.
 //!
+//! A run's own rules are part of the request, and not of what is written down: whoever takes the run
+//! up puts the same into the context, else what was asked under them is not approved by any reply, and
+//! later calls are not asked about. What must always hold belongs on the toolset.
+//!
 //! # Who can answer
 //!
 //! A reply is believed for what is recorded as asked: in the run's state, which came from this very
@@ -136,7 +140,8 @@ impl Approval {
     }
 
     /// Lets a reply say that it holds for more than its call, and keeps that in `decisions`: such
-    /// calls are not asked about again, or are denied.
+    /// calls are not asked about again, or are denied. Of a call that was approved with other
+    /// arguments, these are what is kept. A call that waits already goes on waiting.
     ///
     /// A rule that denies is not overruled by what is remembered.
     #[must_use]
@@ -147,7 +152,8 @@ impl Approval {
         self
     }
 
-    /// Keeps the run open while somebody is asked, instead of suspending it: the question is an
+    /// Keeps the run open while somebody is asked (but for what a layer changed on the way, which
+    /// suspends it), instead of suspending it: the question is an
     /// event, and `live` takes the reply. After `timeout` without one the call is denied.
     #[must_use]
     pub fn live(mut self, live: &LiveApprovals, timeout: Duration) -> Self {
@@ -190,8 +196,10 @@ impl Approval {
                     Some(own) => own.ask.clone().before(self.ask.clone()),
                     None => self.ask.clone(),
                 };
-                if let Some(message) = message.or(self.message.as_ref()) {
-                    ask = ask.message(message(call));
+                if let Some(message) = message.or(self.message.as_ref())
+                    && let Ok(message) = crate::panic::catch(|| message(call))
+                {
+                    ask = ask.message(message);
                 }
                 match decisions.or(self.decisions.as_ref()) {
                     Some(decisions) => {

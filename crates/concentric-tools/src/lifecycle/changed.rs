@@ -77,7 +77,7 @@ pub(crate) async fn decide_changed(
         arrived: Some(call.arguments().as_str().into()),
         bound: true,
         definition: definition(Some(tool.spec())),
-        policy: rules.policy(),
+        policy: rules.policy(&call.context),
         inner: None,
     };
     let name = call.name();
@@ -90,7 +90,7 @@ pub(crate) async fn decide_changed(
         &[call.arguments().as_str().as_bytes()],
     );
     let id = question::id(call, &format!("#{arrived}"));
-    let interrupt = question::approval(call, id, Some(message), ask.expires_after)
+    let interrupt = question::approval(call, id, &ask, Some(message), ask.expires_after)
         .with_metadata("changed", true);
     ask.tell(&ApprovalEvent::Requested {
         call,

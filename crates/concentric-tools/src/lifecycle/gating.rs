@@ -163,6 +163,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
 /// What a tool waits for, with what is needed to call it again.
 pub(crate) fn suspend_tool(
     rules: &Rules,
+    context: &Context,
     tool: Option<&Tool>,
     arguments: &Arguments,
     permit: &Permit,
@@ -182,7 +183,7 @@ pub(crate) fn suspend_tool(
         bound: arrived.is_some() || matches!(permit, Permit::Exactly(_)),
         arrived,
         definition: definition(tool.map(Tool::spec)),
-        policy: rules.policy(),
+        policy: rules.policy(context),
         inner: pending.state.clone(),
     };
     let mut suspended = asked.pending(pending.interrupts.clone());
@@ -339,13 +340,13 @@ impl Gating {
     /// Asks somebody about `call`.
     pub(super) fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
         let rules = self.toolset.rules();
-        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
+        let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
         let tokens = rules.tokens.as_ref();
         let lifetime = tokens.map(|tokens| tokens.default_lifetime());
         let expires_after = ask.expires_after.or(lifetime);
         let id = question::id(call, "");
         let mut interrupt =
-            question::approval(call, id.clone(), ask.message.clone(), expires_after);
+            question::approval(call, id.clone(), &ask, ask.message.clone(), expires_after);
         if let (Some(tokens), Some(expires_at)) = (tokens, interrupt.expires_at)
             && let Some(token) = tokens.sign(call, id, definition, policy, expires_at)
         {
@@ -508,7 +509,7 @@ pub(super) fn ask_effect(rules: &Rules, tool: &Tool, call: &ToolCall) -> Pending
         arrived: None,
         bound: true,
         definition: definition(Some(tool.spec())),
-        policy: rules.policy(),
+        policy: rules.policy(&call.context),
         inner: None,
     };
     let id = question::id(call, "#effect");

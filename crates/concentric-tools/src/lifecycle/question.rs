@@ -1,6 +1,7 @@
 //! The questions that are asked about calls.
 
 use crate::Digest;
+use crate::approval::Ask;
 use concentric_core::{Arguments, Interrupt, InterruptId, Str, ToolCall, interrupt};
 use serde_json::{Value, json};
 use std::{
@@ -10,6 +11,15 @@ use std::{
 
 /// The schema of a reply to a question whether a call may run.
 static APPROVAL: LazyLock<Arc<Value>> = LazyLock::new(|| {
+    let mut schema = Value::clone(&REMEMBERED);
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.remove("remember");
+    }
+    Arc::new(schema)
+});
+
+/// The same, where a decision can be remembered.
+static REMEMBERED: LazyLock<Arc<Value>> = LazyLock::new(|| {
     Arc::new(json!({
         "type": "object",
         "properties": {
@@ -46,12 +56,17 @@ static EFFECT: LazyLock<Arc<Value>> = LazyLock::new(|| {
 pub(super) fn approval(
     call: &ToolCall,
     id: InterruptId,
+    ask: &Ask,
     message: Option<Str>,
     expires_after: Option<Duration>,
 ) -> Interrupt {
     let message = message.unwrap_or_else(|| format!("May `{}` be called?", call.name()).into());
-    about(call, id, interrupt::TOOL_CALL, message, expires_after)
-        .with_response_schema(Arc::clone(&APPROVAL))
+    about(call, id, interrupt::TOOL_CALL, message, expires_after).with_response_schema(Arc::clone(
+        match ask.decisions {
+            Some(_) => &REMEMBERED,
+            None => &APPROVAL,
+        },
+    ))
 }
 
 /// Asks what `call` did.

@@ -39,7 +39,7 @@ impl Gating {
             },
         };
         let drifted = asked.definition != definition(Some(tool.spec()))
-            || asked.policy != self.toolset.rules().policy();
+            || asked.policy != self.toolset.rules().policy(&self.context);
         let Ok(ruling) = reply.ruling() else {
             return match asked.why {
                 Why::Tool => self.call_again(tool, call, &asked, answered).await,
@@ -106,7 +106,7 @@ impl Gating {
             return Err(Step::settled(outcome));
         }
         let rules = self.toolset.rules();
-        let (definition, policy) = (definition(Some(tool.spec())), rules.policy());
+        let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
         let proved = match &rules.tokens {
             Some(tokens) => {
                 let view = self.view(call);

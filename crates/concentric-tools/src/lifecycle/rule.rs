@@ -1,5 +1,5 @@
 use super::{effects::Effects, proof::Tokens, record::Protocol};
-use crate::{Digest, ToolError, gate::Gate};
+use crate::{Approval, Digest, ToolError, gate::Gate};
 use concentric_core::{Arguments, Context, ToolCall, store::Once};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -53,9 +53,13 @@ impl Rules {
         }
     }
 
-    /// What the gates are; an approval that was asked for under another policy does not hold.
-    pub(crate) fn policy(&self) -> Digest {
-        let policies: Vec<_> = self.gates.iter().map(|gate| gate.policy()).collect();
+    /// What the gates of a run are, its own rules among them; an approval that was asked for under
+    /// another policy does not hold.
+    pub(crate) fn policy(&self, context: &Context) -> Digest {
+        let own = context.extensions().get::<Approval>();
+        let own = own.map(|own| own as &dyn Gate);
+        let gates = self.gates(context).map(|gate| &**gate);
+        let policies: Vec<_> = gates.chain(own).map(Gate::policy).collect();
         let fields: Vec<&[u8]> = policies.iter().map(|policy| policy.as_bytes()).collect();
         Digest::of_fields("concentric/policy/v1", &fields)
     }

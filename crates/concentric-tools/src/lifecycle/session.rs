@@ -185,6 +185,12 @@ impl ToolLifecycle {
         state: MachineState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
+        if state.transcript().len() < self.machine.transcript().len() {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "the round was taken up already, and the conversation went on",
+            ));
+        }
         let mut machine = Machine::restore(state, rules(&self.tools));
         machine
             .reply(replies, self.context.now())

@@ -152,7 +152,9 @@ impl Toolset {
     /// Edits the arguments of calls before the gates see them, after they were decoded and
     /// validated; what it makes of them is validated again. What a person approves is what it made.
     ///
-    /// It may be called several times for one call, and is to make the same of the same.
+    /// It may be called several times for one call, and is to make the same of the same. What a
+    /// person edits when they approve a call is not prepared again: gates are asked about it, and it
+    /// is validated.
     ///
     /// ```
     /// use concentric_core::Arguments;

@@ -336,7 +336,14 @@ impl Round {
                     let tool = self.toolset.find(&started.call.name);
                     let arguments = &started.call.arguments;
                     let rules = self.toolset.rules();
-                    let pending = suspend_tool(rules, tool, arguments, &started.permit, pending);
+                    let pending = suspend_tool(
+                        rules,
+                        &self.context,
+                        tool,
+                        arguments,
+                        &started.permit,
+                        pending,
+                    );
                     return Ok(RoundEvent::waiting(started.index, pending));
                 }
                 None if self.toolset.inner.errors_are_fatal || is_fatal(&error) => {

@@ -1,0 +1,126 @@
+//! Agents as tools, where runs are kept in a store.
+#![allow(clippy::unwrap_used)]
+
+use concentric_core::{
+    AgentLayer, Answer, BoxModel, ChatRequest, Context, ErrorKind, Outcome, Reply, ThreadId,
+    ToolStatus,
+    store::{Tenant, waiting},
+};
+use concentric_layers::suspend::SuspendLayer;
+use concentric_store::MemoryStore;
+use concentric_test::ScriptedModel;
+use concentric_tools::{Approval, NoArguments, Toolset, agent_tool, tool};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tower::{ServiceBuilder, ServiceExt};
+
+/// A model that calls `name`, and then is done.
+fn calls(name: &'static str) -> ScriptedModel {
+    ScriptedModel::new()
+        .tool_call(name, r#"{"task":"go"}"#)
+        .then()
+        .text("done")
+}
+
+/// An agent whose runs are kept.
+fn agent(store: &Arc<MemoryStore>, tools: Toolset, model: ScriptedModel) -> BoxModel {
+    BoxModel::new(
+        ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(store)))
+            .layer(AgentLayer::new(tools))
+            .service(model),
+    )
+}
+
+async fn ask(agent: &BoxModel, request: ChatRequest, thread: &str) -> Answer {
+    let context = Context::builder().thread_id(ThreadId::new(thread)).build();
+    let answer = agent.clone().oneshot(request.with_context(context)).await;
+    answer.unwrap().collect().await.unwrap()
+}
+
+/// An agent that is served by itself and is a tool of another, with a tool that counts its calls.
+fn nested(
+    store: &Arc<MemoryStore>,
+    outer: Toolset,
+    ran: &Arc<AtomicUsize>,
+    models: [ScriptedModel; 2],
+) -> BoxModel {
+    let [outer_model, inner_model] = models;
+    let ran = Arc::clone(ran);
+    let write = tool("write", "", move |NoArguments {}| {
+        ran.fetch_add(1, Ordering::SeqCst);
+        async { "written" }
+    });
+    let inner = agent(store, Toolset::new().tool(write), inner_model);
+    agent(
+        store,
+        outer.tool(agent_tool("helper", "", inner)),
+        outer_model,
+    )
+}
+
+#[tokio::test]
+async fn the_question_of_an_agent_with_a_store_of_its_own_is_the_outer_runs() {
+    let (store, ran) = (Arc::new(MemoryStore::new()), Arc::default());
+    let gated = || Toolset::new().gate(Approval::for_tools("write"));
+    let outer = nested(&store, gated(), &ran, [calls("helper"), calls("write")]);
+    let answer = ask(&outer, ChatRequest::user("go"), "t").await;
+    assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+
+    let asked = waiting(&*store, Tenant::default(), ThreadId::new("t"));
+    let asked = asked.await.unwrap();
+    assert_eq!(asked.len(), 1, "one run waits, and not two");
+    let request = ChatRequest::replying(vec![Reply::approve(asked[0].id.clone())]);
+    let answer = ask(&outer, request, "t").await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    let left = waiting(&*store, Tenant::default(), ThreadId::new("t"));
+    assert!(left.await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn f048_what_an_inner_agent_asked_under_another_policy_of_the_outer_one_does_not_run() {
+    let (store, ran) = (Arc::new(MemoryStore::new()), Arc::default());
+    let gated = Toolset::new().gate(Approval::for_tools("write"));
+    let answer = ask(
+        &nested(&store, gated, &ran, [calls("helper"), calls("write")]),
+        ChatRequest::user("go"),
+        "t",
+    )
+    .await;
+    let id = answer.finish.interrupts()[0].id.clone();
+
+    let says = || ScriptedModel::new().text("done");
+    let open = nested(&store, Toolset::new(), &ran, [says(), says()]);
+    let request = ChatRequest::replying(vec![Reply::approve(id)]);
+    ask(&open, request, "t").await;
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_run_of_no_conversation_is_not_for_whoever_asks() {
+    let store = Arc::new(MemoryStore::new());
+    let write = tool("write", "", |NoArguments {}| async { "written" });
+    let tools = Toolset::new()
+        .tool(write)
+        .gate(Approval::for_tools("write"));
+    let agent = agent(&store, tools, calls("write"));
+    let first = agent.clone().oneshot(ChatRequest::user("a secret")).await;
+    let first = first.unwrap().collect().await.unwrap();
+    assert_eq!(first.finish.outcome, Outcome::Interrupted);
+
+    let other = agent.clone().oneshot(ChatRequest::replying(Vec::new()));
+    assert_eq!(other.await.unwrap_err().kind(), ErrorKind::NotFound);
+    // Who knows the question may answer it.
+    let id = first.finish.interrupts()[0].id.clone();
+    let reply = ChatRequest::replying(vec![Reply::deny(id, "no")]);
+    let answer = agent.oneshot(reply).await.unwrap().collect().await.unwrap();
+    let last = answer
+        .transcript()
+        .unwrap()
+        .iter()
+        .find_map(|turn| turn.results().first());
+    assert_eq!(last.unwrap().outcome.status, ToolStatus::Denied);
+}
