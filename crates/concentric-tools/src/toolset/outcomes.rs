@@ -65,6 +65,8 @@ struct Round {
     /// No further call starts.
     stopped: bool,
     calls: usize,
+    /// A call may have been executed before it came here.
+    doubtful: bool,
 }
 
 impl Outcomes {
@@ -83,6 +85,9 @@ impl Outcomes {
                 alone: false,
                 stopped: false,
                 calls: round.calls.len(),
+                doubtful: round.calls.iter().any(|call| {
+                    call.recovered || call.call.executor == concentric_core::Executor::Client
+                }),
                 toolset,
             }),
         };
@@ -115,6 +120,10 @@ impl Stream for Outcomes {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         let round = &mut *self.round;
+        if round.context.is_cancelled() && round.gating.is_some() && round.doubtful {
+            // What a dead process or a client has done is not for here to deny.
+            return Poll::Pending;
+        }
         if round.context.is_cancelled() && round.gating.take().is_some() {
             let calls = 0..round.calls;
             round.said = calls.map(|at| RoundEvent::settled(at, stopped())).collect();
