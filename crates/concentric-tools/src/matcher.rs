@@ -187,6 +187,14 @@ impl Matcher {
         })
     }
 
+    /// The matchers any of which is enough.
+    pub(crate) fn alternatives(self) -> Vec<Self> {
+        match &self.0 {
+            Kind::Any(of) => of.iter().cloned().flat_map(Self::alternatives).collect(),
+            _ => vec![self],
+        }
+    }
+
     /// How exactly it says which calls it is about: of two rules for a call, the more exact one is
     /// the exception.
     pub fn exactness(&self) -> Exactness {

@@ -621,7 +621,17 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     let ran = scene.start_in(context, &tools).await;
     assert_eq!(ran.asked().len(), 1);
     assert_eq!(ran.ask("call-0-0").metadata["tool"], "refund");
+    // A name is as exact in a list.
+    let tools = Toolset::new()
+        .tool(number("refund", &log))
+        .gate(Approval::for_tools(["refund", "mail_*"]));
+    let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
+    let mut context = scene.world.context();
+    context.extensions_mut().insert(Approval::new().allow("*"));
+    let ran = scene.start_in(context, &tools).await;
+    assert_eq!(ran.asked().len(), 1);
     // Of two that are as exact, the run's own holds.
+    let tools = gated(&log);
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let mut context = scene.world.context();
     context

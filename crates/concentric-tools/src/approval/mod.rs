@@ -106,8 +106,10 @@ impl Approval {
         self.rule(tools.into(), Rule::Deny(reason.into()))
     }
 
+    /// Adds a rule; of a list, one for each of it, since a name in it is as exact as one alone.
     fn rule(mut self, tools: Matcher, rule: Rule) -> Self {
-        self.rules.push((tools, rule));
+        let each = tools.alternatives().into_iter();
+        self.rules.extend(each.map(|tools| (tools, rule.clone())));
         self
     }
 
