@@ -276,6 +276,9 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Says what came of it.
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()>;
+
+    /// What is known of the effect of `key`; begins nothing.
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect>;
 }
 
 /// Names the effect of a tool call, as the same over retries and resumes.
@@ -609,6 +612,10 @@ where
 
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
         (**self).finish(key, outcome)
+    }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        (**self).known(key)
     }
 }
 

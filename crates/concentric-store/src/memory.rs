@@ -112,6 +112,14 @@ impl Kept {
         self.count
     }
 
+    fn effect(&self, key: &EffectKey) -> Effect {
+        match self.effects.get(key).map(|entry| &entry.outcome) {
+            None => Effect::New,
+            Some(None) => Effect::Begun,
+            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
+        }
+    }
+
     fn row(&mut self, key: &RunKey) -> Result<&mut Row, StoreError> {
         self.runs.get_mut(key).ok_or(StoreError::NotFound)
     }
@@ -365,21 +373,16 @@ impl Ledger for MemoryStore {
                 let checked = row.standing.check_fence(claim.fence);
                 checked.map_err(|_| StoreError::Stale)?;
             }
-            Ok(match kept.effects.get(&key) {
-                Some(entry) => match &entry.outcome {
-                    Some(outcome) => Effect::Done(Box::new(outcome.clone())),
-                    None => Effect::Begun,
-                },
-                None => {
-                    let entry = Entry {
-                        run: intent.claim.map(|claim| claim.key),
-                        seen: None,
-                        outcome: None,
-                    };
-                    kept.effects.insert(key, entry);
-                    Effect::New
-                }
-            })
+            let known = kept.effect(&key);
+            if known == Effect::New {
+                let entry = Entry {
+                    run: intent.claim.map(|claim| claim.key),
+                    seen: None,
+                    outcome: None,
+                };
+                kept.effects.insert(key, entry);
+            }
+            Ok(known)
         })
     }
 
@@ -391,6 +394,10 @@ impl Ledger for MemoryStore {
             entry.outcome.get_or_insert(outcome);
             Ok(())
         })
+    }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        self.work(move |kept| Ok(kept.effect(&key)))
     }
 }
 

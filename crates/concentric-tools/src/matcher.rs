@@ -189,9 +189,9 @@ impl Matcher {
 
     /// The matchers any of which is enough.
     pub(crate) fn alternatives(self) -> Vec<Self> {
-        match &self.0 {
+        match self.0 {
             Kind::Any(of) => of.iter().cloned().flat_map(Self::alternatives).collect(),
-            _ => vec![self],
+            kind => vec![Self(kind)],
         }
     }
 

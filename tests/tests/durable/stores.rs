@@ -127,6 +127,11 @@ impl Ledger for Pointed {
         let name = format!("ledger.finish.{}", call_of(&key.key));
         self.at(name, self.inner.finish(key, outcome))
     }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        let name = format!("ledger.known.{}", call_of(&key.key));
+        self.at(name, self.inner.known(key))
+    }
 }
 
 impl Once for Pointed {

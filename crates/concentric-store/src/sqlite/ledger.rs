@@ -17,25 +17,14 @@ pub(super) fn begin(
         let checked = standing.check_fence(claim.fence);
         checked.map_err(|_| StoreError::Stale)?;
     }
-    let names = [key.tenant.0.as_str(), key.key.as_str()];
-    let known: Option<Option<String>> = tx
-        .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
-        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
-        .map_err(failed)?;
-    match known {
-        Some(Some(outcome)) => {
-            let outcome = serde_json::from_str(&outcome)
-                .map_err(|error| Fault::corrupt(format!("the effect `{}`", key.key), error))?;
-            return Ok(Effect::Done(Box::new(outcome)));
-        }
-        Some(None) => return Ok(Effect::Begun),
-        None => {}
+    match known(tx, key)? {
+        Effect::New => {}
+        effect => return Ok(effect),
     }
-    let [tenant, name] = names;
     let of = intent.claim.as_ref().map(|claim| &claim.key);
     let row = params![
-        tenant,
-        name,
+        key.tenant.0.as_str(),
+        key.key.as_str(),
         of.map(|of| of.thread.as_str()),
         of.map(|of| of.run.as_str()),
         intent.tool.as_str(),
@@ -47,6 +36,22 @@ pub(super) fn begin(
         .and_then(|mut insert| insert.execute(row))
         .map_err(failed)?;
     Ok(Effect::New)
+}
+
+pub(super) fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, StoreError> {
+    let names = [key.tenant.0.as_str(), key.key.as_str()];
+    let row: Option<Option<String>> = tx
+        .prepare_cached("SELECT outcome FROM effects WHERE tenant = ?1 AND key = ?2")
+        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
+        .map_err(failed)?;
+    Ok(match row {
+        None => Effect::New,
+        Some(None) => Effect::Begun,
+        Some(Some(outcome)) => Effect::Done(
+            serde_json::from_str(&outcome)
+                .map_err(|error| Fault::corrupt(format!("the effect `{}`", key.key), error))?,
+        ),
+    })
 }
 
 pub(super) fn finish(

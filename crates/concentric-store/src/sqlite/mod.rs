@@ -225,6 +225,10 @@ impl Ledger for SqliteStore {
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
         self.write(move |tx, _| ledger::finish(tx, &key, &outcome))
     }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        self.read(move |tx, _| ledger::known(tx, &key))
+    }
 }
 
 impl Once for SqliteStore {

@@ -108,8 +108,9 @@ impl Approval {
 
     /// Adds a rule; of a list, one for each of it, since a name in it is as exact as one alone.
     fn rule(mut self, tools: Matcher, rule: Rule) -> Self {
-        let each = tools.alternatives().into_iter();
-        self.rules.extend(each.map(|tools| (tools, rule.clone())));
+        let all = tools.alternatives();
+        let rules = std::iter::repeat_n(rule, all.len());
+        self.rules.extend(all.into_iter().zip(rules));
         self
     }
 

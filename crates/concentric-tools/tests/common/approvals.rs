@@ -669,15 +669,9 @@ impl Ledger for Memory {
             return done(Err(StoreError::failed("the disk is gone")));
         }
         self.0.begun.lock().unwrap().push((key.clone(), intent));
-        let mut effects = self.0.effects.lock().unwrap();
-        done(Ok(match effects.get(&key) {
-            None => {
-                effects.insert(key, None);
-                Effect::New
-            }
-            Some(None) => Effect::Begun,
-            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
-        }))
+        let known = self.effect(&key);
+        self.0.effects.lock().unwrap().entry(key).or_insert(None);
+        done(Ok(known))
     }
 
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
@@ -686,6 +680,20 @@ impl Ledger for Memory {
         }
         self.0.effects.lock().unwrap().insert(key, Some(outcome));
         done(Ok(()))
+    }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        done(Ok(self.effect(&key)))
+    }
+}
+
+impl Memory {
+    fn effect(&self, key: &EffectKey) -> Effect {
+        match self.0.effects.lock().unwrap().get(key) {
+            None => Effect::New,
+            Some(None) => Effect::Begun,
+            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
+        }
     }
 }
 
