@@ -17,7 +17,7 @@
 //! For the model see the quickstart.
 
 use concentric::{
-    ChatRequest, Context, Environment, InterruptId, Resume, Suspended, ThreadId,
+    ChatRequest, Context, Environment, InterruptId, ThreadId,
     layers::suspend,
     prelude::*,
     store::{RunStatus, RunStore, Tenant},
@@ -99,9 +99,7 @@ fn context() -> Context {
 
 /// The request that goes on with the run that asked; the store knows which.
 fn reply(reply: Reply) -> ChatRequest {
-    let mut request = ChatRequest::new(Transcript::new()).with_context(context());
-    request.resume = Some(Resume::new(Suspended::Elsewhere, vec![reply]));
-    request
+    ChatRequest::replying(vec![reply]).with_context(context())
 }
 
 /// Runs until the agent has answered, or asks.

@@ -54,7 +54,7 @@ async fn pass(request: ChatRequest, mut next: Next) -> Result<ChatResponse<Event
 // ---- F11: a consumer that stops reading ----
 
 #[tokio::test(start_paused = true)]
-async fn f11_a_stopped_consumer_stops_the_reading_upstream() {
+async fn f011_a_stopped_consumer_stops_the_reading_upstream() {
     let model = ScriptedModel::new().deltas(vec!["Word. "; 10_000]);
     let agent = ServiceBuilder::new()
         .layer(on_end(|_: End<'_>| {}))
@@ -87,7 +87,7 @@ async fn f11_a_stopped_consumer_stops_the_reading_upstream() {
 }
 
 #[tokio::test]
-async fn f11_the_steps_behind_a_stopped_consumer_do_not_begin() {
+async fn f011_the_steps_behind_a_stopped_consumer_do_not_begin() {
     let tools = ScriptedTools::new().answers("search", "42");
     let model = ScriptedModel::new()
         .tool_call("search", json!({}))
@@ -110,7 +110,7 @@ fn said() -> Event {
 }
 
 #[tokio::test]
-async fn f11_what_is_emitted_to_a_stopped_consumer_is_bounded() {
+async fn f011_what_is_emitted_to_a_stopped_consumer_is_bounded() {
     let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("ok"));
     let request = request();
     let context = request.context.clone();
@@ -260,7 +260,7 @@ impl Stepper {
 }
 
 #[tokio::test]
-async fn f12_a_run_dropped_at_any_point_takes_all_with_it_and_ends_once() {
+async fn f012_a_run_dropped_at_any_point_takes_all_with_it_and_ends_once() {
     let mut whole = false;
     let mut points = 0;
     for n in 0.. {
@@ -298,7 +298,7 @@ fn approved(state: MachineState) -> ChatRequest {
 }
 
 #[tokio::test]
-async fn f12_a_resumed_run_dropped_at_any_point_takes_its_tools_with_it() {
+async fn f012_a_resumed_run_dropped_at_any_point_takes_its_tools_with_it() {
     let state = interrupted("slow").await;
     for n in 0..100 {
         let mut specimen = Specimen::new();
@@ -318,7 +318,7 @@ async fn f12_a_resumed_run_dropped_at_any_point_takes_its_tools_with_it() {
 }
 
 #[tokio::test]
-async fn f13_a_run_cancelled_at_any_point_has_one_terminal_item() {
+async fn f013_a_run_cancelled_at_any_point_has_one_terminal_item() {
     for n in 0..200 {
         let mut specimen = Specimen::new();
         let request = request();
@@ -364,7 +364,7 @@ async fn f13_a_run_cancelled_at_any_point_has_one_terminal_item() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f13_a_cancel_that_races_with_the_end_leaves_one_outcome() {
+async fn f013_a_cancel_that_races_with_the_end_leaves_one_outcome() {
     for n in 0..500_u32 {
         let specimen = Specimen::new();
         let request = request();
@@ -383,7 +383,7 @@ async fn f13_a_cancel_that_races_with_the_end_leaves_one_outcome() {
 }
 
 #[tokio::test]
-async fn f12_an_attempt_that_is_dropped_leaves_the_other_attempt_its_stream() {
+async fn f012_an_attempt_that_is_dropped_leaves_the_other_attempt_its_stream() {
     // As a hedge around an agent does: two attempts at one request, and the first is dropped.
     let test = TestEnvironment::new();
     let model = ScriptedModel::new()
@@ -469,7 +469,7 @@ fn our_layers() -> Vec<Erased> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f58_each_layer_keeps_the_contract() {
+async fn f058_each_layer_keeps_the_contract() {
     check_layer(map_events(|_: &mut Event| {})).await;
     check_layer(inspect_events(|_: &Event| {})).await;
     check_layer(TransformLayer::new(|_: &ChatRequest| Same)).await;
@@ -485,7 +485,7 @@ async fn f58_each_layer_keeps_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f58_each_pair_of_layers_keeps_the_contract() {
+async fn f058_each_pair_of_layers_keeps_the_contract() {
     let layers = our_layers();
     for outer in &layers {
         for inner in &layers {
@@ -496,7 +496,7 @@ async fn f58_each_pair_of_layers_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn f58_a_function_that_does_not_call_next_gives_readiness_back() {
+async fn f058_a_function_that_does_not_call_next_gives_readiness_back() {
     let model = Strict::with_capacity(ScriptedModel::new(), 1);
     let service = ServiceBuilder::new()
         .layer(from_fn(async |_: ChatRequest, _: Next| {
@@ -563,7 +563,7 @@ where
 }
 
 #[tokio::test]
-async fn f58_a_layer_that_panics_fails_its_request_and_the_stack_serves_on() {
+async fn f058_a_layer_that_panics_fails_its_request_and_the_stack_serves_on() {
     for place in [Where::Call, Where::Future, Where::Body] {
         for outside in [true, false] {
             let model = ScriptedModel::new().text("a").text("b").repeat();
@@ -609,7 +609,7 @@ async fn f58_a_layer_that_panics_fails_its_request_and_the_stack_serves_on() {
 }
 
 #[tokio::test]
-async fn f58_a_tool_that_panics_fails_its_run_and_the_stack_serves_on() {
+async fn f058_a_tool_that_panics_fails_its_run_and_the_stack_serves_on() {
     let left = Arc::new(AtomicUsize::new(1));
     let tools = ScriptedTools::new().tool("search", move |_| {
         let first = left
@@ -640,7 +640,7 @@ async fn f58_a_tool_that_panics_fails_its_run_and_the_stack_serves_on() {
 }
 
 #[tokio::test]
-async fn f58_an_agent_over_a_model_that_breaks_fails_each_run_and_not_the_agent() {
+async fn f058_an_agent_over_a_model_that_breaks_fails_each_run_and_not_the_agent() {
     let broken = Arc::new(AtomicUsize::new(1));
     let model = service_fn(move |_: ChatRequest| {
         let broken = broken

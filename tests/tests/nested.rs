@@ -1,10 +1,10 @@
-//! Agents as tools, where runs are kept in a store.
+//! Agents as tools and in a model's place, where runs are kept in a store.
 #![allow(clippy::unwrap_used)]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, ChatRequest, Context, ErrorKind, Outcome, Reply, ThreadId,
-    ToolStatus,
-    store::{Tenant, waiting},
+    AgentLayer, Answer, BoxModel, ChatRequest, Context, ErrorKind, Outcome, PartKind, Reply,
+    ThreadId, ToolStatus, interrupt,
+    store::{RunStore, Tenant, waiting},
 };
 use concentric_layers::suspend::SuspendLayer;
 use concentric_store::MemoryStore;
@@ -14,6 +14,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
+use tokio::sync::Notify;
 use tower::{ServiceBuilder, ServiceExt};
 
 /// A model that calls `name`, and then is done.
@@ -123,4 +124,53 @@ async fn a_run_of_no_conversation_is_not_for_whoever_asks() {
         .iter()
         .find_map(|turn| turn.results().first());
     assert_eq!(last.unwrap().outcome.status, ToolStatus::Denied);
+}
+
+#[tokio::test]
+async fn f044_what_a_dead_process_began_in_a_models_place_is_asked_about_and_not_repeated() {
+    let (store, ran) = (Arc::new(MemoryStore::new()), Arc::new(AtomicUsize::new(0)));
+    let began = Arc::new(Notify::new());
+    let within = |model: ScriptedModel| {
+        let (ran, began) = (Arc::clone(&ran), Arc::clone(&began));
+        let pay = tool("pay", "", move |NoArguments {}| {
+            ran.fetch_add(1, Ordering::SeqCst);
+            began.notify_one();
+            std::future::pending::<&str>()
+        });
+        let tools = Toolset::new().tool(pay).gate(Approval::for_tools("pay"));
+        let inner = AgentLayer::new(tools);
+        let stack = ServiceBuilder::new()
+            .layer(SuspendLayer::new(Arc::clone(&store)))
+            .layer(AgentLayer::new(Toolset::new()))
+            .layer(inner);
+        BoxModel::new(stack.service(model))
+    };
+    let agent = within(calls("pay"));
+    let asked = ask(&agent, ChatRequest::user("Pay."), "t").await;
+    let question = asked.finish.interrupts()[0].id.clone();
+
+    // It is approved, and the process dies while the tool runs.
+    let request = ChatRequest::replying(vec![Reply::approve(question)]);
+    let run = tokio::spawn(async move { ask(&agent, request, "t").await });
+    began.notified().await;
+    let thread = ThreadId::new("t");
+    let mut runs = store.of_thread(Tenant::default(), thread).await.unwrap();
+    let written = runs.remove(0).state;
+    run.abort();
+
+    let agent = within(ScriptedModel::new().text("Paid."));
+    let asked = ask(&agent, ChatRequest::resume(written, Vec::new()), "t").await;
+    let question = asked.finish.interrupts()[0].clone();
+    assert_eq!(question.reason, interrupt::UNKNOWN_EFFECT);
+    let request = ChatRequest::replying(vec![Reply::answer(question.id, "it was paid")]);
+    let answer = ask(&agent, request, "t").await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    let said = answer.transcript().unwrap().last().unwrap().as_message();
+    let results = said.parts.iter().filter_map(|part| match &part.kind {
+        PartKind::ToolResult(result) => Some(result.outcome.content.text()),
+        _ => None,
+    });
+    assert_eq!(results.collect::<Vec<_>>(), ["it was paid"]);
+    assert_eq!(said.text(), "Paid.");
 }

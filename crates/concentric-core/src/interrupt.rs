@@ -119,36 +119,58 @@ impl Interrupt {
         self.metadata.get("arguments")
     }
 
-    /// Checks that `reply` is of a form that this question can be answered in, and in time.
+    /// Checks that `reply` is of a form that this question can be answered in, and in time: to deny a
+    /// call, or to give it up, it is never too late.
     ///
     /// # Errors
     ///
     /// It is not.
     pub fn check(&self, reply: &Reply, now: SystemTime) -> Result<(), ReplyError> {
         let late = self.expires_at.is_some_and(|expires_at| expires_at <= now);
-        if late && reply.status == ReplyStatus::Resolved {
-            return Err(ReplyError::Expired(self.id.clone()));
-        }
-        if self.reason == TOOL_CALL || self.reason == UNKNOWN_EFFECT || self.reason == CLIENT_TOOL {
-            let ruling = reply.ruling()?;
-            let fits = match ruling {
-                Ruling::Cancelled | Ruling::Answered(_) => true,
-                Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
-                // Only who ran a call can say that it failed.
-                Ruling::Failed(_) => self.reason == CLIENT_TOOL,
-                // Only an executor of ours can be told to run.
-                Ruling::Approved { .. } => self.reason == TOOL_CALL,
+        let expired = || Err(ReplyError::Expired(self.id.clone()));
+        if ![TOOL_CALL, UNKNOWN_EFFECT, CLIENT_TOOL].contains(&self.reason) {
+            return match reply.status {
+                ReplyStatus::Cancelled if reply.payload.is_some() => {
+                    Err(reply.malformed("a cancellation has no payload"))
+                }
+                ReplyStatus::Resolved if late => expired(),
+                _ => Ok(()),
             };
-            if !fits {
-                return Err(ReplyError::Malformed {
-                    id: self.id.clone(),
-                    why: Str::from_static("this question is not answered that way"),
-                });
-            }
-        } else if reply.status == ReplyStatus::Cancelled && reply.payload.is_some() {
-            return Err(reply.malformed("a cancellation has no payload"));
         }
-        Ok(())
+        let ruling = reply.ruling()?;
+        let fits = match &ruling {
+            Ruling::Cancelled | Ruling::Answered(_) => true,
+            Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
+            // Only who ran a call can say that it failed.
+            Ruling::Failed(_) => self.reason == CLIENT_TOOL,
+            // Only an executor of ours can be told to run.
+            Ruling::Approved { .. } => self.reason == TOOL_CALL,
+        };
+        if !fits {
+            return Err(reply.malformed("this question is not answered that way"));
+        }
+        match &ruling {
+            Ruling::Approved { remember, .. } | Ruling::Denied { remember, .. }
+                if remember.is_some_and(|remember| !self.allows(remember)) =>
+            {
+                Err(reply.malformed("it is to hold for more than the question allows"))
+            }
+            Ruling::Cancelled | Ruling::Denied { .. } => Ok(()),
+            _ if late => expired(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a reply may hold for other calls as `remember` says; a question that does not speak of
+    /// them lets it say what it likes.
+    fn allows(&self, remember: Remember) -> bool {
+        let schema = self.response_schema.as_deref();
+        let among = |name: &str, value: Value| {
+            let at = format!("/properties/remember/properties/{name}/enum");
+            let all = schema.and_then(|schema| schema.pointer(&at)?.as_array());
+            all.is_none_or(|all| all.contains(&value))
+        };
+        among("what", json!(remember.what)) && among("for", json!(remember.span))
     }
 }
 
@@ -156,6 +178,13 @@ impl Interrupt {
 pub(crate) fn key(message: Option<&MessageId>, position: usize, call: &CallId) -> Str {
     let message = message.map_or("-", MessageId::as_str);
     format!("{message}/{position}/{call}").into()
+}
+
+/// Which call of a message a question of that [`key`] is about, if there is such a call.
+pub(crate) fn position(message: Option<&MessageId>, id: &str) -> Option<usize> {
+    let message = message.map_or("-", MessageId::as_str);
+    let rest = id.strip_prefix(message)?.strip_prefix('/')?;
+    rest.split_once('/')?.0.parse().ok()
 }
 
 /// The answer to one [`Interrupt`] (AG-UI `ResumeEntry`).
@@ -371,8 +400,8 @@ pub struct Remember {
     pub span: RememberFor,
 }
 
-/// Which calls a remembered decision holds for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Which calls a remembered decision holds for, the fewest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RememberWhat {
     /// Those of the same tool with the same arguments.
@@ -381,8 +410,8 @@ pub enum RememberWhat {
     Tool,
 }
 
-/// How long a decision is remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How long a decision is remembered, the shortest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RememberFor {
     /// In this run.
@@ -448,7 +477,7 @@ impl fmt::Display for ReplyError {
             }
             Self::Expired(id) => write!(
                 f,
-                "the reply to `{id}` came too late: the question can only be cancelled"
+                "the reply to `{id}` came too late: the call can only be denied or cancelled"
             ),
             Self::Malformed { id, why } => write!(f, "the reply to `{id}`: {why}"),
         }
@@ -516,12 +545,26 @@ pub struct Answered {
     /// The replies. None, and nothing it waited for either: a history claims that the call is open.
     /// It may be asked about (again); nothing says that it may run.
     pub replies: Vec<Reply>,
+    /// When the replies were accepted: they were in time then, and are not late later.
+    #[serde(with = "millis", skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<SystemTime>,
 }
 
 impl Answered {
     /// Creates what became of a call.
     pub fn new(pending: Option<Pending>, replies: Vec<Reply>) -> Self {
-        Self { pending, replies }
+        Self {
+            pending,
+            replies,
+            accepted_at: None,
+        }
+    }
+
+    /// Says when the replies were accepted; it is kept in whole milliseconds.
+    #[must_use]
+    pub fn accepted_at(mut self, time: SystemTime) -> Self {
+        self.accepted_at = millis::from(millis::since(time));
+        self
     }
 }
 
@@ -530,27 +573,29 @@ mod millis {
     use serde::{Deserialize, Deserializer, Serializer};
     use std::time::{Duration, SystemTime};
 
+    pub(super) fn since(time: SystemTime) -> u64 {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn from(millis: u64) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+    }
+
     pub(super) fn serialize<S: Serializer>(
         time: &Option<SystemTime>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         match time {
             None => serializer.serialize_none(),
-            Some(time) => {
-                let since = time
-                    .duration_since(SystemTime::UNIX_EPOCH)
-                    .unwrap_or_default();
-                serializer.serialize_u64(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-            }
+            Some(time) => serializer.serialize_u64(since(*time)),
         }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<SystemTime>, D::Error> {
-        let millis = Option::<u64>::deserialize(deserializer)?;
-        Ok(millis
-            .and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))))
+        Ok(Option::<u64>::deserialize(deserializer)?.and_then(from))
     }
 }
 
@@ -606,6 +651,48 @@ mod tests {
             let asked = Interrupt::new(id.clone(), reason);
             let checked = asked.check(&reply, SystemTime::UNIX_EPOCH);
             assert_eq!(checked.is_ok(), fits, "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn to_deny_a_call_or_to_give_it_up_it_is_never_too_late() {
+        let id = InterruptId::new("i");
+        let now = SystemTime::UNIX_EPOCH;
+        let late = Err(ReplyError::Expired(id.clone()));
+        for reason in [TOOL_CALL, CLIENT_TOOL, Str::from_static("other")] {
+            let asked = Interrupt::new(id.clone(), reason.clone()).until(now);
+            assert_eq!(asked.check(&Reply::cancel(id.clone()), now), Ok(()));
+            assert_eq!(asked.check(&Reply::answer(id.clone(), 1), now), late);
+            let denied = asked.check(&Reply::deny(id.clone(), "no"), now);
+            assert_eq!(denied.is_ok(), reason != *"other", "{reason}");
+        }
+        let asked = Interrupt::new(id.clone(), TOOL_CALL).until(now);
+        assert_eq!(asked.check(&Reply::approve(id), now), late);
+    }
+
+    #[test]
+    fn a_reply_holds_for_no_more_than_its_question_allows() {
+        let id = InterruptId::new("i");
+        let asked = |schema: Value| {
+            Interrupt::new(id.clone(), TOOL_CALL)
+                .with_response_schema(json!({"properties": schema}))
+        };
+        let limited = asked(json!({"remember": {"properties": {
+            "what": {"enum": ["arguments"]},
+            "for": {"enum": ["run", "thread"]},
+        }}}));
+        let silent = asked(json!({}));
+        for (what, span, allowed) in [
+            (RememberWhat::Arguments, RememberFor::Thread, true),
+            (RememberWhat::Arguments, RememberFor::Always, false),
+            (RememberWhat::Tool, RememberFor::Run, false),
+        ] {
+            for reply in [Reply::approve(id.clone()), Reply::deny(id.clone(), "no")] {
+                let reply = reply.remembered(what, span);
+                let now = SystemTime::UNIX_EPOCH;
+                assert_eq!(limited.check(&reply, now).is_ok(), allowed, "{reply:?}");
+                assert_eq!(silent.check(&reply, now), Ok(()));
+            }
         }
     }
 

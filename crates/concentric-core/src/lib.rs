@@ -52,6 +52,7 @@ pub mod message;
 mod request;
 mod response;
 pub mod service;
+pub mod state;
 pub mod store;
 mod text;
 pub mod tool;
@@ -82,7 +83,7 @@ pub use self::{
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
     text::Str,
     tool::{
-        Annotations, LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent, ToolCall,
+        Annotations, LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent, Seal, ToolCall,
         ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, ToolStatus,
     },
     transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},

@@ -119,7 +119,11 @@ pub enum RunStatus {
 ///
 /// Every write but [`begin`](Self::begin) and [`claim`](Self::claim) names the fence of the claim it
 /// is made under, and is refused with [`StoreError::Stale`] if there is a newer one, or this one was
-/// given up. What a write was acknowledged for is durable.
+/// given up. What a write was acknowledged for is durable. A state, or replies, that the store could
+/// not keep however often it tried are refused with [`StoreError::Unwritable`].
+///
+/// A run that cannot be read fails what names it. Where several are looked for it is left out, and
+/// logged, so that it does not hide the others.
 ///
 /// No two writes of a store have the same version, and no two claims the same fence, also if a run
 /// was forgotten and another of its name was begun.
@@ -170,8 +174,14 @@ pub trait RunStore: Send + Sync + 'static {
     /// Says that the holder is alive.
     fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
 
-    /// Writes the state of a run that waits for replies, and gives up the claim.
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()>;
+    /// Writes the state of a run that waits for replies, since `now`, and gives up the claim.
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()>;
 
     /// Says that the run is over, `now`. To say so again is no error.
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
@@ -245,6 +255,9 @@ impl ClaimCell {
 
 /// Writes a run's state down before a round of tool calls begins, as an extension of its
 /// [`Context`]. The round begins once it is written; if that fails, so does the run.
+///
+/// It is also told of the rounds of an agent in the model's place: the agent's state is in the
+/// run's. It is not told of the rounds of an agent that is a tool: the call is what is written down.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
 
@@ -355,7 +368,8 @@ pub trait Decisions: Send + Sync + 'static {
     /// Keeps a decision, in place of one that holds for the same calls.
     fn remember(&self, decision: Remembered) -> StoreFuture<()>;
 
-    /// What was decided about calls of `tool`, in `run`, in `thread` and for always.
+    /// What was decided about calls of `tool`, in this `run` of this `thread`, in `thread` and for
+    /// always.
     fn recall(
         &self,
         tenant: Tenant,
@@ -400,8 +414,13 @@ pub struct Remembered {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Span {
-    /// In this run.
-    Run(RunId),
+    /// In this run of this conversation, if it is of one.
+    Run {
+        /// The conversation: the ids of runs may be a client's, and the same in another one.
+        thread: Option<ThreadId>,
+        /// The run.
+        run: RunId,
+    },
     /// In this conversation.
     Thread(ThreadId),
     /// For the tenant.
@@ -425,7 +444,11 @@ impl Remembered {
         at: SystemTime,
     ) -> Self {
         let kind = match &span {
-            Span::Run(run) => format!("run:{run}"),
+            // Quoted, so that no two have the same.
+            Span::Run { thread, run } => match thread {
+                Some(thread) => format!("run:{:?}/{run}", thread.as_str()),
+                None => format!("run:/{run}"),
+            },
             Span::Thread(thread) => format!("thread:{thread}"),
             Span::Always => "always".to_owned(),
         };
@@ -458,11 +481,19 @@ pub enum StoreError {
     Ended,
     /// There is a newer claim of the run.
     Stale,
+    /// What was to be kept is such that it could not be read again: it is too large, say. Another
+    /// attempt would come to the same.
+    Unwritable(Arc<dyn StdError + Send + Sync>),
     /// The store failed.
     Failed(Arc<dyn StdError + Send + Sync>),
 }
 
 impl StoreError {
+    /// What was to be kept cannot be.
+    pub fn unwritable(error: impl Into<BoxError>) -> Self {
+        Self::Unwritable(Arc::from(error.into()))
+    }
+
     /// The store failed.
     pub fn failed(error: impl Into<BoxError>) -> Self {
         Self::Failed(Arc::from(error.into()))
@@ -476,6 +507,7 @@ impl StoreError {
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
+            Self::Unwritable(_) => "unwritable",
             Self::Failed(_) => "store_failed",
         }
     }
@@ -489,6 +521,7 @@ impl fmt::Display for StoreError {
             Self::Taken => "somebody else goes on with the run",
             Self::Ended => "the run is over",
             Self::Stale => "somebody else has taken the run over",
+            Self::Unwritable(_) => "what is to be kept cannot be written",
             Self::Failed(_) => "the store failed",
         })
     }
@@ -497,7 +530,7 @@ impl fmt::Display for StoreError {
 impl StdError for StoreError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Failed(error) => Some(&**error),
+            Self::Unwritable(error) | Self::Failed(error) => Some(&**error),
             _ => None,
         }
     }
@@ -507,6 +540,7 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
             StoreError::NotFound => ErrorKind::NotFound,
+            StoreError::Unwritable(_) => ErrorKind::TooLarge,
             StoreError::Failed(_) => ErrorKind::Server,
             _ => ErrorKind::Conflict,
         };
@@ -576,8 +610,14 @@ where
         (**self).renew(key, fence, lease_until)
     }
 
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
-        (**self).suspend(key, fence, state)
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
+        (**self).suspend(key, fence, state, now)
     }
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {

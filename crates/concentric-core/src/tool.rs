@@ -288,7 +288,7 @@ pub enum Origin {
 #[non_exhaustive]
 pub enum Refusal {
     /// The step did not offer a tool of that name. These it did.
-    NotOffered(Vec<Str>),
+    NotOffered(Arc<[Str]>),
     /// Another call of the same answer has the same id.
     DuplicateId,
     /// As many calls were made as may be.
@@ -400,10 +400,24 @@ pub struct ToolCall {
     answered: Option<Box<Answered>>,
     origin: Origin,
     recovered: bool,
-    of_round: bool,
+    position: usize,
+    seal: Option<Seal>,
     transcript: Transcript,
-    /// The run it belongs to, with the call's own idempotency key.
+    /// The run it belongs to, with the call's own idempotency key. A layer may add to its
+    /// [extensions](Context::extensions); it is not to put another context here.
     pub context: Context,
+}
+
+/// Marks the calls that a round service has made as its own, so that it knows them again at the
+/// other end of its layers. Who has no seal can't mark a call.
+#[derive(Clone, Debug, Default)]
+pub struct Seal(Arc<()>);
+
+impl Seal {
+    /// Creates a seal unlike any other.
+    pub fn new() -> Self {
+        Self::default()
+    }
 }
 
 /// What a round service lets a call do.
@@ -434,16 +448,14 @@ impl ToolCall {
             answered: None,
             origin: Origin::Live,
             recovered: false,
-            of_round: false,
+            position: 0,
+            seal: None,
             transcript: Transcript::new(),
             context,
         }
     }
 
-    /// Creates the call that a round service makes of `call`, which is the only one that a
-    /// [`Toolset`]'s layers let pass.
-    ///
-    /// [`Toolset`]: https://docs.rs/concentric-tools/latest/concentric_tools/struct.Toolset.html
+    /// Creates the call that a round service makes of `call`.
     pub fn of_round(
         call: RoundCall,
         permit: Permit,
@@ -459,9 +471,17 @@ impl ToolCall {
             permit,
             answered: call.answered,
             recovered: call.recovered,
-            of_round: true,
+            position: call.position,
+            seal: None,
             transcript,
         }
+    }
+
+    /// Marks the call as one of the round service that has `seal`.
+    #[must_use]
+    pub fn sealed(mut self, seal: &Seal) -> Self {
+        self.seal = Some(seal.clone());
+        self
     }
 
     /// Sets the tool that is called.
@@ -536,9 +556,12 @@ impl ToolCall {
         self.recovered
     }
 
-    /// Whether a round service made it, and not a layer.
-    pub fn is_of_round(&self) -> bool {
-        self.of_round
+    /// Whether it is a call that was [sealed](Self::sealed) with `seal`, and still has the context
+    /// of its own that names its effect.
+    pub fn is_sealed(&self, seal: &Seal) -> bool {
+        let of = self.seal.as_ref();
+        of.is_some_and(|of| Arc::ptr_eq(&of.0, &seal.0))
+            && self.context.is_at_call(self.position, &self.call.id)
     }
 
     /// The conversation before the message that makes the call.

@@ -11,7 +11,7 @@
 
 use concentric_core::{
     Annotations, Answered, CallId, CancelReason, Event, Finish, FinishReason, Interrupt,
-    InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall,
+    InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall, Str,
     ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
     interrupt,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
@@ -252,7 +252,7 @@ fn play(kinds: &[Kind], seed: usize) {
         let call = &said.round.as_ref().unwrap()[0];
         assert_eq!((call.position, call.recovered), (at, false));
         let pending = Some(asking(id(at, &ids[at])));
-        let answered = Answered::new(pending, vec![reply]);
+        let answered = Answered::new(pending, vec![reply]).accepted_at(now());
         assert_eq!(call.answered.as_deref(), Some(&answered));
         expected[at] = Some(outcome.status);
         settle(&mut next, 0, outcome);
@@ -339,8 +339,11 @@ struct World {
     choices: Choices,
     // Of the open round.
     ids: Vec<String>,
+    names: Vec<&'static str>,
     refused: Vec<Option<Refusal>>,
     calls: Vec<Known>,
+    // Which of them ran when a process died.
+    recovered: Vec<bool>,
     asked: u32,
     waited: HashMap<String, u32>,
     // Of the run.
@@ -357,8 +360,10 @@ impl World {
             rules,
             choices: Choices::new(choices),
             ids: Vec::new(),
+            names: Vec::new(),
             refused: Vec::new(),
             calls: Vec::new(),
+            recovered: Vec::new(),
             asked: 0,
             waited: HashMap::new(),
             steps: 0,
@@ -405,11 +410,13 @@ impl World {
             _ => 0,
         };
         self.ids = (0..n).map(|at| format!("s{}c{at}", self.steps)).collect();
-        let names: Vec<&str> = (0..n)
+        let names: Vec<&'static str> = (0..n)
             .map(|_| ["act", "look"][self.choices.of(2)])
             .collect();
         self.count(&names);
         self.calls = vec![Known::Next(None); n];
+        self.recovered = vec![false; n];
+        self.names.clone_from(&names);
         let calls = self.ids.iter().map(String::as_str).zip(names);
         answer(&mut self.machine, calls.collect::<Vec<_>>());
         self.steps += 1;
@@ -480,10 +487,7 @@ impl World {
             let known = &mut self.calls[call.position];
             assert_eq!(call.call.id.as_str(), self.ids[call.position]);
             assert_eq!(call.refusal, self.refused[call.position]);
-            assert_eq!(
-                call.recovered,
-                *known == Known::Recovered && call.refusal.is_none()
-            );
+            assert_eq!(call.recovered, self.recovered[call.position]);
             if let Known::Next(answered) = known {
                 assert_eq!(call.answered.as_deref(), answered.as_ref());
             }
@@ -523,18 +527,27 @@ impl World {
         self.machine.input(Input::RoundEnded);
         let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
         let asks = self.calls.iter().any(asks);
+        let in_doubt: Vec<bool> = (0..self.calls.len()).map(|at| self.in_doubt(at)).collect();
         for (call, held) in calls.iter().zip(held) {
             let known = &mut self.calls[call.position];
             match known {
                 Known::Running => *known = Known::Settled(ToolOutcome::unknown("silent")),
                 Known::Waits(pending) if pending.is_held() && held && !asks => {
-                    *known = Known::Settled(ToolOutcome::failed("held for ever"));
+                    *known = Known::Settled(match in_doubt[call.position] {
+                        true => ToolOutcome::unknown("held for ever"),
+                        false => ToolOutcome::failed("held for ever"),
+                    });
                 }
                 _ => {}
             }
         }
         self.release();
         true
+    }
+
+    /// Whether nobody knows what came of a call that has no outcome yet.
+    fn in_doubt(&self, at: usize) -> bool {
+        self.recovered[at] && self.names[at] != "look"
     }
 
     /// Takes up what waited for siblings that wait no more.
@@ -629,9 +642,10 @@ impl World {
         self.machine = Machine::restore(written(&state), self.rules.clone());
         assert!(is_resumed(&mut self.machine));
         self.machine.reply(Vec::new(), now()).unwrap();
-        for known in &mut self.calls {
+        for (at, known) in self.calls.iter_mut().enumerate() {
             if *known == Known::Running {
                 *known = Known::Recovered;
+                self.recovered[at] = self.refused[at].is_none();
             }
         }
         self.release();
@@ -645,15 +659,19 @@ impl World {
         assert!(matches!(said.outcome(), Some(Outcome::Aborted { .. })));
         let results = said.results();
         assert_eq!(results.len(), self.ids.len());
-        for (result, (id, known)) in results.iter().zip(self.ids.iter().zip(&self.calls)) {
-            assert_eq!(result.call_id.as_str(), id);
-            match known {
-                Known::Settled(outcome) => assert_eq!(result.outcome.status, outcome.status),
-                Known::Running => assert!(matches!(
-                    result.outcome.status,
-                    ToolStatus::Unknown | ToolStatus::Cancelled
-                )),
-                _ => assert_eq!(result.outcome.status, ToolStatus::Cancelled),
+        for (at, result) in results.iter().enumerate() {
+            assert_eq!(result.call_id.as_str(), self.ids[at]);
+            let status = result.outcome.status;
+            match &self.calls[at] {
+                Known::Settled(outcome) => assert_eq!(status, outcome.status),
+                _ if self.in_doubt(at) => assert_eq!(status, ToolStatus::Unknown),
+                Known::Running => {
+                    assert!(matches!(
+                        status,
+                        ToolStatus::Unknown | ToolStatus::Cancelled
+                    ));
+                }
+                _ => assert_eq!(status, ToolStatus::Cancelled),
             }
         }
     }
@@ -724,7 +742,7 @@ impl World {
         }
         for (at, replies) in answered {
             if let Known::Waits(pending) = &self.calls[at] {
-                let answered = Answered::new(Some(pending.clone()), replies);
+                let answered = Answered::new(Some(pending.clone()), replies).accepted_at(now());
                 self.calls[at] = Known::Next(Some(answered));
             }
         }
@@ -920,18 +938,18 @@ fn questions_to_be_answered_together_are() {
 }
 
 #[test]
-fn a_late_reply_is_refused_unless_it_gives_the_question_up() {
-    let mut machine = round_of(rules(), [("a", "act")]);
-    let until = now() + Duration::from_millis(1);
-    let asked = Interrupt::new(id(0, "a"), interrupt::TOOL_CALL).until(until);
-    wait(&mut machine, 0, Pending::asking(vec![asked]));
-    machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
-    let late = machine.reply(vec![Reply::approve(id(0, "a"))], until);
-    assert_eq!(late, Err(ReplyError::Expired(id(0, "a"))));
-    machine
-        .reply(vec![Reply::cancel(id(0, "a"))], until)
-        .unwrap();
+fn a_late_reply_is_refused_unless_it_denies_or_gives_the_question_up() {
+    for reply in [Reply::cancel(id(0, "a")), Reply::deny(id(0, "a"), "no")] {
+        let mut machine = round_of(rules(), [("a", "act")]);
+        let until = now() + Duration::from_millis(1);
+        let asked = Interrupt::new(id(0, "a"), interrupt::TOOL_CALL).until(until);
+        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        machine.input(Input::RoundEnded);
+        let mut machine = go_on(listen(&mut machine), rules());
+        let late = machine.reply(vec![Reply::approve(id(0, "a"))], until);
+        assert_eq!(late, Err(ReplyError::Expired(id(0, "a"))));
+        machine.reply(vec![reply], until).unwrap();
+    }
 }
 
 #[test]
@@ -967,7 +985,146 @@ fn a_recovered_call_keeps_what_was_replied_to_it() {
     let reply = Reply::answer(InterruptId::new("m/0/a#2"), "it was paid");
     machine.reply(vec![reply], now()).unwrap();
     let round = listen(&mut machine).round.unwrap();
-    assert!(!round[0].recovered && round[0].answered.is_some());
+    assert!(round[0].recovered && round[0].answered.is_some());
+}
+
+#[test]
+fn f044_a_call_that_a_dead_process_started_is_in_doubt_until_it_has_an_outcome() {
+    for how in [asking(id(0, "a")), Pending::held()] {
+        let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "look")]);
+        settle(&mut machine, 1, ToolOutcome::done("yes"));
+        let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        assert_eq!(listen(&mut machine).ids(), ["a", "c"]);
+        // It asks whether it may run again, or waits for what asks.
+        wait(&mut machine, 0, how);
+        wait(&mut machine, 1, asking(id(2, "c")));
+        machine.input(Input::RoundEnded);
+        let said = listen(&mut machine);
+        let mut machine = go_on(said, rules());
+        machine.input(Input::Cancel(CancelReason::User));
+        let statuses = [ToolStatus::Unknown, ToolStatus::Done, ToolStatus::Cancelled];
+        assert_eq!(listen(&mut machine).statuses(), statuses);
+    }
+}
+
+#[test]
+fn a_call_that_asks_again_and_again_is_not_in_doubt_while_no_process_dies() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    for n in 0..3 {
+        let question = InterruptId::new(format!("{n}"));
+        let reason = Str::from_static("its own");
+        let asked = Interrupt::new(question.clone(), reason);
+        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        machine.input(Input::RoundEnded);
+        machine = go_on(listen(&mut machine), rules());
+        let reply = Reply::resolve(question, json!(n));
+        machine.reply(vec![reply], now()).unwrap();
+        let round = listen(&mut machine).round.unwrap();
+        assert!(!round[0].recovered);
+    }
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::Cancel(CancelReason::User));
+    assert_eq!(listen(&mut machine).statuses(), [ToolStatus::Cancelled]);
+}
+
+#[test]
+fn a_reply_reaches_a_call_with_the_time_at_which_it_was_accepted() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let accepted = now() + Duration::from_nanos(1_999_999);
+    let replies = vec![Reply::approve(id(0, "a"))];
+    machine.reply(replies, accepted).unwrap();
+    listen(&mut machine);
+    // It is the same when it is written down.
+    let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+    let round = listen(&mut machine).round.unwrap();
+    let accepted_at = round[0].answered.as_ref().unwrap().accepted_at;
+    assert_eq!(accepted_at, Some(now() + Duration::from_millis(1)));
+}
+
+#[test]
+fn a_question_under_the_id_of_another_fails_its_call() {
+    let ask = |ids: &[&str]| {
+        let asked = |id: &&str| Interrupt::new(InterruptId::new(*id), interrupt::TOOL_CALL);
+        Pending::asking(ids.iter().map(asked).collect())
+    };
+    let calls = ["a", "b", "c", "d"].map(|id| (id, "act"));
+    let mut machine = round_of(rules(), calls);
+    wait(&mut machine, 0, ask(&["x", "y", "x"]));
+    wait(&mut machine, 2, ask(&["y", "z"]));
+    wait(&mut machine, 1, ask(&["z"]));
+    wait(&mut machine, 3, Pending::held());
+    machine.input(Input::RoundEnded);
+    let said = listen(&mut machine);
+    let asked: Vec<_> = said.finish.as_ref().unwrap().interrupts();
+    let asked: Vec<_> = asked.iter().map(|asked| asked.id.as_str()).collect();
+    assert_eq!(asked, ["y", "z"]);
+
+    // Of one that waits since before, too.
+    let mut machine = go_on(said, rules());
+    let replies = ["y", "z"].map(|id| Reply::approve(InterruptId::new(id)));
+    machine.reply(replies.to_vec(), now()).unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["c", "d"]);
+    wait(&mut machine, 1, ask(&["w"]));
+    settle(&mut machine, 0, ToolOutcome::done("yes"));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine.input(Input::Cancel(CancelReason::User));
+    let said = listen(&mut machine);
+    let statuses = [
+        ToolStatus::Failed,
+        ToolStatus::Failed,
+        ToolStatus::Done,
+        ToolStatus::Cancelled,
+    ];
+    assert_eq!(said.statuses(), statuses);
+    let told = said.results()[0].outcome.content.text().into_owned();
+    assert!(told.contains("under the id of another question"), "{told}");
+}
+
+#[test]
+fn a_question_that_waits_since_before_keeps_its_id() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    wait(&mut machine, 1, asking(id(1, "b")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::approve(id(0, "a"))], now())
+        .unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["a"]);
+    wait(&mut machine, 0, asking(id(1, "b")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::approve(id(1, "b"))], now())
+        .unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["b"]);
+}
+
+#[test]
+fn a_round_of_many_questions_takes_as_many_replies() {
+    const MANY: usize = 100_000;
+    let ids: Vec<String> = (0..MANY).map(|at| format!("c{at}")).collect();
+    let calls = ids.iter().map(|id| (id.as_str(), "act"));
+    let mut machine = round_of(rules(), calls);
+    for (at, call) in ids.iter().enumerate() {
+        wait(&mut machine, at, asking(id(at, call)).together());
+    }
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let replies = ids.iter().enumerate();
+    let replies: Vec<_> = replies
+        .map(|(at, call)| Reply::approve(id(at, call)))
+        .collect();
+    assert!(matches!(
+        machine.reply(replies[1..].to_vec(), now()),
+        Err(ReplyError::Missing(missing)) if missing == id(0, "c0")
+    ));
+    machine.reply(replies, now()).unwrap();
+    assert_eq!(listen(&mut machine).ids().len(), MANY);
 }
 
 #[test]

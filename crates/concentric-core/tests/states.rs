@@ -14,8 +14,8 @@
 
 use concentric_core::{
     Annotations, CallId, Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Message,
-    MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role, Round, ToolCallPart,
-    ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage, interrupt,
+    MessageId, OpenRound, Outcome, Part, PartKind, Pending, ProviderData, Reply, Role, Round,
+    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage, interrupt,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
 };
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
@@ -545,16 +545,6 @@ fn a_state_that_is_nested_too_deep_is_refused() {
 /// As many agents within agents as a state may hold, and one more.
 #[test]
 fn agents_within_agents_are_read_as_deep_as_they_are_written() {
-    let wrap = |state: MachineState| {
-        let mut machine = Machine::new(Transcript::new(), rules());
-        listen(&mut machine);
-        machine.input(Input::ModelStarted(start(&[])));
-        let mut finish = Finish::new(FinishReason::ToolCalls, Usage::new(1, 1));
-        finish.outcome = Outcome::Interrupted;
-        finish.state = Some(Box::new(state));
-        machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
-        *listen(&mut machine).unwrap().state.unwrap()
-    };
     on_a_small_stack(move || {
         let mut state = waiting();
         for depth in 0.. {
@@ -566,41 +556,127 @@ fn agents_within_agents_are_read_as_deep_as_they_are_written() {
             assert_eq!(read.interrupts().len(), 3);
             assert_eq!(read, state);
             drive(&read);
-            state = wrap(state);
+            state = around(state);
         }
     });
 }
 
-#[test]
-fn what_could_not_be_read_again_is_not_written() {
-    let nested = |depth: usize| {
-        let mut value = json!("[[{{\\");
-        for _ in 0..depth {
-            value = json!([value]);
-        }
-        value
+/// So many arrays, each in the next, and something in the innermost.
+fn nested_text(depth: usize) -> String {
+    "[".repeat(depth) + "7" + &"]".repeat(depth)
+}
+
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(json!("[[{{\\"), |value, _| json!([value]))
+}
+
+/// The state of an agent, with an agent in its model's place that is in the state `inner`.
+fn around(inner: MachineState) -> MachineState {
+    let mut machine = Machine::new(Transcript::new(), rules());
+    listen(&mut machine);
+    machine.input(Input::ModelStarted(start(&[])));
+    let mut finish = Finish::new(FinishReason::ToolCalls, Usage::new(1, 1));
+    finish.outcome = Outcome::Interrupted;
+    finish.state = Some(Box::new(inner));
+    machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+    *listen(&mut machine).unwrap().state.unwrap()
+}
+
+/// Every place of a state that holds what somebody else made, filled with something that deep.
+fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
+    let asks = |interrupt: Interrupt| {
+        let mut machine = round_of(&[("call_1", "pay")]);
+        wait(&mut machine, 0, Pending::asking(vec![interrupt]));
+        interrupted(machine)
     };
-    let (mut written, mut refused) = (0, 0);
-    for depth in 90..130 {
+    let settled = |outcome: ToolOutcome| {
         let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay")]);
-        settle(
-            &mut machine,
-            0,
-            ToolOutcome::done("yes").with_data(nested(depth)),
-        );
+        settle(&mut machine, 0, outcome);
         wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
-        match interrupted(machine).to_json() {
-            Ok(json) => {
-                assert!(read(&json).is_ok(), "{depth}");
-                written += 1;
-            }
-            Err(error) => {
-                assert!(error.to_string().contains("deeper than 127"));
-                refused += 1;
+        interrupted(machine)
+    };
+    let by_provider = || {
+        let data = ProviderData::new("p", nested(depth));
+        Part::text("t").with_provider_data(Some(Arc::new(data)))
+    };
+    let own = Interrupt::new(InterruptId::new("q"), "its own");
+    let pending = Pending::asking(vec![own.clone()]).with_state(nested(depth));
+    let mut waits = round_of(&[("call_1", "pay")]);
+    wait(&mut waits, 0, pending);
+    let replied = {
+        let mut machine = Machine::restore(asks(own.clone()), rules());
+        let reply = Reply::resolve(own.id.clone(), nested(depth));
+        machine.reply(vec![reply], now()).unwrap();
+        listen(&mut machine);
+        machine.state().unwrap()
+    };
+    let said = {
+        let mut transcript = transcript();
+        let message = Message::new(Role::User, vec![by_provider()]);
+        transcript.push(Turn::message(message).unwrap());
+        let mut machine = Machine::new(transcript, rules());
+        listen(&mut machine);
+        machine.input(Input::ModelStarted(start(&["pay"])));
+        machine.input(Input::ModelEvent(Event::tool_call(call("call_1", "pay"))));
+        let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
+        machine.input(Input::ModelEvent(finish));
+        listen(&mut machine);
+        machine.state().unwrap()
+    };
+    vec![
+        (
+            "metadata",
+            asks(asked(0, "call_1").with_metadata("arguments", nested(depth))),
+        ),
+        ("schema", asks(own.with_response_schema(nested(depth)))),
+        (
+            "data",
+            settled(ToolOutcome::done("yes").with_data(nested(depth))),
+        ),
+        ("content", settled(ToolOutcome::done(vec![by_provider()]))),
+        ("pending", interrupted(waits)),
+        ("reply", replied),
+        ("transcript", said),
+    ]
+}
+
+#[test]
+fn whatever_is_written_can_be_read_again_however_deep_it_is() {
+    for depth in 1..=200 {
+        for (place, state) in filled(depth) {
+            for state in [around(state.clone()), state] {
+                match state.to_json() {
+                    Ok(json) => assert_eq!(read(&json).as_ref(), Ok(&state), "{place} {depth}"),
+                    Err(error) => {
+                        assert_eq!(error, StateError::TooDeep, "{place}");
+                        assert!(depth > 100, "{place} {depth}");
+                    }
+                }
             }
         }
     }
-    assert!(written > 20 && refused > 2, "{written} {refused}");
+}
+
+#[test]
+fn the_arguments_of_a_call_may_be_as_deep_as_a_model_makes_them() {
+    for depth in (1..=200).chain([50_000]) {
+        let mut machine = Machine::new(transcript(), rules());
+        listen(&mut machine);
+        machine.input(Input::ModelStarted(start(&["pay"])));
+        for id in ["call_1", "call_2"] {
+            let call = ToolCallPart::new(CallId::new(id), "pay", nested_text(depth));
+            machine.input(Input::ModelEvent(Event::tool_call(call)));
+        }
+        let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
+        machine.input(Input::ModelEvent(finish));
+        listen(&mut machine);
+        settle(&mut machine, 0, ToolOutcome::done(nested_text(depth)));
+        wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
+        let state = interrupted(machine);
+        for state in [around(state.clone()), state] {
+            assert_eq!(read(&state.to_json().unwrap()), Ok(state), "{depth}");
+        }
+    }
 }
 
 #[test]
@@ -706,7 +782,7 @@ fn a_round_whose_calls_are_not_its_messages_is_refused() {
         Err(StateError::Round(_))
     ));
     let mut within: Value = serde_json::from_str(&inner().to_json().unwrap()).unwrap();
-    within["stage"]["inner"]["message"]["parts"][1]["kind"]["tool_call"]["executor"] =
+    within["stage"]["inner"]["said"]["message"]["parts"][1]["kind"]["tool_call"]["executor"] =
         json!("loop");
     assert!(matches!(
         read(&within.to_string()),

@@ -217,7 +217,7 @@ async fn a_call_may_be_denied_edited_answered_or_given_up() {
 }
 
 #[tokio::test]
-async fn f37_f41_an_answer_counts_for_what_was_asked_and_nothing_else() {
+async fn f037_f041_an_answer_counts_for_what_was_asked_and_nothing_else() {
     let two = || {
         vec![
             ("call_0", "refund", json!({"order": 7})),
@@ -286,7 +286,7 @@ async fn f37_f41_an_answer_counts_for_what_was_asked_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn f38_an_answer_counts_once() {
+async fn f038_an_answer_counts_once() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     let mut client = interrupted(&agent).await;
@@ -342,7 +342,7 @@ async fn answers_that_fit_no_question_run_nothing() {
 }
 
 #[tokio::test]
-async fn f42_what_is_not_answered_is_asked_again() {
+async fn f042_what_is_not_answered_is_asked_again() {
     let ran = Ran::default();
     let calls = vec![
         ("call_0", "refund", json!({"order": 7})),
@@ -371,7 +371,7 @@ async fn f42_what_is_not_answered_is_asked_again() {
 }
 
 #[tokio::test]
-async fn f42_siblings_run_once_or_are_left_to_the_model() {
+async fn f042_siblings_run_once_or_are_left_to_the_model() {
     let ran = Ran::default();
     let calls = vec![
         ("call_0", "look", json!({})),
@@ -711,7 +711,7 @@ async fn answers_to_a_stored_run_may_be_late_or_too_few() {
 // ---- who asks ----
 
 #[tokio::test]
-async fn f39_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
+async fn f039_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
     let seen = Arc::new(Mutex::new(None));
     let keep = seen.clone();
     let agent = BoxModel::new(service_fn(move |request: ChatRequest| {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Error, Event, Executor,
     InterruptId, MediaSource, NoTools, PartKind, Reply, Role, Suspended, ToolStatus,
+    store::StoreError,
 };
 use concentric_http::ag_ui::{
     AgUi, AgUiContext, AgUiForwardedProps, AgUiLayer, AgUiState, Shutdown,
@@ -260,6 +261,83 @@ async fn the_clients_tools_are_offered() {
     let tools = asked(&input).await.tools;
     assert_eq!(tools.get("a").unwrap().input_schema["required"][0], "x");
     assert_eq!(tools.get("b").unwrap().input_schema["type"], "object");
+}
+
+/// What the agent is asked with `input`, however large that is.
+async fn asked_with(input: Value) -> ChatRequest {
+    let asked = Asked::default();
+    let service = AgUiLayer::new().body_limit(1 << 30).layer(asked.agent());
+    send(service, post(input.to_string())).await.events();
+    asked.take()
+}
+
+const MANY: usize = 100_000;
+
+fn many_calls() -> Value {
+    let call = |n| {
+        json!({"id": format!("c{n}~2"), "type": "function",
+               "function": {"name": format!("f{n}"), "arguments": "{}"}})
+    };
+    json!({"id": "a", "role": "assistant", "toolCalls": (0..MANY).map(call).collect::<Vec<_>>()})
+}
+
+#[tokio::test]
+async fn very_many_calls_and_results_are_taken_in() {
+    let mut messages = vec![many_calls()];
+    messages.extend((0..MANY).map(|n| {
+        json!({"id": format!("r{n}"), "role": "tool", "toolCallId": format!("c{n}~2"), "content": ""})
+    }));
+    let request = asked_with(with_messages(messages.into())).await;
+    assert_eq!(request.transcript.last().unwrap().results().len(), MANY);
+}
+
+#[tokio::test]
+async fn very_many_calls_whose_results_are_lost_are_taken_in() {
+    let mut input = with_messages(json!([many_calls()]));
+    let request = asked_with(input.clone()).await;
+    assert_eq!(request.transcript.last().unwrap().results().len(), MANY);
+
+    // One is the client's, which still owes its result.
+    input["tools"] = json!([{"name": "f7", "description": ""}]);
+    let (suspended, _) = asked_with(input).await.resume.unwrap().take().unwrap();
+    let Suspended::Claimed(open) = suspended else {
+        panic!("{suspended:?}")
+    };
+    let waiting: Vec<_> = open.waiting().map(|call| call.name.as_str()).collect();
+    assert_eq!(waiting, ["f7"]);
+}
+
+#[tokio::test]
+async fn very_many_calls_of_very_many_tools_are_taken_in_with_their_answers() {
+    let mut input = with_messages(json!([many_calls()]));
+    let tool = |n| json!({"name": format!("f{n}"), "description": ""});
+    input["tools"] = (0..MANY).map(tool).collect();
+    let answer = |n| {
+        let id = format!("m/{n}/c{n}");
+        json!({"interruptId": id, "status": "resolved", "payload": {"approved": true}})
+    };
+    input["resume"] = (0..256).map(answer).collect();
+    let (suspended, replies) = asked_with(input).await.resume.unwrap().take().unwrap();
+    let Suspended::Claimed(open) = suspended else {
+        panic!("{suspended:?}")
+    };
+    assert_eq!((open.calls().len(), replies.len()), (MANY, 256));
+    let ids: Vec<_> = [0, 255, 256]
+        .map(|n| open.calls()[n].call.id.as_str())
+        .into();
+    assert_eq!(ids, ["c0", "c255", "c256~2"]);
+}
+
+#[tokio::test]
+async fn very_many_texts_of_one_message_are_put_together() {
+    let text = |n| json!({"id": format!("m~{n}"), "role": "assistant", "content": "and "});
+    let aside = |n| json!({"id": format!("s{n}"), "role": "reasoning", "content": ""});
+    let mut messages = vec![json!({"id": "m", "role": "assistant", "content": "and "})];
+    messages.extend((2..MANY).flat_map(|n| [text(n), aside(n)]));
+    let request = asked_with(with_messages(messages.into())).await;
+    assert_eq!(request.transcript.len(), 1);
+    let said = request.transcript.last().unwrap().as_message().text();
+    assert_eq!(said.len(), 4 * (MANY - 1));
 }
 
 // ---- what is refused ----
@@ -685,6 +763,14 @@ async fn the_run_is_dropped_before_its_end_is_shown() {
     assert!(http_body::Body::is_end_stream(&body));
     drop(body);
     assert_eq!(shutdown.streams(), 0);
+}
+
+#[tokio::test]
+async fn a_run_that_no_store_can_keep_is_too_large() {
+    let error = StoreError::unwritable("a state has 9 bytes, and may have 8");
+    let service = AgUiLayer::new().layer(agent(vec![Err(error.into())]));
+    let events = send(service, post(input().to_string())).await.events();
+    assert_eq!(events.last().unwrap()["code"], "too_large");
 }
 
 // ---- shutting down ----

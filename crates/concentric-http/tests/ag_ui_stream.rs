@@ -658,7 +658,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn f59_whatever_the_agent_sends_the_stream_is_legal(
+    fn f059_whatever_the_agent_sends_the_stream_is_legal(
         script in prop::collection::vec(any_event(), 0..40),
         end in any_end(),
         rest in prop::collection::vec(any_event(), 0..3),

@@ -10,7 +10,7 @@ use concentric_core::{
     store::{RunClaim, RunKey, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, Tenant},
 };
 use concentric_layers::{SuspendLayer, suspend::abandoned};
-use concentric_store::{MemoryStore, SqliteStore};
+use concentric_store::{MemoryStore, Options, SqliteStore};
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,
     check_layer, shape,
@@ -36,6 +36,7 @@ struct Flaky {
     writes: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
     fails: Arc<Mutex<Vec<&'static str>>>,
+    refuses: Arc<Mutex<Vec<&'static str>>>,
     hangs: Arc<AtomicBool>,
 }
 
@@ -44,8 +45,14 @@ impl Flaky {
         self.fails.lock().unwrap().push(what);
     }
 
+    /// Says of what is written that no attempt can write it.
+    fn refuse(&self, what: &'static str) {
+        self.refuses.lock().unwrap().push(what);
+    }
+
     fn heal(&self) {
         self.fails.lock().unwrap().clear();
+        self.refuses.lock().unwrap().clear();
     }
 
     fn writes(&self) -> usize {
@@ -59,6 +66,9 @@ impl Flaky {
         };
         if self.hangs.load(Ordering::Relaxed) {
             return Box::pin(std::future::pending());
+        }
+        if self.refuses.lock().unwrap().contains(&what) {
+            return Box::pin(async { Err(StoreError::unwritable("it is too large")) });
         }
         match self.fails.lock().unwrap().contains(&what) {
             true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
@@ -101,8 +111,14 @@ impl RunStore for Flaky {
         self.write("renew", self.inner.renew(key, fence, until))
     }
 
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
-        self.write("suspend", self.inner.suspend(key, fence, state))
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write("suspend", self.inner.suspend(key, fence, state, now))
     }
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
@@ -1172,21 +1188,127 @@ async fn a_run_that_was_taken_up_and_comes_to_nothing_is_left_for_the_next() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_taken_up_and_would_fail_again_is_over() {
+async fn a_run_that_was_taken_up_is_over_only_if_the_error_is_its_own() {
+    use ErrorKind::*;
+    let own = [
+        InvalidRequest,
+        ContextWindow,
+        ContentFilter,
+        TooLarge,
+        Tool,
+        Conflict,
+    ];
+    let others = [
+        Configuration,
+        Authentication,
+        Permission,
+        NotFound,
+        Quota,
+        RateLimited,
+        Overloaded,
+        Server,
+        Timeout,
+        Connection,
+        Truncated,
+        Protocol,
+        Cancelled,
+        Other,
+    ];
+    for kind in own.into_iter().chain(others) {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        died_with_replies(&world, &store).await;
+        let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+        let agent = service_fn(async |_: ChatRequest| {
+            Err::<ChatResponse<EventStream>, _>(Error::new(kind, "no").with_code("E7"))
+        });
+        let layer = SuspendLayer::new(Arc::new(store.clone()));
+        let request = left().await.remove(0);
+        let error = layer.layer(agent).oneshot(request).await.unwrap_err();
+        is(&error, kind, "E7");
+        let expected = match own.contains(&kind) {
+            true => (RunStatus::Ended, 0),
+            false => (RunStatus::Running, 1),
+        };
+        let now = (status(&store, "run").await, left().await.len());
+        assert_eq!(now, expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_a_deployment_lacks_something_for_goes_on_once_that_is_mended() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     died_with_replies(&world, &store).await;
-    let request = abandoned(&store, &world.environment(), 1)
-        .await
-        .unwrap()
-        .remove(0);
-    let agent = service_fn(async |_: ChatRequest| {
-        let wrong = Error::new(ErrorKind::Configuration, "no such tool").with_code("E7");
-        Err::<ChatResponse<EventStream>, _>(wrong)
-    });
-    let layer = SuspendLayer::new(Arc::new(store.clone()));
-    let error = layer.layer(agent).oneshot(request).await.unwrap_err();
-    is(&error, ErrorKind::Configuration, "E7");
-    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
+    let other = Process::other(&store);
+    let mut request = left().await.remove(0);
+    request.tools = concentric_core::ToolSource::specs(&ScriptedTools::new().answers("pay", ""));
+    let error = other.fails(request).await;
+    assert_eq!(error.kind(), ErrorKind::Configuration, "two of one name");
+
+    let body = other.body(left().await.remove(0)).await;
+    let (_, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(other.tools.done(), 1);
+}
+
+// ---- a state that no attempt can write ----
+
+/// Nobody takes the run up again.
+async fn is_over(world: &TestEnvironment, store: &Flaky) {
+    assert_eq!(status(store, "run").await, RunStatus::Ended);
+    world.advance(LEASE);
+    let left = abandoned(store, &world.environment(), 9).await.unwrap();
+    assert!(left.is_empty());
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_written_down_is_not_begun() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.refuse("begin");
+    let process = Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(!error.is_retryable());
+    assert!(process.tools.calls().is_empty());
+    assert!(is_unknown(&store, "run").await);
+}
+
+#[tokio::test]
+async fn a_question_that_no_attempt_can_write_down_ends_the_run() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.refuse("suspend");
+    let process = Process::paying(&store);
+    let (events, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(!events.iter().any(Event::is_finish));
+    is_over(&world, &store).await;
+}
+
+#[tokio::test]
+async fn a_run_that_was_taken_up_and_that_no_attempt_can_write_down_is_over() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    died_with_replies(&world, &store).await;
+    store.refuse("save");
+    let left = abandoned(&store, &world.environment(), 1).await.unwrap();
+    let other = Process::other(&store);
+    let body = other.body(left.into_iter().next().unwrap()).await;
+    let (_, error) = assert_fails(body).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert!(other.tools.calls().is_empty());
+    is_over(&world, &store).await;
+}
+
+#[tokio::test]
+async fn a_run_that_has_grown_too_large_to_be_written_down_is_over() {
+    let (world, mut store) = (TestEnvironment::new(), Flaky::default());
+    store.inner = Options::new().max_state_bytes(10_000).in_memory();
+    let tools = ScriptedTools::new().answers("pay", "x".repeat(10_000));
+    let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
+    let process = Process::new(&store, tools, model);
+    let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::TooLarge, "unwritable");
+    assert_eq!(process.tools.done(), 1);
+    is_over(&world, &store).await;
 }
 
 // ---- where it stands ----

@@ -44,7 +44,7 @@ async fn listen() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn f22_a_redirect_is_not_followed() {
+async fn f022_a_redirect_is_not_followed() {
     let (listener, url) = listen().await;
     let (elsewhere, other) = listen().await;
     let answer = format!("HTTP/1.1 307 x\r\nlocation: {other}\r\ncontent-length: 0\r\n\r\n");
@@ -58,7 +58,7 @@ async fn f22_a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn f09_silence_is_a_timeout_and_a_broken_connection_is_one() {
+async fn f009_silence_is_a_timeout_and_a_broken_connection_is_one() {
     let head = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n";
     let (listener, url) = listen().await;
     let answer = head.to_owned() + &delta(r#"{"content":"a"}"#);
@@ -93,7 +93,7 @@ async fn nobody_at_the_address_is_a_connection_error_without_the_address() {
 }
 
 #[tokio::test]
-async fn f12_dropping_the_body_closes_the_connection() {
+async fn f012_dropping_the_body_closes_the_connection() {
     let (listener, url) = listen().await;
     let head =
         "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";

@@ -36,7 +36,7 @@ async fn read_calls(
 }
 
 #[tokio::test]
-async fn f16_pieces_go_where_they_belong() {
+async fn f016_pieces_go_where_they_belong() {
     let whole = |index, id: &str, name: &str| json!({"index": index, "id": id, "function": {"name": name, "arguments": "{}"}});
     let cases = [
         // No index: by the id (Mistral).
@@ -139,7 +139,7 @@ async fn a_legacy_call_is_a_call() {
 proptest! {
     /// Whatever the order of the pieces of several calls, each gets its own.
     #[test]
-    fn f16_interleavings(
+    fn f016_interleavings(
         arguments in prop::collection::vec("[a-z]{1,12}", 1..5),
         cuts in prop::collection::vec(1_usize..5, 5),
         order in prop::collection::vec(any::<prop::sample::Index>(), 80),

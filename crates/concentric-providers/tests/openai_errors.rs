@@ -28,7 +28,7 @@ async fn refused(
 }
 
 #[tokio::test]
-async fn f22_every_status_is_typed() {
+async fn f022_every_status_is_typed() {
     let long_page = format!("<html><body>{}</body></html>", "oops ".repeat(100_000));
     let cases: &[(u16, &str, ErrorKind, &str)] = &[
         (
@@ -123,7 +123,7 @@ async fn f22_every_status_is_typed() {
 }
 
 #[tokio::test]
-async fn f17_the_service_says_when_to_come_back() {
+async fn f017_the_service_says_when_to_come_back() {
     let error = refused(429, &[("retry-after", "7")], "{}").await;
     assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     assert!(error.is_retryable());
@@ -168,7 +168,7 @@ async fn settings_that_are_wrong_are_said_by_poll_ready() {
 }
 
 #[tokio::test]
-async fn f55_the_key_is_never_shown() {
+async fn f055_the_key_is_never_shown() {
     let layer = layer()
         .header("x-other-secret", CANARY)
         .base_url(format!("https://u:{CANARY}@h.test/?key={CANARY}"));

@@ -171,7 +171,7 @@ async fn media() {
 }
 
 #[tokio::test]
-async fn f28_a_round_is_sent_as_the_service_wants_it() {
+async fn f028_a_round_is_sent_as_the_service_wants_it() {
     let call = |id: &str, arguments: &str, provider_id: Option<&str>| {
         ToolCallPart::new(CallId::new(id), "t", arguments)
             .with_provider_id(provider_id.map(Str::from))

@@ -24,7 +24,7 @@ fn hello() -> String {
 }
 
 #[tokio::test]
-async fn f01_an_end_before_the_finish_reason_is_truncated() {
+async fn f001_an_end_before_the_finish_reason_is_truncated() {
     for end in ["", DONE] {
         let (events, error) = read(delta(r#"{"content":"Hel"}"#) + end).await;
         assert_eq!(text(&events), "Hel");
@@ -37,7 +37,7 @@ async fn f01_an_end_before_the_finish_reason_is_truncated() {
 }
 
 #[tokio::test]
-async fn f02_a_connection_that_breaks_dispatches_no_call() {
+async fn f002_a_connection_that_breaks_dispatches_no_call() {
     let call =
         delta(r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"t","arguments":"{}"}}]}"#);
     let (events, error) = read_script(&layer(), Script::new([call], End::Broken)).await;
@@ -53,7 +53,7 @@ async fn what_breaks_after_the_finish_reason_breaks_nothing() {
 }
 
 #[tokio::test]
-async fn f05_a_character_in_two_chunks_is_whole() {
+async fn f005_a_character_in_two_chunks_is_whole() {
     let body = delta(r#"{"content":"äöü€😀"}"#) + &finish("stop");
     for size in 1..body.len() {
         let script = Script::new(body.as_bytes().chunks(size), End::Clean);
@@ -64,7 +64,7 @@ async fn f05_a_character_in_two_chunks_is_whole() {
 }
 
 #[tokio::test]
-async fn f06_the_framing_is_told_by_the_content() {
+async fn f006_the_framing_is_told_by_the_content() {
     let stream = hello();
     let bodies = [
         stream.clone(),
@@ -95,7 +95,7 @@ async fn f06_the_framing_is_told_by_the_content() {
 }
 
 #[tokio::test]
-async fn f07_an_error_within_an_answer_is_typed() {
+async fn f007_an_error_within_an_answer_is_typed() {
     let errors = [
         r#"{"error":{"message":"no room","code":502}}"#,
         r#"{"choices":[{"index":0,"delta":{"content":""},"error":{"message":"no room","code":502}}]}"#,
@@ -121,7 +121,7 @@ async fn f07_an_error_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
-async fn f08_another_answer_behind_the_first_one_is_an_error() {
+async fn f008_another_answer_behind_the_first_one_is_an_error() {
     let of = |id: &str, delta: &str| {
         format!("data: {{\"id\":\"{id}\",\"choices\":[{{\"delta\":{delta}}}]}}\n\n")
     };
@@ -145,7 +145,7 @@ async fn f08_another_answer_behind_the_first_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn f10_limits_hold() {
+async fn f010_limits_hold() {
     let mut limits = Limits::default();
     (
         limits.line,
@@ -175,7 +175,7 @@ async fn f10_limits_hold() {
 }
 
 #[tokio::test]
-async fn f14_odd_fields_cost_nothing() {
+async fn f014_odd_fields_cost_nothing() {
     let chunks = [
         r#"{"choices":null,"usage":null,"error":null}"#,
         r#"{"choices":[null,7,{"delta":null},{"delta":7,"finish_reason":null}]}"#,
@@ -251,7 +251,7 @@ async fn reasoning_is_found_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn f04_the_native_reason_tells_of_a_cut() {
+async fn f004_the_native_reason_tells_of_a_cut() {
     let body = delta(
         "{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"t\",\"arguments\":\"{\\\"a\"}}]}",
     ) + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\",\"native_finish_reason\":\"max_output_tokens\"}]}\n\n";
@@ -284,7 +284,7 @@ async fn the_future_is_the_commit_point() {
 }
 
 #[tokio::test]
-async fn f12_dropping_either_drops_the_http_body() {
+async fn f012_dropping_either_drops_the_http_body() {
     for pieces in [vec![], vec![delta(r#"{"content":"a"}"#)]] {
         let script = Script::new(&pieces, End::Silent);
         let dropped = Arc::clone(&script.dropped);

@@ -1,7 +1,8 @@
 use concentric_core::{Str, store::StoreError};
 use std::{error::Error as StdError, fmt};
 
-/// What is wrong with a store; the source of a [`StoreError::Failed`].
+/// What is wrong with a store, or with what it is to keep; the source of a [`StoreError::Failed`] or
+/// a [`StoreError::Unwritable`].
 ///
 /// ```
 /// use concentric_core::store::StoreError;
@@ -24,14 +25,16 @@ pub enum Fault {
         why: Str,
     },
     /// A state, or the replies to it, have more bytes than [may be](crate::Options::max_state_bytes).
-    /// They were not written, or not read.
+    /// They were not written ([`StoreError::Unwritable`]), or not read ([`StoreError::Failed`]: a
+    /// store with another limit reads them).
     TooLarge {
         /// How many it has.
         bytes: usize,
         /// How many it may have.
         max: usize,
     },
-    /// Something is nested so deep that it could not be read again. It was not written.
+    /// Something is nested so deep that it could not be read again. It was not written
+    /// ([`StoreError::Unwritable`]).
     TooDeep,
     /// A newer version of this library has written the file.
     Newer {

@@ -50,8 +50,8 @@
 //! | a write's future was polled, and then dropped | it is done or not, as a whole |
 //! | a write's future was never polled | it is not done |
 //! | the last handle is dropped | what was asked for by then is done, and the thread ends |
-//! | a row was torn, or changed by hand | a run is refused as [`Fault::Corrupt`]: its names, state and replies have a SHA-256 sum, which tells accidents, and not whoever can write the file, who decides what runs |
-//! | a state is over the [limit](Options::max_state_bytes), or nested too deep to be read again | it is not written: [`Fault::TooLarge`], [`Fault::TooDeep`] |
+//! | a row was torn, or changed by hand | a run is refused as [`Fault::Corrupt`]: its names, state and replies have a SHA-256 sum, which tells accidents, and not whoever can write the file, who decides what runs. It does not hide the others: it is logged, and left out of [`RunStore::of_thread`] and [`RunStore::abandoned`] |
+//! | a state is over the [limit](Options::max_state_bytes), or nested too deep to be read again | it is not written, however often that is tried: [`StoreError::Unwritable`], for [`Fault::TooLarge`] or [`Fault::TooDeep`] |
 //! | the disk is full, or another process writes for longer than the [time to wait](Options::busy_timeout) | nothing is written: [`Fault::Database`] |
 //!
 //! # Fences
@@ -83,17 +83,18 @@
 //!
 //! | | when |
 //! |---|---|
+//! | a run that waits, for somebody or to be taken up | it is over after [90 days](Options::keep_waiting) |
 //! | a run that is over, with what it asked, the effects of its tools and the decisions for it | [a week](Options::keep_ended) after its end |
 //! | the effects of a run that is in no store | [a month](Options::keep_effects) after the store has first looked |
 //! | a key that was used once | after its time |
-//! | a run that waits, a decision for a conversation or for always | never |
+//! | a decision for a conversation or for always | never |
 //!
 //! The store looks at the end of each run, and when it is told to
 //! ([`purge`](SqliteStore::purge)).
 //!
 //! # Backups
 //!
-//! [`SqliteStore::back_up`] copies the database while it is in use. A copy of the file alone misses
+//! [`SqliteStore::back_up`] copies the database while it is in use; leases are renewed meanwhile. A copy of the file alone misses
 //! what is still in the log beside it (`-wal`). Whoever goes back to a copy takes up runs as they
 //! were then: what tools have done since is not in its ledger, so calls of
 //! tools that are not idempotent may be made again.
@@ -110,8 +111,11 @@
 //! [`Once`]: concentric_core::store::Once
 //! [`RunClaim::fence`]: concentric_core::store::RunClaim::fence
 //! [`RunStore`]: concentric_core::store::RunStore
+//! [`RunStore::abandoned`]: concentric_core::store::RunStore::abandoned
+//! [`RunStore::of_thread`]: concentric_core::store::RunStore::of_thread
 //! [`StoreError::Stale`]: concentric_core::store::StoreError::Stale
 //! [`StoreError::Taken`]: concentric_core::store::StoreError::Taken
+//! [`StoreError::Unwritable`]: concentric_core::store::StoreError::Unwritable
 
 mod fault;
 mod memory;

@@ -1,6 +1,6 @@
 use crate::{
     Options,
-    rules::{Standing, check_text, read_state, write_replies, write_state},
+    rules::{Standing, check_text, read_state, readable, write_replies, write_state},
 };
 use concentric_core::{
     InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 /// A store in memory: for tests, and for a program of one process whose runs may be lost with it.
@@ -57,7 +57,8 @@ struct Kept {
 struct Row {
     standing: Standing,
     begun: u64,
-    ended_at: Option<SystemTime>,
+    // Since when it waits, or is over.
+    since: Option<SystemTime>,
     state: String,
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
@@ -136,17 +137,39 @@ impl Kept {
     fn records<'a>(
         rows: impl Iterator<Item = (&'a RunKey, &'a Row)>,
         options: &Options,
+        limit: usize,
     ) -> Result<Vec<RunRecord>, StoreError> {
-        rows.map(|(key, row)| row.record(key.clone(), options))
-            .collect()
+        let records = rows.map(|(key, row)| row.record(key.clone(), options));
+        let found = records.filter_map(|record| readable(record).transpose());
+        found.take(limit).collect()
     }
 
     fn purge(&mut self, options: &Options, now: SystemTime) {
-        let since = |time: SystemTime| now.duration_since(time).ok();
+        let is_over = |time: SystemTime, keep: Duration| {
+            now.checked_sub(keep).is_some_and(|before| time <= before)
+        };
+        let waited = |row: &Row| {
+            let since = match row.standing.status {
+                RunStatus::Suspended => row.since,
+                RunStatus::Running => Some(row.standing.lease_until),
+                RunStatus::Ended => None,
+            };
+            since.is_some_and(|since| is_over(since, options.keep_waiting))
+        };
+        let rows = self.runs.values_mut();
+        let mut waited: Vec<&mut Row> = rows.filter(|row| waited(row)).collect();
+        waited.sort_by_key(|row| row.begun);
+        for row in waited {
+            self.count += 1;
+            row.standing.version = self.count;
+            row.standing.status = RunStatus::Ended;
+            row.since = Some(now);
+        }
         let mut gone = Vec::new();
         self.runs.retain(|key, row| {
-            let over = row.ended_at.and_then(since);
-            let keep = over.is_none_or(|over| over < options.keep_ended);
+            let ended = row.standing.status == RunStatus::Ended;
+            let gone_by = |since| is_over(since, options.keep_ended);
+            let keep = !(ended && row.since.is_some_and(gone_by));
             if !keep {
                 gone.push(key.clone());
             }
@@ -156,13 +179,14 @@ impl Kept {
             Some(run) => !gone.contains(run),
             None => {
                 let seen = *entry.seen.get_or_insert(now);
-                since(seen).is_none_or(|age| age < options.keep_effects)
+                !is_over(seen, options.keep_effects)
             }
         });
         self.decisions.retain(|decision| match &decision.span {
-            Span::Run(run) => !gone
-                .iter()
-                .any(|key| key.run == *run && key.tenant == decision.tenant),
+            Span::Run { thread, run } => {
+                let thread = thread.clone().unwrap_or_else(|| ThreadId::new(""));
+                !gone.contains(&RunKey::new(decision.tenant.clone(), thread, run.clone()))
+            }
             _ => true,
         });
         self.once.retain(|_, until| *until > now);
@@ -212,7 +236,7 @@ impl RunStore for MemoryStore {
                     lease_until,
                 },
                 begun: fence,
-                ended_at: None,
+                since: None,
                 state: String::new(),
                 replies: Vec::new(),
                 replied_at: None,
@@ -287,12 +311,19 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
         let max = self.options.max_state_bytes;
         self.work(move |kept| {
             let state = write_state(&state, max)?;
             let row = kept.held(&key, fence)?;
             row.standing.status = RunStatus::Suspended;
+            row.since = Some(now);
             row.set_state(state);
             Ok(())
         })
@@ -306,7 +337,7 @@ impl RunStore for MemoryStore {
             if standing.status != RunStatus::Ended {
                 let row = kept.held(&key, fence)?;
                 row.standing.status = RunStatus::Ended;
-                row.ended_at = Some(now);
+                row.since = Some(now);
             }
             kept.purge(&options, now);
             Ok(())
@@ -324,7 +355,9 @@ impl RunStore for MemoryStore {
             let asking = kept.runs.iter().filter(|(key, row)| {
                 key.tenant == tenant
                     && key.thread == thread
-                    && questions.iter().any(|id| row.asked.contains(id))
+                    && questions
+                        .iter()
+                        .any(|id| row.asked.binary_search(id).is_ok())
             });
             let newest = asking.max_by_key(|(_, row)| row.begun);
             let (key, row) = newest.ok_or(StoreError::NotFound)?;
@@ -344,7 +377,7 @@ impl RunStore for MemoryStore {
                 })
                 .collect();
             rows.sort_by_key(|(_, row)| row.begun);
-            Kept::records(rows.into_iter(), &options)
+            Kept::records(rows.into_iter(), &options, usize::MAX)
         })
     }
 
@@ -360,7 +393,7 @@ impl RunStore for MemoryStore {
                 })
                 .collect();
             rows.sort_by_key(|(_, row)| (row.standing.lease_until, row.begun));
-            Kept::records(rows.into_iter().take(limit), &options)
+            Kept::records(rows.into_iter(), &options, limit)
         })
     }
 }
@@ -388,7 +421,7 @@ impl Ledger for MemoryStore {
 
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
         self.work(move |kept| {
-            let json = serde_json::to_string(&outcome).map_err(StoreError::failed)?;
+            let json = serde_json::to_string(&outcome).map_err(StoreError::unwritable)?;
             check_text(&json, usize::MAX)?;
             let entry = kept.effects.get_mut(&key).ok_or(StoreError::NotFound)?;
             entry.outcome.get_or_insert(outcome);
@@ -434,7 +467,10 @@ impl Decisions for MemoryStore {
         self.work(move |kept| {
             let holds = |decision: &&Remembered| {
                 let here = match &decision.span {
-                    Span::Run(of) => *of == run,
+                    Span::Run {
+                        thread: within,
+                        run: of,
+                    } => (within, of) == (&thread, &run),
                     Span::Thread(of) => thread.as_ref() == Some(of),
                     Span::Always => true,
                     _ => false,

@@ -19,6 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub(crate) max_state_bytes: usize,
+    pub(crate) keep_waiting: Duration,
     pub(crate) keep_ended: Duration,
     pub(crate) keep_effects: Duration,
     #[cfg(feature = "sqlite")]
@@ -31,6 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_state_bytes: 64 << 20,
+            keep_waiting: DAY.saturating_mul(90),
             keep_ended: DAY.saturating_mul(7),
             keep_effects: DAY.saturating_mul(30),
             #[cfg(feature = "sqlite")]
@@ -50,6 +52,17 @@ impl Options {
     #[must_use]
     pub const fn max_state_bytes(mut self, bytes: usize) -> Self {
         self.max_state_bytes = bytes;
+        self
+    }
+
+    /// How long a run waits for somebody, or for a process that takes it up; 90 days by default, and
+    /// [`Duration::MAX`] is for ever. Then it is over, and a late reply is told so.
+    ///
+    /// Every tab that is closed on a question leaves a run that nobody replies to, so most that wait
+    /// for long wait in vain; and whoever would reply may be away for weeks.
+    #[must_use]
+    pub const fn keep_waiting(mut self, time: Duration) -> Self {
+        self.keep_waiting = time;
         self
     }
 

@@ -4,7 +4,7 @@ use crate::Fault;
 use concentric_core::{
     InterruptId, Reply,
     machine::{MachineState, StateError},
-    store::{RunKey, RunStatus, StoreError},
+    store::{RunKey, RunRecord, RunStatus, StoreError},
 };
 use std::time::SystemTime;
 
@@ -56,7 +56,7 @@ pub(crate) fn write_state(
     state: &MachineState,
     max: usize,
 ) -> Result<(String, Vec<InterruptId>), StoreError> {
-    let json = state.to_json().map_err(StoreError::failed)?;
+    let json = state.to_json().map_err(StoreError::unwritable)?;
     check_text(&json, max)?;
     let asks = state.interrupts().into_iter();
     Ok((json, asks.map(|asked| asked.id.clone()).collect()))
@@ -72,9 +72,25 @@ pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<Machine
 }
 
 pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, StoreError> {
-    let json = serde_json::to_string(replies).map_err(StoreError::failed)?;
+    let json = serde_json::to_string(replies).map_err(StoreError::unwritable)?;
     check_text(&json, max)?;
     Ok(json)
+}
+
+/// Leaves a run out that cannot be read, where several are looked for; not if the database failed.
+pub(crate) fn readable(
+    record: Result<RunRecord, StoreError>,
+) -> Result<Option<RunRecord>, StoreError> {
+    let why = match record {
+        Ok(record) => return Ok(Some(record)),
+        Err(StoreError::Failed(why)) => why,
+        Err(error) => return Err(error),
+    };
+    if let Some(Fault::Database(_)) = why.downcast_ref() {
+        return Err(StoreError::Failed(why));
+    }
+    tracing::error!(%why, "a run is left out, which cannot be read");
+    Ok(None)
 }
 
 /// What a run is called where something is wrong with it.
@@ -86,10 +102,10 @@ pub(crate) fn name(key: &RunKey) -> String {
 pub(crate) fn check_text(json: &str, max: usize) -> Result<(), StoreError> {
     if json.len() > max {
         let bytes = json.len();
-        return Err(Fault::TooLarge { bytes, max }.into());
+        return Err(StoreError::unwritable(Fault::TooLarge { bytes, max }));
     }
     match is_too_deep(json) {
-        true => Err(Fault::TooDeep.into()),
+        true => Err(StoreError::unwritable(Fault::TooDeep)),
         false => Ok(()),
     }
 }

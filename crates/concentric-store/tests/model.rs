@@ -78,7 +78,10 @@ fn name(n: u8) -> String {
 
 fn decision(tool: u8, span: u8, allow: bool) -> Remembered {
     let span = match span {
-        0 => Span::Run(RunId::new("n0")),
+        0 => Span::Run {
+            thread: Some(ThreadId::new("thread")),
+            run: RunId::new("n0"),
+        },
         1 => Span::Thread(ThreadId::new("thread")),
         _ => Span::Always,
     };
@@ -142,7 +145,13 @@ where
             told(store.renew(run_key(run), fence(run, back), at(*until))).await
         }
         Op::Suspend(run, back, q) => {
-            told(store.suspend(run_key(run), fence(run, back), waiting("s", &name(*q)))).await
+            told(store.suspend(
+                run_key(run),
+                fence(run, back),
+                waiting("s", &name(*q)),
+                at(u64::from(*q) * 50),
+            ))
+            .await
         }
         Op::End(run, back, now) => told(store.end(run_key(run), fence(run, back), at(*now))).await,
         Op::Asking(questions) => {
@@ -187,6 +196,7 @@ where
 
 fn options() -> Options {
     Options::new()
+        .keep_waiting(Duration::from_secs(70))
         .keep_ended(Duration::from_secs(40))
         .keep_effects(Duration::from_secs(60))
 }

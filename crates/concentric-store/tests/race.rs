@@ -190,7 +190,12 @@ fn zombie() {
             at(90),
         ))),
         told(block(store.renew(key(&run), fence, at(90)))),
-        told(block(store.suspend(key(&run), fence, waiting("z", "z")))),
+        told(block(store.suspend(
+            key(&run),
+            fence,
+            waiting("z", "z"),
+            at(0),
+        ))),
         told(block(store.end(key(&run), fence, at(50)))),
         told(begun),
     ]);
@@ -204,7 +209,7 @@ fn writer() {
     for n in 0.. {
         let name = format!("{run}/{n}");
         let fence = block(RunStore::begin(&store, key(&name), running(&name), at(30))).unwrap();
-        block(store.suspend(key(&name), fence, waiting(&name, &name))).unwrap();
+        block(store.suspend(key(&name), fence, waiting(&name, &name), at(0))).unwrap();
         say(n);
     }
 }
@@ -223,7 +228,7 @@ fn one_of_several_processes_resumes_a_run() {
     for race in 0..races() {
         let run = format!("race{race}");
         let fence = block(RunStore::begin(&store, key(&run), running("hi"), at(30))).unwrap();
-        block(store.suspend(key(&run), fence, waiting("hi", &run))).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run), at(0))).unwrap();
 
         let mut racers: Vec<_> = (0..2 + race % 7)
             .map(|_| Actor::start("racer", &db, &run))

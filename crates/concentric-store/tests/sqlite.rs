@@ -15,7 +15,7 @@ use concentric_core::{
     store::{Once, RunStatus, RunStore, StoreError},
 };
 use concentric_store::{Fault, Options, SqliteStore};
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use rusqlite::Connection;
 use std::{
     future::Future,
@@ -60,7 +60,7 @@ async fn two_handles_see_each_others_writes() {
     let one = SqliteStore::open(&path).unwrap();
     let two = SqliteStore::open(&path).unwrap();
     let fence = begun(&one, "run").await;
-    two.suspend(key("run"), fence, waiting("hi", "q"))
+    two.suspend(key("run"), fence, waiting("hi", "q"), at(0))
         .await
         .unwrap();
     assert_eq!(
@@ -95,7 +95,7 @@ async fn a_run_is_claimed_by_one_of_many_handles() {
         let run = format!("{round}");
         let fence = begun(&stores[0], &run).await;
         stores[0]
-            .suspend(key(&run), fence, waiting("hi", "q"))
+            .suspend(key(&run), fence, waiting("hi", "q"), at(0))
             .await
             .unwrap();
         let version = stores[0].get(key(&run)).await.unwrap().version;
@@ -140,23 +140,55 @@ async fn a_row_that_was_changed_is_refused() {
         let claim = store
             .claim(key("run"), version, vec![], at(60), at(90))
             .await;
-        for error in [
-            store.get(key("run")).await.unwrap_err(),
-            claim.unwrap_err(),
-            store
-                .of_thread(tenant("acme"), ThreadId::new("thread"))
-                .await
-                .unwrap_err(),
-        ] {
+        for error in [store.get(key("run")).await.unwrap_err(), claim.unwrap_err()] {
             let said = fault(error);
             let expected = "the run `run` of the thread `thread` is not as it was written";
             assert!(said.starts_with(expected), "{change}: {said}");
         }
-        // The others go on.
-        let left = store.abandoned(at(60), 1).await.unwrap();
-        assert_eq!(left.len(), 1);
-        assert_eq!(left[0].key, key("other"));
+        hides_no_other(&store).await;
     }
+}
+
+/// The other run of the thread goes on.
+async fn hides_no_other(store: &SqliteStore) {
+    let left = store.abandoned(at(60), 1).await.unwrap();
+    let of_thread = store.of_thread(tenant("acme"), ThreadId::new("thread"));
+    for found in [left, of_thread.await.unwrap()] {
+        let found: Vec<_> = found.into_iter().map(|record| record.key).collect();
+        assert_eq!(found, [key("other")]);
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_no_text_is_refused_and_hides_no_other() {
+    for change in [
+        "UPDATE runs SET state = CAST(x'ff' AS TEXT) WHERE run = 'run'",
+        "UPDATE questions SET question = CAST(x'ff' AS TEXT) WHERE run = 'run'",
+    ] {
+        let (_dir, path) = file();
+        let store = SqliteStore::open(&path).unwrap();
+        let state = waiting("hi", "q");
+        store.begin(key("run"), state, at(30)).await.unwrap();
+        begun(&store, "other").await;
+        let changed = Connection::open(&path).unwrap().execute(change, []);
+        assert_eq!(changed.unwrap(), 1);
+        let said = fault(store.get(key("run")).await.unwrap_err());
+        assert!(said.starts_with("a row is not as it was written"), "{said}");
+        hides_no_other(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_fails_is_not_taken_for_one_without_runs() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    begun(&store, "run").await;
+    let broken = Connection::open(&path).unwrap();
+    broken.execute_batch("DROP TABLE questions").unwrap();
+    let of_thread = store.of_thread(tenant("acme"), ThreadId::new("thread"));
+    assert_eq!(fault(of_thread.await.unwrap_err()), "the database failed");
+    let abandoned = store.abandoned(at(60), 1).await;
+    assert_eq!(fault(abandoned.unwrap_err()), "the database failed");
 }
 
 #[tokio::test]
@@ -246,6 +278,43 @@ async fn a_copy_is_a_store() {
         copy.get(key("later")).await,
         Err(StoreError::NotFound)
     ));
+}
+
+#[tokio::test]
+async fn a_database_in_memory_is_copied() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open_in_memory().unwrap();
+    begun(&store, "run").await;
+    store.back_up(&path).await.unwrap();
+    let copy = SqliteStore::open(&path).unwrap();
+    copy.get(key("run")).await.unwrap();
+}
+
+#[tokio::test]
+async fn leases_are_renewed_while_a_large_database_is_copied() {
+    let (dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let fence = begun(&store, "run").await;
+    let large = "INSERT INTO effects (tenant, key, tool, arguments)
+                 WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 100)
+                 SELECT 'acme', n, 't', printf('%.*c', 1000000, 'x') FROM n";
+    let filled = Connection::open(&path).unwrap().execute(large, []);
+    assert_eq!(filled.unwrap(), 100);
+
+    let copy = dir.path().join("copy.db");
+    let mut copied = store.back_up(&copy);
+    let mut renewed = 0;
+    loop {
+        let renewal = store.renew(key("run"), fence, at(60));
+        match select(&mut copied, renewal).await {
+            Either::Left((copied, _)) => break copied.unwrap(),
+            Either::Right((done, _)) => done.unwrap(),
+        }
+        renewed += 1;
+    }
+    assert!(renewed > 0, "the renewals have waited for the copy");
+    let copy = SqliteStore::open(copy).unwrap();
+    copy.get(key("run")).await.unwrap();
 }
 
 /// Polls once, and drops.

@@ -69,6 +69,7 @@ macro_rules! suite {
 fn options() -> Options {
     Options::new()
         .max_state_bytes(100_000)
+        .keep_waiting(Duration::from_secs(2_000_000))
         .keep_ended(Duration::from_secs(1000))
         .keep_effects(Duration::from_secs(2000))
 }
@@ -90,6 +91,7 @@ suite! {
     the_runs_of_a_thread_come_oldest_first
     abandoned_runs_are_those_whose_lease_is_over
     ended_runs_are_forgotten_after_a_while
+    runs_that_have_waited_for_too_long_are_over
     another_run_of_a_name_has_other_versions_and_fences
     a_state_that_is_too_large_is_not_written
     a_state_that_is_too_deep_is_not_written
@@ -100,6 +102,7 @@ suite! {
     effects_of_no_run_are_forgotten_after_a_while
     a_key_is_used_once
     a_decision_holds_where_it_was_made
+    a_decision_for_a_run_is_not_one_for_a_run_of_that_name_in_another_thread
     a_decision_replaces_one_for_the_same_calls
     a_decision_is_revoked
     decisions_for_a_run_are_forgotten_with_it
@@ -119,7 +122,7 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
         .await
         .unwrap();
     store
-        .suspend(key(run), fence, waiting("hi", id))
+        .suspend(key(run), fence, waiting("hi", id), at(0))
         .await
         .unwrap();
     store.get(key(run)).await.unwrap().version
@@ -146,7 +149,7 @@ async fn a_run_that_is_not_there_is_not_found<S: Store>(store: S) {
         "run_not_found"
     );
     assert_eq!(
-        code(store.suspend(none.clone(), 1, state()).await),
+        code(store.suspend(none.clone(), 1, state(), at(0)).await),
         "run_not_found"
     );
     assert_eq!(code(store.end(none, 1, at(0)).await), "run_not_found");
@@ -175,7 +178,7 @@ async fn what_is_written_is_read<S: Store>(store: S) {
     assert_eq!(store.get(key("run")).await.unwrap().lease_until, at(90));
 
     store
-        .suspend(key("run"), fence, waiting("3", "q"))
+        .suspend(key("run"), fence, waiting("3", "q"), at(0))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
@@ -261,7 +264,7 @@ async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
         "stale_claim"
     );
     assert_eq!(
-        code(store.suspend(key("run"), old, state()).await),
+        code(store.suspend(key("run"), old, state(), at(0)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -291,7 +294,7 @@ async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
         .await
         .unwrap();
     store
-        .suspend(key("run"), fence, waiting("hi", "q"))
+        .suspend(key("run"), fence, waiting("hi", "q"), at(0))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
@@ -305,7 +308,7 @@ async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
         "stale_claim"
     );
     assert_eq!(
-        code(store.suspend(key("run"), fence, state()).await),
+        code(store.suspend(key("run"), fence, state(), at(0)).await),
         "stale_claim"
     );
     assert_eq!(
@@ -335,7 +338,7 @@ async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
         "run_ended"
     );
     assert_eq!(
-        code(store.suspend(key("run"), fence, running("on")).await),
+        code(store.suspend(key("run"), fence, running("on"), at(0)).await),
         "run_ended"
     );
     // To say it again is no error, and changes nothing.
@@ -363,7 +366,7 @@ async fn a_run_is_found_by_all_it_has_asked<S: Store>(store: S) {
         .await
         .unwrap();
     store
-        .suspend(key("run"), fence, waiting("hi", "q2"))
+        .suspend(key("run"), fence, waiting("hi", "q2"), at(0))
         .await
         .unwrap();
     let record = asking(&["q2"]).await.unwrap();
@@ -475,6 +478,74 @@ async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
     store.get(key("b")).await.unwrap();
 }
 
+async fn runs_that_have_waited_for_too_long_are_over<S: Store>(store: S) {
+    let version = suspended(&store, "asks", "q").await;
+    let begin = |run, until| RunStore::begin(&store, key(run), running("hi"), at(until));
+    begin("left", 2).await.unwrap();
+    begin("driven", 9_000_000).await.unwrap();
+    let asks_again = suspended(&store, "again", "p").await;
+    let claim = store.claim(key("again"), asks_again, vec![], at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    let state = waiting("hi", "p");
+    store
+        .suspend(key("again"), fence, state, at(1))
+        .await
+        .unwrap();
+
+    let states = async |now| {
+        store.forget(at(now)).await;
+        let mut states = Vec::new();
+        for run in ["asks", "again", "left", "driven"] {
+            states.push(match store.get(key(run)).await {
+                Ok(record) => Some(record.status),
+                Err(error) => {
+                    assert_eq!(error.code(), "run_not_found");
+                    None
+                }
+            });
+        }
+        states
+    };
+    let [runs, waits, over] = [
+        Some(RunStatus::Running),
+        Some(RunStatus::Suspended),
+        Some(RunStatus::Ended),
+    ];
+    assert_eq!(states(1_999_999).await, [waits, waits, runs, runs]);
+    assert_eq!(states(2_000_000).await, [over, waits, runs, runs]);
+    assert_eq!(states(2_000_001).await, [over, over, runs, runs]);
+    assert_eq!(states(2_000_002).await, [over, over, over, runs]);
+
+    // A late reply is told so, for as long as of any run that is over.
+    let asking = || {
+        let thread = ThreadId::new("thread");
+        store.asking(tenant("acme"), thread, vec![question("q")])
+    };
+    let record = asking().await.unwrap();
+    assert_eq!(record.status, RunStatus::Ended);
+    assert!(record.version > version);
+    let now = at(2_000_003);
+    let claim = store.claim(key("asks"), record.version, approve("q"), now, now);
+    assert_eq!(code(claim.await), "run_ended");
+    assert_eq!(states(2_000_999).await, [over, over, over, runs]);
+    assert_eq!(states(2_001_000).await, [None, over, over, runs]);
+    assert_eq!(code(asking().await), "run_not_found");
+}
+
+#[tokio::test]
+async fn a_run_may_wait_for_ever() {
+    async fn waits_on<S: Store>(store: S) {
+        suspended(&store, "run", "q").await;
+        store.forget(at(1 << 32)).await;
+        let record = store.get(key("run")).await.unwrap();
+        assert_eq!(record.status, RunStatus::Suspended);
+    }
+    let options = Options::new().keep_waiting(Duration::MAX);
+    waits_on(options.in_memory()).await;
+    #[cfg(feature = "sqlite")]
+    waits_on(options.open_in_memory().unwrap()).await;
+}
+
 async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
         .await
@@ -490,9 +561,10 @@ async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S)
     assert_eq!(code(store.end(key("run"), old, at(0)).await), "stale_claim");
 }
 
+/// Why no attempt can write something.
 fn fault(error: &StoreError) -> &Fault {
     match error {
-        StoreError::Failed(error) => error.downcast_ref().unwrap(),
+        StoreError::Unwritable(error) => error.downcast_ref().unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -507,6 +579,13 @@ async fn a_state_that_is_too_large_is_not_written<S: Store>(store: S) {
         "{error:?}"
     );
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
+    let fence = RunStore::begin(&store, key("other"), running("hi"), at(30));
+    let fence = fence.await.unwrap();
+    let save = store.save(key("other"), fence, large(), at(60)).await;
+    assert_eq!(code(save), "unwritable");
+    let suspend = store.suspend(key("other"), fence, large(), at(60)).await;
+    assert_eq!(code(suspend), "unwritable");
+    assert_eq!(store.get(key("other")).await.unwrap().state, running("hi"));
     let version = suspended(&store, "run", "q").await;
     let replies = vec![Reply::answer(question("q"), "x".repeat(100_000))];
     let claim = store
@@ -590,7 +669,7 @@ async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
         .unwrap();
     assert!(matches!(begin("a", new).await.unwrap(), Effect::Done(_)));
     store
-        .suspend(key("run"), new, waiting("hi", "q"))
+        .suspend(key("run"), new, waiting("hi", "q"), at(0))
         .await
         .unwrap();
     assert_eq!(code(begin("c", new).await), "stale_claim");
@@ -680,8 +759,15 @@ fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
     )
 }
 
+fn in_run(thread: Option<&str>, run: &str) -> Span {
+    Span::Run {
+        thread: thread.map(ThreadId::new),
+        run: RunId::new(run),
+    }
+}
+
 async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
-    let in_run = decision("refund", Span::Run(RunId::new("r")), true);
+    let in_run = decision("refund", in_run(Some("t"), "r"), true);
     let in_thread = decision("refund", Span::Thread(ThreadId::new("t")), false);
     let always = decision("refund", Span::Always, true);
     let other = decision("search", Span::Always, true);
@@ -695,7 +781,10 @@ async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
     };
     let all = [always.clone(), in_thread.clone(), in_run.clone()];
     assert_eq!(recall("acme", "r", Some("t")).await, all);
-    assert_eq!(recall("acme", "r", None).await, [always.clone(), in_run]);
+    assert_eq!(
+        recall("acme", "r", None).await,
+        std::slice::from_ref(&always)
+    );
     assert_eq!(
         recall("acme", "x", Some("t")).await,
         [always.clone(), in_thread]
@@ -704,6 +793,32 @@ async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
     assert_eq!(recall("other", "r", Some("t")).await, []);
     assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 4);
     assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
+}
+
+async fn a_decision_for_a_run_is_not_one_for_a_run_of_that_name_in_another_thread<S: Store>(
+    store: S,
+) {
+    let spans = [
+        in_run(Some("a/b"), "c"),
+        in_run(Some("a"), "b/c"),
+        in_run(Some("a"), "c"),
+        in_run(None, "c"),
+    ];
+    for span in &spans {
+        let decision = decision("refund", span.clone(), true);
+        store.remember(decision).await.unwrap();
+    }
+    for span in &spans {
+        let Span::Run { thread, run } = span else {
+            panic!("{span:?}")
+        };
+        let recall = store.recall(tenant("acme"), "refund".into(), run.clone(), thread.clone());
+        let recalled = recall.await.unwrap();
+        assert_eq!(recalled, [decision("refund", span.clone(), true)]);
+    }
+    let elsewhere = Some(ThreadId::new("other"));
+    let recall = store.recall(tenant("acme"), "refund".into(), RunId::new("c"), elsewhere);
+    assert_eq!(recall.await.unwrap(), []);
 }
 
 async fn a_decision_replaces_one_for_the_same_calls<S: Store>(store: S) {
@@ -735,16 +850,14 @@ async fn decisions_for_a_run_are_forgotten_with_it<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
         .await
         .unwrap();
-    store
-        .remember(decision("refund", Span::Run(RunId::new("run")), true))
-        .await
-        .unwrap();
-    store
-        .remember(decision("refund", Span::Always, true))
-        .await
-        .unwrap();
+    let always = decision("refund", Span::Always, true);
+    let elsewhere = decision("refund", in_run(Some("other"), "run"), true);
+    let here = decision("refund", in_run(Some("thread"), "run"), true);
+    for decision in [&always, &elsewhere, &here] {
+        store.remember(decision.clone()).await.unwrap();
+    }
     store.end(key("run"), fence, at(0)).await.unwrap();
     store.forget(at(1000)).await;
     let all = store.list(tenant("acme")).await.unwrap();
-    assert_eq!(all, [decision("refund", Span::Always, true)]);
+    assert_eq!(all, [elsewhere, always]);
 }

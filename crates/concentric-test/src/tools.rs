@@ -296,7 +296,7 @@ impl ScriptedTools {
             .iter()
             .find(|(spec, _)| spec.name == call.call.name);
         let Some((spec, tool)) = found else {
-            let refusal = Refusal::NotOffered(Vec::new());
+            let refusal = Refusal::NotOffered(Arc::default());
             return Begun::Settled(refusal.outcome(&call.call));
         };
         if call.recovered && !spec.annotations.read_only {

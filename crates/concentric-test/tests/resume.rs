@@ -302,7 +302,7 @@ async fn a_run_that_is_cancelled_while_it_is_written_down_starts_no_tool() {
 }
 
 #[tokio::test]
-async fn runs_inside_a_run_are_not_written_down_in_its_place() {
+async fn runs_inside_a_run_are_not_written_down_as_the_run() {
     let saved = Saved::default();
     let within = ScriptedTools::new().answers("look", "seen");
     let looks = || {
@@ -345,7 +345,9 @@ async fn runs_inside_a_run_are_not_written_down_in_its_place() {
         with(ChatRequest::user("hi"), saved.checkpoint(&within)),
     )
     .await;
-    assert!(saved.all().is_empty());
+    // In a model's place, it is written down within the run around it.
+    assert_eq!(saved.all().len(), 1);
+    assert!(saved.all()[0].0.open_round().is_none());
     assert_eq!(within.done(), 2);
 }
 

@@ -29,8 +29,8 @@
 
 use crate::{Tool, lifecycle::goes_on};
 use concentric_core::{
-    ChatRequest, ChatResponse, Context, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
-    Pending, Reply, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
+    Answered, ChatRequest, ChatResponse, Context, Error, Event, Finish, Interrupt, MessageBuilder,
+    Outcome, Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
     machine::MachineState,
 };
 use futures_core::Stream;
@@ -141,10 +141,10 @@ impl Inner {
         let replied = call.answered().filter(|_| goes_on(call));
         let waited = replied.and_then(|answered| {
             let state = answered.pending.as_ref()?.state.as_ref()?;
-            Some((state, answered.replies.clone()))
+            Some((state, answered))
         });
         let (run_id, request) = match waited {
-            Some((state, replies)) => take_up(state, replies).map_err(|error| {
+            Some((state, answered)) => take_up(state, answered).map_err(|error| {
                 tracing::error!(%error, %agent, "an agent's run can't go on");
                 ToolOutcome::failed(Str::from_static("The agent can't go on."))
             })?,
@@ -275,10 +275,14 @@ fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
     Ok(serde_json::to_value(Written { run_id, state })?)
 }
 
-fn take_up(state: &Value, replies: Vec<Reply>) -> Result<(RunId, ChatRequest), BoxError> {
+fn take_up(state: &Value, answered: &Answered) -> Result<(RunId, ChatRequest), BoxError> {
     let Written { run_id, state } = Written::deserialize(state)?;
     let state = MachineState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
-    Ok((run_id, ChatRequest::resume(state, replies)))
+    let mut request = ChatRequest::resume(state, answered.replies.clone());
+    if let Some(at) = answered.accepted_at {
+        request.resume = request.resume.map(|resume| resume.accepted_at(at));
+    }
+    Ok((run_id, request))
 }
 
 fn failed(error: &Error) -> ToolOutcome {

@@ -1,5 +1,7 @@
 use crate::fatal;
-use concentric_core::{BoxError, BoxTool, Error, ErrorKind, ToolCall, ToolOutcome, ToolService};
+use concentric_core::{
+    BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
+};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -24,8 +26,16 @@ struct Entry {
     wrap: Arc<Wrap>,
 }
 
-/// Puts a layer around a service; the name is of the layer around that one, whose calls it checks.
-type Wrap = dyn Fn(BoxTool, Option<&'static str>) -> BoxTool + Send + Sync;
+/// Puts a layer around a service, which checks the calls of the layer around that one.
+type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
+
+/// The layer around a layer.
+#[derive(Clone)]
+struct Outside {
+    name: &'static str,
+    /// What the calls of the round service are marked with.
+    seal: Seal,
+}
 
 impl Layers {
     pub(crate) fn push<L>(&mut self, layer: L)
@@ -57,7 +67,8 @@ impl Layers {
         fatal(Error::new(
             ErrorKind::Configuration,
             format!(
-                "the layer `{layer}` made another call of a tool call: only its arguments can change"
+                "the layer `{layer}` made another call of a tool call, or gave it another context: \
+                 only its arguments can change"
             ),
         ))
     }
@@ -66,13 +77,16 @@ impl Layers {
         self.0.is_empty()
     }
 
-    /// Puts the layers around `innermost`. With `checked`, a call that does not come from the round
-    /// service is an error of the layer that made it.
-    pub(crate) fn around(&self, innermost: BoxTool, checked: bool) -> BoxTool {
+    /// Puts the layers around `innermost`. A call that does not bear `seal` is an error of the layer
+    /// that made it.
+    pub(crate) fn around(&self, innermost: BoxTool, seal: Option<&Seal>) -> BoxTool {
         let mut service = innermost;
         for (at, layer) in self.0.iter().enumerate().rev() {
             let outside = at.checked_sub(1).and_then(|at| self.0.get(at));
-            let outside = outside.filter(|_| checked).map(|outside| outside.name);
+            let outside = outside.zip(seal).map(|(outside, seal)| Outside {
+                name: outside.name,
+                seal: seal.clone(),
+            });
             service = (layer.wrap)(service, outside);
         }
         service
@@ -83,7 +97,7 @@ impl Layers {
 #[derive(Clone)]
 struct Within<S> {
     service: S,
-    outside: Option<&'static str>,
+    outside: Option<Outside>,
 }
 
 impl<S> Service<ToolCall> for Within<S>
@@ -101,8 +115,10 @@ where
 
     #[inline]
     fn call(&mut self, call: ToolCall) -> Self::Future {
-        match self.outside {
-            Some(outside) if !call.is_of_round() => WithinFuture::Forged { by: outside },
+        match &self.outside {
+            Some(outside) if !call.is_sealed(&outside.seal) => {
+                WithinFuture::Forged { by: outside.name }
+            }
             _ => WithinFuture::Call {
                 call: self.service.call(call),
             },

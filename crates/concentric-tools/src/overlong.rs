@@ -1,4 +1,4 @@
-use concentric_core::{Context, Part, PartKind, Str, ToolCallPart, ToolContent};
+use concentric_core::{Context, Part, PartKind, Str, ToolCallPart, ToolContent, ToolOutcome};
 use std::{fmt, sync::Arc};
 
 /// A result that was too long for the model, whole: what [`Tool::on_overlong`] is given.
@@ -33,6 +33,14 @@ impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Sink")
     }
+}
+
+/// `outcome` with what the model is to read of it, if its text may have `max` bytes.
+pub(crate) fn limited(mut outcome: ToolOutcome, max: usize) -> ToolOutcome {
+    if let Some(short) = cut(&outcome.content, max) {
+        outcome.content = short;
+    }
+    outcome
 }
 
 /// What is left of `content` if its text has more than `max` bytes: the first 80 % and the last

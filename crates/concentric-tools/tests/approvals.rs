@@ -1422,7 +1422,7 @@ async fn c092_what_was_remembered_is_not_asked_again() {
         let tools = remembering(&log, &store);
         decide(&world, &tools, 1, remember("tool", "run", approved)).await;
         assert_eq!(now(&world, &tools, "refund", 1).await, "ask", "another run");
-        assert!(matches!(store.remembered()[0].span, Span::Run(_)));
+        assert!(matches!(store.remembered()[0].span, Span::Run { .. }));
     }
 }
 
@@ -1497,7 +1497,8 @@ async fn c092_for_the_run_means_also_when_it_goes_on_elsewhere() {
         .await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
     assert_eq!(log.lines(), ["refund 1", "refund 2"]);
-    assert_eq!(store.remembered()[0].span, Span::Run(RunId::new("first")));
+    let (thread, run) = (None, RunId::new("first"));
+    assert_eq!(store.remembered()[0].span, Span::Run { thread, run });
 }
 
 #[tokio::test]
@@ -2286,6 +2287,21 @@ async fn the_clients_tools_interrupt_the_run_and_are_answered() {
         assert!(result.1.contains(text), "{}", result.1);
         assert_eq!(log.lines(), ["read 1"]);
     }
+}
+
+#[tokio::test]
+async fn f025_a_long_answer_of_the_client_is_cut_as_a_tools_result() {
+    let (log, scene) = (Log::default(), Scene::round(vec![("where", "{}")]));
+    let tools = gated(&log);
+    let ran = with_client(&scene, &tools, concentric_core::ChatRequest::user("go")).await;
+    let id = ran.ask("call-0-0").id;
+    let reply = Reply::answer(id, json!({"city": "x".repeat(1_000_000)}));
+    let request = concentric_core::ChatRequest::resume(ran.state(), vec![reply]);
+    let ran = with_client(&scene, &tools, request).await;
+    let (status, text) = ran.result("call-0-0");
+    assert_eq!(status, ToolStatus::Done);
+    assert_eq!(text.len(), 64 * 1024);
+    assert!(text.contains("[... cut here"));
 }
 
 #[tokio::test]

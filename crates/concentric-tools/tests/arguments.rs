@@ -76,7 +76,7 @@ async fn a_wrong_field_is_named_with_its_path_and_position() {
 }
 
 #[tokio::test]
-async fn f28_arguments_that_are_not_json_are_refused_with_the_position() {
+async fn f028_arguments_that_are_not_json_are_refused_with_the_position() {
     assert_eq!(
         refused::<Search>("{query: 1}").await,
         "they are not JSON: key must be a string at line 1 column 2"
@@ -91,7 +91,7 @@ async fn f28_arguments_that_are_not_json_are_refused_with_the_position() {
 }
 
 #[tokio::test]
-async fn f03_arguments_that_end_early_are_said_to_be_cut_short() {
+async fn f003_arguments_that_end_early_are_said_to_be_cut_short() {
     assert_eq!(
         refused::<Search>(r#"{"query":"a", "fil"#).await,
         "the JSON is cut short, at line 1 column 18"
@@ -99,7 +99,7 @@ async fn f03_arguments_that_end_early_are_said_to_be_cut_short() {
 }
 
 #[tokio::test]
-async fn f29_keys_that_stand_twice_are_refused_wherever_they_are() {
+async fn f029_keys_that_stand_twice_are_refused_wherever_they_are() {
     let told = refused::<Search>(r#"{"query":"a","query":"b"}"#).await;
     assert!(told.starts_with("the key `query` stands twice"), "{told}");
     // serde itself looks at none of these.
@@ -117,7 +117,7 @@ async fn f29_keys_that_stand_twice_are_refused_wherever_they_are() {
 }
 
 #[tokio::test]
-async fn f29_deep_nesting_is_refused_even_where_nobody_looks() {
+async fn f029_deep_nesting_is_refused_even_where_nobody_looks() {
     for depth in [128, 10_000] {
         let deep = format!(
             r#"{{"query":"a","unknown":{}{}}}"#,
@@ -133,7 +133,7 @@ async fn f29_deep_nesting_is_refused_even_where_nobody_looks() {
 }
 
 #[tokio::test]
-async fn f30_no_arguments_mean_an_empty_object_if_that_is_allowed() {
+async fn f030_no_arguments_mean_an_empty_object_if_that_is_allowed() {
     let (tools, ran) = counted::<NoArguments>();
     for nothing in ["", " \n", "null", " null ", "{}"] {
         assert_eq!(one(&tools, "t", nothing).await.status, ToolStatus::Done);

@@ -176,7 +176,7 @@ async fn c040_layers_are_told_once_of_each_call_that_is_not_run() {
         ("t", r#"{"n":700}"#),
         ("t", r#"{"n":1}"#),
     ]);
-    round.calls[3].refusal = Some(Refusal::NotOffered(vec!["a".into()]));
+    round.calls[3].refusal = Some(Refusal::NotOffered(["a".into()].into()));
     let mut all: Vec<_> = tools
         .oneshot(round)
         .await

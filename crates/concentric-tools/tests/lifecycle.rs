@@ -7,9 +7,9 @@ mod kit;
 
 use common::{Hook, Log, hook};
 use concentric_core::{
-    Annotations, CallId, CancelReason, ChatRequest, Context, ErrorKind, Event, Message, MessageId,
-    Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall, ToolCallPart, ToolOutcome,
-    ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
+    Annotations, CallId, CancelReason, ChatRequest, Context, Custom, ErrorKind, Event, Executor,
+    Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall, ToolCallPart,
+    ToolOutcome, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
     machine::MachineState,
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
 };
@@ -20,7 +20,10 @@ use futures_util::StreamExt;
 use kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
 use serde_json::json;
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tower::ServiceExt;
@@ -184,10 +187,17 @@ async fn f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so() {
     let (scene, state) = crashed(&tools(true), calls).await;
     assert_eq!(log.lines().len(), 1);
     let ran = scene.resume(&tools(false), state, vec![]).await;
+    assert_eq!(ran.asked().len(), 1);
+    let ask = ran.ask("call-0-0");
+    assert_eq!(ask.reason, interrupt::UNKNOWN_EFFECT);
+    // It waits for its sibling, as any call does that is not read-only.
+    assert_eq!(log.lines().len(), 1);
+    let answer = vec![Reply::answer(ask.id.clone(), json!("paid"))];
+    let ran = scene.resume(&tools(false), ran.state(), answer).await;
+    assert_eq!(ran.result("call-0-0").1, "paid");
+    assert_eq!(ran.result("call-0-1").0, ToolStatus::Done);
     assert_eq!(log.lines().len(), 2);
     assert!(log.lines()[1].starts_with("once 2"));
-    assert_eq!(ran.asked().len(), 1);
-    assert_eq!(ran.ask("call-0-0").reason, interrupt::UNKNOWN_EFFECT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -621,6 +631,255 @@ async fn an_agent_that_says_much_does_not_hang_in_a_loop_of_ones_own() {
         end.expect("it ends").unwrap(),
         RoundEnd::Closed(_)
     ));
+}
+
+/// A tool whose first calls never end.
+fn hangs_once(name: &'static str, log: &Log) -> Tool {
+    let (log, called) = (log.clone(), Arc::new(AtomicBool::new(false)));
+    tool_with_context(name, "", move |kit::Number { n }, _: Context| {
+        let (log, called) = (log.clone(), called.clone());
+        async move {
+            log.add(format!("{name} {n}"));
+            if !called.swap(true, Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            format!("{name} {n}")
+        }
+    })
+}
+
+/// Polls `round` until nothing happens any more, and drops it.
+async fn dropped(round: impl Future<Output = Result<RoundEnd, concentric_core::Error>>) {
+    let ended = tokio::time::timeout(Duration::from_secs(1), round).await;
+    assert!(ended.is_err(), "it hangs");
+}
+
+#[tokio::test]
+async fn a_state_of_a_round_that_went_on_since_is_refused() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
+    let first = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+    let ids: Vec<_> = first.interrupts().iter().map(|it| it.id.clone()).collect();
+    let approve = |i: usize| vec![Reply::approve(ids[i].clone())];
+    let second = suspended(here.resume(first.clone(), approve(0)).await.unwrap());
+    for replies in [approve(0), approve(1), vec![]] {
+        let error = here.resume(first.clone(), replies).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+    assert_eq!(log.lines(), ["refund 1"]);
+    // The round stays as it was.
+    assert_eq!(here.suspend().unwrap(), second);
+    let end = here.resume(second.clone(), approve(1)).await.unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    for state in [first, second] {
+        let error = here.resume(state, approve(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+    assert_eq!(log.lines(), ["refund 1", "refund 2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_whose_future_is_dropped_goes_on_and_hides_nothing() {
+    let (log, world) = (Log::default(), World::new());
+    let tools = Toolset::new()
+        .tool(number("write", &log))
+        .tool(hangs_once("read", &log).read_only())
+        .tool(hangs_once("once", &log));
+    let mut here = lifecycle(&world, tools);
+    let n = r#"{"n":1}"#;
+    let calls = vec![("write", n), ("read", n), ("once", n)];
+    dropped(here.execute_round(message("m1", calls))).await;
+    assert_eq!(log.lines(), ["write 1", "read 1", "once 1"]);
+    // Nothing else can be said or done now.
+    assert!(here.push(Turn::user("hello?")).is_err());
+    assert!(here.capture_turn().is_none());
+    let error = here.execute_round(message("m2", vec![("write", n)])).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidRequest);
+
+    let state = kit::written(&here.suspend().unwrap());
+    let state = suspended(here.resume(state, vec![]).await.unwrap());
+    let ask = state.interrupts()[0].clone();
+    assert_eq!(ask.reason, interrupt::UNKNOWN_EFFECT);
+    let answer = vec![Reply::answer(ask.id, "it was done")];
+    let end = here.resume(state, answer).await.unwrap();
+    let RoundEnd::Closed(round) = end else {
+        panic!("{end:?}");
+    };
+    let texts = round.results().iter().map(|it| it.outcome.content.text());
+    assert_eq!(
+        texts.collect::<Vec<_>>(),
+        ["write 1", "read 1", "it was done"]
+    );
+    assert_eq!(log.lines(), ["write 1", "read 1", "once 1", "read 1"]);
+    assert!(here.capture_turn().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_whose_future_is_dropped_has_taken_its_replies() {
+    let (log, world) = (Log::default(), World::new());
+    let tools = Toolset::new()
+        .tool(hangs_once("refund", &log))
+        .gate(Approval::for_tools("refund"));
+    let mut here = lifecycle(&world, tools);
+    let first = message("m1", vec![("refund", r#"{"n":1}"#)]);
+    let asked = suspended(here.execute_round(first).await.unwrap());
+    let approve = || vec![Reply::approve(asked.interrupts()[0].id.clone())];
+    dropped(here.resume(asked.clone(), approve())).await;
+    let error = here.resume(asked.clone(), approve()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let state = here.suspend().unwrap();
+    let state = suspended(here.resume(state, vec![]).await.unwrap());
+    assert_eq!(state.interrupts()[0].reason, interrupt::UNKNOWN_EFFECT);
+    assert_eq!(log.lines(), ["refund 1"]);
+}
+
+/// What a stopped round has come to: `write`, which runs, and `once`, which waits for it.
+fn assert_stopped(here: &ToolLifecycle, log: &Log) {
+    let last = here.transcript().last().unwrap();
+    let statuses: Vec<_> = last.results().iter().map(|it| it.outcome.status).collect();
+    assert_eq!(statuses, [ToolStatus::Unknown, ToolStatus::Cancelled]);
+    assert_eq!(log.lines(), ["write 1"]);
+}
+
+fn one_after_the_other(log: &Log) -> Toolset {
+    Toolset::new()
+        .tool(hangs_once("write", log))
+        .tool(number("once", log))
+        .max_parallel(1)
+}
+
+fn two_calls() -> Message {
+    message("m1", vec![("write", r#"{"n":1}"#), ("once", r#"{"n":2}"#)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_stops_a_round() {
+    let (log, context) = (Log::default(), World::new().context());
+    let mut here = ToolLifecycle::new(one_after_the_other(&log)).with_context(context.clone());
+    let cancel = async {
+        tokio::task::yield_now().await;
+        context.cancel(CancelReason::User);
+    };
+    let round = tokio::time::timeout(Duration::from_secs(1), here.execute_round(two_calls()));
+    let (end, ()) = tokio::join!(round, cancel);
+    let RoundEnd::Ended { outcome, .. } = end.expect("it ends").unwrap() else {
+        panic!("it goes on");
+    };
+    let reason = CancelReason::User;
+    assert_eq!(outcome, Outcome::Aborted { reason });
+    assert_stopped(&here, &log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_stops_a_round() {
+    let (log, world) = (Log::default(), World::new());
+    let minute = Duration::from_secs(60);
+    let context = world.builder().deadline(world.now() + minute).build();
+    let mut here = ToolLifecycle::new(one_after_the_other(&log)).with_context(context);
+    let pass = async {
+        tokio::task::yield_now().await;
+        world.clock.advance(minute);
+    };
+    let round = tokio::time::timeout(Duration::from_secs(1), here.execute_round(two_calls()));
+    let (end, ()) = tokio::join!(round, pass);
+    let error = end.expect("it ends").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_stopped(&here, &log);
+}
+
+#[tokio::test]
+async fn nothing_runs_in_a_round_that_begins_or_goes_on_too_late() {
+    for which in ["cancelled", "late"] {
+        let (log, watched, world) = (Log::default(), Log::default(), World::new());
+        let tools = || {
+            Toolset::new()
+                .tool(number("refund", &log))
+                .tool(number("write", &log))
+                .gate(Approval::for_tools("refund").watch(told(&watched)))
+        };
+        let stopped = || {
+            let context = world.builder().deadline(world.now()).build();
+            match which {
+                "late" => ToolLifecycle::new(tools()).with_context(context),
+                _ => {
+                    let context = world.context();
+                    context.cancel(CancelReason::User);
+                    ToolLifecycle::new(tools()).with_context(context)
+                }
+            }
+        };
+        let calls = vec![("refund", r#"{"n":1}"#), ("write", r#"{"n":2}"#)];
+        let end = stopped().execute_round(message("m1", calls.clone())).await;
+        assert_eq!(end.is_err(), which == "late", "{end:?}");
+        assert!(watched.lines().is_empty());
+
+        let mut here = ToolLifecycle::new(tools()).with_context(world.context());
+        let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+        let end = stopped().resume(state, vec![]).await;
+        assert_eq!(end.is_err(), which == "late", "{end:?}");
+        // Who was told that somebody is asked is told that nobody is any more.
+        assert_eq!(
+            watched.lines(),
+            ["requested call-0-0", "cancelled call-0-0"]
+        );
+        assert!(log.lines().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_calls_nothing_of_ours_is_refused_and_changes_nothing() {
+    let (log, world) = (Log::default(), World::new());
+    let mut here = lifecycle(&world, gated(&log));
+    let mut search = ToolCallPart::new(CallId::new("s1"), "web_search", "{}");
+    search.executor = Executor::Provider;
+    let parts = vec![
+        Part::text("Let me see."),
+        Part::new(PartKind::ToolCall(search)),
+    ];
+    let said = Message::new(Role::Assistant, parts);
+    let error = here.execute_round(said.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    here.push(Turn::message(said).unwrap()).unwrap();
+    let end = here
+        .execute_round(message("m2", vec![("read", r#"{"n":1}"#)]))
+        .await
+        .unwrap();
+    assert!(matches!(end, RoundEnd::Closed(_)));
+    assert_eq!(here.transcript().len(), 3);
+}
+
+#[tokio::test]
+async fn events_that_never_end_let_others_have_their_turn() {
+    for echoes in [false, true] {
+        let context = World::new().context();
+        let x = || Event::Custom(Box::new(Custom::new("x", json!(1))));
+        let says = move |kit::Number { .. }, cx: Context| async move {
+            while cx.send(x()).await.is_ok() && !echoes {}
+            std::future::pending::<()>().await;
+        };
+        let tools = Toolset::new().tool(tool_with_context("says", "", says));
+        let heard = Arc::new(AtomicUsize::new(0));
+        let (counted, back) = (heard.clone(), context.clone());
+        let mut here = ToolLifecycle::new(tools)
+            .with_context(context.clone())
+            .on_event(move |event| {
+                let heard = counted.fetch_add(1, Ordering::SeqCst);
+                assert!(heard < 100_000, "nobody else has a turn");
+                if echoes {
+                    back.emit(event).unwrap();
+                }
+            });
+        let cancel = async {
+            while heard.load(Ordering::SeqCst) < 5_000 {
+                tokio::task::yield_now().await;
+            }
+            context.cancel(CancelReason::User);
+        };
+        let round = here.execute_round(message("m1", vec![("says", r#"{"n":1}"#)]));
+        let (end, ()) = tokio::join!(round, cancel);
+        assert!(matches!(end.unwrap(), RoundEnd::Ended { .. }));
+    }
 }
 
 // ---- decisions that are told ahead ----

@@ -29,7 +29,7 @@ impl Drop for PanicOnDrop {
 }
 
 #[tokio::test]
-async fn c042_f23_a_panic_is_an_outcome_and_the_run_goes_on() {
+async fn c042_f023_a_panic_is_an_outcome_and_the_run_goes_on() {
     // When the function is called, polled first, polled later, and dropped.
     let tools = Toolset::new()
         .tool(tool("call", "", |NoArguments {}| {
@@ -107,7 +107,7 @@ fn slow() -> Tool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c043_f24_f31_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
+async fn c043_f024_f031_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
     let tools = Toolset::new()
         .tool(slow())
         .tool(tool("quick", "", |NoArguments {}| async {
@@ -157,7 +157,7 @@ fn long(text: &'static str, max: usize) -> Tool {
 }
 
 #[tokio::test]
-async fn c045_f25_of_a_long_result_the_model_reads_the_head_and_the_tail() {
+async fn c045_f025_of_a_long_result_the_model_reads_the_head_and_the_tail() {
     let whole: &'static str = String::leak("0123456789".repeat(100));
     let short = text(&Toolset::new().tool(long(whole, 300)), "t", "").await;
     assert!(short.len() <= 300, "{}", short.len());
@@ -209,6 +209,13 @@ async fn whoever_wants_it_is_given_the_whole_of_a_long_result() {
         *whole.lock().unwrap(),
         [("call-0".to_owned(), "0123456789".to_owned())]
     );
+}
+
+#[tokio::test]
+async fn a_sink_that_panics_does_not_undo_what_the_tool_did() {
+    let tool = long("0123456789", 5).on_overlong(|_| panic!("the disk is full"));
+    let outcome = one(&Toolset::new().tool(tool), "t", "").await;
+    assert_eq!(outcome.status, ToolStatus::Done);
 }
 
 #[tokio::test]

@@ -216,9 +216,17 @@ async fn c051_after_a_cancel_from_inside_a_hook_no_call_starts() {
             (2, ToolStatus::Cancelled)
         ]
     );
+    // Layers are told of the others, which are settled when they come in.
     assert_eq!(
         log.lines(),
-        ["outer before call-0", "outer after call-0: Done"]
+        [
+            "outer before call-0",
+            "outer after call-0: Done",
+            "outer before call-1",
+            "outer after call-1: Cancelled",
+            "outer before call-2",
+            "outer after call-2: Cancelled"
+        ]
     );
 
     let answer = common::agent(tools, vec![calls.to_vec()]).await.unwrap();
@@ -255,7 +263,7 @@ async fn dropping_the_stream_drops_every_running_call_at_once() {
 }
 
 #[tokio::test]
-async fn c040_f27_a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() {
+async fn c040_f027_a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ok" }));
     let answer = common::agent(tools, vec![vec![("tt", ""), ("t", "")], vec![("t", "{")]])
         .await
@@ -281,7 +289,7 @@ async fn a_call_that_the_loop_refused_is_not_run_even_if_the_tool_exists() {
 }
 
 #[tokio::test]
-async fn f26_of_two_calls_with_one_id_none_runs() {
+async fn f026_of_two_calls_with_one_id_none_runs() {
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
     let tools = Toolset::new().tool(tool("t", "", move |NoArguments {}| {

@@ -90,8 +90,15 @@ impl RunStore for Pointed {
         self.at("renew".into(), self.inner.renew(key, fence, until))
     }
 
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
-        self.at("suspend".into(), self.inner.suspend(key, fence, state))
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
+        let work = self.inner.suspend(key, fence, state, now);
+        self.at("suspend".into(), work)
     }
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {

@@ -1,7 +1,7 @@
 use crate::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, Reply,
-    Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
-    context::{Release, Sleep},
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, Resume,
+    RoundCall, Str, Suspended, ToolRound, ToolSpecs,
+    context::{Release, Sleep, cancelled},
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
     store::Checkpoint,
@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
     task::{self, Poll},
 };
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::util::Oneshot;
 use tower_service::Service;
@@ -30,10 +31,15 @@ pub(super) struct Run<M, R> {
     // Where the run's state is written down; nothing inside the run sees it, since the states of
     // runs inside it are not this run's.
     checkpoint: Option<Checkpoint>,
+    // The states of an agent in the model's place, which are written down as part of this run's.
+    within: Option<mpsc::UnboundedReceiver<Within>>,
     // Calls were taken from the machine, and the round service was not called yet.
     saving: bool,
     polls: u32,
 }
+
+/// The state of an agent in the model's place, and where to hand what writes it down.
+type Within = (MachineState, oneshot::Sender<BoxFuture<()>>);
 
 impl<M, R> Run<M, R> {
     pub(super) fn new(
@@ -60,6 +66,7 @@ impl<M, R> Run<M, R> {
             claim: (request.context.phase() == Phase::Run)
                 .then(|| Claim::new(request.context.clone())),
             checkpoint,
+            within: None,
             saving: false,
             polls: 0,
             request,
@@ -74,7 +81,7 @@ impl<M, R> Run<M, R> {
     pub(super) fn model_call(
         &mut self,
         step: u32,
-        resume: Option<Box<(MachineState, Vec<Reply>)>>,
+        resume: Option<Resume>,
     ) -> Oneshot<M, ChatRequest>
     where
         M: Service<ChatRequest> + Clone,
@@ -82,12 +89,15 @@ impl<M, R> Run<M, R> {
         let message_id = MessageId::new(self.context().new_id("msg_"));
         let mut request = self.request.clone();
         request.transcript = self.machine.transcript().clone();
-        request.resume = resume.map(|resume| {
-            let (state, replies) = *resume;
-            Resume::new(Suspended::State(Box::new(state)), replies)
-        });
+        request.resume = resume;
         request.context = request.context.at_step(step, message_id.clone());
         self.message_id = Some(message_id);
+        if self.checkpoint.is_some() {
+            // A channel for each call: what is left of an earlier one is not written down.
+            let (states, within) = mpsc::unbounded_channel();
+            self.within = Some(within);
+            request.context.extensions_mut().insert(through(states));
+        }
         Oneshot::new(self.model.clone(), request)
     }
 
@@ -135,6 +145,19 @@ impl<M, R> Run<M, R> {
         let save = self.checkpoint.as_ref()?.save(self.machine.state()?);
         self.saving = true;
         Some(save)
+    }
+
+    /// Has the states of an agent in the model's place written down as part of this run's.
+    fn poll_within(&mut self, cx: &mut task::Context<'_>) {
+        let (Some(within), Some(checkpoint)) = (&mut self.within, &self.checkpoint) else {
+            return;
+        };
+        while let Poll::Ready(Some((inner, save))) = within.poll_recv(cx) {
+            if let Some(outer) = self.machine.outer() {
+                // Whoever asked for it may be gone.
+                let _ = save.send(checkpoint.save(outer.around(inner)));
+            }
+        }
     }
 
     /// The call of the round service.
@@ -202,6 +225,8 @@ impl<M, R> Run<M, R> {
         if let Poll::Ready(stop) = stops.poll(cx) {
             return Poll::Ready(Some(stop));
         }
+        self.poll_within(cx);
+        let context = &self.request.context;
         context.outbox().register(cx.waker());
         // What was emitted before the waker stood there has not woken it.
         match context.outbox().is_filled() {
@@ -261,6 +286,21 @@ impl<M, R> Run<M, R> {
             claim.release();
         }
     }
+}
+
+/// A checkpoint that hands states to the run that reads `states`, and waits until they are written.
+fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
+    Checkpoint::new(move |state| {
+        let (save, saved) = oneshot::channel();
+        let _ = states.send((state, save));
+        Box::pin(async move {
+            match saved.await {
+                Ok(saved) => saved.await,
+                // The run around this one has given its model call up.
+                Err(_) => Err(cancelled()),
+            }
+        })
+    })
 }
 
 /// Says where `error` happened, unless it says so itself.

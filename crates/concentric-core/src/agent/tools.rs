@@ -3,6 +3,7 @@ use futures_core::Stream;
 use std::{
     future::{Ready, ready},
     pin::Pin,
+    sync::Arc,
     task::{self, Poll},
 };
 use tower_service::Service;
@@ -158,7 +159,7 @@ impl Stream for NoOutcomes {
             self.calls
                 .next()
                 .map(|(index, RoundCall { call, refusal, .. })| {
-                    let refusal = refusal.unwrap_or(Refusal::NotOffered(Vec::new()));
+                    let refusal = refusal.unwrap_or(Refusal::NotOffered(Arc::default()));
                     Ok(RoundEvent::settled(index, refusal.outcome(&call)))
                 }),
         )

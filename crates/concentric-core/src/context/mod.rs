@@ -26,6 +26,7 @@ use self::outbox::Outbox;
 use crate::{
     CallId, CancelReason, Event, InterruptId, MessageId, PartKind, RequestId, RoundCall, RunId,
     Str, StreamId, ThreadId,
+    state::{Place, RoundPlace, Slots},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -86,6 +87,8 @@ struct Run {
     events: AtomicU64,
     effects: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
+    // Made when somebody asks for a slot.
+    slots: OnceLock<Slots>,
     // How many loops drive the run: nested ones, and attempts at the same call.
     drivers: AtomicUsize,
     had_outcome: AtomicBool,
@@ -203,6 +206,11 @@ impl Context {
     /// Which of its message's calls this is, from 0; `None` outside a tool call.
     pub fn call_position(&self) -> Option<usize> {
         self.call.as_ref().map(|(position, _)| *position)
+    }
+
+    pub(crate) fn is_at_call(&self, position: usize, id: &CallId) -> bool {
+        let call = self.call.as_ref();
+        call.is_some_and(|(at, call)| *at == position && call == id)
     }
 
     /// The id of what is asked about this very tool call, which whoever takes the round up from a
@@ -421,6 +429,27 @@ impl Context {
             .push(Box::pin(work));
     }
 
+    /// The values of the run's own slots.
+    pub(crate) fn run_slots(&self) -> &Slots {
+        self.run.slots.get_or_init(Slots::new)
+    }
+
+    pub(crate) fn place_of_round(&self) -> Option<Place> {
+        self.round().map(Place::Round)
+    }
+
+    pub(crate) fn place_of_call(&self) -> Option<Place> {
+        let (position, _) = self.call.as_ref()?;
+        Some(Place::Call(self.round()?, *position))
+    }
+
+    fn round(&self) -> Option<RoundPlace> {
+        matches!(self.phase, Phase::Round | Phase::Call).then(|| match &self.message_id {
+            Some(message) => RoundPlace::Message(message.clone()),
+            None => RoundPlace::Step(self.step),
+        })
+    }
+
     #[inline]
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.run.outbox
@@ -631,6 +660,7 @@ impl ContextBuilder {
                 events: AtomicU64::new(0),
                 effects: AtomicU64::new(0),
                 deferred: Mutex::default(),
+                slots: OnceLock::new(),
                 drivers: AtomicUsize::new(0),
                 had_outcome: AtomicBool::new(false),
             }),

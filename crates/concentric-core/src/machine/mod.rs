@@ -43,17 +43,23 @@ pub use self::{
     step::ModelStart,
 };
 
+pub(crate) use self::state::Outer;
+
 use self::{
-    state::{Data, RoundState, Slot, SlotState, Stage},
+    state::{Data, RoundState, Said, Slot, SlotState, Stage},
     step::Step,
 };
 use crate::{
-    Answered, CancelReason, Effects, Error, ErrorKind, Event, Executor, Finish, FinishReason,
-    HistoryError, Message, MessageId, OpenRound, Outcome, Pending, Reply, ReplyError, Round,
-    RoundCall, RoundEvent, Ruling, StepFinish, StepStart, Str, ToolOutcome, ToolResult, ToolSpecs,
-    Transcript, Turn, Usage,
+    Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, Finish,
+    FinishReason, HistoryError, InterruptId, MessageId, OpenRound, Outcome, Part, Pending, Reply,
+    ReplyError, Resume, Round, RoundCall, RoundEvent, Ruling, StepFinish, StepStart, Str,
+    Suspended, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage,
 };
-use std::{collections::VecDeque, sync::Arc, time::SystemTime};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::SystemTime,
+};
 
 /// Something that happened, for the machine to take in.
 #[derive(Clone, Debug)]
@@ -117,7 +123,7 @@ pub enum Action {
         /// The step, from 0.
         step: u32,
         /// What it is to go on with: it is an agent that was interrupted.
-        resume: Option<Box<(MachineState, Vec<Reply>)>>,
+        resume: Option<Resume>,
     },
     /// Run these calls.
     RunTools {
@@ -148,12 +154,14 @@ pub struct Machine {
     actions: VecDeque<Action>,
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
+    // What the open round waits to be told, once one of these calls has asked something.
+    asked_ids: Option<HashSet<InterruptId>>,
     // What may have been done before they were.
     effects_before: Effects,
-    // What an interrupted agent in the model's place is told.
-    replies: Vec<Reply>,
-    // What it had said and used, while it is asked to go on.
-    interrupted: Option<Box<(Message, Usage)>>,
+    // What an interrupted agent in the model's place is told, and when that was accepted.
+    replies: Option<(Vec<Reply>, SystemTime)>,
+    // What it had said, and which calls it had not, while it is asked to go on.
+    interrupted: Option<Box<(Said, HashMap<CallId, Part>)>>,
 }
 
 impl Machine {
@@ -213,8 +221,9 @@ impl Machine {
             asked: false,
             actions: VecDeque::new(),
             dispatched: Vec::new(),
+            asked_ids: None,
             effects_before: Effects::None,
-            replies: Vec::new(),
+            replies: None,
             interrupted: None,
         };
         if let Stage::Round(_) | Stage::Inner(_) = machine.state.stage {
@@ -226,6 +235,19 @@ impl Machine {
     /// The run's state, unless a model stream is half read or an action has not been taken.
     pub fn state(&self) -> Option<MachineState> {
         self.is_quiet().then(|| MachineState(self.state.clone()))
+    }
+
+    /// The run while its model is asked, for the states of an agent in the model's place to be kept
+    /// in; `None` while it is not.
+    pub(crate) fn outer(&self) -> Option<Outer> {
+        let used = self.state.usage;
+        let said = match (&self.stream, &self.interrupted) {
+            (Some(step), _) => step.said(used),
+            (None, Some(interrupted)) => interrupted.0.clone(),
+            (None, None) if self.asked => Said::nothing(used),
+            (None, None) => return None,
+        };
+        Some(Outer::new(self.state.clone(), said))
     }
 
     fn is_quiet(&self) -> bool {
@@ -277,14 +299,15 @@ impl Machine {
         let round = match &mut self.state.stage {
             Stage::Round(round) => round,
             Stage::Inner(_) => {
-                self.replies = replies;
+                self.replies = Some((replies, now));
                 return Ok(());
             }
             _ => return Ok(()),
         };
+        let questions = round.questions();
         let asked: Vec<Option<usize>> = replies
             .iter()
-            .map(|reply| round.asked(&reply.interrupt_id).map(|(at, _)| at))
+            .map(|reply| questions.get(&reply.interrupt_id).map(|(at, _)| at))
             .collect();
         for (reply, at) in replies.into_iter().zip(asked) {
             let Some(slot) = at.and_then(|at| round.slots.get_mut(at)) else {
@@ -293,7 +316,8 @@ impl Machine {
             match (&mut slot.state, &mut slot.answered) {
                 (SlotState::Waiting(pending), answered) => {
                     let pending = pending.take().map(|pending| *pending);
-                    *answered = Some(Box::new(Answered::new(pending, vec![reply])));
+                    let replied = Answered::new(pending, vec![reply]).accepted_at(now);
+                    *answered = Some(Box::new(replied));
                     slot.state = SlotState::Ready;
                 }
                 // A call that asks several things was replied to already.
@@ -346,11 +370,15 @@ impl Machine {
                     return None;
                 };
                 self.asked = true;
-                let replies = std::mem::take(&mut self.replies);
-                self.interrupted = Some(Box::new((inner.message, inner.used)));
+                let unsaid = inner.unsaid();
+                self.interrupted = Some(Box::new((inner.said, unsaid)));
+                let state = Suspended::State(Box::new(MachineState(inner.state)));
                 Some(Action::CallModel {
                     step: self.state.step,
-                    resume: Some(Box::new((MachineState(inner.state), replies))),
+                    resume: Some(match self.replies.take() {
+                        Some((replies, at)) => Resume::new(state, replies).accepted_at(at),
+                        None => Resume::new(state, Vec::new()),
+                    }),
                 })
             }
             Stage::Round(_) => {
@@ -417,18 +445,15 @@ impl Machine {
         match input {
             Input::ModelStarted(mut start) if self.asked => {
                 self.asked = false;
-                let (said, used) = match self.interrupted.take() {
-                    Some(interrupted) => (Some(interrupted.0), Some(Box::new(interrupted.1))),
-                    None => (None, None),
-                };
+                let interrupted = self.interrupted.take();
                 // What goes on is the same message.
-                if let Some(id) = said.as_ref().and_then(|said| said.id.clone()) {
+                if let Some(id) = interrupted.as_ref().and_then(|i| i.0.message.id.clone()) {
                     start.message_id = id;
                 }
                 let event = StepStart::new(self.state.step, start.message_id.clone());
-                let step = Step::new(start, used);
-                self.stream = Some(match said {
-                    Some(said) => step.going_on(said),
+                let step = Step::new(start);
+                self.stream = Some(match interrupted.map(|interrupted| *interrupted) {
+                    Some((said, unsaid)) => step.going_on(said, unsaid),
                     None => step,
                 });
                 self.emit(Event::StepStart(Box::new(event)));
@@ -473,12 +498,12 @@ impl Machine {
             && let Some(open) = finish.state.take()
         {
             for result in open.0.given_up() {
-                let event = Event::ToolResult(Box::new(result));
-                step.builder.push(&event);
-                self.emit(event);
+                if let Some(event) = step.take_in(Event::ToolResult(Box::new(result))) {
+                    self.emit(event);
+                }
             }
         }
-        let used = step.used.as_deref().copied().unwrap_or(self.state.usage);
+        let used = step.used_before(self.state.usage);
         self.state.usage = used;
         self.state.usage += finish.usage;
         let at = self.state.step;
@@ -492,15 +517,11 @@ impl Machine {
             Err(error) => return self.fail(protocol(&error)),
         };
         if let Some(open) = finish.state.take() {
-            let inner = state::Inner {
-                state: open.0,
-                message,
-                used,
-            };
-            self.state.stage = Stage::Inner(Box::new(inner));
+            let said = Said::new(message, slots, used);
+            let outer = Outer::new(self.state.clone(), said);
             finish.usage = self.state.usage;
             finish.transcript = Some(self.state.transcript.clone());
-            finish.state = Some(Box::new(MachineState(self.state.clone())));
+            finish.state = Some(Box::new(outer.around(*open)));
             self.emit(Event::Finish(finish));
             self.state.stage = Stage::Ended;
             return;
@@ -604,18 +625,35 @@ impl Machine {
         let Stage::Round(round) = &mut self.state.stage else {
             return;
         };
-        if let Some(slot) = self
+        let asked = self.asked_ids.get_or_insert_with(|| {
+            let waiting = round.pending().flat_map(|pending| &pending.interrupts);
+            waiting.map(|asked| asked.id.clone()).collect()
+        });
+        let Some(slot) = self
             .dispatched
             .get(index)
             .and_then(|at| round.slots.get_mut(*at))
-            && slot.is_running()
-        {
-            if !(pending.is_held() && slot.was_held()) {
-                slot.answered = None;
-            }
-            slot.recovered = false;
-            slot.state = SlotState::Waiting(Some(pending));
+        else {
+            return;
+        };
+        if !slot.is_running() {
+            return;
         }
+        let mut own = HashSet::new();
+        let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
+        if !ids.all(|id| own.insert(id) && !asked.contains(id)) {
+            // A reply would reach only one of the two.
+            slot.state = SlotState::Settled(slot.failed(
+                "The call asked something under the id of another question, so nobody could \
+                 answer it.",
+            ));
+            return;
+        }
+        asked.extend(own.into_iter().cloned());
+        if !(pending.is_held() && slot.was_held()) {
+            slot.answered = None;
+        }
+        slot.state = SlotState::Waiting(Some(pending));
     }
 
     /// Takes the calls back that were handed out: the round service was not called.
@@ -637,6 +675,7 @@ impl Machine {
             return;
         };
         let asks = round.slots.iter().any(Slot::asks);
+        self.asked_ids = None;
         for at in self.dispatched.drain(..) {
             let Some(slot) = round.slots.get_mut(at) else {
                 continue;
@@ -648,9 +687,9 @@ impl Machine {
             }
             // Nobody can end this wait: it would be handed out for ever.
             if !asks && slot.is_held() && slot.was_held() {
-                slot.state = SlotState::Settled(ToolOutcome::failed(
-                    "The call waits for others of its answer, and none of them waits.",
-                ));
+                slot.state = SlotState::Settled(
+                    slot.failed("The call waits for others of its answer, and none of them waits."),
+                );
             }
         }
         self.go_on_with_round();
@@ -760,11 +799,11 @@ impl Machine {
         self.asked = false;
         let said = match (&mut self.state.stage, self.stream.take()) {
             (_, Some(step)) => step.give_up(),
-            (Stage::Inner(inner), None) => step::text_of(inner.message.clone()),
+            (Stage::Inner(inner), None) => step::text_of(inner.said.message.clone()),
             _ => self
                 .interrupted
                 .take()
-                .and_then(|inner| step::text_of(inner.0)),
+                .and_then(|interrupted| step::text_of(interrupted.0.message)),
         };
         if let Some(turn) = said {
             self.state.transcript.push(turn);
@@ -801,11 +840,10 @@ impl MachineState {
 
 /// Checks `replies` to what a run in `state` waits for.
 fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
-    for (at, reply) in replies.iter().enumerate() {
-        let id = &reply.interrupt_id;
-        let earlier = replies.iter().take(at);
-        if earlier.into_iter().any(|other| other.interrupt_id == *id) {
-            return Err(ReplyError::Duplicate(id.clone()));
+    let mut replied = HashSet::new();
+    for Reply { interrupt_id, .. } in replies {
+        if !replied.insert(interrupt_id) {
+            return Err(ReplyError::Duplicate(interrupt_id.clone()));
         }
     }
     let round = match &state.stage {
@@ -818,13 +856,14 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
             };
         }
     };
-    let mut claimed = Vec::new();
+    let questions = round.questions();
+    let mut claimed = HashSet::new();
     for reply in replies {
         let id = &reply.interrupt_id;
-        match round.asked(id) {
+        match questions.get(id) {
             Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
             // Nobody knows when it was asked: that is for the proof to say.
-            Some((at, None)) if !claimed.contains(&at) => {
+            Some((at, None)) if claimed.insert(at) => {
                 let ruling = reply.ruling()?;
                 let is_clients = round
                     .slots
@@ -841,7 +880,6 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
                         why: Str::from_static(why),
                     });
                 }
-                claimed.push(at);
             }
             Some((_, None)) => return Err(ReplyError::Duplicate(id.clone())),
             None => return Err(ReplyError::Unknown(id.clone())),
@@ -849,7 +887,7 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
     }
     if let Some(missing) = round
         .asked_together()
-        .find(|asked| !replies.is_empty() && !replies.iter().any(|r| r.interrupt_id == asked.id))
+        .find(|asked| !replies.is_empty() && !replied.contains(&asked.id))
     {
         return Err(ReplyError::Missing(missing.id.clone()));
     }
@@ -857,6 +895,14 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
 }
 
 impl Slot {
+    /// What is said of a call that can't go on: that it failed, if that is known.
+    fn failed(&self, why: &'static str) -> ToolOutcome {
+        match self.is_in_doubt() {
+            true => state::in_doubt(),
+            false => ToolOutcome::failed(why),
+        }
+    }
+
     /// Whether it was handed out after it had waited for its siblings only.
     fn was_held(&self) -> bool {
         let pending = self.answered.as_deref().and_then(|a| a.pending.as_ref());

@@ -1,14 +1,15 @@
 use super::step::check_calls;
 use crate::{
     Answered, CallId, Effects, Executor, FinishReason, HistoryError, Interrupt, InterruptId,
-    Message, OpenRound, Pending, Refusal, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpecs,
-    Transcript, Usage, interrupt, transcript::OpenCall,
+    Message, OpenRound, Part, PartKind, Pending, Refusal, Role, Str, ToolCallPart, ToolOutcome,
+    ToolResult, ToolSpecs, Transcript, Usage, interrupt, transcript::OpenCall,
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     error::Error as StdError,
     fmt,
+    sync::Arc,
 };
 
 /// The newest version of [`MachineState`].
@@ -75,7 +76,8 @@ impl Data {
         match &self.stage {
             Stage::Round(round) => round.check().map_err(StateError::Round),
             Stage::Inner(inner) => {
-                check_calls(&inner.message, &[]).map_err(StateError::Round)?;
+                let Said { message, slots, .. } = &inner.said;
+                check_slots(message, slots).map_err(StateError::Round)?;
                 inner.state.check()
             }
             _ => Ok(()),
@@ -136,30 +138,27 @@ impl MachineState {
         struct Versioned {
             version: u16,
         }
-        let malformed = |error: serde_json::Error| StateError::Malformed(error.to_string().into());
-        let Versioned { version } = serde_json::from_slice(json).map_err(malformed)?;
+        let Versioned { version } = serde_json::from_slice(json)?;
         if version != VERSION {
             return Err(StateError::Version(version));
         }
-        let data: Data = serde_json::from_slice(json).map_err(malformed)?;
+        let data: Data = serde_json::from_slice(json)?;
         data.check()?;
         Ok(Self(data))
     }
 
-    /// Writes the state.
+    /// Writes the state. What is written can be read again.
     ///
     /// # Errors
     ///
-    /// It holds what JSON does not have, or could not be read again: it is nested deeper than 127
-    /// levels.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+    /// [`StateError::TooDeep`]: something in it is nested so deep that it could not be read. That is
+    /// not the arguments of a call, which are text.
+    pub fn to_json(&self) -> Result<String, StateError> {
         let json = serde_json::to_string(&self.0)?;
-        if is_deeper_than(MAX_DEPTH, &json) {
-            return Err(serde::ser::Error::custom(format!(
-                "the state is nested deeper than {MAX_DEPTH} levels"
-            )));
+        match is_deeper_than(MAX_DEPTH, &json) {
+            true => Err(StateError::TooDeep),
+            false => Ok(json),
         }
-        Ok(json)
     }
 
     /// What the run waits for.
@@ -225,6 +224,8 @@ pub enum StateError {
     Round(HistoryError),
     /// It has that many bytes, which are too many.
     TooLarge(usize),
+    /// It is nested deeper than 127 levels.
+    TooDeep,
     /// It is not a state.
     Malformed(Str),
 }
@@ -238,6 +239,7 @@ impl fmt::Display for StateError {
             ),
             Self::Round(error) => write!(f, "the state's open round: {error}"),
             Self::TooLarge(bytes) => write!(f, "the state is too large: {bytes} bytes"),
+            Self::TooDeep => write!(f, "the state is nested deeper than {MAX_DEPTH} levels"),
             Self::Malformed(why) => write!(f, "the state can't be read: {why}"),
         }
     }
@@ -245,12 +247,18 @@ impl fmt::Display for StateError {
 
 impl StdError for StateError {}
 
+impl From<serde_json::Error> for StateError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Malformed(error.to_string().into())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Stage {
     /// The model is to be called.
     Model,
-    /// The model is to be called; it is an agent, and waits for replies.
+    /// The model is to be called; it is an agent that goes on.
     Inner(Box<Inner>),
     /// Tool calls are to be run, or wait.
     Round(Box<RoundState>),
@@ -258,14 +266,90 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// The answer of an agent in the model's place, which waits for replies.
+/// The answer of an agent in the model's place, which waits for replies, or is to run its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Inner {
     pub(super) state: Data,
-    // What it has said.
+    pub(super) said: Said,
+}
+
+/// What an agent in the model's place has said so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Said {
     pub(super) message: Message,
+    // Those of its calls that this loop runs once it is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) slots: Vec<Slot>,
     // The tokens used before it began: its own count goes on where it was.
     pub(super) used: Usage,
+}
+
+impl Inner {
+    /// The calls that it has yet to tell the results of, and that a layer around it held back when
+    /// this was written: a result is to have its call before it.
+    pub(super) fn unsaid(&self) -> HashMap<CallId, Part> {
+        let message = match &self.state.stage {
+            Stage::Round(round) => &round.message,
+            Stage::Inner(inner) => &inner.said.message,
+            Stage::Model | Stage::Ended => return HashMap::new(),
+        };
+        let said: HashSet<&CallId> = self
+            .said
+            .message
+            .tool_calls()
+            .map(|call| &call.id)
+            .collect();
+        let unsaid = message.parts.iter().filter_map(|part| match &part.kind {
+            PartKind::ToolCall(call) if !said.contains(&call.id) => {
+                let mut part = part.clone();
+                part.kind = PartKind::ToolCall(call.clone().executed_by(Executor::Agent));
+                Some((call.id.clone(), part))
+            }
+            _ => None,
+        });
+        unsaid.collect()
+    }
+}
+
+impl Said {
+    pub(super) const fn new(message: Message, slots: Vec<Slot>, used: Usage) -> Self {
+        Self {
+            message,
+            slots,
+            used,
+        }
+    }
+
+    pub(super) const fn nothing(used: Usage) -> Self {
+        let message = Message {
+            id: None,
+            role: Role::Assistant,
+            parts: Vec::new(),
+        };
+        Self::new(message, Vec::new(), used)
+    }
+}
+
+/// A run whose model is asked, which the states of an agent in the model's place are kept in.
+#[derive(Debug)]
+pub(crate) struct Outer {
+    state: Data,
+    said: Said,
+}
+
+impl Outer {
+    pub(super) const fn new(state: Data, said: Said) -> Self {
+        Self { state, said }
+    }
+
+    /// The run's state while the agent in its model's place is in the state `inner`.
+    pub(crate) fn around(self, MachineState(inner): MachineState) -> MachineState {
+        let Self { mut state, said } = self;
+        state.usage = said.used;
+        state.usage += inner.usage;
+        state.stage = Stage::Inner(Box::new(Inner { state: inner, said }));
+        MachineState(state)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -283,7 +367,7 @@ pub(super) struct Slot {
     // What became of it, if it waited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) answered: Option<Box<Answered>>,
-    // It was running when the state was written.
+    // It was running when a process died.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) recovered: bool,
     pub(super) state: SlotState,
@@ -312,9 +396,10 @@ impl Stage {
     }
 
     pub(super) fn claimed(open: OpenRound, tools: &ToolSpecs) -> Self {
+        let names: Arc<[Str]> = tools.iter().map(|tool| tool.name.clone()).collect();
         let slot = |OpenCall { call, outcome }| {
             let spec = tools.get(&call.name);
-            let gone = || Refusal::NotOffered(tools.iter().map(|t| t.name.clone()).collect());
+            let gone = || Refusal::NotOffered(Arc::clone(&names));
             Slot {
                 read_only: spec.is_some_and(|spec| spec.annotations.read_only),
                 // A client answers for its own tools.
@@ -342,15 +427,19 @@ pub(super) fn in_doubt() -> ToolOutcome {
     )
 }
 
+/// Checks that `slots` are the calls of `message` that need an outcome, each of another id.
+fn check_slots(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
+    check_calls(message, slots)?;
+    let mut seen = HashSet::new();
+    match slots.iter().find(|slot| !seen.insert(&slot.call.id)) {
+        Some(slot) => Err(HistoryError::DuplicateCall(slot.call.id.clone())),
+        None => Ok(()),
+    }
+}
+
 impl RoundState {
     fn check(&self) -> Result<(), HistoryError> {
-        check_calls(&self.message, &self.slots)?;
-        let mut seen = HashSet::new();
-        for slot in &self.slots {
-            if !seen.insert(&slot.call.id) {
-                return Err(HistoryError::DuplicateCall(slot.call.id.clone()));
-            }
-        }
+        check_slots(&self.message, &self.slots)?;
         match self.slots.is_empty() {
             true => Err(HistoryError::NoCalls),
             false => Ok(()),
@@ -374,11 +463,8 @@ impl RoundState {
         }
     }
 
-    fn pending(&self) -> impl Iterator<Item = &Pending> {
-        self.slots.iter().filter_map(|slot| match &slot.state {
-            SlotState::Waiting(pending) => pending.as_deref(),
-            _ => None,
-        })
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Pending> {
+        self.slots.iter().filter_map(Slot::pending)
     }
 
     /// The questions of the round that are to be answered together.
@@ -389,22 +475,46 @@ impl RoundState {
             .flat_map(|pending| &pending.interrupts)
     }
 
+    pub(super) fn questions(&self) -> Questions<'_> {
+        let mut recorded = HashMap::new();
+        for (at, slot) in self.slots.iter().enumerate() {
+            for asked in slot.pending().into_iter().flat_map(|p| &p.interrupts) {
+                recorded.entry(&asked.id).or_insert((at, asked));
+            }
+        }
+        Questions {
+            recorded,
+            round: self,
+        }
+    }
+}
+
+/// What the calls of a round wait to be told.
+pub(super) struct Questions<'a> {
+    // Each with the call that asks it.
+    recorded: HashMap<&'a InterruptId, (usize, &'a Interrupt)>,
+    round: &'a RoundState,
+}
+
+impl<'a> Questions<'a> {
     /// The call that waits for a reply to `id`, and the question if it was recorded.
-    pub(super) fn asked(&self, id: &InterruptId) -> Option<(usize, Option<&Interrupt>)> {
-        let mut slots = self.slots.iter().enumerate();
-        slots.find_map(|(at, slot)| match &slot.state {
-            SlotState::Waiting(Some(pending)) => {
-                let asked = pending.interrupts.iter().find(|asked| asked.id == *id);
-                asked.map(|asked| (at, Some(asked)))
-            }
-            // What it was named is all that is known of it.
-            SlotState::Waiting(None) => {
-                let key = interrupt::key(self.message.id.as_ref(), at, &slot.call.id);
-                let rest = id.as_str().strip_prefix(key.as_str())?;
-                (rest.is_empty() || rest.starts_with('#')).then_some((at, None))
-            }
-            _ => None,
-        })
+    pub(super) fn get(&self, id: &InterruptId) -> Option<(usize, Option<&'a Interrupt>)> {
+        match self.recorded.get(id) {
+            Some((at, asked)) => Some((*at, Some(asked))),
+            None => self.claimed(id.as_str()).map(|at| (at, None)),
+        }
+    }
+
+    /// The call that only a history says to wait, and that `id` names: all that is known of its
+    /// question.
+    fn claimed(&self, id: &str) -> Option<usize> {
+        let RoundState { message, slots, .. } = self.round;
+        let at = interrupt::position(message.id.as_ref(), id)?;
+        let slot = slots.get(at)?;
+        let key = interrupt::key(message.id.as_ref(), at, &slot.call.id);
+        let rest = id.strip_prefix(key.as_str())?;
+        let waits = slot.state == SlotState::Waiting(None);
+        (waits && (rest.is_empty() || rest.starts_with('#'))).then_some(at)
     }
 }
 
@@ -429,6 +539,14 @@ impl Slot {
         let key = interrupt::key(message.id.as_ref(), position, id);
         let asked = Interrupt::new(InterruptId::new(key), interrupt::CLIENT_TOOL).about(id.clone());
         self.state = SlotState::Waiting(Some(Box::new(Pending::asking(vec![asked]))));
+    }
+
+    /// What it waits for, if that was recorded.
+    fn pending(&self) -> Option<&Pending> {
+        match &self.state {
+            SlotState::Waiting(pending) => pending.as_deref(),
+            _ => None,
+        }
     }
 
     /// Hands a call out that nobody has replied to, and that only a history says was asked about:

@@ -1,9 +1,12 @@
-use super::state::Slot;
+use super::state::{Said, Slot};
 use crate::{
-    CallId, Event, Executor, Head, HistoryError, Message, MessageBuilder, MessageId, PartKind,
-    Refusal, StepStart, Str, ToolCallEvent, ToolSpecs, Turn, Usage, transcript,
+    CallId, Event, Executor, Head, HistoryError, Message, MessageBuilder, MessageId, Part,
+    PartKind, Refusal, StepStart, Str, ToolCallEvent, ToolSpecs, Turn, Usage, transcript,
 };
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// What a driver knows of a model's answer before it arrives.
 #[derive(Clone, Debug)]
@@ -49,15 +52,23 @@ pub(super) struct Step {
         reason = "a set is 48 bytes, which every run that waits would have for nothing"
     )]
     ids: Option<Box<HashSet<CallId>>>,
-    // The tokens used before the answer began, if it goes on with one that was interrupted. Boxed,
-    // since few do.
-    pub(super) used: Option<Box<Usage>>,
+    // If it goes on with one that was interrupted. Boxed, since few do.
+    before: Option<Box<Before>>,
+}
+
+/// What was there before an answer that goes on.
+#[derive(Debug)]
+struct Before {
+    // The tokens used before it began.
+    used: Usage,
+    // The calls of it that are said once there are results of them.
+    unsaid: HashMap<CallId, Part>,
 }
 
 impl Step {
-    pub(super) fn new(start: ModelStart, used: Option<Box<Usage>>) -> Self {
+    pub(super) fn new(start: ModelStart) -> Self {
         Self {
-            used,
+            before: None,
             builder: MessageBuilder::new(&start.head).with_id(start.message_id),
             tools: start.tools,
             offered: start.head.tools,
@@ -69,8 +80,8 @@ impl Step {
     }
 
     /// Goes on with what was said before the answer was interrupted.
-    pub(super) fn going_on(mut self, said: Message) -> Self {
-        for part in said.parts {
+    pub(super) fn going_on(mut self, said: Said, unsaid: HashMap<CallId, Part>) -> Self {
+        for part in said.message.parts {
             self.builder.push(&Event::Part(Box::new(part)));
         }
         // A reset takes back none of it.
@@ -78,7 +89,22 @@ impl Step {
             0,
             MessageId::new(""),
         ))));
+        self.kept = said.slots.len();
+        self.slots = said.slots;
+        let used = said.used;
+        self.before = Some(Box::new(Before { used, unsaid }));
         self
+    }
+
+    /// What was said so far, in a run that has used `usage` without it.
+    pub(super) fn said(&self, usage: Usage) -> Said {
+        let message = self.builder.clone().build();
+        Said::new(message, self.slots.clone(), self.used_before(usage))
+    }
+
+    /// The tokens used before the answer began, in a run that has used `usage` without it.
+    pub(super) fn used_before(&self, usage: Usage) -> Usage {
+        self.before.as_ref().map_or(usage, |before| before.used)
     }
 
     /// Whether it makes calls for this loop.
@@ -98,6 +124,15 @@ impl Step {
             }
             Event::StepFinish(_) | Event::Resumed => None,
             Event::ToolCall(call) => Some(self.take_in_call(call)),
+            Event::ToolResult(result) => {
+                let before = self.before.as_mut();
+                if let Some(call) = before.and_then(|b| b.unsaid.remove(&result.call_id)) {
+                    self.builder.push(&Event::Part(Box::new(call)));
+                }
+                let event = Event::ToolResult(result);
+                self.builder.push(&event);
+                Some(event)
+            }
             Event::Reset => {
                 self.slots.truncate(self.kept);
                 self.ids = None;
@@ -161,8 +196,8 @@ impl Step {
             return self.slots.iter().any(|slot| slot.call.id == *id);
         }
         let ids = self.ids.get_or_insert_default();
-        let all = self.slots.iter().map(|slot| &slot.call.id);
-        ids.extend(all.skip(ids.len()).cloned());
+        let new = self.slots.iter().skip(ids.len());
+        ids.extend(new.map(|slot| slot.call.id.clone()));
         ids.contains(id)
     }
 
@@ -173,9 +208,9 @@ impl Step {
         }
     }
 
-    fn offered(&self) -> Vec<Str> {
+    fn offered(&self) -> Arc<[Str]> {
         match &self.offered {
-            Some(tools) => tools.to_vec(),
+            Some(tools) => Arc::clone(tools),
             None => self.tools.iter().map(|tool| tool.name.clone()).collect(),
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     ToolStatus, interrupt,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Whether a round must hold an outcome for `call`: the loop and the client execute it, and not
 /// whoever wrote the message.
@@ -14,16 +14,21 @@ pub(crate) fn needs_outcome(call: &ToolCallPart) -> bool {
 
 /// Checks that each result in `message` answers a call in it, and one that somebody else executes.
 pub(crate) fn check_results(message: &Message) -> Result<(), HistoryError> {
-    for part in &message.parts {
-        if let PartKind::ToolResult(result) = &part.kind
-            && !message
-                .tool_calls()
-                .any(|call| call.id == result.call_id && !needs_outcome(call))
-        {
-            return Err(HistoryError::OrphanResult(result.call_id.clone()));
-        }
+    let results = message.parts.iter().filter_map(|part| match &part.kind {
+        PartKind::ToolResult(result) => Some(&result.call_id),
+        _ => None,
+    });
+    let mut results = results.peekable();
+    // Most messages have none.
+    if results.peek().is_none() {
+        return Ok(());
     }
-    Ok(())
+    let calls = message.tool_calls().filter(|call| !needs_outcome(call));
+    let calls: HashSet<&CallId> = calls.map(|call| &call.id).collect();
+    match results.find(|id| !calls.contains(id)) {
+        Some(orphan) => Err(HistoryError::OrphanResult(orphan.clone())),
+        None => Ok(()),
+    }
 }
 
 /// An assistant's message with tool calls, and one outcome for each of them.
@@ -56,24 +61,30 @@ impl Round {
     ///
     /// If a call has no outcome or two, an outcome has no call, two calls have the same id, or
     /// there is no call that needs an outcome.
-    pub fn new(message: Message, mut results: Vec<ToolResult>) -> Result<Self, HistoryError> {
+    pub fn new(message: Message, results: Vec<ToolResult>) -> Result<Self, HistoryError> {
         check_results(&message)?;
+        let mut results: Vec<Option<ToolResult>> = results.into_iter().map(Some).collect();
+        let mut places = HashMap::with_capacity(results.len());
+        for (at, result) in results.iter().flatten().enumerate() {
+            places.entry(result.call_id.clone()).or_insert(at);
+        }
         let mut ordered = Vec::with_capacity(results.len());
         let mut seen = HashSet::new();
         for call in message.tool_calls().filter(|call| needs_outcome(call)) {
             if !seen.insert(&call.id) {
                 return Err(HistoryError::DuplicateCall(call.id.clone()));
             }
-            let Some(at) = results.iter().position(|r| r.call_id == call.id) else {
+            let place = places.get(&call.id).and_then(|at| results.get_mut(*at));
+            let Some(result) = place.and_then(Option::take) else {
                 return Err(HistoryError::MissingResult(call.id.clone()));
             };
-            ordered.push(results.remove(at));
+            ordered.push(result);
         }
-        if let Some(left) = results.first() {
+        if let Some(left) = results.into_iter().flatten().next() {
             return Err(if seen.contains(&left.call_id) {
-                HistoryError::DuplicateResult(left.call_id.clone())
+                HistoryError::DuplicateResult(left.call_id)
             } else {
-                HistoryError::OrphanResult(left.call_id.clone())
+                HistoryError::OrphanResult(left.call_id)
             });
         }
         if ordered.is_empty() {
@@ -130,7 +141,7 @@ fn client_replies<'a>(
 
 /// An assistant's message with tool calls of which some have no outcome yet.
 ///
-/// It is plain data, and in no transcript. [`ChatRequest::resume`](crate::ChatRequest::resume)
+/// It is plain data, and in no transcript. [`ChatRequest::resume_history`](crate::ChatRequest::resume_history)
 /// takes it up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "OpenRoundData")]
@@ -151,12 +162,14 @@ impl TryFrom<OpenRoundData> for OpenRound {
     // What the calls are is what the message says; only what came of them is read.
     fn try_from(data: OpenRoundData) -> Result<Self, HistoryError> {
         let mut open = Self::new(data.message)?;
+        let places = open.places();
         for OpenCall { call, outcome } in data.calls {
-            if !open.calls.iter().any(|slot| slot.call == call) {
+            let place = places.get(&call.id).and_then(|at| open.calls.get_mut(*at));
+            let Some(slot) = place.filter(|slot| slot.call == call) else {
                 return Err(HistoryError::OrphanResult(call.id));
-            }
+            };
             if let Some(outcome) = outcome {
-                open.settle(&call.id, outcome)?;
+                slot.settle(outcome)?;
             }
         }
         Ok(open)
@@ -172,6 +185,16 @@ pub struct OpenCall {
     /// What came of it, once that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
+}
+
+impl OpenCall {
+    fn settle(&mut self, outcome: ToolOutcome) -> Result<(), HistoryError> {
+        if self.outcome.is_some() {
+            return Err(HistoryError::DuplicateResult(self.call.id.clone()));
+        }
+        self.outcome = Some(outcome);
+        Ok(())
+    }
 }
 
 impl OpenRound {
@@ -250,14 +273,33 @@ impl OpenRound {
     ///
     /// If there is no such call, or it has an outcome already.
     pub fn settle(&mut self, id: &CallId, outcome: ToolOutcome) -> Result<(), HistoryError> {
-        let Some(open) = self.calls.iter_mut().find(|open| open.call.id == *id) else {
-            return Err(HistoryError::OrphanResult(id.clone()));
-        };
-        if open.outcome.is_some() {
-            return Err(HistoryError::DuplicateResult(id.clone()));
+        match self.calls.iter_mut().find(|open| open.call.id == *id) {
+            Some(open) => open.settle(outcome),
+            None => Err(HistoryError::OrphanResult(id.clone())),
         }
-        open.outcome = Some(outcome);
-        Ok(())
+    }
+
+    /// Gives calls the outcomes of `results`: all that can be given, whatever is wrong with others.
+    ///
+    /// # Errors
+    ///
+    /// The first of those that [`settle`](Self::settle) has.
+    pub fn settle_all(&mut self, results: Vec<ToolResult>) -> Result<(), HistoryError> {
+        let places = self.places();
+        let settled = results.into_iter().map(|result| {
+            let place = places.get(&result.call_id);
+            match place.and_then(|at| self.calls.get_mut(*at)) {
+                Some(open) => open.settle(result.outcome),
+                None => Err(HistoryError::OrphanResult(result.call_id)),
+            }
+        });
+        settled.fold(Ok(()), Result::and)
+    }
+
+    /// Where each call stands.
+    fn places(&self) -> HashMap<CallId, usize> {
+        let calls = self.calls.iter().enumerate();
+        calls.map(|(at, open)| (open.call.id.clone(), at)).collect()
     }
 
     /// Makes a [`Round`] of it, with `otherwise` for each call that has no outcome.

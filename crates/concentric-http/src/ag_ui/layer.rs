@@ -122,7 +122,7 @@ pub(super) fn refusal(error: &Error) -> Option<&str> {
         return Some(error.code());
     }
     match source::<StoreError>(error) {
-        Some(StoreError::Failed(_)) => None,
+        Some(StoreError::Failed(_) | StoreError::Unwritable(_)) => None,
         Some(error) => Some(error.code()),
         None if error.kind() == ErrorKind::Conflict => error.code().or(Some("conflict")),
         None => None,

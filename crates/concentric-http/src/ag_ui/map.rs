@@ -55,6 +55,11 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     } = Transcript::from_history(messages, Repair::Close)
         .map_err(|error| Refused::field("messages", &error.to_string()))?;
 
+    // The client still owes results of its own tools: the run waits for them again.
+    let is_owed = |open: &OpenRound| {
+        let mut waiting = open.waiting();
+        waiting.any(|call| call.executor == Executor::Client)
+    };
     let mut request = match open {
         Some(open) if !replies.is_empty() => ChatRequest::resume_history(transcript, open, replies),
         // Nothing is open here: what the replies are to is known elsewhere, or not at all.
@@ -63,18 +68,15 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
             request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
             request
         }
-        open => match open.map(settle_own) {
-            // The client still owes results of its own tools: the run waits for them again.
-            Some(open) if open.waiting().next().is_some() => {
-                ChatRequest::resume_history(transcript, open, Vec::new())
+        Some(open) if is_owed(&open) => {
+            ChatRequest::resume_history(transcript, settle_own(open), Vec::new())
+        }
+        open => {
+            if let Some(open) = open {
+                transcript.push(open.close(|_| lost()));
             }
-            open => {
-                if let Some(open) = open {
-                    transcript.push(open.close(|_| lost()));
-                }
-                ChatRequest::new(transcript)
-            }
-        },
+            ChatRequest::new(transcript)
+        }
     };
     for text in system {
         request.system.push(SystemSegment::new(text));
@@ -140,8 +142,9 @@ fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, Vec<KnownCall>> {
 /// The client's tools.
 fn tools(tools: Vec<Tool>) -> Result<ToolSpecs, Refused> {
     let mut specs = ToolSpecs::default();
+    let mut names = HashSet::new();
     for (at, tool) in tools.into_iter().enumerate() {
-        if specs.get(&tool.name).is_some() {
+        if !names.insert(tool.name.clone()) {
             let problem = format!("two tools are named `{}`", tool.name);
             return Err(Refused::field(&format!("tools[{at}].name"), &problem));
         }
@@ -163,15 +166,13 @@ fn tools(tools: Vec<Tool>) -> Result<ToolSpecs, Refused> {
 
 /// Gives the calls that the client cannot answer their outcome: the run that made them is over.
 fn settle_own(mut open: OpenRound) -> OpenRound {
-    let own: Vec<CallId> = open
+    let own = open
         .waiting()
         .filter(|call| call.executor != Executor::Client)
-        .map(|call| call.id.clone())
+        .map(|call| ToolResult::new(call.id.clone(), call.name.clone(), lost()))
         .collect();
-    for id in own {
-        // It waits, so it can be settled.
-        let _ = open.settle(&id, lost());
-    }
+    // They wait, so they can be settled.
+    let _ = open.settle_all(own);
     open
 }
 
@@ -183,6 +184,7 @@ fn lost() -> ToolOutcome {
 fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<Message>) {
     let mut system = Vec::new();
     let mut out = Vec::with_capacity(messages.len());
+    let tools: HashSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
     // The names of the calls so far, for their results.
     let mut names: HashMap<String, Str> = HashMap::new();
     for message in messages {
@@ -209,7 +211,7 @@ fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<
                 for call in message.tool_calls.iter().flatten() {
                     names.insert(call.id.clone(), call.function.name.as_str().into());
                 }
-                let (id, parts) = assistant(message, tools);
+                let (id, parts) = assistant(message, &tools);
                 (id, Role::Assistant, parts)
             }
             WireMessage::Tool(message) => {
@@ -228,11 +230,11 @@ fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<
     (system, out)
 }
 
-fn assistant(message: AssistantMessage, tools: &ToolSpecs) -> (String, Vec<Part>) {
+fn assistant(message: AssistantMessage, tools: &HashSet<&str>) -> (String, Vec<Part>) {
     let text = message.content.filter(|text| !text.is_empty());
     let mut parts: Vec<Part> = text.map(Part::text).into_iter().collect();
     for call in message.tool_calls.into_iter().flatten() {
-        let executor = if tools.get(&call.function.name).is_some() {
+        let executor = if tools.contains(call.function.name.as_str()) {
             Executor::Client
         } else {
             Executor::Loop

@@ -6,7 +6,7 @@
 //! one. So the end of the history is put back as it was, as far as the replies say how that is: what
 //! they name wrongly nobody waits for, and no proof is for it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use concentric_core::{CallId, InterruptId, Reply, ReplyStatus, Str};
 use serde_json::Value;
@@ -87,6 +87,7 @@ pub(super) fn restore(
                 .is_some_and(|(id, _)| theirs.contains(id))
         });
     }
+    let questions = Questions::new(questions);
     let at = join_texts(messages, at);
     let known = rename_calls(messages, at, &questions);
     split(messages, at, &questions);
@@ -108,17 +109,25 @@ fn is_aside(message: &Message) -> bool {
 
 /// Text that followed a message's calls went out as a message of its own.
 fn join_texts(messages: &mut Vec<Message>, mut at: usize) -> usize {
+    // The last one first.
+    let mut texts = Vec::new();
     while let Some(before) = text_of(messages, at) {
-        let Message::Assistant(text) = messages.remove(at) else {
-            break;
-        };
-        if let (Some(Message::Assistant(message)), Some(more)) =
-            (messages.get_mut(before), text.content)
-        {
-            message.content.get_or_insert_default().push_str(&more);
-        }
+        texts.push(at);
         at = before;
     }
+    let mut more: Option<String> = None;
+    for text in texts.iter().rev() {
+        if let Some(Message::Assistant(text)) = messages.get_mut(*text)
+            && let Some(text) = text.content.take()
+        {
+            more.get_or_insert_default().push_str(&text);
+        }
+    }
+    if let (Some(Message::Assistant(message)), Some(more)) = (messages.get_mut(at), more) {
+        message.content.get_or_insert_default().push_str(&more);
+    }
+    let mut index = 0..;
+    messages.retain(|_| texts.pop_if(|text| index.next() == Some(*text)).is_none());
     at
 }
 
@@ -145,7 +154,7 @@ fn calls(message: &AssistantMessage) -> &[ToolCall] {
 }
 
 /// Gives the calls of the message at `at` the ids that they were made with.
-fn rename_calls(messages: &mut [Message], at: usize, questions: &[&str]) -> Vec<KnownCall> {
+fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) -> Vec<KnownCall> {
     let (earlier, rest) = messages.split_at_mut(at);
     let Some((Message::Assistant(message), results)) = rest.split_first_mut() else {
         return Vec::new();
@@ -159,24 +168,26 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &[&str]) -> Vec<
         .map(|call| call.id.as_str())
         .collect();
     let mut own: HashSet<String> = calls(message).iter().map(|call| call.id.clone()).collect();
+    let answered: HashSet<&str> = results
+        .iter()
+        .filter_map(|message| match message {
+            Message::Tool(result) => Some(result.tool_call_id.as_str()),
+            _ => None,
+        })
+        .collect();
 
     let mut known = Vec::new();
+    let mut renamed: HashMap<Str, String> = HashMap::new();
     for call in message.tool_calls.iter_mut().flatten() {
         let wire = Str::from(call.id.as_str());
+        // Of several of one name, the first has the results.
+        let answered = answered.contains(wire.as_str()) && !renamed.contains_key(&wire);
         if let Some(name) = original(&wire)
-            && (earlier.contains(name) || questions.iter().any(|id| asked(id, name).is_some()))
+            && (earlier.contains(name) || questions.about(name).next().is_some())
             && own.insert(name.to_owned())
         {
             call.id = name.to_owned();
-        }
-        let mut answered = false;
-        for result in results.iter_mut() {
-            if let Message::Tool(result) = result
-                && result.tool_call_id == *wire
-            {
-                result.tool_call_id.clone_from(&call.id);
-                answered = true;
-            }
+            renamed.insert(wire.clone(), name.to_owned());
         }
         known.push(KnownCall {
             id: CallId::new(call.id.as_str()),
@@ -184,17 +195,24 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &[&str]) -> Vec<
             answered,
         });
     }
+    for result in results {
+        if let Message::Tool(result) = result
+            && let Some(id) = renamed.get(result.tool_call_id.as_str())
+        {
+            result.tool_call_id.clone_from(id);
+        }
+    }
     known
 }
 
 /// Makes a message of its own of those calls of the message at `at` that were made by the one that
 /// the replies name.
-fn split(messages: &mut Vec<Message>, at: usize, questions: &[&str]) {
+fn split(messages: &mut Vec<Message>, at: usize, questions: &Questions<'_>) {
     let Some(Message::Assistant(message)) = messages.get_mut(at) else {
         return;
     };
     let made_by = |(index, call): (usize, &ToolCall)| {
-        let mut asked = questions.iter().filter_map(|id| asked(id, &call.id));
+        let mut asked = questions.about(&call.id);
         asked.find_map(|(id, position)| Some((id.to_owned(), index.checked_sub(position)?)))
     };
     let Some((id, first)) = calls(message).iter().enumerate().find_map(made_by) else {
@@ -219,6 +237,29 @@ fn questions(replies: &[Reply]) -> Vec<&str> {
     let ids = replies.iter().map(|reply| reply.interrupt_id.as_str());
     let others = ids.clone().filter_map(|id| Some(id.rsplit_once('#')?.0));
     ids.clone().chain(others).collect()
+}
+
+/// Questions by what they end with, as far as that says which calls they may be about.
+struct Questions<'a>(HashMap<&'a str, Vec<&'a str>>);
+
+impl<'a> Questions<'a> {
+    fn new(ids: Vec<&'a str>) -> Self {
+        let mut by_end: HashMap<&str, Vec<&str>> = HashMap::new();
+        for id in ids {
+            by_end.entry(end(id)).or_default().push(id);
+        }
+        Self(by_end)
+    }
+
+    /// Which message made `call`, and at which place, as each question about it has it.
+    fn about<'b>(&'b self, call: &'b str) -> impl Iterator<Item = (&'a str, usize)> + 'b {
+        let ids = self.0.get(end(call)).into_iter().flatten();
+        ids.filter_map(move |id| asked(id, call))
+    }
+}
+
+fn end(id: &str) -> &str {
+    id.rsplit_once('/').map_or(id, |(_, end)| end)
 }
 
 /// Which message made the call that a question is about, and at which place, if it is of the id
@@ -270,14 +311,15 @@ mod tests {
     fn a_question_says_which_message_made_the_call() {
         let of = |id: &str, call: &str| {
             let replies = [Reply::approve(InterruptId::new(id))];
-            let mut found = questions(&replies)
-                .into_iter()
-                .filter_map(|id| asked(id, call));
+            let questions = Questions::new(questions(&replies));
+            let mut found = questions.about(call);
             found.next().map(|(message, at)| (message.to_owned(), at))
         };
         assert_eq!(of("m/0/c", "c"), Some(("m".to_owned(), 0)));
         assert_eq!(of("m/1/c#changed", "c"), Some(("m".to_owned(), 1)));
         assert_eq!(of("a/b/2/x/c", "x/c"), Some(("a/b".to_owned(), 2)));
+        assert_eq!(of("m/0/x/", "x/"), Some(("m".to_owned(), 0)));
+        assert_eq!(of("m/0/", ""), Some(("m".to_owned(), 0)));
         assert_eq!(of("m/0/c1", "c"), None);
         assert_eq!(of("m/x/c", "c"), None);
         assert_eq!(of("", "c"), None);

@@ -7,9 +7,7 @@
 //! takes it up if this one dies.
 //!
 //! ```
-//! use concentric_core::{
-//!     AgentLayer, ChatRequest, Context, Error, Reply, Resume, Suspended, ThreadId, Transcript,
-//! };
+//! use concentric_core::{AgentLayer, ChatRequest, Context, Error, Reply, ThreadId};
 //! use concentric_layers::SuspendLayer;
 //! use concentric_store::MemoryStore; // or `SqliteStore`
 //! use concentric_test::{ScriptedModel, ScriptedTools};
@@ -33,9 +31,7 @@
 //! let question = answer.finish.interrupts()[0].id.clone();
 //!
 //! // Later, and maybe in another process: the reply is all there is.
-//! let mut request = ChatRequest::new(Transcript::new()).with_context(thread());
-//! let replies = vec![Reply::approve(question)];
-//! request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+//! let request = ChatRequest::replying(vec![Reply::approve(question)]).with_context(thread());
 //! let answer = agent.oneshot(request).await?.collect().await?;
 //! assert_eq!((answer.text().as_str(), tools.done()), ("Done.", 1));
 //! # Ok(())
@@ -52,9 +48,12 @@
 //! |---|---|---|
 //! | calls no tool | nothing | |
 //! | is about to run its first tools | of the run, and its claim is there for tools ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | it fails, and no tool runs |
-//! | is about to run the next tools | of its state | the same |
+//! | is about to run the next tools | of its state, with all their calls as begun | the same |
 //! | lives | so, every third of the [lease](SuspendLayer::lease), while its future or body is polled | it goes on until the lease is over, and fails then |
 //! | has been taken over | | it is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
+//!
+//! A state that no attempt can write, since it is too large or nested too deep, fails with
+//! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried.
 //!
 //! # The ends of a body
 //!
@@ -62,18 +61,49 @@
 //!
 //! | the body | the run |
 //! |---|---|
-//! | finishes with [`Interrupted`](concentric_core::Outcome::Interrupted) and a state | waits, in that state; if that cannot be written, the item is an error, and no question is shown |
+//! | finishes with [`Interrupted`](concentric_core::Outcome::Interrupted) and a state | waits, in that state |
+//! | the same, and that cannot be written | asks again when it is taken up; the item is an error, and no question is shown. If it is the state that no attempt can write, the run is over |
 //! | finishes otherwise | is over; if that cannot be written, the item is an error |
 //! | fails, or ends early | is over |
 //! | is dropped, or its future is | is over, too: whoever hangs up stops the run, as without this layer |
 //! | fails or is dropped before a tool was started, and it had waited | waits as before: its replies came to nothing, and can be given again |
-//! | the same, and its process had died before | is left for the next to take up, unless the error would come again |
+//! | the same, and its process had died before | is left for the next to take up, unless [the error](#errors-of-a-run-that-was-taken-up) is its own |
 //! | is never polled again, or its process dies | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
 //!
 //! So *accepted* is durable: from when it is claimed with a reply until its tools run, no crash and no
 //! hang-up loses the reply. A run that is to outlive its consumer is driven by a task of its own, which
 //! the consumer watches. On drop, the store is told by a task that is spawned on tokio's runtime;
 //! where there is none any more, the lease runs out.
+//!
+//! # Errors of a run that was taken up
+//!
+//! One whose process died is gone on with until it has its outcome: what one process lacks, another
+//! may have, or the same one once it is mended. Only an error that would come again wherever the run
+//! goes on ends it, if no tool of this attempt was started:
+//!
+//! | [`ErrorKind`](concentric_core::ErrorKind) | the run |
+//! |---|---|
+//! | `InvalidRequest`, `ContextWindow`, `ContentFilter`, `TooLarge`, `Tool`, `Conflict` | is over: what it says, or is replied to, is wrong, or too much |
+//! | `Configuration`, `Authentication`, `Permission`, `NotFound`, `Quota` | is left: a tool, a key, a model or money is missing here |
+//! | `RateLimited`, `Overloaded`, `Server`, `Timeout`, `Connection`, `Truncated`, `Protocol` | is left: something does not work now |
+//! | `Cancelled`, `Other`, any to come | is left, since nothing says that it would come again |
+//!
+//! So a run may be taken up, and left, as often as [`abandoned`] is called: look at the errors.
+//!
+//! # What a crash leaves open
+//!
+//! *Calls.* A round is written down before it begins, so of a round whose process died nobody knows
+//! which calls had started. Without a ledger (`Toolset::ledger` of `concentric-tools`) every call of
+//! it that is not of a read-only tool, or of one that may run again, is in doubt, those too that
+//! never started: somebody is asked what each has done. A ledger has each call written down as it is
+//! about to take effect: then those are in doubt that had begun and were not done, the others run, and
+//! what is done keeps its outcome.
+//!
+//! *The answer.* The run is over in the store before its last item is yielded. If the process dies
+//! between the two, what the tools did stands in their ledger, the run is over, and nobody has its
+//! last item: the next to ask is told `run_ended`. A layer between this one and the agent that writes the
+//! answer away, before it hands [`Finish`](concentric_core::Event::Finish) on, does so before the run is over:
+//! if the process dies there, the run is taken up, and answers again.
 //!
 //! # What a reply finds
 //!
@@ -84,7 +114,7 @@
 //! | a question that waits | the run goes on, with the transcript that was written down; what the client says it was is not looked at |
 //! | such a one, and is wrong, late, or one of several that must come together | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing runs, and the run waits on |
 //! | a question that was answered, or is just being | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
-//! | one of a run that is over | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
+//! | one of a run that is over, also because it waited for longer than the store keeps it | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
 //! | nothing that the store knows, with a history ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | it goes to the agent as it is, which asks for a proof |
 //! | nothing that the store knows, without | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
 //! | nothing: there are no replies | the run of the conversation that waits, or whose process died, goes on, and asks again; `ambiguous_resume` if there are several |

@@ -142,16 +142,23 @@ where
         self.claim.get().is_some() || self.progress().begin.is_some()
     }
 
-    /// Has the run wait in `state`.
+    /// Has the run wait in `state`; it is over if no store can keep that.
     fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
-        if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
-            return self.store.suspend(key, fence, state);
-        }
-        // It has not run a tool yet, so nobody has written it down.
         let kept = Arc::clone(self);
+        let now = self.now();
         Box::pin(async move {
-            let RunClaim { key, fence, .. } = kept.begin(state.clone()).await?;
-            kept.store.suspend(key, fence, state).await
+            let claim = match kept.claim.get().cloned() {
+                Some(claim) => claim,
+                // It has not run a tool yet, so nobody has written it down.
+                None => kept.begin(state.clone()).await?,
+            };
+            let RunClaim { key, fence, .. } = claim;
+            let written = kept.store.suspend(key, fence, state, now).await;
+            if let Err(StoreError::Unwritable(_)) = &written {
+                // Whoever took it up would come to the same, again and again.
+                kept.end().await?;
+            }
+            written
         })
     }
 
@@ -263,7 +270,7 @@ where
             None => self.end(),
             Some(Origin::Waited(state)) => self.last = Some(self.kept.suspend(*state)),
             Some(Origin::Left) => match error {
-                Some(error) if !is_transient(error) => self.end(),
+                Some(error) if is_of_the_run(error) => self.end(),
                 _ => self.last = self.kept.leave(),
             },
         }
@@ -324,17 +331,17 @@ where
     }
 }
 
-/// Whether another attempt may come further.
-fn is_transient(error: &Error) -> bool {
+/// Whether it is the run's own fault, so that another attempt would come no further, wherever it is
+/// made. A key, a tool, money, or a service that works may be there by then.
+fn is_of_the_run(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::RateLimited
-            | ErrorKind::Overloaded
-            | ErrorKind::Server
-            | ErrorKind::Timeout
-            | ErrorKind::Connection
-            | ErrorKind::Truncated
-            | ErrorKind::Cancelled
+        ErrorKind::InvalidRequest
+            | ErrorKind::ContextWindow
+            | ErrorKind::ContentFilter
+            | ErrorKind::TooLarge
+            | ErrorKind::Tool
+            | ErrorKind::Conflict
     )
 }
 

@@ -8,7 +8,7 @@ use concentric_core::{
     service::BoxFuture,
     store::{RunKey, RunRecord, RunStatus, RunStore, StoreError},
 };
-use std::{sync::Arc, time::SystemTime};
+use std::{collections::HashSet, sync::Arc, time::SystemTime};
 
 /// Has a run taken up that was found to be abandoned, as an extension of its context.
 #[derive(Clone, Debug)]
@@ -128,12 +128,10 @@ where
 
 /// Those of `results` that a run in `state` waits for.
 fn awaited(state: &MachineState, mut results: Vec<Reply>) -> Vec<Reply> {
-    let interrupts = state.interrupts();
-    results.retain(|reply| {
-        interrupts
-            .iter()
-            .any(|asked| asked.reason == CLIENT_TOOL && asked.id == reply.interrupt_id)
-    });
+    let waiting = state.interrupts().into_iter();
+    let waiting = waiting.filter(|asked| asked.reason == CLIENT_TOOL);
+    let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
+    results.retain(|reply| waiting.contains(&reply.interrupt_id));
     results
 }
 
@@ -177,18 +175,15 @@ where
             _ => Ok(None),
         };
     };
-    let mut replies = replies.to_vec();
+    let mut all = replies.to_vec();
     if let Suspended::Claimed(open) = suspended {
         // What the client's tools did stands in the history.
+        let replied: HashSet<_> = replies.iter().map(|reply| &reply.interrupt_id).collect();
         let mut results = open.client_replies();
-        results.retain(|result| {
-            !replies
-                .iter()
-                .any(|reply| reply.interrupt_id == result.interrupt_id)
-        });
-        replies.extend(awaited(&record.state, results));
+        results.retain(|result| !replied.contains(&result.interrupt_id));
+        all.extend(awaited(&record.state, results));
     }
-    claim(kept, record, replies).await.map(Some)
+    claim(kept, record, all).await.map(Some)
 }
 
 /// Goes on with the run of `record`, unless another does.
@@ -210,13 +205,12 @@ where
     };
     // Those that were accepted before its process died are the ones that count: they are kept with
     // the run, or in its state by now.
-    let is_taken = |reply: &Reply| record.asked.contains(&reply.interrupt_id);
-    let accepted = left && !replies.is_empty() && replies.iter().all(is_taken);
-    let waits = |reply: &Reply| {
-        let waiting = record.state.interrupts();
-        waiting.iter().any(|asked| asked.id == reply.interrupt_id)
-    };
-    let replies = match accepted && !replies.iter().any(waits) {
+    let asked: HashSet<&InterruptId> = record.asked.iter().collect();
+    let waiting = record.state.interrupts().into_iter();
+    let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
+    let mut ids = replies.iter().map(|reply| &reply.interrupt_id);
+    let accepted = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
+    let replies = match accepted {
         true => Vec::new(),
         false => replies,
     };

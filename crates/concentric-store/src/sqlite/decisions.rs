@@ -7,26 +7,29 @@ use concentric_core::{
 use rusqlite::{Params, Transaction};
 
 pub(super) fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<(), StoreError> {
-    let json = serde_json::to_string(decision).map_err(StoreError::failed)?;
+    let json = serde_json::to_string(decision).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
-    let (span, of) = match &decision.span {
-        Span::Run(run) => ("run", run.as_str()),
-        Span::Thread(thread) => ("thread", thread.as_str()),
-        Span::Always => ("always", ""),
+    let (span, thread, run) = match &decision.span {
+        Span::Run { thread, run } => ("run", name(thread.as_ref()), run.as_str()),
+        Span::Thread(thread) => ("thread", thread.as_str(), ""),
+        Span::Always => ("always", "", ""),
         other => {
             let unknown = format!("no decision is kept for {other:?}");
             return Err(StoreError::failed(unknown));
         }
     };
     // Another row, not the same one changed: it is the newest now.
-    let insert = "INSERT OR REPLACE INTO decisions (n, tenant, id, tool, span, of, decision)
-                  VALUES ((SELECT ifnull(max(n), 0) + 1 FROM decisions), ?1, ?2, ?3, ?4, ?5, ?6)";
+    let insert =
+        "INSERT OR REPLACE INTO decisions (n, tenant, id, tool, span, thread, run, decision)
+                  VALUES ((SELECT ifnull(max(n), 0) + 1 FROM decisions),
+                          ?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let row = [
         decision.tenant.0.as_str(),
         decision.id.as_str(),
         decision.tool.as_str(),
         span,
-        of,
+        thread,
+        run,
         json.as_str(),
     ];
     tx.prepare_cached(insert)
@@ -44,12 +47,16 @@ pub(super) fn recall(
 ) -> Result<Vec<Remembered>, StoreError> {
     let find = "SELECT id, decision FROM decisions
                 WHERE tenant = ?1 AND tool = ?2
-                  AND (span = 'always' OR (span = 'run' AND of = ?3)
-                       OR (span = 'thread' AND of = ?4))
+                  AND (span = 'always' OR (thread = ?4 AND (span = 'thread' OR run = ?3)))
                 ORDER BY n DESC";
-    let thread = thread.map(ThreadId::as_str);
+    let thread = name(thread);
     let (tenant, tool) = (tenant.0.as_str(), tool.as_str());
     select(tx, find, (tenant, tool, run.as_str(), thread))
+}
+
+/// A run of no conversation is kept as one of a conversation without a name.
+fn name(thread: Option<&ThreadId>) -> &str {
+    thread.map_or("", ThreadId::as_str)
 }
 
 pub(super) fn list(tx: &Transaction<'_>, tenant: &Tenant) -> Result<Vec<Remembered>, StoreError> {

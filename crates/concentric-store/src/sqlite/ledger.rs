@@ -59,7 +59,7 @@ pub(super) fn finish(
     key: &EffectKey,
     outcome: &ToolOutcome,
 ) -> Result<(), StoreError> {
-    let json = serde_json::to_string(outcome).map_err(StoreError::failed)?;
+    let json = serde_json::to_string(outcome).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
     // What was said first stays.
     let update = "UPDATE effects SET outcome = ifnull(outcome, ?3)

@@ -12,10 +12,12 @@ use concentric_core::{
         RunStore, StoreError, StoreFuture, Tenant,
     },
 };
+use runs::Next;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{
     fmt,
     path::Path,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -28,6 +30,9 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Clone)]
 pub struct SqliteStore {
     jobs: mpsc::Sender<Job>,
+    options: Options,
+    // `None`: it is in memory.
+    path: Option<Arc<Path>>,
 }
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
@@ -64,21 +69,27 @@ impl SqliteStore {
     }
 
     pub(crate) fn with(options: Options, path: Option<&Path>) -> Result<Self, Fault> {
-        let connection = schema::open(&options, path)?;
+        // Also if the program goes to another directory.
+        let path = path
+            .map(|path| std::path::absolute(path).map(Arc::from))
+            .transpose()
+            .map_err(|error| Fault::Database(Box::new(error)))?;
+        let connection = schema::open(&options, path.as_deref())?;
         let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
         let mut db = Db {
             connection,
             options,
         };
-        std::thread::Builder::new()
-            .name("concentric-store".to_owned())
-            .spawn(move || {
-                while let Some(job) = queue.blocking_recv() {
-                    job(&mut db);
-                }
-            })
-            .map_err(|error| Fault::Database(Box::new(error)))?;
-        Ok(Self { jobs })
+        spawn("concentric-store", move || {
+            while let Some(job) = queue.blocking_recv() {
+                job(&mut db);
+            }
+        })?;
+        Ok(Self {
+            jobs,
+            options,
+            path,
+        })
     }
 
     /// Forgets what need not be kept any longer, as the end of each run does.
@@ -88,20 +99,24 @@ impl SqliteStore {
 
     /// Writes a copy of the database, as it is between two writes, into a new file.
     ///
-    /// Others go on to read and write meanwhile.
+    /// Others go on to read and write meanwhile, this store too: a thread of its own does it, over a
+    /// connection of its own. The log beside the file (`-wal`) grows until it is done.
     ///
     /// # Errors
     ///
     /// There is such a file, or it cannot be written.
     pub fn back_up(&self, to: impl AsRef<Path>) -> StoreFuture<()> {
         let to = to.as_ref().to_path_buf();
-        self.job(move |db| {
-            schema::create_private(&to);
-            let to = to
-                .to_str()
-                .ok_or_else(|| StoreError::failed("the name of the copy is not Unicode"))?;
-            let done = db.connection.execute("VACUUM INTO ?1", [to]);
-            done.map(drop).map_err(failed)
+        let Some(path) = self.path.clone() else {
+            return self.job(move |db| Ok(schema::copy(&db.connection, &to)?));
+        };
+        let options = self.options;
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            spawn("concentric-backup", move || {
+                let _ = reply.send(schema::copy_file(&options, &path, &to));
+            })?;
+            Ok(answer.await.map_err(|_| Fault::Closed)??)
         })
     }
 
@@ -153,6 +168,14 @@ impl SqliteStore {
     }
 }
 
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| Fault::Database(Box::new(error)))
+}
+
 impl RunStore for SqliteStore {
     fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
         self.write(move |tx, options| runs::begin(tx, options, &key, &state, lease_until))
@@ -183,7 +206,7 @@ impl RunStore for SqliteStore {
         lease_until: SystemTime,
     ) -> StoreFuture<()> {
         self.write(move |tx, options| {
-            runs::write(tx, options, &key, fence, &state, Some(lease_until))
+            runs::write(tx, options, &key, fence, &state, Next::Runs(lease_until))
         })
     }
 
@@ -191,8 +214,16 @@ impl RunStore for SqliteStore {
         self.write(move |tx, _| runs::renew(tx, &key, fence, lease_until))
     }
 
-    fn suspend(&self, key: RunKey, fence: u64, state: MachineState) -> StoreFuture<()> {
-        self.write(move |tx, options| runs::write(tx, options, &key, fence, &state, None))
+    fn suspend(
+        &self,
+        key: RunKey,
+        fence: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<()> {
+        self.write(move |tx, options| {
+            runs::write(tx, options, &key, fence, &state, Next::Waits(now))
+        })
     }
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {

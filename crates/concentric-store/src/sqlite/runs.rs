@@ -1,14 +1,14 @@
 use super::{count, failed, integer, nanos, number, time};
 use crate::{
     Fault, Options,
-    rules::{Standing, name, read_state, write_replies, write_state},
+    rules::{Standing, name, read_state, readable, write_replies, write_state},
 };
 use concentric_core::{
     InterruptId, Reply, RunId, Str, ThreadId,
     machine::MachineState,
     store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
 };
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
 use sha2::{Digest, Sha256};
 use std::time::SystemTime;
 
@@ -250,25 +250,34 @@ fn held(tx: &Transaction<'_>, key: &RunKey, fence: u64) -> Result<(), StoreError
     standing.check_fence(fence)
 }
 
-/// Writes a state; one that waits, if there is no lease.
+/// What becomes of a run whose state is written.
+#[derive(Clone, Copy)]
+pub(super) enum Next {
+    /// It goes on, under a lease until then.
+    Runs(SystemTime),
+    /// It waits, since then.
+    Waits(SystemTime),
+}
+
+/// Writes a state.
 pub(super) fn write(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
     fence: u64,
     state: &MachineState,
-    lease_until: Option<SystemTime>,
+    next: Next,
 ) -> Result<(), StoreError> {
     let (json, asks) = write_state(state, options.max_state_bytes)?;
     held(tx, key, fence)?;
     let version = count(tx)?;
     let update = "UPDATE runs SET status = ?4, version = ?5, lease_until = ifnull(?6, lease_until),
-                  checksum = ?7, state = ?8, replies = ?9, replied_at = NULL
+                  since = ?7, checksum = ?8, state = ?9, replies = ?10, replied_at = NULL
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
-    let status = match lease_until {
-        Some(_) => "running",
-        None => "suspended",
+    let (status, lease_until, since) = match next {
+        Next::Runs(until) => ("running", Some(nanos(until)), None),
+        Next::Waits(now) => ("suspended", None, Some(nanos(now))),
     };
     let row = params![
         tenant,
@@ -276,7 +285,8 @@ pub(super) fn write(
         run,
         status,
         integer(version),
-        lease_until.map(nanos),
+        lease_until,
+        since,
         checksum(key, &json, NO_REPLIES),
         json,
         NO_REPLIES,
@@ -315,16 +325,38 @@ pub(super) fn end(
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_end(fence)?;
     if standing.status != RunStatus::Ended {
-        let version = count(tx)?;
-        let update = "UPDATE runs SET status = 'ended', version = ?4, ended_at = ?5
-                      WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
-        let [tenant, thread, run] = names(key);
-        let row = params![tenant, thread, run, integer(version), nanos(now)];
-        tx.prepare_cached(update)
-            .and_then(|mut update| update.execute(row))
-            .map_err(failed)?;
+        set_ended(tx, names(key), now)?;
     }
     purge(tx, options, now)
+}
+
+fn set_ended(
+    tx: &Transaction<'_>,
+    [tenant, thread, run]: [&str; 3],
+    now: SystemTime,
+) -> Result<(), StoreError> {
+    let version = count(tx)?;
+    let update = "UPDATE runs SET status = 'ended', version = ?4, since = ?5
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let row = params![tenant, thread, run, integer(version), nanos(now)];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map(drop)
+        .map_err(failed)
+}
+
+/// The names of the runs that `find` finds, of those before a time.
+fn before(
+    tx: &Transaction<'_>,
+    find: &str,
+    time: SystemTime,
+) -> Result<Vec<[String; 3]>, StoreError> {
+    tx.prepare_cached(find)
+        .and_then(|mut find| {
+            let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
+            find.query_map([nanos(time)], key)?.collect()
+        })
+        .map_err(failed)
 }
 
 /// Forgets what need not be kept any longer.
@@ -333,33 +365,30 @@ pub(super) fn purge(
     options: &Options,
     now: SystemTime,
 ) -> Result<(), StoreError> {
-    if let Some(before) = now.checked_sub(options.keep_ended) {
+    if let Some(time) = now.checked_sub(options.keep_waiting) {
         let find = "SELECT tenant, thread, run FROM runs
-                    WHERE status = 'ended' AND ended_at <= ?1";
-        let gone: Vec<[String; 3]> = tx
-            .prepare_cached(find)
-            .and_then(|mut find| {
-                let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
-                find.query_map([nanos(before)], key)?.collect()
-            })
-            .map_err(failed)?;
-        for key in gone {
+                    WHERE (status = 'suspended' AND since <= ?1)
+                       OR (status = 'running' AND lease_until <= ?1)
+                    ORDER BY begun";
+        for key in before(tx, find, time)? {
+            set_ended(tx, key.each_ref().map(String::as_str), now)?;
+        }
+    }
+    if let Some(time) = now.checked_sub(options.keep_ended) {
+        let find = "SELECT tenant, thread, run FROM runs WHERE status = 'ended' AND since <= ?1";
+        for key in before(tx, find, time)? {
             for delete in [
                 "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
                 "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
                 "DELETE FROM effects
                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND run IS NOT NULL",
+                "DELETE FROM decisions
+                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3 AND span = 'run'",
             ] {
                 tx.prepare_cached(delete)
                     .and_then(|mut delete| delete.execute(key.each_ref()))
                     .map_err(failed)?;
             }
-            let [tenant, _, run] = &key;
-            tx.prepare_cached(
-                "DELETE FROM decisions WHERE tenant = ?1 AND span = 'run' AND of = ?2",
-            )
-            .and_then(|mut delete| delete.execute([tenant, run]))
-            .map_err(failed)?;
         }
     }
     let at = nanos(now);
@@ -414,16 +443,9 @@ pub(super) fn of_thread(
     tenant: &Tenant,
     thread: &ThreadId,
 ) -> Result<Vec<RunRecord>, StoreError> {
-    let rows: Vec<Stored> = tx
-        .prepare_cached(columns!(
-            "WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended' ORDER BY begun"
-        ))
-        .and_then(|mut find| {
-            let names = [tenant.0.as_str(), thread.as_str()];
-            find.query_map(names, Stored::read)?.collect()
-        })
-        .map_err(failed)?;
-    rows.into_iter().map(|row| row.open(tx, options)).collect()
+    let find = columns!("WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended' ORDER BY begun");
+    let names = [tenant.0.as_str(), thread.as_str()];
+    find_all(tx, options, find, names, usize::MAX)
 }
 
 pub(super) fn abandoned(
@@ -432,26 +454,27 @@ pub(super) fn abandoned(
     now: SystemTime,
     limit: usize,
 ) -> Result<Vec<RunRecord>, StoreError> {
-    let mut find = tx
-        .prepare_cached(columns!(
-            "WHERE status = 'running' AND lease_until <= ?1 ORDER BY lease_until, begun"
-        ))
-        .map_err(failed)?;
-    let rows = find.query_map([nanos(now)], Stored::read).map_err(failed)?;
+    let find =
+        columns!("WHERE status = 'running' AND lease_until <= ?1 ORDER BY lease_until, begun");
+    find_all(tx, options, find, [nanos(now)], limit)
+}
+
+/// At most `limit` of the runs that `find` finds, without those that cannot be read.
+fn find_all(
+    tx: &Transaction<'_>,
+    options: &Options,
+    find: &str,
+    params: impl Params,
+    limit: usize,
+) -> Result<Vec<RunRecord>, StoreError> {
+    let mut find = tx.prepare_cached(find).map_err(failed)?;
+    let mut rows = find.query(params).map_err(failed)?;
     let mut found = Vec::new();
-    for row in rows {
-        if found.len() == limit {
-            break;
-        }
-        // One that is broken does not keep the others from being taken up.
-        match row.map_err(failed).and_then(|row| row.open(tx, options)) {
-            Ok(record) => found.push(record),
-            Err(error) => {
-                let source = std::error::Error::source(&error);
-                let why = source.map_or_else(|| error.to_string(), ToString::to_string);
-                tracing::error!(why, "a run that was left cannot be taken up");
-            }
-        }
+    while found.len() < limit
+        && let Some(row) = rows.next().map_err(failed)?
+    {
+        let stored = Stored::read(row).map_err(failed);
+        found.extend(readable(stored.and_then(|it| it.open(tx, options)))?);
     }
     Ok(found)
 }

@@ -17,20 +17,13 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 /// Opens a database of the newest form; in memory without a `path`.
 pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Fault> {
     let mut db = match path {
-        None => Connection::open_in_memory(),
+        None => Connection::open_in_memory()?,
         Some(path) => {
             create_private(path);
-            // Not a URI: a path says where the file is, and nothing else.
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_CREATE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            Connection::open_with_flags(path, flags)
+            connect(path, OpenFlags::SQLITE_OPEN_CREATE)?
         }
-    }?;
-    db.busy_timeout(options.busy_timeout)?;
-    // No function runs that somebody has put into the file's schema.
-    db.pragma_update(None, "trusted_schema", false)?;
-    check_owner(&db)?;
+    };
+    set_up(&db, options)?;
     set_wal(&db, options.busy_timeout)?;
     db.pragma_update(None, "synchronous", "FULL")?;
     migrate(&mut db)?;
@@ -38,9 +31,40 @@ pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection,
     Ok(db)
 }
 
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
+    // Not a URI: a path says where the file is, and nothing else.
+    let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Ok(Connection::open_with_flags(path, flags)?)
+}
+
+fn set_up(db: &Connection, options: &Options) -> Result<(), Fault> {
+    db.busy_timeout(options.busy_timeout)?;
+    // No function runs that somebody has put into the file's schema.
+    db.pragma_update(None, "trusted_schema", false)?;
+    check_owner(db)
+}
+
+/// Copies the file at `path` into a new one, over a connection of its own: to read holds no writer
+/// up.
+pub(super) fn copy_file(options: &Options, path: &Path, to: &Path) -> Result<(), Fault> {
+    let db = connect(path, OpenFlags::empty())?;
+    set_up(&db, options)?;
+    copy(&db, to)
+}
+
+/// Copies a database into a new file.
+pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Fault> {
+    create_private(to);
+    let to = to
+        .to_str()
+        .ok_or_else(|| Fault::Database("the name of the copy is not Unicode".into()))?;
+    db.execute("VACUUM INTO ?1", [to])?;
+    Ok(())
+}
+
 /// Creates the file so that others cannot read it: states hold conversations. One that is there is
 /// left as it is, and if this fails, opening it says why.
-pub(super) fn create_private(path: &Path) {
+fn create_private(path: &Path) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
@@ -120,6 +144,11 @@ fn migrate(db: &mut Connection) -> Result<(), Fault> {
 
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Database(Box::new(error))
+        match error {
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::Utf8Error(..) => Self::corrupt("a row", error),
+            error => Self::Database(Box::new(error)),
+        }
     }
 }

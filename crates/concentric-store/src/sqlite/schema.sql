@@ -15,7 +15,8 @@ CREATE TABLE runs (
     version     INTEGER NOT NULL,
     fence       INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
-    ended_at    INTEGER,
+    -- Since when it waits, or is over.
+    since       INTEGER,
     -- Of the names, the state and the replies.
     checksum    BLOB NOT NULL,
     state       TEXT NOT NULL,
@@ -24,7 +25,8 @@ CREATE TABLE runs (
     PRIMARY KEY (tenant, thread, run)
 ) STRICT;
 CREATE INDEX runs_leases ON runs (lease_until, begun) WHERE status = 'running';
-CREATE INDEX runs_ended ON runs (ended_at) WHERE status = 'ended';
+CREATE INDEX runs_suspended ON runs (since) WHERE status = 'suspended';
+CREATE INDEX runs_ended ON runs (since) WHERE status = 'ended';
 
 -- All that runs have asked, answered or not.
 CREATE TABLE questions (
@@ -64,7 +66,8 @@ CREATE TABLE decisions (
     id       TEXT NOT NULL,
     tool     TEXT NOT NULL,
     span     TEXT NOT NULL CHECK (span IN ('run', 'thread', 'always')),
-    of       TEXT NOT NULL,
+    thread   TEXT NOT NULL,
+    run      TEXT NOT NULL,
     decision TEXT NOT NULL,
     UNIQUE (tenant, id)
 ) STRICT;

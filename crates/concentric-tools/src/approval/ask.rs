@@ -1,5 +1,5 @@
 use super::LiveApprovals;
-use concentric_core::{Interrupt, Str, ToolCall, store::Decisions};
+use concentric_core::{Interrupt, Str, ToolCall, interrupt::Remember, store::Decisions};
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -10,6 +10,7 @@ pub struct Ask {
     pub(crate) expires_after: Option<Duration>,
     pub(crate) live: Option<(LiveApprovals, Duration)>,
     pub(crate) decisions: Option<Arc<dyn Decisions>>,
+    pub(crate) remember_at_most: Option<Remember>,
     watchers: Vec<Watcher>,
 }
 
@@ -43,14 +44,20 @@ impl Ask {
         self
     }
 
+    pub(super) fn remember_at_most(mut self, most: Remember) -> Self {
+        self.remember_at_most = Some(most);
+        self
+    }
+
     pub(super) fn live(mut self, live: LiveApprovals, timeout: Duration) -> Self {
         self.live = Some((live, timeout));
         self
     }
 
-    /// One question for two gates: the shorter time holds, and both are told.
+    /// One question for two gates: the shorter time and the narrower limit hold, and both are told.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.watched_by(other.watchers);
+        let limits = [self.remember_at_most, other.remember_at_most];
         let times = [self.expires_after, other.expires_after];
         Self {
             message: self.message.or(other.message),
@@ -58,6 +65,7 @@ impl Ask {
             // A gate that suspends does not want the run to stay open.
             live: self.live.zip(other.live).map(|(live, _)| live),
             decisions: self.decisions.or(other.decisions),
+            remember_at_most: limits.into_iter().flatten().reduce(narrower),
             watchers: self.watchers,
         }
     }
@@ -70,7 +78,16 @@ impl Ask {
             expires_after: self.expires_after.or(other.expires_after),
             live: self.live.or(other.live),
             decisions: self.decisions.or(other.decisions),
+            remember_at_most: self.remember_at_most.or(other.remember_at_most),
             watchers: self.watchers,
+        }
+    }
+
+    /// Whom it concerns, without the question.
+    pub(crate) fn only_watched(self) -> Self {
+        Self {
+            watchers: self.watchers,
+            ..Self::default()
         }
     }
 
@@ -101,17 +118,27 @@ impl Ask {
     }
 }
 
+/// What two limits allow both.
+fn narrower(a: Remember, b: Remember) -> Remember {
+    Remember {
+        what: a.what.min(b.what),
+        span: a.span.min(b.span),
+    }
+}
+
 impl fmt::Debug for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ask")
             .field("message", &self.message)
             .field("expires_after", &self.expires_after)
             .field("live", &self.live.is_some())
+            .field("remember_at_most", &self.remember_at_most)
             .finish_non_exhaustive()
     }
 }
 
-/// What happens to a question; see [`Approval::watch`](crate::Approval::watch).
+/// What happens to a question: it is asked, and has one of the ends; see
+/// [`Approval::watch`](crate::Approval::watch).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ApprovalEvent<'a> {
@@ -127,7 +154,8 @@ pub enum ApprovalEvent<'a> {
         /// The call.
         call: &'a ToolCall,
     },
-    /// The call may not run.
+    /// The call may not run: somebody, or a gate, said so, or the tool or the rules for it changed
+    /// since it was asked about.
     Denied {
         /// The call.
         call: &'a ToolCall,

@@ -3,7 +3,7 @@ use concentric_core::{
 };
 use futures_util::future::{Either, select};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,6 +16,9 @@ use tokio::sync::oneshot;
 /// It is a handle: clones speak of the same calls. A question goes into the run's stream as an
 /// [`Event::Custom`] named `interrupt`, whose value is the [`Interrupt`]; whoever shows it hands the
 /// reply to [`reply`](Self::reply).
+///
+/// An id names one question. While it waits, another of the same id and tenant is not asked, since a
+/// reply could be to either; its call is denied.
 ///
 /// ```
 /// use concentric_tools::{Approval, LiveApprovals, Toolset};
@@ -32,7 +35,9 @@ pub struct LiveApprovals(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
 
 struct Waiting {
     interrupt: Interrupt,
-    reply: oneshot::Sender<Reply>,
+    // Taken by the reply. Whoever asked takes the question back, and nobody else asks under its id
+    // before that.
+    reply: Option<oneshot::Sender<Reply>>,
 }
 
 impl LiveApprovals {
@@ -49,7 +54,7 @@ impl LiveApprovals {
     pub fn interrupts(&self, tenant: &Tenant) -> Vec<Interrupt> {
         self.lock()
             .iter()
-            .filter(|((of, _), _)| of == tenant)
+            .filter(|((of, _), waiting)| of == tenant && waiting.reply.is_some())
             .map(|(_, waiting)| waiting.interrupt.clone())
             .collect()
     }
@@ -64,17 +69,17 @@ impl LiveApprovals {
         let id = reply.interrupt_id.clone();
         let key = (tenant.clone(), id.clone());
         let mut waiting = self.lock();
-        let asked = waiting
-            .get(&key)
-            .ok_or_else(|| ReplyError::Unknown(id.clone()))?;
+        let asked = waiting.get_mut(&key).filter(|asked| asked.reply.is_some());
+        let asked = asked.ok_or_else(|| ReplyError::Unknown(id.clone()))?;
         asked.interrupt.check(&reply, now)?;
-        let asked = waiting.remove(&key);
+        let asker = asked.reply.take();
         drop(waiting);
-        let taken = asked.and_then(|asked| asked.reply.send(reply).ok());
+        let taken = asker.and_then(|asker| asker.send(reply).ok());
         taken.ok_or(ReplyError::Unknown(id))
     }
 
-    /// Asks, and waits for the reply; `None` when `timeout` has passed or the run was cancelled.
+    /// Asks, and waits for the reply; `None` when `timeout` has passed, the run was cancelled, or
+    /// something else is asked under this id.
     pub(crate) async fn ask(
         &self,
         interrupt: Interrupt,
@@ -88,13 +93,16 @@ impl LiveApprovals {
             serde_json::to_value(&interrupt).unwrap_or_default(),
         );
         event.call_id.clone_from(&interrupt.call_id);
-        self.lock().insert(
-            key.clone(),
-            Waiting {
+        match self.lock().entry(key.clone()) {
+            Entry::Occupied(_) => {
+                tracing::error!(id = %interrupt.id, "two questions have one id, so one is not asked");
+                return None;
+            }
+            Entry::Vacant(free) => free.insert(Waiting {
                 interrupt,
-                reply: sender,
-            },
-        );
+                reply: Some(sender),
+            }),
+        };
         let _guard = Guard { of: self, key };
         if context.send(Event::Custom(Box::new(event))).await.is_err() {
             return None;

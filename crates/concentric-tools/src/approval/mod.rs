@@ -52,6 +52,7 @@ use crate::{
 };
 use concentric_core::{
     BoxError, Context, RunId, Str, ToolCall,
+    interrupt::{Remember, RememberFor, RememberWhat},
     store::{Decisions, RunClaim, Tenant},
 };
 use std::{fmt, sync::Arc, time::Duration};
@@ -131,11 +132,14 @@ impl Approval {
         self
     }
 
-    /// Calls `watch` when somebody is asked, and when they have decided.
+    /// Calls `watch` when somebody is asked, and when the question has its end.
     ///
-    /// A decision is told once, over all processes that share the store given by
-    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that takes it up. It is
-    /// called from within the round, and is not to block.
+    /// Both are told once, over all processes that share the store given by
+    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that comes
+    /// to it. Where the tool or the gates changed in between, all that watch are told the end. A
+    /// suspended run that nobody takes up any more has none, unless its host
+    /// [tells it](crate::ToolLifecycle::notify_decisions). It is called from within the round, and is
+    /// not to block.
     #[must_use]
     pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {
         self.ask = self.ask.watch(watch);
@@ -146,12 +150,34 @@ impl Approval {
     /// calls are not asked about again, or are denied. Of a call that was approved with other
     /// arguments, these are what is kept. A call that waits already goes on waiting.
     ///
-    /// A rule that denies is not overruled by what is remembered.
+    /// Whoever may answer a question may thereby decide about calls to come: see
+    /// [`remember_at_most`](Self::remember_at_most). A rule that denies is not overruled by what is
+    /// remembered.
     #[must_use]
     pub fn remember(mut self, decisions: impl Decisions) -> Self {
         let decisions: Arc<dyn Decisions> = Arc::new(decisions);
         self.ask = self.ask.remember(Arc::clone(&decisions));
         self.decisions = Some(decisions);
+        self
+    }
+
+    /// Sets which other calls a reply may hold for at most, and how long; by default all of the tool,
+    /// for always. The question says so, and a reply that asks for more is refused.
+    ///
+    /// ```
+    /// use concentric_core::interrupt::{RememberFor, RememberWhat};
+    /// use concentric_tools::Approval;
+    /// # use concentric_core::store::Decisions;
+    ///
+    /// # fn approval(store: impl Decisions) -> Approval {
+    /// Approval::for_tools("refund")
+    ///     .remember(store)
+    ///     .remember_at_most(RememberWhat::Arguments, RememberFor::Thread)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn remember_at_most(mut self, what: RememberWhat, span: RememberFor) -> Self {
+        self.ask = self.ask.remember_at_most(Remember { what, span });
         self
     }
 
@@ -292,6 +318,10 @@ impl Gate for Approval {
 
     fn knows_the_runs_own(&self) -> bool {
         true
+    }
+
+    fn asks(&self) -> Option<Ask> {
+        Some(self.ask.clone())
     }
 }
 

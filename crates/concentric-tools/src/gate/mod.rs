@@ -43,6 +43,12 @@ pub trait Gate: Send + Sync + 'static {
     fn knows_the_runs_own(&self) -> bool {
         false
     }
+
+    /// How it asks, if it does: who watches is told of the end of a question also when the gate
+    /// would not ask it any more.
+    fn asks(&self) -> Option<Ask> {
+        None
+    }
 }
 
 /// What a gate says of a call, now or later.

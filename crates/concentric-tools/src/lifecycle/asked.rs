@@ -13,15 +13,30 @@ pub(super) struct Asked {
     /// What was asked about, if a layer had changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arrived: Option<Str>,
-    /// Whether it may only run with what was decided about.
-    pub(super) bound: bool,
+    /// What it may run with.
+    pub(super) bound: Bound,
     /// The tool, as it was then.
     pub(super) definition: Digest,
     /// The gates, as they were then.
     pub(super) policy: Digest,
+    /// What the ledger calls that which nobody knows about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) effect: Option<Str>,
     /// What the tool itself needs to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) inner: Option<Arc<Value>>,
+}
+
+/// What a call that waits may run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Bound {
+    /// Whatever it arrives with: no gate was there.
+    No,
+    /// What it enters the stack with; the gates, which did not mind, are asked about the rest.
+    ToGates,
+    /// What was decided about.
+    ToDecision,
 }
 
 /// Why a call waits.
@@ -53,5 +68,10 @@ impl Asked {
 
     pub(super) fn entering(&self) -> Arguments {
         Arguments::new(self.arguments.clone())
+    }
+
+    /// What was asked about.
+    pub(super) fn decided(&self) -> Arguments {
+        Arguments::new(self.arrived.as_ref().unwrap_or(&self.arguments).clone())
     }
 }

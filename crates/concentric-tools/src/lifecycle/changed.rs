@@ -1,10 +1,11 @@
 use super::{
-    asked::{Asked, Why},
+    asked::{Asked, Bound, Why},
     gating::{decide, definition, halting},
     question,
     rule::Rules,
+    told::tell_requested,
 };
-use crate::{Digest, Tool, approval::ApprovalEvent, gate::Verdict};
+use crate::{Digest, Tool, gate::Verdict};
 use concentric_core::{Arguments, Error, Permit, Str, ToolCall, ToolOutcome};
 
 /// How a call arrives at its tool.
@@ -27,7 +28,14 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     let (decided, minded) = match call.permit() {
         Permit::Passed(arguments) => (arguments, false),
         Permit::Exactly(arguments) | Permit::AsAsked(arguments) => (arguments, true),
-        _ => return Arrival::AsDecided,
+        // The strictest check there is, for what is not known here, is not to let it pass.
+        Permit::Any => return Arrival::AsDecided,
+        Permit::Settled(outcome) => return Arrival::Refused((**outcome).clone()),
+        _ => {
+            return Arrival::Refused(ToolOutcome::denied(Str::from_static(
+                "The call was decided about in a way that is not known here.",
+            )));
+        }
     };
     if same(decided, call.arguments()) {
         return Arrival::AsDecided;
@@ -75,9 +83,10 @@ pub(crate) async fn decide_changed(
         // What enters the stack again is what was decided about; the layer changes it again.
         arguments: decided.as_str().into(),
         arrived: Some(call.arguments().as_str().into()),
-        bound: true,
+        bound: Bound::ToDecision,
         definition: definition(Some(tool.spec())),
         policy: rules.policy(&call.context),
+        effect: None,
         inner: None,
     };
     let name = call.name();
@@ -92,10 +101,7 @@ pub(crate) async fn decide_changed(
     let id = question::id(call, &format!("#{arrived}"));
     let interrupt = question::approval(call, id, &ask, Some(message), ask.expires_after)
         .with_metadata("changed", true);
-    ask.tell(&ApprovalEvent::Requested {
-        call,
-        interrupt: &interrupt,
-    });
+    tell_requested(rules, &ask, call, &interrupt).await;
     Err(Err(Error::waiting(asked.pending(vec![interrupt]))))
 }
 

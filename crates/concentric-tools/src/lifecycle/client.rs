@@ -1,6 +1,6 @@
 //! Calls that the client executes: what it answers is checked, and goes on as a result.
 
-use crate::arguments::Validator;
+use crate::{arguments::Validator, overlong::limited, tool::MAX_RESULT_BYTES};
 use concentric_core::{Reply, RoundCall, Ruling, Str, ToolOutcome};
 
 /// What came of a call of the client's, which was replied to.
@@ -21,7 +21,7 @@ pub(super) fn outcome(call: &RoundCall) -> ToolOutcome {
                     call.call.name
                 ));
             }
-            ToolOutcome::of_value(&result)
+            limited(ToolOutcome::of_value(&result), MAX_RESULT_BYTES)
         }
         Some(Ok(Ruling::Failed(error))) => ToolOutcome::failed(error),
         Some(Ok(Ruling::Denied { reason, .. })) => {

@@ -2,12 +2,13 @@
 
 use super::{
     asked::Asked,
-    gating::{ask_effect, reconciled},
+    doubt::{ask_effect, reconciled},
     rule::Rules,
 };
 use crate::{Digest, Tool, fatal};
 use concentric_core::{
-    Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome, ToolStatus,
+    Answered, Context, Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome,
+    ToolStatus,
     store::{Effect, EffectKey, Intent, Ledger, StoreError},
 };
 use std::{fmt, sync::Arc};
@@ -21,12 +22,14 @@ impl Effects {
         Self(Arc::new(ledger))
     }
 
+    /// What is known of the effect of `key`.
+    pub(super) async fn known(&self, key: EffectKey) -> Result<Effect, Error> {
+        self.0.known(key).await.map_err(failed)
+    }
+
     /// Writes down what a person says that a call did, and returns what counts.
-    pub(super) async fn resolve(&self, call: &ToolCall, outcome: ToolOutcome) -> ToolOutcome {
-        let Some(key) = EffectKey::of(&call.context) else {
-            return outcome;
-        };
-        match self.settle(key, call, outcome.clone()).await {
+    pub(super) async fn resolve(&self, key: EffectKey, outcome: ToolOutcome) -> ToolOutcome {
+        match self.settle(key, outcome.clone()).await {
             Ok(settled) => settled,
             Err(error) => {
                 tracing::error!(%error, "what came of a call can't be written down");
@@ -37,24 +40,21 @@ impl Effects {
 
     /// Writes down what came of a call that was begun, and returns what counts: a process that was
     /// thought dead may have said before what it did.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         key: EffectKey,
-        call: &ToolCall,
         outcome: ToolOutcome,
-    ) -> Result<ToolOutcome, StoreError> {
-        self.0.finish(key.clone(), outcome.clone()).await?;
-        Ok(match self.0.begin(key, intent(call)).await? {
+    ) -> Result<ToolOutcome, Error> {
+        self.0
+            .finish(key.clone(), outcome.clone())
+            .await
+            .map_err(failed)?;
+        Ok(match self.known(key).await? {
             Effect::Done(first) => *first,
-            // `Begun`, by a ledger that has forgotten what it was told.
+            // A ledger that has forgotten what it was told.
             _ => outcome,
         })
     }
-}
-
-fn intent(call: &ToolCall) -> Intent {
-    let arguments: Str = call.arguments().as_str().into();
-    Intent::new(call.name().clone(), arguments, &call.context)
 }
 
 impl fmt::Debug for Effects {
@@ -70,15 +70,11 @@ pub(crate) async fn run(
     tool: Tool,
     call: ToolCall,
 ) -> Result<ToolOutcome, Error> {
-    let Some(mut key) = EffectKey::of(&call.context) else {
+    let Some(key) = key_of(&call.context, call.answered()) else {
         return tool.start_function(call).await;
     };
-    // What it does once it has its replies is begun for itself: that it was begun to ask says
-    // nothing of it.
-    if let Some(asked) = asked_by_itself(&call) {
-        key.key = format!("{}#{asked}", key.key).into();
-    }
-    let intent = intent(&call);
+    let arguments: Str = call.arguments().as_str().into();
+    let intent = Intent::new(call.name().clone(), arguments, &call.context);
     match effects.0.begin(key.clone(), intent).await.map_err(failed)? {
         Effect::New => {}
         // An effect that failed may be tried again where that does no harm.
@@ -87,9 +83,10 @@ pub(crate) async fn run(
         }
         Effect::Begun if !tool.may_run_again() => {
             let Some(outcome) = reconciled(&tool, &call).await else {
-                return Err(Error::waiting(ask_effect(&rules, &tool, &call)));
+                let asked = ask_effect(&rules, Some(&tool), &call, Some(key));
+                return Err(Error::waiting(asked));
             };
-            return effects.settle(key, &call, outcome).await.map_err(failed);
+            return effects.settle(key, outcome).await;
         }
         // Begun before, and to begin it again does no harm.
         _ => {}
@@ -110,22 +107,33 @@ fn failed(error: StoreError) -> Error {
     fatal(Error::from(error))
 }
 
+/// What the ledger calls the effect of a call that was answered so; `None` outside a call.
+pub(super) fn key_of(context: &Context, answered: Option<&Answered>) -> Option<EffectKey> {
+    let mut key = EffectKey::of(context)?;
+    // What it does once it has its replies is begun for itself: that it was begun to ask says
+    // nothing of it.
+    if let Some(asked) = answered.and_then(asked_by_itself) {
+        key.key = format!("{}#{asked}", key.key).into();
+    }
+    Some(key)
+}
+
 /// Whether the tool itself has asked something, and this is what was replied.
 pub(crate) fn goes_on(call: &ToolCall) -> bool {
-    of_itself(call).is_some()
+    call.answered().and_then(of_itself).is_some()
 }
 
 /// What the tool itself has asked, if this is what was replied.
-fn of_itself(call: &ToolCall) -> Option<&Pending> {
-    let pending = call.answered()?.pending.as_ref()?;
-    Asked::of(pending).is_none().then_some(pending)
+fn of_itself(answered: &Answered) -> Option<&Pending> {
+    let pending = answered.pending.as_ref()?;
+    (!pending.is_held() && Asked::of(pending).is_none()).then_some(pending)
 }
 
 /// Names what the tool itself has asked and which of it was replied to, whatever the replies say: it
 /// is begun once from there. A tool that asks again does so under another id, or in another state.
-fn asked_by_itself(call: &ToolCall) -> Option<Digest> {
-    let pending = of_itself(call)?;
-    let replies = &call.answered()?.replies;
+fn asked_by_itself(answered: &Answered) -> Option<Digest> {
+    let pending = of_itself(answered)?;
+    let replies = &answered.replies;
     let is_replied = |id: &InterruptId| replies.iter().any(|reply| reply.interrupt_id == *id);
     let state = pending.state.as_ref().map(ToString::to_string);
     let mut fields = vec![state.as_deref().unwrap_or_default().as_bytes()];

@@ -1,8 +1,12 @@
 use super::{
-    asked::{Asked, Why},
-    client, question,
+    asked::{Asked, Bound, Why},
+    client,
+    doubt::without_doubt,
+    proof::Tokens,
+    question,
     record::{ProtocolEntry, ProtocolStep},
     rule::{Rules, Siblings},
+    told::tell_requested,
 };
 use crate::{
     Digest, Tool,
@@ -12,11 +16,16 @@ use crate::{
     toolset::Toolset,
 };
 use concentric_core::{
-    Answered, Arguments, BoxError, Context, Executor, Interrupt, Pending, Permit, Refusal, Reply,
-    RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
+    Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, Pending, Permit, Refusal,
+    Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
 };
 use futures_util::future::join_all;
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
 
 /// A call that is to enter the stack.
 #[derive(Debug)]
@@ -24,6 +33,19 @@ pub(crate) struct Entry {
     pub(crate) index: usize,
     pub(crate) call: RoundCall,
     pub(crate) permit: Permit,
+}
+
+impl Entry {
+    /// Has the call not run any more; returns what comes of it.
+    pub(crate) fn give_up(&mut self) -> Arc<ToolOutcome> {
+        if let Permit::Settled(outcome) = &self.permit {
+            // It is over already: its client executed it, or it was refused.
+            return Arc::clone(outcome);
+        }
+        let outcome = given_up(&self.call);
+        self.permit = Permit::Settled(Arc::clone(&outcome));
+        outcome
+    }
 }
 
 /// What the gates have made of a round.
@@ -50,8 +72,10 @@ pub(super) enum Step {
     Wait(Pending),
     /// Somebody is asked whether it may run.
     Ask(Box<Question>),
-    /// It ends the run.
-    Halt(Str),
+    /// It ends the run, with this outcome of its own.
+    Halt(ToolOutcome),
+    /// Nothing can be said of it, and it fails the run.
+    Fail(Error),
 }
 
 /// What somebody is asked, and what is written down of it.
@@ -62,6 +86,25 @@ pub(super) struct Question {
 }
 
 impl Step {
+    /// Says of a call that is not to run that it may have been done, if that is so.
+    fn without_doubt(self, call: &RoundCall) -> Self {
+        match self {
+            Self::Enter {
+                permit: Permit::Settled(outcome),
+                free,
+            } => Self::Enter {
+                permit: settled(call, Arc::unwrap_or_clone(outcome)),
+                free,
+            },
+            Self::Halt(outcome) => Self::Halt(without_doubt(call, outcome)),
+            step => step,
+        }
+    }
+
+    pub(super) fn halt(reason: Str) -> Self {
+        Self::Halt(halting(reason))
+    }
+
     pub(super) fn settled(outcome: ToolOutcome) -> Self {
         Self::Enter {
             permit: Permit::Settled(Arc::new(outcome)),
@@ -71,38 +114,43 @@ impl Step {
 }
 
 /// Prepares the calls of a round, and asks the gates about all of them before any runs.
-pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
+///
+/// # Errors
+///
+/// The ledger failed.
+pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gated, Error> {
     let gating = Gating {
         toolset,
         transcript: round.transcript,
         context: round.context,
     };
-    let decide = async |mut call: RoundCall| {
-        let step = gating.step(&mut call).await;
-        (call, step)
-    };
     let mut calls = round.calls;
-    let steps = match (calls.pop(), calls.is_empty()) {
-        // Most rounds are one call, which needs no list to be waited for.
-        (Some(call), true) => vec![decide(call).await],
-        (last, _) => join_all(calls.into_iter().chain(last).map(decide)).await,
+    let Some(steps) = gating.steps(&mut calls).await else {
+        let given_up = calls.into_iter().enumerate().map(|(index, call)| Entry {
+            index,
+            permit: Permit::Settled(given_up(&call)),
+            call,
+        });
+        return Ok(Gated {
+            entries: given_up.collect(),
+            ..Gated::default()
+        });
     };
 
-    let halted = steps.iter().any(|(_, step)| matches!(step, Step::Halt(_)));
-    let asked = !halted
-        && steps
-            .iter()
-            .any(|(_, step)| matches!(step, Step::Wait(_) | Step::Ask(_)));
+    let halted = steps.iter().any(|step| matches!(step, Step::Halt(_)));
+    let asks = |step: &Step| matches!(step, Step::Wait(_) | Step::Ask(_));
+    let asked = !halted && steps.iter().any(asks);
     let mut gated = Gated::default();
-    for (index, (call, step)) in steps.into_iter().enumerate() {
+    for (index, (call, step)) in calls.into_iter().zip(steps).enumerate() {
         let enter = |call, permit| Entry {
             index,
             call,
             permit,
         };
         match step {
-            Step::Halt(reason) => {
-                let permit = Permit::Settled(Arc::new(halting(reason)));
+            Step::Fail(error) => return Err(error),
+            Step::Halt(outcome) => {
+                let permit = Permit::Settled(Arc::new(outcome));
                 gated.entries.push(enter(call, permit));
             }
             // It is over already: its client executed it, or it was refused.
@@ -111,14 +159,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
                 ..
             } if halted => gated.entries.push(enter(call, permit)),
             _ if halted => {
-                let outcome = match call.recovered && !is_read_only(&call) {
-                    true => ToolOutcome::unknown(
-                        "The call was started, its process ended before it was done, and the run \
-                         was stopped.",
-                    ),
-                    false => ToolOutcome::cancelled("The run was stopped before the call was run."),
-                };
-                let permit = Permit::Settled(Arc::new(outcome));
+                let permit = Permit::Settled(given_up(&call));
                 gated.entries.push(enter(call, permit));
             }
             Step::Enter { permit, free } => {
@@ -141,10 +182,8 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
                     interrupt,
                     pending,
                 } = *question;
-                ask.tell(&ApprovalEvent::Requested {
-                    call: &gating.view(&call),
-                    interrupt: &interrupt,
-                });
+                let view = gating.view(&call);
+                tell_requested(gating.toolset.rules(), &ask, &view, &interrupt).await;
                 if ask.live.is_some() {
                     gated.asking.push((index, call.clone()));
                     let live = gating.clone().wait_live(index, call, ask, interrupt);
@@ -157,7 +196,24 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Gated {
             }
         }
     }
-    gated
+    Ok(gated)
+}
+
+/// What comes of a call that does not start, since its run stops.
+fn given_up(call: &RoundCall) -> Arc<ToolOutcome> {
+    Arc::new(match (&call.refusal, call.call.executor) {
+        (Some(refusal), _) => refusal.outcome(&call.call),
+        (None, Executor::Client) => client::outcome(call),
+        (None, _) => without_doubt(
+            call,
+            ToolOutcome::cancelled("The run was stopped before the call was started."),
+        ),
+    })
+}
+
+/// What came of a call that does not run.
+fn settled(call: &RoundCall, outcome: ToolOutcome) -> Permit {
+    Permit::Settled(Arc::new(without_doubt(call, outcome)))
 }
 
 /// What a tool waits for, with what is needed to call it again.
@@ -180,10 +236,16 @@ pub(crate) fn suspend_tool(
     let asked = Asked {
         why: Why::Tool,
         arguments: arguments.as_str().into(),
-        bound: arrived.is_some() || matches!(permit, Permit::Exactly(_)),
+        bound: match permit {
+            Permit::Any | Permit::Settled(_) => Bound::No,
+            Permit::Passed(_) => Bound::ToGates,
+            // The strictest, for what is not known here.
+            _ => Bound::ToDecision,
+        },
         arrived,
         definition: definition(tool.map(Tool::spec)),
         policy: rules.policy(context),
+        effect: None,
         inner: pending.state.clone(),
     };
     let mut suspended = asked.pending(pending.interrupts.clone());
@@ -237,6 +299,24 @@ impl Gating {
         ToolCall::of_round(call.clone(), Permit::Any, transcript, &self.context)
     }
 
+    /// Decides about each of `calls`; `None`, if the run is cancelled meanwhile.
+    async fn steps(&self, calls: &mut [RoundCall]) -> Option<Vec<Step>> {
+        let steps = async {
+            match calls {
+                // Most rounds are one call, which needs no list to be waited for.
+                [call] => vec![self.step(call).await],
+                calls => join_all(calls.iter_mut().map(|call| self.step(call))).await,
+            }
+        };
+        let mut steps = pin!(steps);
+        // Whoever polls the round is woken when its run is cancelled.
+        poll_fn(|cx| match self.context.is_cancelled() {
+            true => Poll::Ready(None),
+            false => steps.as_mut().poll(cx).map(Some),
+        })
+        .await
+    }
+
     /// Decides about one call, and leaves in it what it is to enter the stack with.
     async fn step(&self, call: &mut RoundCall) -> Step {
         if let Some(refusal) = &call.refusal {
@@ -245,8 +325,21 @@ impl Gating {
         if call.call.executor == Executor::Client {
             return Step::settled(client::outcome(call));
         }
+        if let Some(step) = self.effect_replied(call).await {
+            return step;
+        }
+        match self.recover(call).await {
+            Ok(None) => self.decided(call).await.without_doubt(call),
+            Ok(Some(step)) => step,
+            Err(error) => Step::Fail(error),
+        }
+    }
+
+    /// Decides about a call that the loop lets run, and that is known not to be done.
+    async fn decided(&self, call: &mut RoundCall) -> Step {
         let Some(tool) = self.toolset.find(&call.call.name) else {
             let refusal = Refusal::NotOffered(self.toolset.names());
+            self.tell_gone(call).await;
             return Step::settled(refusal.outcome(&call.call));
         };
         // What runs is the tool that is here, whatever the model was told.
@@ -260,7 +353,7 @@ impl Gating {
 
     /// A call that nobody was asked about.
     pub(super) async fn fresh(&self, tool: &Tool, call: &mut RoundCall) -> Step {
-        if !self.toolset.has_gates(&self.context) && !call.recovered {
+        if !self.toolset.has_gates(&self.context) {
             return match self.prepare(tool, call).await {
                 Ok(()) => Step::Enter {
                     permit: Permit::Any,
@@ -275,9 +368,6 @@ impl Gating {
             return Step::settled(outcome);
         }
         let view = self.view(call);
-        if let Some(step) = self.settle_recovered(tool, &view).await {
-            return step;
-        }
         let verdict = self.decide(&view).await;
         self.record(call, ProtocolStep::Gated(verdict.as_str()));
         match verdict {
@@ -291,7 +381,7 @@ impl Gating {
             },
             Verdict::Ask(ask) => self.ask(tool, &view, ask),
             Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
-            Verdict::Halt(reason) => Step::Halt(reason),
+            Verdict::Halt(reason) => Step::halt(reason),
         }
     }
 
@@ -342,8 +432,8 @@ impl Gating {
         let rules = self.toolset.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
         let tokens = rules.tokens.as_ref();
-        let lifetime = tokens.map(|tokens| tokens.default_lifetime());
-        let expires_after = ask.expires_after.or(lifetime);
+        let lifetime = |tokens: &Tokens| Some(tokens.lifetime_of(ask.expires_after));
+        let expires_after = tokens.map_or(ask.expires_after, lifetime);
         let id = question::id(call, "");
         let mut interrupt =
             question::approval(call, id.clone(), &ask, ask.message.clone(), expires_after);
@@ -356,9 +446,10 @@ impl Gating {
             why: Why::Gate,
             arguments: call.arguments().as_str().into(),
             arrived: None,
-            bound: true,
+            bound: Bound::ToDecision,
             definition,
             policy,
+            effect: None,
             inner: None,
         };
         let pending = asked.pending(vec![interrupt.clone()]);
@@ -405,31 +496,20 @@ impl Gating {
                 Step::settled(ToolOutcome::denied(reason))
             }
         };
-        let permit = match step {
+        let permit = match step.without_doubt(&call) {
             Step::Enter { permit, .. } => permit,
-            Step::Halt(reason) => Permit::Settled(Arc::new(halting(reason))),
+            Step::Halt(outcome) => Permit::Settled(Arc::new(outcome)),
             // There is nobody to ask once more.
-            _ => Permit::Settled(Arc::new(ToolOutcome::denied(
-                "The call was not approved as it was edited.",
-            ))),
+            _ => settled(
+                &call,
+                ToolOutcome::denied("The call was not approved as it was edited."),
+            ),
         };
         Entry {
             index,
             call,
             permit,
         }
-    }
-
-    /// What becomes of a call that was running when its process died, if it is not to be run again.
-    pub(super) async fn settle_recovered(&self, tool: &Tool, call: &ToolCall) -> Option<Step> {
-        // With a ledger it is known whether it was begun.
-        if !call.is_recovered() || tool.may_run_again() || self.toolset.rules().effects.is_some() {
-            return None;
-        }
-        if let Some(outcome) = reconciled(tool, call).await {
-            return Some(Step::settled(outcome));
-        }
-        Some(Step::Wait(ask_effect(self.toolset.rules(), tool, call)))
     }
 }
 
@@ -487,31 +567,4 @@ pub(super) fn is_read_only(call: &RoundCall) -> bool {
 
 fn is_held(answered: &Answered) -> bool {
     answered.pending.as_ref().is_some_and(Pending::is_held)
-}
-
-/// What came of a call that was begun, if its tool can tell.
-pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutcome> {
-    match Caught::new(Box::pin(tool.reconciled(call))).await {
-        Ok(outcome) => outcome,
-        Err(_) => {
-            let tool = call.name();
-            tracing::error!(%tool, "a tool panicked when it was to tell what came of a call");
-            None
-        }
-    }
-}
-
-/// Asks what a call did that was begun.
-pub(super) fn ask_effect(rules: &Rules, tool: &Tool, call: &ToolCall) -> Pending {
-    let asked = Asked {
-        why: Why::Effect,
-        arguments: call.arguments().as_str().into(),
-        arrived: None,
-        bound: true,
-        definition: definition(Some(tool.spec())),
-        policy: rules.policy(&call.context),
-        inner: None,
-    };
-    let id = question::id(call, "#effect");
-    asked.pending(vec![question::effect(call, id)])
 }

@@ -7,6 +7,7 @@
 mod asked;
 mod changed;
 mod client;
+mod doubt;
 mod effects;
 mod gating;
 mod proof;

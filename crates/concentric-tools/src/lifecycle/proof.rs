@@ -3,7 +3,7 @@ use crate::{
     token::{Claims, Expected, Keys, Subject, TokenError},
 };
 use concentric_core::{
-    InterruptId, Reply, Str, ToolCall,
+    InterruptId, Reply, Ruling, Str, ToolCall,
     store::{Once, Tenant},
 };
 use std::{
@@ -48,6 +48,9 @@ const USED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long a question can be answered that says nothing of it.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A hundred years: a longer time may be none that a clock can tell.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 impl Tokens {
     /// Creates proofs for `audience`, which names this service; `once` sees to it that each question
     /// is answered once, however often it was asked.
@@ -61,14 +64,18 @@ impl Tokens {
     }
 
     /// Sets how long a question can be answered that does not say so itself; the default is a day.
+    ///
+    /// No question can be answered for longer than a token [may count](Keys::max_lifetime).
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         Arc::make_mut(&mut self.0).lifetime = lifetime;
         self
     }
 
-    pub(super) fn default_lifetime(&self) -> Duration {
-        self.0.lifetime
+    /// How long a question can be answered that is to be answered within `wanted`.
+    pub(super) fn lifetime_of(&self, wanted: Option<Duration>) -> Duration {
+        let lifetime = wanted.unwrap_or(self.0.lifetime);
+        lifetime.min(self.0.keys.longest()).min(LONGEST)
     }
 
     fn subject(
@@ -121,7 +128,7 @@ impl Tokens {
     }
 
     /// Checks the proof of `reply` to a question about `call`, and uses it up, with all others that
-    /// were given for the same question.
+    /// were given for the same question. One that has expired still proves a denial.
     ///
     /// # Errors
     ///
@@ -138,11 +145,12 @@ impl Tokens {
             .subject(call, reply.interrupt_id.clone(), definition, policy)
             .ok_or(Invalid::Missing)?;
         let now = call.context.now();
-        let claims = self
-            .0
-            .keys
-            .verify(token, &Expected::new(subject), now)
-            .map_err(Invalid::Token)?;
+        let until = match self.0.keys.verify(token, &Expected::new(subject), now) {
+            Ok(claims) => (now + USED_FOR).max(claims.expires_at),
+            // Nothing runs by it.
+            Err(TokenError::Expired) if denies(reply) => now + USED_FOR,
+            Err(error) => return Err(Invalid::Token(error)),
+        };
         let first = self
             .0
             .once
@@ -150,7 +158,7 @@ impl Tokens {
                 Tenant::of(&call.context),
                 // Not the token: whoever lists a question again gets another one for it (F38).
                 format!("token:{}", reply.interrupt_id).into(),
-                (now + USED_FOR).max(claims.expires_at),
+                until,
             )
             .await;
         match first {
@@ -162,6 +170,14 @@ impl Tokens {
             }
         }
     }
+}
+
+/// Whether a reply denies its call, or gives it up.
+fn denies(reply: &Reply) -> bool {
+    matches!(
+        reply.ruling(),
+        Ok(Ruling::Denied { .. } | Ruling::Cancelled)
+    )
 }
 
 /// Why a reply is not believed.

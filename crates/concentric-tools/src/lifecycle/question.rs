@@ -2,7 +2,10 @@
 
 use crate::Digest;
 use crate::approval::Ask;
-use concentric_core::{Arguments, Interrupt, InterruptId, Str, ToolCall, interrupt};
+use concentric_core::{
+    Arguments, Interrupt, InterruptId, Str, ToolCall,
+    interrupt::{self, Remember, RememberFor, RememberWhat},
+};
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, LazyLock},
@@ -42,6 +45,22 @@ static REMEMBERED: LazyLock<Arc<Value>> = LazyLock::new(|| {
     }))
 });
 
+/// The same, where it can be remembered for no more than `most`.
+fn remembered_at_most(most: Remember) -> Arc<Value> {
+    let what = [RememberWhat::Arguments, RememberWhat::Tool];
+    let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
+    let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
+    let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
+    let mut schema = Value::clone(&REMEMBERED);
+    for (name, allowed) in [("what", json!(what)), ("for", json!(span))] {
+        let at = format!("/properties/remember/properties/{name}/enum");
+        if let Some(all) = schema.pointer_mut(&at) {
+            *all = allowed;
+        }
+    }
+    Arc::new(schema)
+}
+
 /// The schema of a reply to a question what a call did.
 static EFFECT: LazyLock<Arc<Value>> = LazyLock::new(|| {
     Arc::new(json!({
@@ -61,12 +80,12 @@ pub(super) fn approval(
     expires_after: Option<Duration>,
 ) -> Interrupt {
     let message = message.unwrap_or_else(|| format!("May `{}` be called?", call.name()).into());
-    about(call, id, interrupt::TOOL_CALL, message, expires_after).with_response_schema(Arc::clone(
-        match ask.decisions {
-            Some(_) => &REMEMBERED,
-            None => &APPROVAL,
-        },
-    ))
+    let schema = match (&ask.decisions, ask.remember_at_most) {
+        (None, _) => Arc::clone(&APPROVAL),
+        (Some(_), None) => Arc::clone(&REMEMBERED),
+        (Some(_), Some(most)) => remembered_at_most(most),
+    };
+    about(call, id, interrupt::TOOL_CALL, message, expires_after).with_response_schema(schema)
 }
 
 /// Asks what `call` did.
@@ -87,8 +106,11 @@ fn about(
     expires_after: Option<Duration>,
 ) -> Interrupt {
     let text = call.arguments().as_str();
-    // What was validated is JSON.
-    let arguments: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    // What was validated is JSON. What is nested deep could not be read again where this is kept.
+    let arguments: Value = serde_json::from_str(text)
+        .ok()
+        .filter(|arguments| !is_deeper_than(MAX_DEPTH, arguments))
+        .unwrap_or_else(|| text.into());
     let is_exact = Digest::of_json(text).is_ok_and(|exact| exact == Digest::of_value(&arguments));
     let mut interrupt = Interrupt::new(id, reason)
         .about(call.id().clone())
@@ -96,12 +118,24 @@ fn about(
         .with_metadata("tool", call.name().as_str())
         .with_metadata("arguments", arguments);
     if !is_exact {
-        // A number has more digits than a value keeps: this is what runs.
+        // They are deep, or a number has more digits than a value keeps: this is what runs.
         interrupt = interrupt.with_metadata("argumentsText", text);
     }
     match expires_after.and_then(|after| whole(call.context.now()).checked_add(after)) {
         Some(expires_at) => interrupt.until(expires_at),
         None => interrupt,
+    }
+}
+
+/// How deep arguments are nested at the most that are shown as a value.
+const MAX_DEPTH: usize = 32;
+
+fn is_deeper_than(levels: usize, value: &Value) -> bool {
+    let within = |value: &Value| levels == 0 || is_deeper_than(levels - 1, value);
+    match value {
+        Value::Array(items) => items.iter().any(within),
+        Value::Object(fields) => fields.values().any(within),
+        _ => false,
     }
 }
 

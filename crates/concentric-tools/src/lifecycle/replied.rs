@@ -1,15 +1,16 @@
 //! Calls that waited, and are taken up with what was replied.
 
 use super::{
-    asked::{Asked, Why},
-    gating::{Gating, Step, ask_effect, definition, is_read_only, reconciled},
+    asked::{Asked, Bound, Why},
+    doubt::by_tool,
+    gating::{Gating, Step, definition, is_read_only},
     proof::Invalid,
     record::ProtocolStep,
 };
 use crate::{Tool, approval::Ask, gate::Verdict};
 use concentric_core::{
-    Answered, Arguments, Custom, Event, InterruptId, Pending, Permit, Reply, RoundCall, Ruling,
-    Str, ToolOutcome,
+    Answered, Arguments, Custom, Event, InterruptId, Permit, Reply, RoundCall, Ruling, Str,
+    ToolOutcome, store::Effect,
 };
 use serde_json::{Value, json};
 
@@ -40,38 +41,37 @@ impl Gating {
         };
         let drifted = asked.definition != definition(Some(tool.spec()))
             || asked.policy != self.toolset.rules().policy(&self.context);
-        let Ok(ruling) = reply.ruling() else {
-            return match asked.why {
-                Why::Tool => self.call_again(tool, call, &asked, answered).await,
-                _ => self.invalid(call, Invalid::Missing),
-            };
-        };
-        if asked.why == Why::Tool {
-            return self.call_again(tool, call, &asked, answered).await;
-        }
         call.call.arguments = asked.entering();
-        if asked.why == Why::Effect {
-            return self.resolve_effect(call, ruling).await;
+        if asked.why == Why::Tool {
+            return self.call_again(call, &asked, answered, drifted).await;
         }
-        if drifted && matches!(ruling, Ruling::Approved { .. }) {
-            self.record(call, ProtocolStep::Resumed("invalid"));
-            return Step::settled(changed_since());
-        }
-        // Who is to be told is what the gates say; and one may deny now what it asked about then.
+        let Ok(ruling) = reply.ruling() else {
+            return self.invalid(call, Invalid::Missing);
+        };
+        let id = &reply.interrupt_id;
         let mut view = self.view(call);
         if let Some(arrived) = &asked.arrived {
             view.set_arguments(Arguments::new(arrived.clone()));
         }
+        if drifted && matches!(ruling, Ruling::Approved { .. }) {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            self.tell_denied(id, &view, CHANGED_SINCE).await;
+            return Step::settled(changed_since());
+        }
+        // Who is to be told is what the gates say; and one may deny now what it asked about then.
         let ask = match self.decide(&view).await {
             Verdict::Deny(reason) => {
                 self.record(call, ProtocolStep::Resumed("denied"));
+                self.tell_denied(id, &view, reason.clone()).await;
                 return Step::settled(ToolOutcome::denied(reason));
             }
-            Verdict::Halt(reason) => return Step::Halt(reason),
+            Verdict::Halt(reason) => {
+                self.tell_denied(id, &view, reason.clone()).await;
+                return Step::halt(reason);
+            }
             Verdict::Ask(ask) => ask,
-            Verdict::Pass | Verdict::Allow => Ask::default(),
+            Verdict::Pass | Verdict::Allow => self.watchers(),
         };
-        let id = &reply.interrupt_id;
         self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
     }
 
@@ -87,7 +87,7 @@ impl Gating {
         match verdict {
             Verdict::Ask(ask) => self.ask(tool, &view, ask),
             Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
-            Verdict::Halt(reason) => Step::Halt(reason),
+            Verdict::Halt(reason) => Step::halt(reason),
             Verdict::Pass | Verdict::Allow => Step::settled(ToolOutcome::cancelled(
                 "The call was not run while another one was decided about. Call the tool again if \
                  that is still needed.",
@@ -119,23 +119,19 @@ impl Gating {
                 why: Why::Gate,
                 arguments: call.call.arguments.as_str().into(),
                 arrived: None,
-                bound: true,
+                bound: Bound::ToDecision,
                 definition,
                 policy,
+                effect: None,
                 inner: None,
             }),
             Err(invalid) if invalid.is_drift() => {
                 self.record(call, ProtocolStep::Resumed("invalid"));
+                let (id, view) = (&reply.interrupt_id, self.view(call));
+                self.tell_denied(id, &view, CHANGED_SINCE).await;
                 Err(Step::settled(changed_since()))
             }
-            // The process that ended may have used it up, and run the call.
-            Err(Invalid::Used) if call.recovered && !is_read_only(call) => {
-                let view = self.view(call);
-                Err(match reconciled(tool, &view).await {
-                    Some(outcome) => Step::settled(outcome),
-                    None => Step::Wait(ask_effect(rules, tool, &view)),
-                })
-            }
+            Err(Invalid::Used) => Err(self.used(tool, call).await),
             Err(invalid) => Err(self.invalid(call, invalid)),
         }
     }
@@ -160,12 +156,32 @@ impl Gating {
         // A consumer that is far behind is not worth the call's outcome.
         let _ = self.context.emit(Event::Custom(Box::new(event)));
         Step::settled(ToolOutcome::denied(Str::from_static(match why {
-            // It may have run then.
             Invalid::Used => {
                 "approval-invalid: this call was decided about before, so it was not run again."
             }
             _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
         })))
+    }
+
+    /// A call whose token was used before: it may have run then.
+    async fn used(&self, tool: &Tool, call: &RoundCall) -> Step {
+        let denied = self.invalid(call, Invalid::Used);
+        if is_read_only(call) {
+            return denied;
+        }
+        match self.effect_of(call).await {
+            Ok(Some(Effect::New)) => denied,
+            Ok(Some(Effect::Done(outcome))) => Step::settled(*outcome),
+            Ok(Some(_)) => match self.ask_what_came(Some(tool), call).await {
+                Ok(step) => step,
+                Err(error) => Step::Fail(error),
+            },
+            Ok(None) => Step::settled(ToolOutcome::unknown(Str::from_static(
+                "approval-invalid: this call was decided about before, and may have been run then. \
+                 It was not run again.",
+            ))),
+            Err(error) => Step::Fail(error),
+        }
     }
 
     /// Does what was decided about a call.
@@ -187,7 +203,7 @@ impl Gating {
                 };
                 ("denied", Some(ToolOutcome::denied(told)))
             }
-            Ruling::Answered(result) => ("answered", Some(ToolOutcome::of_value(result))),
+            Ruling::Answered(result) => ("answered", Some(self.given(call, result))),
             // `Cancelled`; there is no other.
             _ => {
                 let outcome = ToolOutcome::cancelled("The call was cancelled.");
@@ -220,7 +236,7 @@ impl Gating {
                     Verdict::Deny(reason) => {
                         Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
                     }
-                    Verdict::Halt(reason) => Some((reason.clone(), Step::Halt(reason))),
+                    Verdict::Halt(reason) => Some((reason.clone(), Step::halt(reason))),
                     Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
                 },
             };
@@ -241,77 +257,65 @@ impl Gating {
         if let Some(outcome) = settled {
             return Step::settled(outcome);
         }
-        if let Some(step) = self.settle_recovered(tool, &view).await {
-            return step;
-        }
         Step::Enter {
             permit,
             free: false,
         }
     }
 
-    /// Calls a tool again that waited itself, with the replies.
-    pub(super) async fn call_again(
+    /// Calls a tool again that waited itself, with the replies; if the gates still let it.
+    async fn call_again(
         &self,
-        tool: &Tool,
         call: &mut RoundCall,
         asked: &Asked,
         answered: &Answered,
+        drifted: bool,
     ) -> Step {
-        if asked.definition != definition(call.spec.as_ref()) {
+        if drifted {
             self.record(call, ProtocolStep::Resumed("invalid"));
-            return Step::settled(ToolOutcome::failed(
-                "The tool is another than when it began, so it can't go on.",
-            ));
+            return Step::settled(cannot_go_on());
         }
-        call.call.arguments = asked.entering();
-        if let Some(step) = self.settle_recovered(tool, &self.view(call)).await {
+        let mut view = self.view(call);
+        view.set_arguments(asked.decided());
+        let refused = match self.decide(&view).await {
+            Verdict::Deny(reason) => Some(Step::settled(ToolOutcome::denied(reason))),
+            Verdict::Halt(reason) => Some(Step::halt(reason)),
+            // Nobody has said that it may run, and its replies are not about that.
+            Verdict::Ask(_) if asked.bound != Bound::ToDecision => {
+                Some(Step::settled(cannot_go_on()))
+            }
+            Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
+        };
+        if let Some(step) = refused {
+            self.record(call, ProtocolStep::Resumed("denied"));
             return step;
         }
         self.record(call, ProtocolStep::Resumed("approved"));
-        let mut pending = Pending::asking(
-            answered
-                .pending
-                .iter()
-                .flat_map(|pending| pending.interrupts.clone())
-                .collect(),
-        );
-        pending.state.clone_from(&asked.inner);
-        call.answered = Some(Box::new(Answered::new(
-            Some(pending),
-            answered.replies.clone(),
-        )));
-        let permit = match &asked.arrived {
-            Some(arrived) => Permit::AsAsked(Arguments::new(arrived.clone())),
-            None if asked.bound => Permit::Exactly(call.call.arguments.clone()),
-            None => Permit::Any,
+        call.answered = Some(Box::new(by_tool(answered)));
+        let permit = match (asked.bound, &asked.arrived) {
+            (Bound::No, _) => Permit::Any,
+            (Bound::ToGates, _) => Permit::Passed(call.call.arguments.clone()),
+            (Bound::ToDecision, None) => Permit::Exactly(call.call.arguments.clone()),
+            (Bound::ToDecision, Some(_)) => Permit::AsAsked(asked.decided()),
         };
         Step::Enter {
             permit,
             free: false,
         }
     }
-
-    /// What a person says that a call did.
-    pub(super) async fn resolve_effect(&self, call: &RoundCall, ruling: Ruling) -> Step {
-        let (outcome, how) = match ruling {
-            Ruling::Answered(result) => (ToolOutcome::of_value(&result), "answered"),
-            _ => (
-                ToolOutcome::unknown("Nobody knows what came of the call."),
-                "cancelled",
-            ),
-        };
-        self.record(call, ProtocolStep::Resumed(how));
-        Step::settled(match &self.toolset.rules().effects {
-            Some(effects) => effects.resolve(&self.view(call), outcome).await,
-            None => outcome,
-        })
-    }
 }
 
+const CHANGED_SINCE: Str = Str::from_static(
+    "The tool, or the rules for it, changed since the call was approved, so it was not run. \
+     Request approval again.",
+);
+
 fn changed_since() -> ToolOutcome {
-    ToolOutcome::denied(Str::from_static(
-        "The tool, or the rules for it, changed since the call was approved, so it was not run. \
-         Request approval again.",
+    ToolOutcome::denied(CHANGED_SINCE)
+}
+
+fn cannot_go_on() -> ToolOutcome {
+    ToolOutcome::failed(Str::from_static(
+        "The tool, or the rules for it, changed since the call began, so it can't go on.",
     ))
 }

@@ -1,20 +1,31 @@
-use super::told::notify;
+use super::told::{give_up, notify};
 use crate::{skills::SkillsLayer, toolset::Toolset};
 use concentric_core::{
-    ChatRequest, Context, Error, ErrorKind, Event, Finish, FinishReason, Message, MessageId,
-    Outcome, PartKind, Reply, ReplyError, Round, RoundCall, Str, ToolCallEvent, ToolRound,
-    ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Executor, Finish, FinishReason,
+    InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RoundCall,
+    RoundEvent, Str, ToolCallEvent, ToolRound, ToolSource, ToolSpecs, Transcript, Turn, Usage,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
-use futures_util::StreamExt;
-use std::{fmt, future::poll_fn, sync::Arc, task::Poll};
+use futures_util::{FutureExt, StreamExt, future::select};
+use std::{
+    collections::HashSet,
+    fmt,
+    future::{pending, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 use tower::ServiceExt;
+
+/// How many events are handed on before others have their turn.
+const EVENTS_AT_ONCE: usize = 64;
 
 /// The tools of a loop that is not [`AgentLayer`](concentric_core::AgentLayer)'s: one's own, or a
 /// foreign one's.
 ///
 /// Whoever drives the loop hands each of the model's messages to [`execute_round`], and appends what
-/// comes of it. The calls go the same way as an agent's: the same machine, the same toolset.
+/// comes of it. The calls go the same way as an agent's: the same machine, the same toolset; and a
+/// round stops, as an agent does, when its context is cancelled or its deadline has passed.
 ///
 /// ```
 /// use concentric_core::{CallId, Message, Part, PartKind, Role, ToolCallPart};
@@ -43,6 +54,8 @@ pub struct ToolLifecycle {
     // Has asked for the model, or has ended.
     machine: Machine,
     suspended: Option<MachineState>,
+    // What the open round has had its replies to: a state that still asks it is an older one.
+    replied: HashSet<InterruptId>,
     // What the model is offered now, if that is not all.
     offered: Option<Arc<[Str]>>,
     captured: bool,
@@ -75,6 +88,7 @@ impl ToolLifecycle {
             context: Context::new(),
             client_tools: ToolSpecs::default(),
             suspended: None,
+            replied: HashSet::new(),
             offered: None,
             captured: false,
             on_event: Box::new(drop),
@@ -133,23 +147,30 @@ impl ToolLifecycle {
     ///
     /// # Errors
     ///
-    /// The message makes no call, or can't be part of a conversation; a round before is suspended;
-    /// or a tool failed in a way that ends the run.
+    /// The message makes no call that is executed here or by the client, and is to be
+    /// [pushed](Self::push); or a round before is suspended. Nothing has changed then.
+    ///
+    /// The message can't be part of a conversation, a tool failed in a way that ends the run, or the
+    /// run's deadline has passed. It has ended then.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the tools that run, and the round is lost.
+    /// Dropping the future drops the tools that run, and leaves the round as if its process had
+    /// ended: [`suspend`](Self::suspend) has its state, and [`resume`](Self::resume) goes on with it.
+    /// What had its outcome keeps it; of the other calls nobody knows how far they came.
     pub async fn execute_round(&mut self, message: Message) -> Result<RoundEnd, Error> {
-        if self.suspended.is_some() {
+        if self.suspend().is_some() {
             return Err(invalid("a round is suspended: it is to be resumed first"));
         }
         if self.machine.is_ended() {
             return Err(invalid("the run has ended"));
         }
-        if message.tool_calls().next().is_none() {
-            return Err(invalid("the message makes no call"));
+        let own = |of: &Executor| matches!(of, Executor::Loop | Executor::Client);
+        if !message.tool_calls().any(|call| own(&call.executor)) {
+            return Err(invalid("the message makes no call that is executed here"));
         }
         self.captured = false;
+        self.replied.clear();
         let id = message.id.clone();
         let id = id.unwrap_or_else(|| MessageId::new(self.context.new_id("msg_")));
         let mut start = ModelStart::new(id);
@@ -178,25 +199,40 @@ impl ToolLifecycle {
     ///
     /// # Errors
     ///
-    /// A reply is not to what is asked, and nothing was run: the round stays suspended; or a tool
-    /// failed in a way that ends the run.
+    /// A reply is not to what is asked, or the round went on here since it was in this state
+    /// ([`ErrorKind::Conflict`]). Nothing was run then, and the round stays as it was.
+    ///
+    /// A tool failed in a way that ends the run, or the run's deadline has passed. It has ended then.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`execute_round`](Self::execute_round). The replies were taken.
     pub async fn resume(
         &mut self,
         state: MachineState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
-        if state.transcript().len() < self.machine.transcript().len() {
+        let asked = state.interrupts();
+        if state.transcript().len() < self.machine.transcript().len()
+            || asked.iter().any(|asked| self.replied.contains(&asked.id))
+        {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                "the round was taken up already, and the conversation went on",
+                "the round was taken up already, and went on since it was in this state",
             ));
         }
         let mut machine = Machine::restore(state, rules(&self.tools));
+        let replied: Vec<_> = replies.iter().map(|it| it.interrupt_id.clone()).collect();
         machine
             .reply(replies, self.context.now())
             .map_err(|error| unfit(&error))?;
+        // It says that it goes on, which whoever calls this knows.
+        if machine.state().is_none() {
+            machine.action();
+        }
         self.machine = machine;
         self.suspended = None;
+        self.replied.extend(replied);
         self.captured = false;
         self.drive().await
     }
@@ -219,15 +255,17 @@ impl ToolLifecycle {
         Ok(())
     }
 
-    /// The state of the round that is suspended, to be written down.
-    pub fn suspend(&self) -> Option<&MachineState> {
-        self.suspended.as_ref()
+    /// The state of the round that is suspended, to be written down; or of one whose future was
+    /// dropped.
+    pub fn suspend(&self) -> Option<MachineState> {
+        let dropped = || self.machine.state().filter(|it| it.open_round().is_some());
+        self.suspended.clone().or_else(dropped)
     }
 
     /// The conversation with the results of all its tools, once after each round: `None` while a
     /// round is suspended, and when it was captured before.
     pub fn capture_turn(&mut self) -> Option<Transcript> {
-        if self.suspended.is_some() || self.captured {
+        if self.captured || self.suspend().is_some() {
             return None;
         }
         self.captured = true;
@@ -253,6 +291,11 @@ impl ToolLifecycle {
 
     async fn drive(&mut self) -> Result<RoundEnd, Error> {
         let outcome = loop {
+            if !self.machine.is_ended()
+                && let Some(stop) = self.stop()
+            {
+                self.stop_round(stop).await;
+            }
             match self.machine.action() {
                 Some(Action::RunTools {
                     step,
@@ -261,6 +304,10 @@ impl ToolLifecycle {
                 }) => self.run(step, message_id, calls).await?,
                 Some(Action::Emit(Event::Finish(finish))) => match finish.state {
                     Some(state) => {
+                        // A tool may ask the same once more.
+                        for asked in state.interrupts() {
+                            self.replied.remove(&asked.id);
+                        }
                         self.suspended = Some((*state).clone());
                         return Ok(RoundEnd::Suspended(state));
                     }
@@ -275,7 +322,7 @@ impl ToolLifecycle {
         };
         let last = self.machine.transcript().last();
         let Some(round) = last.and_then(Turn::as_round).cloned() else {
-            return Err(invalid("the message makes no call that is executed here"));
+            return Err(invalid("there is no round to go on with"));
         };
         Ok(match outcome {
             Some(outcome) => RoundEnd::Ended { round, outcome },
@@ -302,26 +349,78 @@ impl ToolLifecycle {
                 return Ok(());
             }
         };
+        let context = self.context.clone();
+        let mut stopped = pin!(stopped(&context));
         loop {
-            let event = poll_fn(|cx| {
-                let mut event = events.poll_next_unpin(cx);
-                while let Poll::Ready(emitted) = self.context.poll_emitted(cx) {
-                    (self.on_event)(emitted);
-                    // Who emits may have waited for room.
-                    if event.is_pending() {
-                        event = events.poll_next_unpin(cx);
+            let next = poll_fn(|cx| {
+                if stopped.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Next::Stop);
+                }
+                for _ in 0..EVENTS_AT_ONCE {
+                    match context.poll_emitted(cx) {
+                        Poll::Ready(emitted) => (self.on_event)(emitted),
+                        Poll::Pending => return events.poll_next_unpin(cx).map(Next::Event),
                     }
                 }
-                event
+                cx.waker().wake_by_ref();
+                Poll::Pending
             });
-            match event.await {
-                Some(event) => self.machine.input(Input::of_round(event)),
-                None => break,
+            match next.await {
+                Next::Event(Some(event)) => self.machine.input(Input::of_round(event)),
+                Next::Event(None) => break,
+                Next::Stop => {
+                    let stop = self.stop().unwrap_or(Input::Deadline);
+                    if let Input::Deadline = stop {
+                        // So that the tools see it.
+                        context.cancel(CancelReason::Other(Str::from_static("deadline")));
+                    }
+                    // The toolset knows which calls it has started; the others it settles as cancelled.
+                    while let Some(Some(Ok(event))) = events.next().now_or_never() {
+                        self.machine.input(Input::of_round(Ok(event)));
+                    }
+                    drop(events);
+                    self.stop_round(stop).await;
+                    return Ok(());
+                }
             }
         }
         self.machine.input(Input::RoundEnded);
         Ok(())
     }
+
+    /// What stops the run now.
+    fn stop(&self) -> Option<Input> {
+        let late = self.context.remaining().is_some_and(|left| left.is_zero());
+        match self.context.cancel_reason() {
+            Some(reason) => Some(Input::Cancel(reason)),
+            None => late.then_some(Input::Deadline),
+        }
+    }
+
+    /// Ends the run, and tells those who watch that nobody is asked any more.
+    async fn stop_round(&mut self, stop: Input) {
+        if let Some(state) = self.machine.state() {
+            give_up(&self.tools, &self.context, &state).await;
+        }
+        self.machine.input(stop);
+    }
+}
+
+/// What a round waits for.
+enum Next {
+    Event(Option<Result<RoundEvent, Error>>),
+    Stop,
+}
+
+/// Resolves when a run is cancelled, or its deadline has passed.
+async fn stopped(context: &Context) {
+    let late = async {
+        match context.remaining() {
+            Some(left) => context.environment().clock().sleep(left).await,
+            None => pending().await,
+        }
+    };
+    select(pin!(context.cancelled()), pin!(late)).await;
 }
 
 /// The machine of a loop that calls its model.

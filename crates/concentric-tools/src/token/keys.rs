@@ -147,6 +147,10 @@ impl Keys {
         self
     }
 
+    pub(crate) const fn longest(&self) -> Duration {
+        self.max_lifetime
+    }
+
     /// Makes the token that says `claims`.
     ///
     /// # Errors

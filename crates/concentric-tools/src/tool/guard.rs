@@ -2,7 +2,7 @@ use super::{Core, body::Work};
 use crate::{
     Overlong, fatal,
     overlong::{Sink, cut},
-    panic::Caught,
+    panic::{Caught, catch},
 };
 use concentric_core::{
     Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart, ToolOutcome,
@@ -94,7 +94,12 @@ impl Guard {
             let whole = std::mem::replace(&mut outcome.content, short);
             if let (Some(Sink(sink)), Some(call)) = (&limits.on_overlong, self.kept.call.take()) {
                 let (call, context) = *call;
-                sink(Overlong::new(call, context, whole));
+                let overlong = Overlong::new(call, context, whole);
+                // The tool has done its work, whatever becomes of what it said.
+                if catch(|| sink(overlong)).is_err() {
+                    let tool = &self.core.spec.name;
+                    tracing::error!(%tool, "the sink of overlong results panicked");
+                }
             }
         }
         outcome

@@ -59,11 +59,11 @@ use crate::{
     arguments::{Checks, Validator, generate, normal},
     layers::Layers,
     lifecycle::Rules,
-    overlong::Sink,
+    overlong::{Sink, limited},
     panic::catch,
 };
 use concentric_core::{
-    Annotations, Arguments, BoxTool, Context, Str, ToolCall, ToolCallPart, ToolOutcome,
+    Annotations, Arguments, BoxTool, Context, Seal, Str, ToolCall, ToolCallPart, ToolOutcome,
     ToolService, ToolSpec,
 };
 use schemars::JsonSchema;
@@ -91,10 +91,17 @@ pub struct Tool {
     // What it calls has tools of its own, which the gates of this toolset are asked about, too.
     is_agent: bool,
     max_depth: usize,
-    // Those of the toolset it is in.
-    rules: Option<Arc<Rules>>,
+    home: Option<Home>,
     // Made of the above at the first call; emptied when they change.
     stack: Arc<OnceLock<BoxTool>>,
+}
+
+/// The toolset that a tool is in.
+#[derive(Clone)]
+pub(crate) struct Home {
+    pub(crate) rules: Arc<Rules>,
+    /// Marks the calls that its rounds make.
+    pub(crate) seal: Seal,
 }
 
 /// Something that a run's context is to have.
@@ -110,7 +117,7 @@ type Reconciled = Pin<Box<dyn Future<Output = Option<ToolOutcome>> + Send>>;
 struct Reconcile(Arc<dyn Fn(ToolCall) -> Reconciled + Send + Sync>);
 
 /// How many bytes the text of a result may have, unless a tool says otherwise.
-const MAX_RESULT_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_RESULT_BYTES: usize = 64 * 1024;
 
 /// How many bytes the arguments may have, unless a tool says otherwise.
 const MAX_ARGUMENT_BYTES: usize = 1024 * 1024;
@@ -172,7 +179,7 @@ impl Tool {
             requires: Vec::new(),
             is_agent: false,
             max_depth: MAX_DEPTH,
-            rules: None,
+            home: None,
             layers: Layers::default(),
             stack: Arc::default(),
         }
@@ -220,8 +227,8 @@ impl Tool {
     }
 
     /// The tool as one of a toolset.
-    pub(crate) fn of_toolset(mut self, rules: Arc<Rules>) -> Self {
-        self.rules = Some(rules);
+    pub(crate) fn of_toolset(mut self, home: Home) -> Self {
+        self.home = Some(home);
         self.stack = Arc::default();
         self
     }
@@ -273,6 +280,11 @@ impl Tool {
     pub(crate) async fn reconciled(&self, call: &ToolCall) -> Option<ToolOutcome> {
         let Reconcile(reconcile) = self.reconcile.as_ref()?;
         reconcile(call.clone()).await
+    }
+
+    /// Leaves of an outcome that somebody gave in the tool's place what the model is to read.
+    pub(crate) fn limited(&self, outcome: ToolOutcome) -> ToolOutcome {
+        limited(outcome, self.core.limits.max_result_bytes)
     }
 
     pub(crate) fn max_calls_of_run(&self) -> Option<(Str, u32)> {

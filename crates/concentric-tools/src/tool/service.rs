@@ -1,5 +1,5 @@
 use super::{
-    Tool, ToolFuture,
+    Home, Tool, ToolFuture,
     body::{Body, Started},
     future::State,
     guard::{Guard, Kept, Limits},
@@ -65,8 +65,10 @@ impl Tool {
             };
             let outside = self.layers.innermost();
             let innermost = Innermost { tool, outside };
-            self.layers
-                .around(BoxTool::new(innermost), self.rules.is_some())
+            self.layers.around(
+                BoxTool::new(innermost),
+                self.home.as_ref().map(|home| &home.seal),
+            )
         });
         ToolFuture(State::Layered(Box::new(Oneshot::new(stack.clone(), call))))
     }
@@ -76,10 +78,10 @@ impl Tool {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
         }
-        let Some(rules) = &self.rules else {
+        let Some(Home { rules, seal }) = &self.home else {
             return self.core.start(call);
         };
-        if !call.is_of_round() {
+        if !call.is_sealed(seal) {
             return ToolFuture::failed(Layers::forged(outside));
         }
         match check_arrival(self, &call) {

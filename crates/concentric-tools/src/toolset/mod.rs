@@ -38,10 +38,11 @@ use crate::{
     gate::Gate,
     layers::Layers,
     lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings, Tokens},
+    tool::Home,
 };
 use concentric_core::{
-    Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Str, ToolCall, ToolRound,
-    ToolService, ToolSource, ToolSpecs, machine,
+    Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
+    ToolRound, ToolService, ToolSource, ToolSpecs, machine,
     store::{Ledger, Once},
 };
 use std::{
@@ -196,7 +197,8 @@ impl Toolset {
         self.rules_mut(|rules| rules.tokens = Some(tokens))
     }
 
-    /// Tells watchers of a decision once, over all processes that share `once`.
+    /// Tells watchers of each question once, and of its end once, over all processes that share
+    /// `once`.
     #[must_use]
     pub fn tell_once(self, once: impl Once) -> Self {
         self.rules_mut(|rules| rules.once = Some(Arc::new(once)))
@@ -266,12 +268,16 @@ impl Toolset {
         &self.inner.rules
     }
 
+    fn seal(&self) -> &Seal {
+        &self.built().table.seal
+    }
+
     /// The tool of that name.
     pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
         self.built().table.get(name)
     }
 
-    pub(crate) fn names(&self) -> Vec<Str> {
+    pub(crate) fn names(&self) -> Arc<[Str]> {
         self.built().table.names()
     }
 
@@ -403,7 +409,7 @@ impl Inner {
         if layers.is_empty() {
             Stack::Bare(router)
         } else {
-            Stack::Layered(layers.around(BoxTool::new(router), true))
+            Stack::Layered(layers.around(BoxTool::new(router), Some(&table.seal)))
         }
     }
 }
@@ -417,8 +423,12 @@ impl Built {
             None => inner.tools.iter().find_map(|tool| tool.check().err()),
         };
         let tools = inner.tools.iter().cloned();
-        let tools = tools.map(|tool| tool.of_toolset(Arc::clone(&inner.rules)));
-        let table = Arc::new(Table::new(tools.collect()));
+        let home = Home {
+            rules: Arc::clone(&inner.rules),
+            seal: Seal::new(),
+        };
+        let tools = tools.map(|tool| tool.of_toolset(home.clone()));
+        let table = Arc::new(Table::new(tools.collect(), home.seal.clone()));
         let stack = inner.stack(&table, &Layers::default());
         Self {
             specs,

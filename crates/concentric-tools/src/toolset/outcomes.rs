@@ -6,10 +6,10 @@ use super::{
 use crate::{
     is_fatal,
     lifecycle::{Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, suspend_tool},
-    panic::catch,
+    panic::{Panic, catch},
 };
 use concentric_core::{
-    Context, Error, Permit, Phase, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound,
+    Context, Error, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome, ToolRound,
     Transcript,
 };
 use futures_core::Stream;
@@ -48,7 +48,7 @@ struct Round {
     context: Context,
     transcript: Transcript,
     /// The gates decide.
-    gating: Option<Pin<Box<dyn Future<Output = Gated> + Send>>>,
+    gating: Option<Gating>,
     /// What is to be said before more is done.
     said: VecDeque<RoundEvent>,
     /// The calls that have not started.
@@ -65,8 +65,6 @@ struct Round {
     /// No further call starts.
     stopped: bool,
     calls: usize,
-    /// A call may have been executed before it came here.
-    doubtful: bool,
 }
 
 impl Outcomes {
@@ -85,9 +83,6 @@ impl Outcomes {
                 alone: false,
                 stopped: false,
                 calls: round.calls.len(),
-                doubtful: round.calls.iter().any(|call| {
-                    call.recovered || call.call.executor == concentric_core::Executor::Client
-                }),
                 toolset,
             }),
         };
@@ -115,22 +110,26 @@ fn enter(index: usize, call: concentric_core::RoundCall) -> Entry {
     }
 }
 
+type Gating = Pin<Box<dyn Future<Output = Result<Gated, Error>> + Send>>;
+
+/// How a stack fails before it is called.
+enum Failure {
+    Error(Error),
+    Panic(Panic),
+}
+
 impl Stream for Outcomes {
     type Item = Result<RoundEvent, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
         let round = &mut *self.round;
-        if round.context.is_cancelled() && round.gating.is_some() && round.doubtful {
-            // What a dead process or a client has done is not for here to deny.
-            return Poll::Pending;
-        }
-        if round.context.is_cancelled() && round.gating.take().is_some() {
-            let calls = 0..round.calls;
-            round.said = calls.map(|at| RoundEvent::settled(at, stopped())).collect();
-        }
         if let Some(gating) = &mut round.gating {
             let gated = ready!(gating.as_mut().poll(cx));
             round.gating = None;
+            let gated = match gated {
+                Ok(gated) => gated,
+                Err(error) => return Poll::Ready(Some(Err(error.with_phase(Phase::Call)))),
+            };
             round.waiting = gated.entries.into();
             round.said = gated.waiting.into();
             round.live = (!gated.live.is_empty()).then(|| gated.live.into_iter().collect());
@@ -165,12 +164,12 @@ impl Stream for Outcomes {
                 };
             }
             if round.context.is_cancelled() {
-                return Poll::Ready(round.settle_next());
+                return Poll::Ready(round.give_next_up(cx));
             }
             if round.stopped
                 && let Some(next) = round.waiting.front_mut()
             {
-                next.permit = Permit::Settled(given_up(next));
+                next.give_up();
             }
             if !round.may_start() {
                 return Poll::Pending;
@@ -190,28 +189,6 @@ impl Stream for Outcomes {
         // An error is the last item.
         (left.min(1), Some(left))
     }
-}
-
-/// What comes of a call that does not start any more.
-fn given_up(entry: &Entry) -> Arc<ToolOutcome> {
-    if let Permit::Settled(outcome) = &entry.permit {
-        // It is over already: its client executed it, or it was refused.
-        return Arc::clone(outcome);
-    }
-    let spec = entry.call.spec.as_ref();
-    let read_only = spec.is_some_and(|spec| spec.annotations.read_only);
-    Arc::new(match entry.call.recovered && !read_only {
-        true => ToolOutcome::unknown(Str::from_static(
-            "The call was started by a process that ended, and nobody knows what came of it.",
-        )),
-        false => stopped(),
-    })
-}
-
-fn stopped() -> ToolOutcome {
-    ToolOutcome::cancelled(Str::from_static(
-        "The run was stopped before the call was started.",
-    ))
 }
 
 impl Round {
@@ -254,19 +231,52 @@ impl Round {
         &mut self,
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<(), Option<Result<RoundEvent, Error>>>> {
-        let stack = self
-            .stack
-            .get_or_insert_with(|| self.toolset.take_stack(&self.context));
-        let failure = match catch(|| stack.poll_ready(cx)) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(Ok(()))) => None,
-            Ok(Poll::Ready(Err(error))) => Some(Err(error)),
-            Err(panic) => Some(Ok(panic.outcome(self.next_name()))),
-        };
+        let stack = ready!(self.poll_stack(cx));
         let Some(entry) = self.waiting.pop_front() else {
             return Poll::Ready(Err(None));
         };
         self.alone = self.is_exclusive(&entry);
+        match self.start(entry, stack) {
+            Ok(running) => {
+                let more = !self.alone && !self.is_last();
+                self.running.push(running, more);
+            }
+            Err(ended) => return Poll::Ready(Err(Some(self.ended(*ended)))),
+        }
+        if self.is_last()
+            && let Some(stack) = self.stack.take()
+        {
+            self.toolset.put_back(stack, &self.context);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes the stack when it is ready for a call.
+    fn poll_stack(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<Stack, Failure>> {
+        let stack = self.stack.take();
+        let mut stack = stack.unwrap_or_else(|| self.toolset.take_stack(&self.context));
+        // A service that failed before it was called is of no more use.
+        Poll::Ready(match catch(|| stack.poll_ready(cx)) {
+            Ok(Poll::Ready(Ok(()))) => Ok(stack),
+            Ok(Poll::Ready(Err(error))) => Err(Failure::Error(error)),
+            Ok(Poll::Pending) => {
+                self.stack = Some(stack);
+                return Poll::Pending;
+            }
+            Err(panic) => Err(Failure::Panic(panic)),
+        })
+    }
+
+    /// Makes a call, if the stack was ready.
+    ///
+    /// # Errors
+    ///
+    /// The stack failed; this came of the call.
+    fn start(
+        &mut self,
+        entry: Entry,
+        stack: Result<Stack, Failure>,
+    ) -> Result<Running, Box<Ended>> {
         let Entry {
             index,
             mut call,
@@ -282,45 +292,39 @@ impl Round {
             origin: call.origin(),
             permit: permit.clone(),
         };
-        if let Some(failure) = failure {
-            // A service that failed before it was called is of no more use.
-            self.stack = None;
-            return Poll::Ready(Err(Some(self.ended((started, failure)))));
-        }
-        let request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context);
-        let Some(stack) = &mut self.stack else {
-            return Poll::Ready(Err(None));
-        };
-        match catch(|| stack.call(request)) {
-            Ok(future) => {
-                let more = !self.alone && !self.is_last();
-                self.running.push(Running::new(started, future), more);
-            }
-            Err(panic) => {
-                self.stack = None;
+        let request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context)
+            .sealed(self.toolset.seal());
+        let made = stack.and_then(|mut stack| {
+            let future = catch(|| stack.call(request)).map_err(Failure::Panic)?;
+            self.stack = Some(stack);
+            Ok(future)
+        });
+        match made {
+            Ok(future) => Ok(Running::new(started, future)),
+            Err(Failure::Error(error)) => Err(Box::new((started, Err(error)))),
+            Err(Failure::Panic(panic)) => {
                 let outcome = panic.outcome(&started.call.name);
-                return Poll::Ready(Err(Some(self.ended((started, Ok(outcome))))));
+                Err(Box::new((started, Ok(outcome))))
             }
         }
-        if self.is_last()
-            && let Some(stack) = self.stack.take()
+    }
+
+    /// Settles the next call, which does not run any more. Its layers are told, if they are ready,
+    /// and are not waited for.
+    fn give_next_up(&mut self, cx: &mut task::Context<'_>) -> Option<Result<RoundEvent, Error>> {
+        let mut entry = self.waiting.pop_front()?;
+        let index = entry.index;
+        let outcome = entry.give_up();
+        if let Poll::Ready(stack) = self.poll_stack(cx)
+            && let Ok(mut running) = self.start(entry, stack)
+            && let Poll::Ready(ended @ (_, Ok(_))) = Pin::new(&mut running).poll(cx)
         {
-            self.toolset.put_back(stack, &self.context);
+            return Some(self.ended(ended));
         }
-        Poll::Ready(Ok(()))
-    }
-
-    fn next_name(&self) -> &str {
-        self.waiting
-            .front()
-            .map_or("", |entry| &entry.call.call.name)
-    }
-
-    /// Settles the next call without starting it.
-    fn settle_next(&mut self) -> Option<Result<RoundEvent, Error>> {
-        let entry = self.waiting.pop_front()?;
-        let outcome = Arc::unwrap_or_clone(given_up(&entry));
-        Some(Ok(RoundEvent::settled(entry.index, outcome)))
+        Some(Ok(RoundEvent::settled(
+            index,
+            Arc::unwrap_or_clone(outcome),
+        )))
     }
 
     /// Waits for nobody any more.

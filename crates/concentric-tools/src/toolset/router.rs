@@ -1,5 +1,5 @@
 use crate::{Tool, layers::Layers, tool::ToolFuture};
-use concentric_core::{Error, Refusal, Str, ToolCall, ToolOutcome};
+use concentric_core::{Error, Refusal, Seal, Str, ToolCall, ToolOutcome};
 use std::{
     sync::Arc,
     task::{Context, Poll},
@@ -11,18 +11,20 @@ pub(super) struct Table {
     // In the order of their names.
     tools: Vec<Tool>,
     // As they were added.
-    names: Vec<Str>,
+    names: Arc<[Str]>,
+    /// Marks the calls of rounds.
+    pub(super) seal: Seal,
 }
 
 impl Table {
-    pub(super) fn new(mut tools: Vec<Tool>) -> Self {
+    pub(super) fn new(mut tools: Vec<Tool>, seal: Seal) -> Self {
         let names = tools.iter().map(|tool| tool.spec().name.clone()).collect();
         tools.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
-        Self { tools, names }
+        Self { tools, names, seal }
     }
 
-    pub(super) fn names(&self) -> Vec<Str> {
-        self.names.clone()
+    pub(super) fn names(&self) -> Arc<[Str]> {
+        Arc::clone(&self.names)
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Tool> {
@@ -56,7 +58,7 @@ impl Service<ToolCall> for Router {
     }
 
     fn call(&mut self, call: ToolCall) -> ToolFuture {
-        if !call.is_of_round() {
+        if !call.is_sealed(&self.table.seal) {
             return ToolFuture::failed(Layers::forged(self.outside));
         }
         if let Some(outcome) = call.settled() {

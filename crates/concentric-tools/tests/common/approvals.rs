@@ -640,7 +640,10 @@ impl Decisions for Memory {
             kept.tenant == tenant
                 && kept.tool == tool
                 && match &kept.span {
-                    Span::Run(of) => *of == run,
+                    Span::Run {
+                        thread: within,
+                        run: of,
+                    } => (within, of) == (&thread, &run),
                     Span::Thread(of) => Some(of) == thread.as_ref(),
                     _ => true,
                 }

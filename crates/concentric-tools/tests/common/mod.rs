@@ -207,6 +207,10 @@ where
 }
 
 /// What a [`hook`] does with a call.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a test has few of them, and none lives long"
+)]
 pub enum Hook {
     Call(ToolCall),
     Answer(ToolOutcome),

@@ -1,0 +1,304 @@
+use super::{Fault, Keep, Slot, SlotError};
+use crate::{MessageId, Str};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// The values of slots: of one run, one conversation or one session. A handle: clones share them.
+///
+/// A host that keeps conversations has one for each, puts it into the requests of its runs as
+/// [`ThreadSlots`], and writes its [`snapshot`](Self::snapshot) down with the conversation.
+///
+/// ```
+/// use concentric_core::{ChatRequest, state::{Slots, ThreadSlots}};
+///
+/// let thread = Slots::new();
+/// let mut request = ChatRequest::user("hi");
+/// request.context.extensions_mut().insert(ThreadSlots(thread.clone()));
+/// // After the run:
+/// let written = thread.snapshot()?;
+/// # assert!(written.is_empty());
+/// # Ok::<_, concentric_core::state::SlotError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Slots(Arc<Mutex<Inner>>);
+
+/// The slots of the conversation that a run is of, as an extension of its context.
+#[derive(Clone, Debug)]
+pub struct ThreadSlots(pub Slots);
+
+/// The slots of the session that a run is of, as an extension of its context.
+#[derive(Clone, Debug)]
+pub struct SessionSlots(pub Slots);
+
+/// The value of a durable slot, as it is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoredSlot {
+    /// The slot's [name](Slot::NAME).
+    pub slot: Str,
+    /// The [version](Slot::VERSION) of the slot that wrote it.
+    pub version: u32,
+    /// The value.
+    pub value: Value,
+    #[serde(default, skip_serializing_if = "Place::is_whole")]
+    place: Place,
+}
+
+/// What in a run, a conversation or a session a value is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// All of it.
+    #[default]
+    Whole,
+    /// A round.
+    Round(RoundPlace),
+    /// A call of a round.
+    Call(RoundPlace, usize),
+}
+
+/// Which round: that of this message; or of this step, if the message has no id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RoundPlace {
+    Message(MessageId),
+    Step(u32),
+}
+
+impl Place {
+    const fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole)
+    }
+
+    const fn round(&self) -> Option<&RoundPlace> {
+        match self {
+            Self::Whole => None,
+            Self::Round(round) | Self::Call(round, _) => Some(round),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    live: HashMap<(TypeId, Place), Live>,
+    // What was written down, and nobody has asked for yet.
+    stored: HashMap<(Str, Place), StoredSlot>,
+    names: HashMap<&'static str, TypeId>,
+}
+
+struct Live {
+    slot: &'static str,
+    version: u32,
+    value: Arc<dyn Any + Send + Sync>,
+    write: Write,
+}
+
+type Write = fn(&(dyn Any + Send + Sync)) -> Option<Result<Value, serde_json::Error>>;
+
+impl Slots {
+    /// Creates slots in which nothing stands.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates slots in which stands what was written down. It is read when somebody asks for it.
+    pub fn restore(stored: impl IntoIterator<Item = StoredSlot>) -> Self {
+        let slots = Self::default();
+        slots.put(stored);
+        slots
+    }
+
+    /// Writes down what stands in durable slots, in the order of their names. What was written down
+    /// before, and nobody has asked for since, is kept.
+    ///
+    /// # Errors
+    ///
+    /// A value can't be written down.
+    pub fn snapshot(&self) -> Result<Vec<StoredSlot>, SlotError> {
+        let inner = self.lock();
+        let mut all: Vec<StoredSlot> = inner.stored.values().cloned().collect();
+        let live: Vec<_> = inner
+            .live
+            .iter()
+            .map(|((_, place), live)| (place.clone(), live.clone()))
+            .collect();
+        // A value may take a while to write.
+        drop(inner);
+        for (place, live) in live {
+            let Some(value) = (live.write)(&*live.value) else {
+                continue;
+            };
+            let value =
+                value.map_err(|error| SlotError::new(live.slot, Fault::Write(Arc::new(error))))?;
+            all.push(StoredSlot {
+                slot: Str::from_static(live.slot),
+                version: live.version,
+                value,
+                place,
+            });
+        }
+        all.sort_by(|a, b| (&a.slot, a.place.order()).cmp(&(&b.slot, b.place.order())));
+        Ok(all)
+    }
+
+    /// A copy of what stands in durable slots, for a fork of the conversation; the two go apart
+    /// from here.
+    ///
+    /// # Errors
+    ///
+    /// A value can't be written down.
+    pub fn fork(&self) -> Result<Self, SlotError> {
+        self.snapshot().map(Self::restore)
+    }
+
+    pub(crate) fn put(&self, stored: impl IntoIterator<Item = StoredSlot>) {
+        let stored = stored.into_iter();
+        let by_name = stored.map(|stored| ((stored.slot.clone(), stored.place.clone()), stored));
+        self.lock().stored.extend(by_name);
+    }
+
+    pub(super) fn get<S>(&self, place: Place) -> Result<Arc<S::Value>, SlotError>
+    where
+        S: Slot,
+    {
+        let mut inner = self.lock();
+        if let Some(value) = inner.value::<S>(&place) {
+            return Ok(value);
+        }
+        let stored = inner.stored::<S>(&place)?;
+        // What a user's code does is done without the lock.
+        drop(inner);
+        let read = Arc::new(read::<S>(stored)?);
+        let mut inner = self.lock();
+        Ok(match inner.value::<S>(&place) {
+            Some(value) => value,
+            None => inner.set::<S>(place, read),
+        })
+    }
+
+    pub(super) fn update<S>(
+        &self,
+        place: Place,
+        mut update: impl FnMut(&S::Value) -> S::Value,
+    ) -> Result<Arc<S::Value>, SlotError>
+    where
+        S: Slot,
+    {
+        let mut last = self.get::<S>(place.clone())?;
+        loop {
+            let next = Arc::new(update(&last));
+            let mut inner = self.lock();
+            match inner.value::<S>(&place) {
+                Some(value) if !Arc::ptr_eq(&value, &last) => last = value,
+                _ => return Ok(inner.set::<S>(place, next)),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    fn order(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn value<S>(&self, place: &Place) -> Option<Arc<S::Value>>
+    where
+        S: Slot,
+    {
+        let live = self.live.get(&(TypeId::of::<S>(), place.clone()))?;
+        Arc::clone(&live.value).downcast().ok()
+    }
+
+    /// What was written down of a slot that nobody has asked for yet.
+    fn stored<S>(&mut self, place: &Place) -> Result<Option<StoredSlot>, SlotError>
+    where
+        S: Slot,
+    {
+        let named = *self.names.entry(S::NAME).or_insert(TypeId::of::<S>());
+        if named != TypeId::of::<S>() {
+            return Err(SlotError::new(S::NAME, Fault::Name));
+        }
+        let key = (Str::from_static(S::NAME), place.clone());
+        Ok(self.stored.get(&key).cloned())
+    }
+
+    fn set<S>(&mut self, place: Place, value: Arc<S::Value>) -> Arc<S::Value>
+    where
+        S: Slot,
+    {
+        let slot = TypeId::of::<S>();
+        self.stored
+            .remove(&(Str::from_static(S::NAME), place.clone()));
+        if let Some(round) = place.round() {
+            // Rounds come one after the other, and nobody asks for what is over.
+            self.live
+                .retain(|(of, at), _| *of != slot || at.round() == Some(round));
+        }
+        let live = Live {
+            slot: S::NAME,
+            version: S::VERSION,
+            value: Arc::clone(&value) as Arc<dyn Any + Send + Sync>,
+            write: |value| {
+                value
+                    .downcast_ref()
+                    .and_then(<S::Keep as Keep<S::Value>>::write)
+            },
+        };
+        self.live.insert((slot, place), live);
+        value
+    }
+}
+
+fn read<S>(stored: Option<StoredSlot>) -> Result<S::Value, SlotError>
+where
+    S: Slot,
+{
+    let Some(StoredSlot { version, value, .. }) = stored else {
+        return Ok(S::Value::default());
+    };
+    let unread = |error: crate::BoxError| {
+        let error = Fault::Read(version, Arc::from(error));
+        SlotError::new(S::NAME, error)
+    };
+    if version != S::VERSION {
+        return S::migrate(version, value).map_err(unread);
+    }
+    match <S::Keep as Keep<S::Value>>::read(value) {
+        Some(read) => read.map_err(|error| unread(error.into())),
+        // It was durable once.
+        None => Ok(S::Value::default()),
+    }
+}
+
+impl Clone for Live {
+    fn clone(&self) -> Self {
+        Self {
+            value: Arc::clone(&self.value),
+            ..*self
+        }
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values are the user's, and may be secret.
+        let inner = self.lock();
+        let mut names: Vec<_> = inner.live.values().map(|live| live.slot).collect();
+        names.sort_unstable();
+        f.debug_struct("Slots")
+            .field("live", &names)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,277 @@
+//! Slots: who sees what, what is kept, and what can't be.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use concentric_core::{
+    BoxError, CallId, Context, MessageId, RoundCall, Str, ToolCallPart,
+    state::{Durable, Scope, SessionSlots, Slot, SlotError, Slots, ThreadSlots, Transient},
+};
+use serde_json::{Value, json};
+use std::{error::Error, thread};
+
+macro_rules! slot {
+    ($name:ident, $value:ty, $keep:ty, $scope:ident) => {
+        struct $name;
+
+        impl Slot for $name {
+            type Value = $value;
+            type Keep = $keep;
+            const NAME: &'static str = concat!("test/", stringify!($name));
+            const SCOPE: Scope = Scope::$scope;
+        }
+    };
+}
+
+slot!(OfCall, u32, Durable, Call);
+slot!(OfRound, u32, Durable, Round);
+slot!(OfRun, u32, Durable, Run);
+slot!(OfThread, u32, Durable, Thread);
+slot!(OfSession, u32, Durable, Session);
+slot!(Passing, u32, Transient, Thread);
+
+fn add<S: Slot<Value = u32>>(context: &Context) -> u32 {
+    *context.update_state::<S>(|n| n + 1).unwrap()
+}
+
+fn now<S: Slot<Value = u32>>(context: &Context) -> u32 {
+    *context.state::<S>().unwrap()
+}
+
+fn call(context: &Context, message: &str, position: usize) -> Context {
+    let part = ToolCallPart::new(CallId::new(format!("call-{position}")), "t", "{}");
+    context
+        .at_round(0, Some(MessageId::new(message)))
+        .at_call(&RoundCall::new(position, part))
+}
+
+#[test]
+fn c106_an_update_is_seen_at_once_by_whoever_reads_next() {
+    let context = Context::new();
+    let (writer, reader) = (context.clone(), context.at_step(3, MessageId::new("m")));
+    assert_eq!(now::<OfRun>(&reader), 0);
+    let before = reader.state::<OfRun>().unwrap();
+    add::<OfRun>(&writer);
+    assert_eq!(now::<OfRun>(&reader), 1);
+    assert_eq!(*before, 0, "who has read a value keeps it");
+}
+
+#[test]
+fn c107_runs_through_one_layer_have_values_of_their_own() {
+    let (one, other) = (Context::new(), Context::new());
+    add::<OfRun>(&one);
+    add::<OfThread>(&one);
+    assert_eq!((now::<OfRun>(&other), now::<OfThread>(&other)), (0, 0));
+    // A sub-agent's run is another one.
+    assert_eq!(now::<OfRun>(&one.child().build()), 0);
+}
+
+#[test]
+fn no_update_is_lost_when_calls_run_side_by_side() {
+    let context = Context::new();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..1_000 {
+                    add::<OfRun>(&context);
+                }
+            });
+        }
+    });
+    assert_eq!(now::<OfRun>(&context), 8_000);
+}
+
+#[test]
+fn each_call_and_each_round_has_values_of_its_own() {
+    let context = Context::new();
+    let (first, second) = (call(&context, "m", 0), call(&context, "m", 1));
+    add::<OfCall>(&first);
+    add::<OfRound>(&first);
+    assert_eq!((now::<OfCall>(&first), now::<OfCall>(&second)), (1, 0));
+    assert_eq!(now::<OfRound>(&second), 1);
+    // A resumed call is the same one.
+    assert_eq!(now::<OfCall>(&call(&context, "m", 0)), 1);
+    let next = call(&context, "n", 0);
+    assert_eq!((now::<OfCall>(&next), now::<OfRound>(&next)), (0, 0));
+}
+
+#[test]
+fn what_has_no_call_has_no_value_of_one() {
+    let context = Context::new();
+    let error = context.state::<OfCall>().unwrap_err();
+    assert_eq!(error.slot(), "test/OfCall");
+    assert_eq!(
+        error.to_string(),
+        "the slot `test/OfCall` is of a tool call, and this is none"
+    );
+    let round = context.at_round(0, None);
+    assert_eq!(now::<OfRound>(&round), 0);
+    assert!(context.update_state::<OfRound>(|n| n + 1).is_err());
+}
+
+#[test]
+fn what_is_of_a_conversation_outlives_its_runs_where_somebody_keeps_it() {
+    let (thread, session) = (Slots::new(), Slots::new());
+    let run = || {
+        let mut context = Context::new();
+        let extensions = context.extensions_mut();
+        extensions.insert(ThreadSlots(thread.clone()));
+        extensions.insert(SessionSlots(session.clone()));
+        context
+    };
+    let first = run();
+    add::<OfThread>(&first);
+    add::<OfSession>(&first);
+    add::<OfRun>(&first);
+    let second = run();
+    assert_eq!(now::<OfThread>(&second), 1);
+    assert_eq!(now::<OfSession>(&second), 1);
+    assert_eq!(now::<OfRun>(&second), 0);
+    assert_eq!(now::<OfThread>(&second.child().build()), 1);
+}
+
+#[test]
+fn c112_a_fork_has_a_copy_of_what_is_durable() {
+    let (thread, session) = (Slots::new(), Slots::new());
+    let run = |thread: &Slots| {
+        let mut context = Context::new();
+        let extensions = context.extensions_mut();
+        extensions.insert(ThreadSlots(thread.clone()));
+        extensions.insert(SessionSlots(session.clone()));
+        context
+    };
+    let before = run(&thread);
+    add::<OfThread>(&before);
+    add::<OfSession>(&before);
+    add::<Passing>(&before);
+    let fork = thread.fork().unwrap();
+    let (old, new) = (run(&thread), run(&fork));
+    assert_eq!(now::<OfThread>(&new), 1, "it is copied");
+    assert_eq!(now::<Passing>(&new), 0, "it is fresh");
+    add::<OfThread>(&new);
+    assert_eq!((now::<OfThread>(&old), now::<OfThread>(&new)), (1, 2));
+    add::<OfSession>(&new);
+    assert_eq!(now::<OfSession>(&old), 2, "it is shared");
+}
+
+// ---- what is written down ----
+
+fn context(thread: &Slots) -> Context {
+    let mut context = Context::new();
+    context.extensions_mut().insert(ThreadSlots(thread.clone()));
+    context
+}
+
+#[test]
+fn what_was_written_down_is_there_again_and_what_nobody_asked_for_is_kept() {
+    let thread = Slots::new();
+    add::<OfThread>(&context(&thread));
+    add::<Passing>(&context(&thread));
+    let written = serde_json::to_value(thread.snapshot().unwrap()).unwrap();
+    assert_eq!(
+        written,
+        json!([{"slot": "test/OfThread", "version": 1, "value": 1}])
+    );
+    let read = || Slots::restore(serde_json::from_value::<Vec<_>>(written.clone()).unwrap());
+    assert_eq!(
+        serde_json::to_value(read().snapshot().unwrap()).unwrap(),
+        written
+    );
+    let thread = read();
+    assert_eq!(add::<OfThread>(&context(&thread)), 2);
+    assert_eq!(thread.snapshot().unwrap()[0].value, json!(2));
+    assert_eq!(thread.snapshot().unwrap().len(), 1);
+}
+
+/// As another version of the program has it.
+struct Names;
+
+impl Slot for Names {
+    type Value = Vec<String>;
+    type Keep = Durable;
+    const NAME: &'static str = "test/OfThread";
+    const SCOPE: Scope = Scope::Thread;
+    const VERSION: u32 = 2;
+
+    fn migrate(version: u32, value: Value) -> Result<Vec<String>, BoxError> {
+        match (version, value.as_u64()) {
+            (1, Some(n)) => Ok(vec!["?".to_owned(); usize::try_from(n)?]),
+            _ => Err("it is none of ours".into()),
+        }
+    }
+}
+
+#[test]
+fn what_an_older_version_has_written_is_migrated() {
+    let thread = Slots::new();
+    add::<OfThread>(&context(&thread));
+    let thread = thread.fork().unwrap();
+    assert_eq!(*context(&thread).state::<Names>().unwrap(), ["?"]);
+    assert_eq!(thread.snapshot().unwrap()[0].version, 2);
+    // And not the other way.
+    let thread = thread.fork().unwrap();
+    let error = context(&thread).state::<OfThread>().unwrap_err();
+    assert!(
+        error.to_string().starts_with("what version 2 of"),
+        "{error}"
+    );
+    assert!(
+        error
+            .source()
+            .unwrap()
+            .to_string()
+            .contains("no way from version 2 to 1")
+    );
+    // Nothing is lost by it.
+    assert_eq!(thread.snapshot().unwrap()[0].version, 2);
+}
+
+#[test]
+fn what_somebody_else_has_written_is_an_error_and_not_another_value() {
+    let stored = json!([{"slot": "test/OfThread", "version": 1, "value": "seven"}]);
+    let thread = Slots::restore(serde_json::from_value::<Vec<_>>(stored).unwrap());
+    let error = context(&thread).state::<OfThread>().unwrap_err();
+    let error = concentric_core::Error::from(error);
+    assert_eq!(error.code(), Some("slot"));
+    assert!(
+        context(&thread)
+            .update_state::<OfThread>(|n| n + 1)
+            .is_err()
+    );
+}
+
+#[test]
+fn two_slots_of_one_name_are_an_error() {
+    let context = Context::new();
+    add::<OfThread>(&context);
+    let error = context.state::<Names>().unwrap_err();
+    assert_eq!(error.to_string(), "two slots are named `test/OfThread`");
+}
+
+#[derive(Default)]
+struct Cursed;
+
+impl serde::Serialize for Cursed {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("not today"))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Cursed {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Ok(Self)
+    }
+}
+
+slot!(CanNotBeWritten, Cursed, Durable, Thread);
+
+#[test]
+fn a_value_that_can_not_be_written_down_is_an_error_that_names_the_slot() {
+    let thread = Slots::new();
+    context(&thread).state::<CanNotBeWritten>().unwrap();
+    let error: SlotError = thread.snapshot().unwrap_err();
+    assert_eq!(error.slot(), "test/CanNotBeWritten");
+    let debug = format!("{thread:?}");
+    assert!(
+        debug.contains(Str::from("CanNotBeWritten").as_str()),
+        "{debug}"
+    );
+}

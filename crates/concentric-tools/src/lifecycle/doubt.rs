@@ -1,0 +1,226 @@
+//! Calls that may have taken effect before: their process died, or they were decided about once.
+//!
+//! What is known of the effect comes before all else: whatever has changed since, and whatever the
+//! gates say now, a call that was begun is not said not to have been run.
+
+use super::{
+    asked::{Asked, Bound, Why},
+    effects::key_of,
+    gating::{Gating, Step, definition, is_read_only},
+    question,
+    record::ProtocolStep,
+    rule::Rules,
+};
+use crate::{Tool, overlong::limited, panic::Caught, tool::MAX_RESULT_BYTES};
+use concentric_core::{
+    Answered, Arguments, Error, Pending, Reply, RoundCall, Ruling, ToolCall, ToolContent,
+    ToolOutcome, ToolStatus,
+    store::{Effect, EffectKey, Tenant},
+};
+use serde_json::Value;
+
+/// Whether nobody knows if `call` took effect.
+fn in_doubt(call: &RoundCall) -> bool {
+    call.recovered && !is_read_only(call)
+}
+
+/// What the model is told of `call` where it is not run: `otherwise`, unless it may have been done.
+pub(crate) fn without_doubt(call: &RoundCall, mut otherwise: ToolOutcome) -> ToolOutcome {
+    let says_what_came = matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown);
+    if says_what_came || !in_doubt(call) {
+        return otherwise;
+    }
+    let text = format!(
+        "The call was started by a process that ended, and nobody knows what came of it. It was \
+         not run again: {}",
+        otherwise.content.text()
+    );
+    otherwise.status = ToolStatus::Unknown;
+    otherwise.content = ToolContent::Text(text.into());
+    otherwise
+}
+
+impl Gating {
+    /// Settles a call about which it was asked what it did, if that is what was replied to.
+    pub(super) async fn effect_replied(&self, call: &mut RoundCall) -> Option<Step> {
+        let answered = call.answered.as_ref()?;
+        let ruling = answered.replies.first().map(Reply::ruling);
+        let asked = Asked::of(answered.pending.as_ref()?)?;
+        if asked.why != Why::Effect {
+            return None;
+        }
+        call.call.arguments = asked.entering();
+        let (outcome, how) = match ruling {
+            Some(Ok(Ruling::Answered(result))) => (self.given(call, &result), "answered"),
+            _ => (
+                ToolOutcome::unknown("Nobody knows what came of the call."),
+                "cancelled",
+            ),
+        };
+        self.record(call, ProtocolStep::Resumed(how));
+        Some(Step::settled(
+            match (&self.toolset.rules().effects, asked.effect) {
+                (Some(effects), Some(key)) => {
+                    let key = EffectKey::new(Tenant::of(&self.context), key);
+                    effects.resolve(key, outcome).await
+                }
+                _ => outcome,
+            },
+        ))
+    }
+
+    /// A result that somebody gives in a tool's place.
+    pub(super) fn given(&self, call: &RoundCall, result: &Value) -> ToolOutcome {
+        let outcome = ToolOutcome::of_value(result);
+        match self.toolset.find(&call.call.name) {
+            Some(tool) => tool.limited(outcome),
+            None => limited(outcome, MAX_RESULT_BYTES),
+        }
+    }
+
+    /// Settles a call whose process died, or has somebody asked what it did; unless it is known that
+    /// it did nothing, or may run again.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed: nothing can be said of the call.
+    pub(super) async fn recover(&self, call: &mut RoundCall) -> Result<Option<Step>, Error> {
+        let tool = self.toolset.find(&call.call.name);
+        if let Some(tool) = tool {
+            call.spec = Some(tool.spec().clone());
+        }
+        if !in_doubt(call) {
+            return Ok(None);
+        }
+        let again = tool.is_some_and(Tool::may_run_again);
+        match self.effect_of(call).await? {
+            Some(Effect::New) => {
+                call.recovered = false;
+                Ok(None)
+            }
+            Some(Effect::Done(outcome)) if outcome.status == ToolStatus::Done || !again => {
+                Ok(Some(Step::settled(*outcome)))
+            }
+            _ if again => Ok(None),
+            _ => self.ask_what_came(tool, call).await.map(Some),
+        }
+    }
+
+    /// What is known of the effect of a call; `None` if there is no ledger to know it.
+    pub(super) async fn effect_of(&self, call: &RoundCall) -> Result<Option<Effect>, Error> {
+        let Some(effects) = &self.toolset.rules().effects else {
+            return Ok(None);
+        };
+        match self.effect_key(call) {
+            Some(key) => effects.known(key).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn effect_key(&self, call: &RoundCall) -> Option<EffectKey> {
+        let answered = call.answered.as_deref().map(by_tool);
+        key_of(&self.context.at_call(call), answered.as_ref())
+    }
+
+    /// Settles a call that was begun as its tool can tell, or has somebody asked.
+    pub(super) async fn ask_what_came(
+        &self,
+        tool: Option<&Tool>,
+        call: &RoundCall,
+    ) -> Result<Step, Error> {
+        let begun = self.as_begun(tool, call).await;
+        let key = self.effect_key(call);
+        if let Some(tool) = tool
+            && let Some(outcome) = reconciled(tool, &begun).await
+        {
+            let rules = self.toolset.rules();
+            return Ok(Step::settled(match (&rules.effects, key) {
+                (Some(effects), Some(key)) => effects.settle(key, outcome).await?,
+                _ => outcome,
+            }));
+        }
+        let rules = self.toolset.rules();
+        Ok(Step::Wait(ask_effect(rules, tool, &begun, key)))
+    }
+
+    /// The call as it was when it was begun.
+    async fn as_begun(&self, tool: Option<&Tool>, call: &RoundCall) -> ToolCall {
+        let mut begun = call.clone();
+        let answered = call.answered.as_ref();
+        let asked = answered.and_then(|answered| Asked::of(answered.pending.as_ref()?));
+        let replied = answered.and_then(|answered| answered.replies.first());
+        match (asked, replied.map(Reply::ruling)) {
+            (
+                Some(asked),
+                Some(Ok(Ruling::Approved {
+                    edited: Some(edited),
+                    ..
+                })),
+            ) if asked.why != Why::Tool => {
+                begun.call.arguments = Arguments::new(Value::Object(edited).to_string());
+            }
+            (Some(asked), _) => begun.call.arguments = asked.decided(),
+            (None, _) => {
+                // What can't be prepared any more is shown as the model wrote it.
+                if let Some(tool) = tool
+                    && self.prepare(tool, &mut begun).await.is_err()
+                {
+                    begun.call.arguments = call.call.arguments.clone();
+                }
+            }
+        }
+        self.view(&begun)
+    }
+}
+
+/// What was replied to the tool itself, out of what is written down of a call that waited.
+pub(super) fn by_tool(answered: &Answered) -> Answered {
+    let pending = answered.pending.as_ref();
+    let asked = pending
+        .and_then(Asked::of)
+        .filter(|asked| asked.why == Why::Tool);
+    let pending = match (pending, asked) {
+        (Some(pending), Some(asked)) => {
+            let mut own = Pending::asking(pending.interrupts.clone());
+            own.state = asked.inner;
+            Some(own)
+        }
+        (pending, _) => pending.cloned(),
+    };
+    let mut own = Answered::new(pending, answered.replies.clone());
+    own.accepted_at = answered.accepted_at;
+    own
+}
+
+/// What came of a call that was begun, if its tool can tell.
+pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutcome> {
+    match Caught::new(Box::pin(tool.reconciled(call))).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let tool = call.name();
+            tracing::error!(%tool, "a tool panicked when it was to tell what came of a call");
+            None
+        }
+    }
+}
+
+/// Asks what a call did that was begun; `key` is what the ledger calls it.
+pub(super) fn ask_effect(
+    rules: &Rules,
+    tool: Option<&Tool>,
+    call: &ToolCall,
+    key: Option<EffectKey>,
+) -> Pending {
+    let asked = Asked {
+        why: Why::Effect,
+        arguments: call.arguments().as_str().into(),
+        arrived: None,
+        bound: Bound::ToDecision,
+        definition: definition(tool.map(Tool::spec)),
+        policy: rules.policy(&call.context),
+        effect: key.map(|key| key.key),
+        inner: None,
+    };
+    let id = question::id(call, "#effect");
+    asked.pending(vec![question::effect(call, id)])
+}
