@@ -66,10 +66,13 @@ impl Description {
         while let Some(name) = next {
             let (path, arguments) = split(name);
             let ours = path.starts_with("concentric");
-            layers.push(Described {
-                name: if ours { last(path) } else { foreign(path) },
-                place,
-            });
+            // What checks a layer's declarations is not a layer of anybody's.
+            if path != CHECKED {
+                layers.push(Described {
+                    name: if ours { last(path) } else { foreign(path) },
+                    place,
+                });
+            }
             if path == AGENT {
                 place = Place::Chat(Phase::Model);
                 if let Some(round) = arguments.get(1) {
@@ -96,6 +99,7 @@ impl Description {
     }
 }
 
+const CHECKED: &str = "concentric_core::capability::check::Checked";
 const AGENT: &str = "concentric_core::agent::service::Agent";
 
 /// Splits a type's name into its path and its generic arguments.

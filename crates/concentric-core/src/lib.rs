@@ -39,6 +39,7 @@
 
 pub mod agent;
 mod builder;
+pub mod capability;
 pub mod context;
 pub mod describe;
 mod error;
@@ -57,10 +58,12 @@ pub mod store;
 mod text;
 pub mod tool;
 pub mod transcript;
+pub mod unset;
 
 pub use self::{
     agent::{Agent, AgentLayer, NoTools, ToolSource},
     builder::MessageBuilder,
+    capability::{Capability, Declares, Layers},
     context::{Context, EmitError, Environment, Phase},
     describe::Description,
     error::{Effects, Error, ErrorKind},

@@ -228,6 +228,7 @@ async fn f044_an_agent_in_a_models_place_goes_on_where_it_was_written_down() {
 fn inner_again(inner: &Value) -> Value {
     let mut stage = inner["stage"].clone();
     stage["round"]["slots"][0]["recovered"] = json!(true);
+    stage["round"]["begun"] = json!(true);
     stage
 }
 

@@ -527,12 +527,14 @@ impl World {
         self.machine.input(Input::RoundEnded);
         let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
         let asks = self.calls.iter().any(asks);
+        let is_settled = |call: &RoundCall| matches!(self.calls[call.position], Known::Settled(_));
+        let goes_on = asks || calls.iter().any(is_settled);
         let in_doubt: Vec<bool> = (0..self.calls.len()).map(|at| self.in_doubt(at)).collect();
         for (call, held) in calls.iter().zip(held) {
             let known = &mut self.calls[call.position];
             match known {
                 Known::Running => *known = Known::Settled(ToolOutcome::unknown("silent")),
-                Known::Waits(pending) if pending.is_held() && held && !asks => {
+                Known::Waits(pending) if pending.is_held() && held && !goes_on => {
                     *known = Known::Settled(match in_doubt[call.position] {
                         true => ToolOutcome::unknown("held for ever"),
                         false => ToolOutcome::failed("held for ever"),

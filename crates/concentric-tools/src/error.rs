@@ -1,4 +1,4 @@
-use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome};
+use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
 use std::{error::Error as StdError, fmt};
 
 /// Why a tool failed: a short text for the model, and the whole error for the logs.
@@ -161,9 +161,9 @@ pub fn fatal(error: impl Into<BoxError>) -> Error {
     marked.with_phase(Phase::Call).with_source(Fatal(error))
 }
 
-/// Whether `error` was marked by [`fatal`].
+/// Whether `error` was marked by [`fatal`], or says that a stack lacks what it requires.
 pub fn is_fatal(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| source.is::<Fatal>())
+    StdError::source(error).is_some_and(|source| source.is::<Fatal>() || source.is::<Fault>())
 }
 
 /// Marks the error that has it as its source.

@@ -1,4 +1,4 @@
-//! What the compiler says of the six likeliest mistakes; `tests/fail/*.stderr` is what a user reads.
+//! What the compiler says of the likeliest mistakes; `tests/fail/*.stderr` is what a user reads.
 //!
 //! After a change that is for the better: `TRYBUILD=overwrite cargo test -p concentric-ui-tests`.
 

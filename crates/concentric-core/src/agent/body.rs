@@ -1,4 +1,7 @@
-use super::run::{Run, Stop, at};
+use super::{
+    gate::{Deciding, Moment},
+    run::{Run, Stop, at},
+};
 use crate::{
     ChatRequest, ChatResponse, Error, Event, Phase, RoundEvent, ToolRound,
     machine::{Action, Input},
@@ -42,6 +45,8 @@ pin_project! {
     {
         /// Nothing: the machine is to be asked.
         Idle,
+        /// Gates, about what comes next; before a round, about these calls.
+        Gates { deciding: Deciding, step: u32, round: Option<ToolRound> },
         /// The model's answer.
         Model { #[pin] call: Oneshot<M, ChatRequest> },
         /// Its next event.
@@ -145,10 +150,13 @@ where
                 }
                 match run.machine.action() {
                     None => {}
-                    Some(Action::Emit(event)) => {
-                        if event.is_finish() {
+                    Some(Action::Emit(mut event)) => {
+                        if let Event::Finish(finish) = &mut event {
                             this.work.set(Work::Idle);
                             run.end();
+                            if let Err(error) = run.keep_slots(finish) {
+                                return Poll::Ready(Some(Err(error)));
+                            }
                         }
                         run.count_event();
                         return Poll::Ready(Some(Ok(event)));
@@ -158,9 +166,29 @@ where
                         run.end();
                         return Poll::Ready(Some(Err(error)));
                     }
+                    Some(Action::CallModel { step, resume: None })
+                        if let Some(deciding) = run.decide(Moment::Model, step) =>
+                    {
+                        this.work.set(Work::Gates {
+                            deciding,
+                            step,
+                            round: None,
+                        });
+                    }
                     Some(Action::CallModel { step, resume }) => {
                         let call = run.model_call(step, resume);
                         this.work.set(Work::Model { call });
+                    }
+                    Some(Action::MayFinish) => {
+                        let step = run.machine.last_step();
+                        match run.decide(Moment::Finish, step) {
+                            Some(deciding) => this.work.set(Work::Gates {
+                                deciding,
+                                step,
+                                round: None,
+                            }),
+                            None => run.machine.input(Input::Finish),
+                        }
                     }
                     Some(Action::RunTools {
                         step,
@@ -168,16 +196,15 @@ where
                         calls,
                     }) => {
                         let round = run.round(step, message_id, calls);
-                        match run.checkpoint() {
-                            Some(save) => this.work.set(Work::Save {
-                                save,
+                        let work = match run.decide(Moment::Round, step) {
+                            Some(deciding) => Work::Gates {
+                                deciding,
+                                step,
                                 round: Some(round),
-                            }),
-                            None => {
-                                let call = run.round_call(round);
-                                this.work.set(Work::Round { call });
-                            }
-                        }
+                            },
+                            None => Work::of_round(run, round),
+                        };
+                        this.work.set(work);
                     }
                 }
                 if this.work.as_mut().poll(run, cx).is_ready() {
@@ -196,12 +223,25 @@ where
 
 impl<M, B, R, O> Work<M, B, R, O>
 where
-    M: Service<ChatRequest, Response = ChatResponse<B>>,
+    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
     M::Error: Into<BoxError>,
     R: Service<ToolRound, Response = O> + Clone,
     R::Error: Into<BoxError>,
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
+    /// Runs a round, once it is written down if somebody wants it.
+    fn of_round(run: &mut Run<M, R>, round: ToolRound) -> Self {
+        match run.checkpoint() {
+            Some(save) => Self::Save {
+                save,
+                round: Some(round),
+            },
+            None => Self::Round {
+                call: run.round_call(round),
+            },
+        }
+    }
+
     /// Gives up what is waited for, and tells the machine that the run is to stop.
     fn stop(mut self: Pin<&mut Self>, run: &mut Run<M, R>, stop: Stop, cx: &mut Context<'_>) {
         run.cancel_tools(stop);
@@ -220,6 +260,31 @@ where
     fn poll(mut self: Pin<&mut Self>, run: &mut Run<M, R>, cx: &mut Context<'_>) -> Poll<()> {
         match self.as_mut().project() {
             WorkProj::Idle | WorkProj::Body { .. } => return Poll::Pending,
+            WorkProj::Gates {
+                deciding,
+                step,
+                round,
+            } => {
+                let next = match deciding {
+                    Deciding::Model(deciding) => {
+                        let said = ready!(deciding.as_mut().poll(cx));
+                        run.before_model(said).then(|| Self::Model {
+                            call: run.model_call(*step, None),
+                        })
+                    }
+                    Deciding::Round(deciding) => {
+                        let said = ready!(deciding.as_mut().poll(cx));
+                        let round = round.take();
+                        let round = round.filter(|_| run.before_round(said));
+                        round.map(|round| Self::of_round(run, round))
+                    }
+                    Deciding::Finish(deciding) => {
+                        run.before_finish(ready!(deciding.as_mut().poll(cx)));
+                        None
+                    }
+                };
+                self.set(next.unwrap_or(Self::Idle));
+            }
             WorkProj::Model { call } => match ready!(call.poll(cx)) {
                 Ok(ChatResponse { head, body, .. }) => {
                     run.model_started(&head);

@@ -1,5 +1,6 @@
 use super::{
     body::{AgentBody, Work},
+    gate::{Deciding, Moment},
     run::{Run, Stop, at},
 };
 use crate::{
@@ -31,6 +32,8 @@ pin_project! {
     {
         // Taken when the future resolves.
         run: Option<Result<Box<Run<M, R>>, Error>>,
+        // Gates, about the first step.
+        deciding: Option<(Deciding, u32)>,
         #[pin]
         call: Option<Oneshot<M, ChatRequest>>,
         body: PhantomData<fn() -> (B, O)>,
@@ -45,6 +48,7 @@ where
     pub(super) const fn new(run: Result<Box<Run<M, R>>, Error>) -> Self {
         Self {
             run: Some(run),
+            deciding: None,
             call: None,
             body: PhantomData,
         }
@@ -71,21 +75,44 @@ where
         // A run that goes on, or was cancelled before it began, has a body at once.
         let mut answer = Head::default();
         let mut work = Work::Idle;
-        if !run.check_cancelled() && (this.call.is_some() || run.machine.is_model_next()) {
-            if this.call.is_none() && run.context().is_late() {
+        let has_begun = this.call.is_some() || this.deciding.is_some();
+        if !run.check_cancelled() && (has_begun || run.machine.is_model_next()) {
+            if !has_begun && run.context().is_late() {
                 *this.run = None;
                 return Poll::Ready(Err(machine::late().with_phase(Phase::Run)));
             }
-            if this.call.is_none()
-                && let Some(Action::CallModel { step, resume }) = run.machine.action()
-            {
-                this.call.set(Some(run.model_call(step, resume)));
+            if !has_begun && let Some(Action::CallModel { step, resume }) = run.machine.action() {
+                let deciding = match resume {
+                    None => run.decide(Moment::Model, step),
+                    Some(_) => None,
+                };
+                match deciding {
+                    Some(deciding) => *this.deciding = Some((deciding, step)),
+                    None => this.call.set(Some(run.model_call(step, resume))),
+                }
             }
-            let Some(call) = this.call.as_mut().as_pin_mut() else {
-                return Poll::Pending;
+            if let Some((Deciding::Model(deciding), step)) = this.deciding
+                && let Poll::Ready(said) = deciding.as_mut().poll(cx)
+            {
+                let step = *step;
+                *this.deciding = None;
+                if let Err(error) = said {
+                    *this.run = None;
+                    return Poll::Ready(Err(error));
+                }
+                if run.before_model(said) {
+                    this.call.set(Some(run.model_call(step, None)));
+                }
+            }
+            let polled = match this.call.as_mut().as_pin_mut() {
+                Some(call) => call.poll(cx).map(Some),
+                None if this.deciding.is_some() => Poll::Pending,
+                // There is no first step.
+                None => Poll::Ready(None),
             };
-            match call.poll(cx) {
-                Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
+            match polled {
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(Ok(ChatResponse { head, body, .. }))) => {
                     run.model_started(&head);
                     answer = Head {
                         // These are this loop's tools, and not those of a loop around it.
@@ -94,7 +121,7 @@ where
                     };
                     work = Work::Body { body };
                 }
-                Poll::Ready(Err(error)) => {
+                Poll::Ready(Some(Err(error))) => {
                     *this.run = None;
                     this.call.set(None);
                     let error = Error::from(error.into());
@@ -113,6 +140,7 @@ where
             }
         }
         this.call.set(None);
+        *this.deciding = None;
         match this.run.take() {
             Some(Ok(run)) => Poll::Ready(Ok(
                 ChatResponse::new(AgentBody::new(run, work)).with_head(answer)

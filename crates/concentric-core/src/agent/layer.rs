@@ -1,4 +1,4 @@
-use super::{Agent, ToolSource};
+use super::{Agent, StepGate, StepGates, ToolSource};
 use crate::machine::Rules;
 use tower_layer::Layer;
 
@@ -10,6 +10,7 @@ pub struct AgentLayer<R> {
     tools: R,
     step_limit: u32,
     call_limit: Option<u32>,
+    gates: StepGates,
 }
 
 /// How many model calls a run makes at the most, unless it is told otherwise.
@@ -17,17 +18,25 @@ const STEP_LIMIT: u32 = 32;
 
 impl<R> AgentLayer<R> {
     /// Creates a layer whose agents execute tool calls by `tools`.
-    pub const fn new(tools: R) -> Self {
+    pub fn new(tools: R) -> Self {
         Self {
             tools,
             step_limit: STEP_LIMIT,
             call_limit: None,
+            gates: StepGates::new(),
         }
+    }
+
+    /// Asks `gate` between the steps of each run.
+    #[must_use]
+    pub fn gate(mut self, gate: impl StepGate) -> Self {
+        self.gates = self.gates.gate(gate);
+        self
     }
 
     /// Sets how many model calls a run makes at the most; the default is 32, the least 1.
     #[must_use]
-    pub const fn step_limit(mut self, steps: u32) -> Self {
+    pub fn step_limit(mut self, steps: u32) -> Self {
         self.step_limit = if steps == 0 { 1 } else { steps };
         self
     }
@@ -38,7 +47,7 @@ impl<R> AgentLayer<R> {
     /// is answered with an error, and the run ends with
     /// [`Outcome::CallLimit`](crate::Outcome::CallLimit) when its round is closed.
     #[must_use]
-    pub const fn call_limit(mut self, calls: u32) -> Self {
+    pub fn call_limit(mut self, calls: u32) -> Self {
         self.call_limit = Some(calls);
         self
     }
@@ -54,8 +63,9 @@ where
         let rules = Rules {
             steps: self.step_limit,
             calls: self.call_limit,
+            asks_to_finish: self.gates.ask_to_finish(),
             ..self.tools.rules()
         };
-        Agent::new(model, self.tools.clone(), rules)
+        Agent::new(model, self.tools.clone(), rules, self.gates.clone())
     }
 }

@@ -50,6 +50,7 @@
 
 mod body;
 mod future;
+mod gate;
 mod layer;
 mod run;
 mod service;
@@ -58,6 +59,7 @@ mod tools;
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
+    gate::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},

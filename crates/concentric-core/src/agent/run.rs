@@ -1,12 +1,16 @@
+use super::gate::{
+    BeforeFinish, Deciding, ModelVerdict, Moment, RoundVerdict, StepGates, StepView,
+};
 use crate::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Head, MessageId, Phase, Resume,
-    RoundCall, Str, Suspended, ToolRound, ToolSpecs,
+    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId, Phase,
+    Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
     context::{Release, Sleep, cancelled},
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
     store::Checkpoint,
 };
 use std::{
+    future::ready,
     pin::Pin,
     sync::Arc,
     task::{self, Poll},
@@ -35,6 +39,8 @@ pub(super) struct Run<M, R> {
     within: Option<mpsc::UnboundedReceiver<Within>>,
     // Calls were taken from the machine, and the round service was not called yet.
     saving: bool,
+    // Those of the agent, and of this run.
+    gates: Option<StepGates>,
     polls: u32,
 }
 
@@ -46,9 +52,14 @@ impl<M, R> Run<M, R> {
         model: M,
         rounds: R,
         specs: &ToolSpecs,
-        rules: Arc<Rules>,
+        mut rules: Arc<Rules>,
+        gates: &StepGates,
         mut request: ChatRequest,
     ) -> Result<Box<Self>, Error> {
+        let gates = gates.of_run(&mut request.context);
+        if !rules.asks_to_finish && gates.as_ref().is_some_and(StepGates::ask_to_finish) {
+            Arc::make_mut(&mut rules).asks_to_finish = true;
+        }
         let client_tools = offer(&mut request, specs)?;
         let checkpoint = request.context.extensions_mut().remove::<Checkpoint>();
         let machine = match request.resume.take() {
@@ -68,6 +79,7 @@ impl<M, R> Run<M, R> {
             checkpoint,
             within: None,
             saving: false,
+            gates,
             polls: 0,
             request,
         }))
@@ -126,6 +138,95 @@ impl<M, R> Run<M, R> {
         None
     }
 
+    /// Has the gates decide about what the machine has just asked for, if there are any that do.
+    pub(super) fn decide(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
+        let gates = self.gates.as_ref()?;
+        let machine = &mut self.machine;
+        // What was begun before goes on as it was decided.
+        if moment == Moment::Round && !machine.is_round_new() {
+            return None;
+        }
+        let deciding = gates.decide(moment, || {
+            let context = self.request.context.clone();
+            let transcript = machine.transcript().clone();
+            StepView::new(moment, step, transcript, machine.usage(), context)
+                .of_message(machine.open_message().cloned())
+                .finished_by(machine.last_reason().cloned())
+                .answered(machine.take_answers())
+        });
+        self.saving |= moment == Moment::Round && deciding.is_some();
+        deciding
+    }
+
+    /// Does what gates said before a model call; whether it is to be made.
+    pub(super) fn before_model(&mut self, said: Result<ModelVerdict, Error>) -> bool {
+        let (turns, input) = match said {
+            Ok(ModelVerdict::Continue(turns)) => (turns, None),
+            Ok(ModelVerdict::Ask(turns, pending)) => (turns, Some(Input::Ask(Box::new(pending)))),
+            Ok(ModelVerdict::Finish) => (Vec::new(), Some(Input::Finish)),
+            Ok(ModelVerdict::Halt(reason)) => (Vec::new(), Some(Input::Halt(reason))),
+            Err(error) => (Vec::new(), Some(Input::ModelFailed(error))),
+        };
+        for turn in turns {
+            self.machine.push(turn);
+        }
+        let goes_on = input.is_none();
+        if let Some(input) = input {
+            self.machine.input(input);
+        }
+        goes_on
+    }
+
+    /// Does what gates said before a round; whether its calls are to be made.
+    pub(super) fn before_round(&mut self, said: Result<RoundVerdict, Error>) -> bool {
+        match said {
+            Ok(RoundVerdict::Continue) => return true,
+            Ok(RoundVerdict::Ask(pending)) => self.machine.input(Input::Ask(Box::new(pending))),
+            Ok(RoundVerdict::Skip(reason)) => self.machine.skip_round(&reason),
+            Ok(RoundVerdict::Halt(reason)) => {
+                self.machine.take_round_back();
+                self.machine.input(Input::Halt(reason));
+            }
+            Err(error) => self.machine.input(Input::RoundRefused(error)),
+        }
+        false
+    }
+
+    /// Does what gates said before the run's end.
+    pub(super) fn before_finish(&mut self, said: Result<BeforeFinish, Error>) {
+        self.machine.input(match said {
+            Ok(BeforeFinish::Finish) => Input::Finish,
+            Ok(BeforeFinish::Continue(turns)) => Input::Continue(turns),
+            Ok(BeforeFinish::Halt(reason)) => Input::Halt(reason),
+            Err(error) => Input::Failed(error),
+        });
+    }
+
+    /// The run's state with the values of its durable slots.
+    ///
+    /// # Errors
+    ///
+    /// One of them can't be written down.
+    fn with_slots(&self, state: MachineState) -> Result<MachineState, Error> {
+        // Inside another loop's model call, the slots are that loop's to keep.
+        match self.context().slots_of_run() {
+            Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),
+            _ => Ok(state),
+        }
+    }
+
+    /// Keeps the values of durable slots with the state of a run that is interrupted.
+    ///
+    /// # Errors
+    ///
+    /// One of them can't be written down.
+    pub(super) fn keep_slots(&self, finish: &mut Finish) -> Result<(), Error> {
+        if let Some(state) = finish.state.take() {
+            finish.state = Some(Box::new(self.with_slots(*state)?));
+        }
+        Ok(())
+    }
+
     /// The round of `calls` of `step`.
     pub(super) fn round(
         &self,
@@ -142,20 +243,30 @@ impl<M, R> Run<M, R> {
 
     /// Writes the run's state down, if somebody wants it.
     pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
-        let save = self.checkpoint.as_ref()?.save(self.machine.state()?);
+        self.checkpoint.as_ref()?;
+        let saved = self.save(self.machine.state()?);
         self.saving = true;
-        Some(save)
+        saved
+    }
+
+    fn save(&self, state: MachineState) -> Option<BoxFuture<()>> {
+        let checkpoint = self.checkpoint.as_ref()?;
+        Some(match self.with_slots(state) {
+            Ok(state) => checkpoint.save(state),
+            Err(error) => Box::pin(ready(Err(error))),
+        })
     }
 
     /// Has the states of an agent in the model's place written down as part of this run's.
     fn poll_within(&mut self, cx: &mut task::Context<'_>) {
-        let (Some(within), Some(checkpoint)) = (&mut self.within, &self.checkpoint) else {
-            return;
-        };
-        while let Poll::Ready(Some((inner, save))) = within.poll_recv(cx) {
-            if let Some(outer) = self.machine.outer() {
+        while let Some(within) = &mut self.within
+            && let Poll::Ready(Some((inner, save))) = within.poll_recv(cx)
+        {
+            if let Some(outer) = self.machine.outer()
+                && let Some(saved) = self.save(outer.around(inner))
+            {
                 // Whoever asked for it may be gone.
-                let _ = save.send(checkpoint.save(outer.around(inner)));
+                let _ = save.send(saved);
             }
         }
     }
@@ -326,7 +437,13 @@ fn take_up(
         .take()
         .ok_or_else(|| conflict("the run was taken up already"))?;
     let mut machine = match suspended {
-        Suspended::State(state) => Machine::restore(*state, rules),
+        Suspended::State(mut state) => {
+            let slots = state.take_slots();
+            if !slots.is_empty() {
+                request.context.run_slots().put(slots);
+            }
+            Machine::restore(*state, rules)
+        }
         Suspended::Claimed(open) => {
             let transcript = std::mem::take(&mut request.transcript);
             Machine::claimed(transcript, open, &request.tools, rules)

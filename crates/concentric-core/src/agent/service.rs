@@ -1,4 +1,4 @@
-use super::{ResponseFuture, ToolSource, body::AgentBody, run::Run};
+use super::{ResponseFuture, StepGates, ToolSource, body::AgentBody, run::Run};
 use crate::machine::Rules;
 use crate::{
     ChatRequest, ChatResponse, Description, Error, Event, Phase, RoundEvent, ToolRound, ToolSpecs,
@@ -22,10 +22,11 @@ pub struct Agent<M, R> {
     // Why no run can begin.
     fault: Option<Error>,
     rules: Arc<Rules>,
+    gates: StepGates,
 }
 
 impl<M, R> Agent<M, R> {
-    pub(super) fn new(model: M, tools: R, rules: Rules) -> Self
+    pub(super) fn new(model: M, tools: R, rules: Rules, gates: StepGates) -> Self
     where
         R: ToolSource,
     {
@@ -35,6 +36,7 @@ impl<M, R> Agent<M, R> {
             model,
             tools,
             rules: Arc::new(rules),
+            gates,
         }
     }
 
@@ -95,6 +97,7 @@ where
                 self.tools.clone(),
                 &self.offered(&request.context),
                 Arc::clone(&self.rules),
+                &self.gates,
                 request,
             ),
         })

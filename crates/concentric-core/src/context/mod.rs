@@ -434,6 +434,11 @@ impl Context {
         self.run.slots.get_or_init(Slots::new)
     }
 
+    /// The same, if somebody has asked for one.
+    pub(crate) fn slots_of_run(&self) -> Option<&Slots> {
+        self.run.slots.get()
+    }
+
     pub(crate) fn place_of_round(&self) -> Option<Place> {
         self.round().map(Place::Round)
     }

@@ -51,9 +51,9 @@ use self::{
 };
 use crate::{
     Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, Finish,
-    FinishReason, HistoryError, InterruptId, MessageId, OpenRound, Outcome, Part, Pending, Reply,
-    ReplyError, Resume, Round, RoundCall, RoundEvent, Ruling, StepFinish, StepStart, Str,
-    Suspended, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage,
+    FinishReason, HistoryError, Interrupt, InterruptId, Message, MessageId, OpenRound, Outcome,
+    Part, Pending, Reply, ReplyError, Resume, Round, RoundCall, RoundEvent, Ruling, StepFinish,
+    StepStart, Str, Suspended, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage,
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -93,8 +93,17 @@ pub enum Input {
     RoundRefused(Error),
     /// The round failed in a way that fails the run.
     RoundFailed(Error),
+    /// Something failed that the run can't do without.
+    Failed(Error),
     /// A layer stops the run, on purpose.
     Halt(Str),
+    /// The run is to come to its own end, in place of the next step, or of [`Action::MayFinish`].
+    Finish,
+    /// The run is not to finish yet: it says this, and makes another step.
+    Continue(Vec<Turn>),
+    /// Somebody is to be asked before the model is called, or before the calls that were handed out
+    /// are run.
+    Ask(Box<Pending>),
     /// The run is cancelled.
     Cancel(CancelReason),
     /// The run's deadline has passed.
@@ -134,6 +143,9 @@ pub enum Action {
         /// The calls.
         calls: Vec<RoundCall>,
     },
+    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`]); with
+    /// [`Rules::asks_to_finish`] only.
+    MayFinish,
     /// Hand this event to the consumer.
     Emit(Event),
     /// Hand this error to the consumer; it is the last item.
@@ -158,10 +170,19 @@ pub struct Machine {
     asked_ids: Option<HashSet<InterruptId>>,
     // What may have been done before they were.
     effects_before: Effects,
+    // The run's end, if it has come to it and may not finish yet; boxed, since few ask.
+    finishing: Option<Box<Finishing>>,
     // What an interrupted agent in the model's place is told, and when that was accepted.
     replies: Option<(Vec<Reply>, SystemTime)>,
     // What it had said, and which calls it had not, while it is asked to go on.
     interrupted: Option<Box<(Said, HashMap<CallId, Part>)>>,
+}
+
+/// The end of a run that may not finish yet.
+#[derive(Debug)]
+struct Finishing {
+    finish: Box<Finish>,
+    asked: bool,
 }
 
 impl Machine {
@@ -198,6 +219,7 @@ impl Machine {
                 if !slot.is_running() {
                     continue;
                 }
+                round.begun = true;
                 slot.state = SlotState::Ready;
                 if slot.is_only_asked_about() {
                     continue;
@@ -222,6 +244,7 @@ impl Machine {
             actions: VecDeque::new(),
             dispatched: Vec::new(),
             asked_ids: None,
+            finishing: None,
             effects_before: Effects::None,
             replies: None,
             interrupted: None,
@@ -251,7 +274,7 @@ impl Machine {
     }
 
     fn is_quiet(&self) -> bool {
-        self.stream.is_none() && !self.asked && self.actions.is_empty()
+        self.stream.is_none() && !self.asked && self.actions.is_empty() && self.finishing.is_none()
     }
 
     /// The conversation so far; every round in it is closed.
@@ -275,7 +298,38 @@ impl Machine {
 
     /// Whether all there is to do is to call the model.
     pub(crate) fn is_model_next(&self) -> bool {
-        self.is_quiet() && self.state.stage == Stage::Model
+        self.is_quiet() && self.state.stage == Stage::Model && self.state.asked_by_gates().is_none()
+    }
+
+    /// The message whose calls are open.
+    pub(crate) fn open_message(&self) -> Option<&Message> {
+        match &self.state.stage {
+            Stage::Round(round) => Some(&round.message),
+            _ => None,
+        }
+    }
+
+    /// Whether the calls that were handed out are all of a round that was not begun before.
+    pub fn is_round_new(&self) -> bool {
+        match &self.state.stage {
+            Stage::Round(round) => !round.begun && !self.dispatched.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// The step that was made last.
+    pub(crate) fn last_step(&self) -> u32 {
+        self.state.step.saturating_sub(1)
+    }
+
+    /// Why the model stopped then.
+    pub(crate) fn last_reason(&self) -> Option<&FinishReason> {
+        self.state.reason.as_ref()
+    }
+
+    /// What was replied to an [`Input::Ask`]; once.
+    pub fn take_answers(&mut self) -> Option<Box<Answered>> {
+        self.state.gate.take_if(|asked| !asked.replies.is_empty())
     }
 
     /// Whether the run has had its terminal action, or was dropped.
@@ -296,6 +350,12 @@ impl Machine {
     /// for; two are to the same one; or one is missing of those that are to be answered together.
     pub fn reply(&mut self, replies: Vec<Reply>, now: SystemTime) -> Result<(), ReplyError> {
         check_replies(&self.state, &replies, now)?;
+        if self.state.asked_by_gates().is_some() {
+            if let Some(asked) = &mut self.state.gate {
+                asked.replies = replies;
+            }
+            return Ok(());
+        }
         let round = match &mut self.state.stage {
             Stage::Round(round) => round,
             Stage::Inner(_) => {
@@ -355,6 +415,13 @@ impl Machine {
     fn next_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
+        }
+        if self.state.asked_by_gates().is_some() {
+            self.interrupt();
+            return self.actions.pop_front();
+        }
+        if let Some(finishing) = &mut self.finishing {
+            return (!std::mem::replace(&mut finishing.asked, true)).then_some(Action::MayFinish);
         }
         match &self.state.stage {
             Stage::Model => {
@@ -470,7 +537,16 @@ impl Machine {
             }
             Input::RoundEnded => self.end_round(),
             Input::RoundFailed(error) if !self.dispatched.is_empty() => self.fail(error),
+            Input::Failed(error) => self.fail(error),
             Input::Halt(reason) => self.stop(Outcome::Halted { reason }),
+            Input::Finish => self.come_to_the_end(),
+            Input::Continue(turns) if self.finishing.take().is_some() => self.go_on(turns),
+            Input::Ask(pending) if self.may_ask() => {
+                self.asked = false;
+                self.take_round_back();
+                let asked = Answered::new(Some(*pending), Vec::new());
+                self.state.gate = Some(Box::new(asked));
+            }
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(late()),
             Input::Dropped => {
@@ -478,6 +554,7 @@ impl Machine {
                 self.actions.clear();
                 self.stream = None;
                 self.asked = false;
+                self.finishing = None;
                 self.interrupted = None;
                 self.state.stage = Stage::Ended;
             }
@@ -527,13 +604,15 @@ impl Machine {
             return;
         }
         self.state.step = at.saturating_add(1);
+        self.state.reason = Some(finish.reason.clone());
+        self.state
+            .provider_reason
+            .clone_from(&finish.provider_reason);
         if !slots.is_empty() {
             self.rules.count(&mut self.state.calls, &mut slots);
             for (position, slot) in slots.iter_mut().enumerate() {
                 slot.await_client(&message, position);
             }
-            self.state.reason = Some(finish.reason);
-            self.state.provider_reason = finish.provider_reason;
             self.state.stage = Stage::round(at, message, slots);
             return;
         }
@@ -543,7 +622,52 @@ impl Machine {
                 Err(error) => return self.fail(protocol(&error)),
             }
         }
+        self.state.stage = Stage::Model;
         // The rest is as the model said it: an agent in its place may have been halted.
+        if self.rules.asks_to_finish && finish.outcome == Outcome::Completed {
+            let asked = false;
+            self.finishing = Some(Box::new(Finishing { finish, asked }));
+        } else {
+            self.end_with(finish);
+        }
+    }
+
+    // ---- what gates say ----
+
+    /// Whether it is about to do something that somebody can be asked about first. An agent in the
+    /// model's place that goes on was asked about when it began.
+    fn may_ask(&self) -> bool {
+        (self.asked && self.interrupted.is_none()) || self.is_round_new()
+    }
+
+    /// Ends the run in place of the next step.
+    fn come_to_the_end(&mut self) {
+        match self.finishing.take() {
+            Some(finishing) => self.end_with(finishing.finish),
+            None if self.asked => {
+                self.drop_stream();
+                self.finish(Outcome::Completed);
+            }
+            // There is a round to be closed first.
+            None => {}
+        }
+    }
+
+    /// Makes another step, if it may.
+    fn go_on(&mut self, turns: Vec<Turn>) {
+        for turn in turns {
+            self.state.transcript.push(turn);
+        }
+        if self.charged() >= self.rules.steps {
+            self.finish(Outcome::StepLimit);
+        }
+    }
+
+    fn charged(&self) -> u32 {
+        self.state.step.saturating_sub(self.state.free)
+    }
+
+    fn end_with(&mut self, mut finish: Box<Finish>) {
         finish.usage = self.state.usage;
         finish.transcript = Some(self.state.transcript.clone());
         self.emit(Event::Finish(finish));
@@ -670,11 +794,26 @@ impl Machine {
         }
     }
 
+    /// Denies all calls that were handed out: the round service was not called.
+    pub(crate) fn skip_round(&mut self, reason: &Str) {
+        for index in 0..self.dispatched.len() {
+            self.settle(index, ToolOutcome::denied(reason.clone()));
+        }
+        self.state.effects = self.effects_before;
+        self.end_round();
+    }
+
     fn end_round(&mut self) {
         let Stage::Round(round) = &mut self.state.stage else {
             return;
         };
+        round.begun = true;
         let asks = round.slots.iter().any(Slot::asks);
+        let is_settled = |at: &usize| {
+            let slot = round.slots.get(*at);
+            slot.is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)))
+        };
+        let goes_on = asks || self.dispatched.iter().any(is_settled);
         self.asked_ids = None;
         for at in self.dispatched.drain(..) {
             let Some(slot) = round.slots.get_mut(at) else {
@@ -686,7 +825,7 @@ impl Machine {
                 ));
             }
             // Nobody can end this wait: it would be handed out for ever.
-            if !asks && slot.is_held() && slot.was_held() {
+            if !goes_on && slot.is_held() && slot.was_held() {
                 slot.state = SlotState::Settled(
                     slot.failed("The call waits for others of its answer, and none of them waits."),
                 );
@@ -706,11 +845,10 @@ impl Machine {
             let most = self.state.step.min(self.rules.steps);
             self.state.free = self.state.free.saturating_add(1).min(most);
         }
-        let charged = self.state.step.saturating_sub(self.state.free);
         match self.close_round("The call was not run.") {
             Some(reason) => self.finish(Outcome::Halted { reason }),
             None if self.rules.is_over(&self.state.calls) => self.finish(Outcome::CallLimit),
-            None if charged >= self.rules.steps => self.finish(Outcome::StepLimit),
+            None if self.charged() >= self.rules.steps => self.finish(Outcome::StepLimit),
             None => {}
         }
     }
@@ -731,9 +869,12 @@ impl Machine {
         let mut results = Vec::with_capacity(slots.len());
         for slot in slots {
             let only_asked_about = slot.is_only_asked_about();
+            let by_client = slot.said_by_client();
             let in_doubt = slot.is_in_doubt();
             let outcome = match slot.state {
                 SlotState::Settled(outcome) => outcome,
+                // It has run, whatever becomes of the run.
+                SlotState::Ready | SlotState::Running if let Some(said) = by_client => said,
                 _ if in_doubt => state::in_doubt(),
                 // It may have done its work, and nobody was told.
                 SlotState::Running
@@ -797,6 +938,7 @@ impl Machine {
     /// Gives up the model stream that is half read, and keeps the text of it.
     fn drop_stream(&mut self) {
         self.asked = false;
+        self.finishing = None;
         let said = match (&mut self.state.stage, self.stream.take()) {
             (_, Some(step)) => step.give_up(),
             (Stage::Inner(inner), None) => step::text_of(inner.said.message.clone()),
@@ -846,6 +988,9 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
             return Err(ReplyError::Duplicate(interrupt_id.clone()));
         }
     }
+    if let Some(asked) = state.asked_by_gates() {
+        return check_all(&asked.interrupts, replies, now);
+    }
     let round = match &state.stage {
         Stage::Round(round) => round,
         Stage::Inner(inner) => return check_replies(&inner.state, replies, now),
@@ -894,6 +1039,24 @@ fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(),
     Ok(())
 }
 
+/// Checks that `replies` are to `asked`, and if there is one, that there is one to each.
+fn check_all(asked: &[Interrupt], replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
+    for reply in replies {
+        let id = &reply.interrupt_id;
+        let interrupt = asked.iter().find(|asked| asked.id == *id);
+        let unknown = || ReplyError::Unknown(id.clone());
+        interrupt.ok_or_else(unknown)?.check(reply, now)?;
+    }
+    let is_missing = |asked: &&Interrupt| {
+        let mut all = replies.iter();
+        !all.any(|reply| reply.interrupt_id == asked.id)
+    };
+    match asked.iter().find(is_missing) {
+        Some(missing) if !replies.is_empty() => Err(ReplyError::Missing(missing.id.clone())),
+        _ => Ok(()),
+    }
+}
+
 impl Slot {
     /// What is said of a call that can't go on: that it failed, if that is known.
     fn failed(&self, why: &'static str) -> ToolOutcome {
@@ -917,19 +1080,27 @@ impl Slot {
         }
     }
 
+    /// What the client says that came of its call, if it has said so.
+    fn said_by_client(&self) -> Option<ToolOutcome> {
+        if self.call.executor != Executor::Client {
+            return None;
+        }
+        match self.answered.as_deref()?.replies.first()?.ruling().ok()? {
+            Ruling::Answered(result) => Some(ToolOutcome::of_value(&result)),
+            Ruling::Failed(error) => Some(ToolOutcome::failed(error)),
+            _ => None,
+        }
+    }
+
     /// Settles a call that was replied to, where the round service does not know of replies.
     fn settle_by_itself(&mut self) {
+        let said = self.said_by_client();
         let Some(answered) = self.answered.take() else {
             return;
         };
         let ruling = answered.replies.first().map(Reply::ruling);
         self.state = SlotState::Settled(match ruling {
-            Some(Ok(Ruling::Answered(result))) if self.call.executor == Executor::Client => {
-                ToolOutcome::of_value(&result)
-            }
-            Some(Ok(Ruling::Failed(error))) if self.call.executor == Executor::Client => {
-                ToolOutcome::failed(error)
-            }
+            _ if let Some(said) = said => said,
             Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
                 reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
             ),

@@ -2,7 +2,7 @@ use super::step::check_calls;
 use crate::{
     Answered, CallId, Effects, Executor, FinishReason, HistoryError, Interrupt, InterruptId,
     Message, OpenRound, Part, PartKind, Pending, Refusal, Role, Str, ToolCallPart, ToolOutcome,
-    ToolResult, ToolSpecs, Transcript, Usage, interrupt, transcript::OpenCall,
+    ToolResult, ToolSpecs, Transcript, Usage, interrupt, state::StoredSlot, transcript::OpenCall,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -38,6 +38,11 @@ pub(super) struct Data {
     pub(super) effects: Effects,
     pub(super) reason: Option<FinishReason>,
     pub(super) provider_reason: Option<Str>,
+    // What is asked between two steps, or before a round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) gate: Option<Box<Answered>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) slots: Vec<StoredSlot>,
     pub(super) stage: Stage,
 }
 
@@ -61,6 +66,8 @@ impl Data {
             effects: Effects::None,
             reason: None,
             provider_reason: None,
+            gate: None,
+            slots: Vec::new(),
             stage: Stage::Model,
         }
     }
@@ -84,7 +91,16 @@ impl Data {
         }
     }
 
+    /// What gates have asked, and nobody has replied to.
+    pub(super) fn asked_by_gates(&self) -> Option<&Pending> {
+        let asked = self.gate.as_deref()?;
+        asked.pending.as_ref().filter(|_| asked.replies.is_empty())
+    }
+
     fn interrupts(&self) -> Vec<&Interrupt> {
+        if let Some(pending) = self.asked_by_gates() {
+            return pending.interrupts.iter().collect();
+        }
         match &self.stage {
             Stage::Round(round) => round.pending().flat_map(|p| &p.interrupts).collect(),
             Stage::Inner(inner) => inner.state.interrupts(),
@@ -93,6 +109,9 @@ impl Data {
     }
 
     fn asks_together(&self) -> bool {
+        if self.asked_by_gates().is_some() {
+            return true;
+        }
         match &self.stage {
             Stage::Round(round) => round.asked_together().next().is_some(),
             Stage::Inner(inner) => inner.state.asks_together(),
@@ -176,12 +195,28 @@ impl MachineState {
         &self.0.transcript
     }
 
+    pub(crate) fn take_slots(&mut self) -> Vec<StoredSlot> {
+        std::mem::take(&mut self.0.slots)
+    }
+
     /// The message whose calls are open, and what came of those that are done.
     pub fn open_round(&self) -> Option<OpenRound> {
         match &self.0.stage {
             Stage::Round(round) => Some(round.to_open()),
             _ => None,
         }
+    }
+
+    /// The values of the run's durable [slots](crate::state), as they were written down with it.
+    pub fn slots(&self) -> &[StoredSlot] {
+        &self.0.slots
+    }
+
+    /// Writes the values of the run's durable slots down with it, in place of those it had.
+    #[must_use]
+    pub fn with_slots(mut self, slots: Vec<StoredSlot>) -> Self {
+        self.0.slots = slots;
+        self
     }
 
     /// The version of the form it has.
@@ -357,6 +392,9 @@ pub(super) struct RoundState {
     pub(super) step: u32,
     pub(super) message: Message,
     pub(super) slots: Vec<Slot>,
+    // Its calls were handed out before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) begun: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -392,6 +430,7 @@ impl Stage {
             step,
             message,
             slots,
+            begun: false,
         }))
     }
 
@@ -416,7 +455,13 @@ impl Stage {
                 slot.await_client(&open.message, position);
             }
         }
-        Self::round(0, open.message, slots)
+        Self::Round(Box::new(RoundState {
+            step: 0,
+            message: open.message,
+            slots,
+            // Nobody knows whether it was.
+            begun: true,
+        }))
     }
 }
 

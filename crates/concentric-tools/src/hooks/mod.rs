@@ -100,7 +100,6 @@ mod hook;
 mod layer;
 mod service;
 mod shared;
-mod unset;
 
 pub use self::{
     before::{BeforeCall, Flow},

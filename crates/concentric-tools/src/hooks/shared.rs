@@ -1,6 +1,6 @@
-use super::{BeforeCall, Flow, ToolHooks, unset::is_set};
+use super::{BeforeCall, Flow, ToolHooks};
 use crate::panic::{Panic, catch};
-use concentric_core::{BoxError, Error, ToolCall, ToolOutcome};
+use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, unset::is_set};
 use std::{
     future::{Future, poll_fn},
     pin::pin,

@@ -1,0 +1,523 @@
+//! Gates between the steps of a loop.
+
+use crate::{
+    Answered, BoxError, Context, Error, ErrorKind, FinishReason, Interrupt, InterruptId, Message,
+    Pending, Phase, Reply, Str, Transcript, Turn, Usage,
+    unset::{is_set, unset},
+};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+/// Decides whether, and how, a loop goes on: before it calls its model, before it runs a round of
+/// tool calls, and before it ends.
+///
+/// It is for what no layer can do, since a layer is inside one call: to end the run before the next
+/// step, to have it make another one, to put a message in, to ask somebody. Gates are attached to an
+/// [`AgentLayer`](crate::AgentLayer::gate), or to one run as [`StepGates`]. All of them are asked, in
+/// the order in which they were added, those of the run first; and the strictest answer counts: to
+/// halt, to finish, to ask, to go on. What they ask at one moment is one batch: it is answered as a
+/// whole, and each gate sees all answers, once.
+///
+/// ```
+/// use concentric_core::{
+///     AgentLayer, BoxError, NoTools,
+///     agent::{BeforeModel, StepGate, StepView},
+/// };
+///
+/// /// Ends a run that has used its tokens up.
+/// struct Tokens(u64);
+///
+/// impl StepGate for Tokens {
+///     fn name(&self) -> &str {
+///         "tokens"
+///     }
+///
+///     async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+///         Ok(match step.usage.total_tokens {
+///             Some(used) if used >= self.0 => BeforeModel::halt("the tokens are used up"),
+///             _ => BeforeModel::Continue,
+///         })
+///     }
+/// }
+///
+/// let agent = AgentLayer::new(NoTools).gate(Tokens(100_000));
+/// # let _ = agent;
+/// ```
+///
+/// # When a gate fails
+///
+/// An error of a gate is the run's: what could not be decided is not done.
+///
+/// # Cost
+///
+/// A method that a gate does not have costs nothing. One that it has is a boxed future, and a copy
+/// of handles to the conversation and the run, per step.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a gate between steps",
+    label = "not a `StepGate`",
+    note = "implement `StepGate`, of which only `name` is required"
+)]
+pub trait StepGate: Send + Sync + 'static {
+    /// Names the gate; no other of the agent has the name.
+    fn name(&self) -> &str;
+
+    /// Decides before the model is called.
+    ///
+    /// # Errors
+    ///
+    /// They fail the run.
+    fn before_model(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeModel::Continue))
+    }
+
+    /// Decides before a round of tool calls begins; not when it goes on after it waited.
+    ///
+    /// # Errors
+    ///
+    /// They fail the run.
+    fn before_round(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeRound::Continue))
+    }
+
+    /// Decides before the run comes to its own end: its model has answered without a call.
+    ///
+    /// # Errors
+    ///
+    /// They fail the run.
+    fn before_finish(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeFinish::Finish))
+    }
+}
+
+/// What a [`StepGate`] says before the model is called.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum BeforeModel {
+    /// It is called.
+    Continue,
+    /// It is called after this was said.
+    Say(Vec<Turn>),
+    /// Somebody is asked first.
+    Ask(Box<Interrupt>),
+    /// The run comes to its own end here ([`Outcome::Completed`](crate::Outcome::Completed)).
+    Finish,
+    /// The run is stopped ([`Outcome::Halted`](crate::Outcome::Halted)).
+    Halt(Str),
+}
+
+/// What a [`StepGate`] says before a round of tool calls.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum BeforeRound {
+    /// The calls go to their gates.
+    Continue,
+    /// Somebody is asked first.
+    Ask(Box<Interrupt>),
+    /// No call is run; the model is told that each was denied, and why.
+    Skip(Str),
+    /// No call is run, and the run is stopped.
+    Halt(Str),
+}
+
+/// What a [`StepGate`] says before the run ends.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum BeforeFinish {
+    /// It ends.
+    Finish,
+    /// This is said, and the model is called again, if the run may make another step.
+    Continue(Vec<Turn>),
+    /// It is stopped.
+    Halt(Str),
+}
+
+impl BeforeModel {
+    /// Stops the run.
+    pub fn halt(reason: impl Into<Str>) -> Self {
+        Self::Halt(reason.into())
+    }
+
+    /// Has somebody asked.
+    pub fn ask(interrupt: Interrupt) -> Self {
+        Self::Ask(Box::new(interrupt))
+    }
+}
+
+impl BeforeRound {
+    /// Stops the run.
+    pub fn halt(reason: impl Into<Str>) -> Self {
+        Self::Halt(reason.into())
+    }
+
+    /// Runs no call of the round.
+    pub fn skip(reason: impl Into<Str>) -> Self {
+        Self::Skip(reason.into())
+    }
+
+    /// Has somebody asked.
+    pub fn ask(interrupt: Interrupt) -> Self {
+        Self::Ask(Box::new(interrupt))
+    }
+}
+
+impl BeforeFinish {
+    /// Stops the run.
+    pub fn halt(reason: impl Into<Str>) -> Self {
+        Self::Halt(reason.into())
+    }
+}
+
+/// What a [`StepGate`] goes by.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepView {
+    /// The step: how many model calls were finished before the one that is decided about, or that
+    /// has just been made.
+    pub step: u32,
+    /// The conversation so far; every round in it is closed.
+    pub transcript: Transcript,
+    /// The message whose calls are to be run; `None` before the model is called and before the end.
+    pub message: Option<Message>,
+    /// What the run has used so far.
+    pub usage: Usage,
+    /// Why the model stopped when it was called last; `None` before the first call.
+    pub finish_reason: Option<FinishReason>,
+    /// The run.
+    pub context: Context,
+    /// What was asked here, and replied.
+    answered: Option<Box<Answered>>,
+    moment: &'static str,
+}
+
+impl StepView {
+    /// What was replied to a question that was asked here, whoever asked it.
+    pub fn reply(&self, id: &InterruptId) -> Option<&Reply> {
+        self.replies()
+            .iter()
+            .find(|reply| reply.interrupt_id == *id)
+    }
+
+    /// All that was replied to what was asked here.
+    pub fn replies(&self) -> &[Reply] {
+        self.answered
+            .as_deref()
+            .map_or(&[], |answered| &answered.replies)
+    }
+
+    /// The id of what a gate asks here: the same when it is asked again with the replies, in
+    /// whichever run that is.
+    pub fn interrupt_id(&self, gate: &str) -> InterruptId {
+        let here = format!("/{}/{}/{gate}", self.step, self.moment);
+        let pending = self
+            .answered
+            .as_ref()
+            .and_then(|answered| answered.pending.as_ref());
+        let mut asked = pending.into_iter().flat_map(|pending| &pending.interrupts);
+        match asked.find(|asked| asked.id.as_str().ends_with(&here)) {
+            Some(asked) => asked.id.clone(),
+            None => InterruptId::new(format!("{}{here}", self.context.run_id())),
+        }
+    }
+}
+
+/// The gates of one run, outside of its agent's own, as an extension of its context.
+#[derive(Clone, Default)]
+pub struct StepGates(Arc<Vec<Arc<dyn Erased>>>);
+
+impl StepGates {
+    /// Creates no gates.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a gate.
+    #[must_use]
+    pub fn gate(mut self, gate: impl StepGate) -> Self {
+        Arc::make_mut(&mut self.0).push(Arc::new(gate));
+        self
+    }
+
+    /// Those of a run: its own, and those of its agent.
+    ///
+    /// Nothing inside the run has the run's own any more: they are not those of an agent in it.
+    pub(super) fn of_run(&self, context: &mut Context) -> Option<Self> {
+        match context.extensions_mut().remove::<Self>() {
+            Some(own) => {
+                let all = own.0.iter().chain(&*self.0).cloned().collect();
+                Some(Self(Arc::new(all)))
+            }
+            None => Some(self.clone()),
+        }
+        .filter(|all| !all.0.is_empty())
+    }
+
+    /// Whether one of them has something to say before the run ends.
+    pub(super) fn ask_to_finish(&self) -> bool {
+        self.0.iter().any(|gate| gate.has().before_finish)
+    }
+
+    /// What they say at `moment`; `None`, if none has something to say then.
+    pub(super) fn decide(
+        &self,
+        moment: Moment,
+        view: impl FnOnce() -> StepView,
+    ) -> Option<Deciding> {
+        let is_asked = |gate: &&Arc<dyn Erased>| match moment {
+            Moment::Model => gate.has().before_model,
+            Moment::Round => gate.has().before_round,
+            Moment::Finish => gate.has().before_finish,
+        };
+        let asked: Vec<_> = self.0.iter().filter(is_asked).cloned().collect();
+        if asked.is_empty() {
+            return None;
+        }
+        let view = Arc::new(view());
+        Some(match moment {
+            Moment::Model => Deciding::Model(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in asked {
+                    said.push(gate.before_model(Arc::clone(&view)).await?);
+                }
+                Ok(model(said))
+            })),
+            Moment::Round => Deciding::Round(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in asked {
+                    said.push(gate.before_round(Arc::clone(&view)).await?);
+                }
+                Ok(round(said))
+            })),
+            Moment::Finish => Deciding::Finish(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in asked {
+                    said.push(gate.before_finish(Arc::clone(&view)).await?);
+                }
+                Ok(finish(said))
+            })),
+        })
+    }
+}
+
+/// When gates are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Model,
+    Round,
+    Finish,
+}
+
+impl Moment {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Round => "round",
+            Self::Finish => "finish",
+        }
+    }
+}
+
+/// Gates that decide.
+pub(super) enum Deciding {
+    Model(BoxDecision<ModelVerdict>),
+    Round(BoxDecision<RoundVerdict>),
+    Finish(BoxDecision<BeforeFinish>),
+}
+
+type BoxDecision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// What all gates together say before the model is called.
+pub(super) enum ModelVerdict {
+    Continue(Vec<Turn>),
+    /// What was said before is said all the same.
+    Ask(Vec<Turn>, Pending),
+    Finish,
+    Halt(Str),
+}
+
+/// What all gates together say before a round.
+pub(super) enum RoundVerdict {
+    Continue,
+    Ask(Pending),
+    Skip(Str),
+    Halt(Str),
+}
+
+fn model(said: Vec<BeforeModel>) -> ModelVerdict {
+    let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
+    for said in said {
+        match said {
+            BeforeModel::Continue => {}
+            BeforeModel::Say(more) => turns.extend(more),
+            BeforeModel::Ask(interrupt) => asked.push(*interrupt),
+            BeforeModel::Finish => finish = true,
+            BeforeModel::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    match (halt, finish, asked.is_empty()) {
+        (Some(reason), ..) => ModelVerdict::Halt(reason),
+        (None, true, _) => ModelVerdict::Finish,
+        (None, false, false) => ModelVerdict::Ask(turns, Pending::asking(asked).together()),
+        (None, false, true) => ModelVerdict::Continue(turns),
+    }
+}
+
+fn round(said: Vec<BeforeRound>) -> RoundVerdict {
+    let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
+    for said in said {
+        match said {
+            BeforeRound::Continue => {}
+            BeforeRound::Ask(interrupt) => asked.push(*interrupt),
+            BeforeRound::Skip(reason) => skip = skip.or(Some(reason)),
+            BeforeRound::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    match (halt, skip, asked.is_empty()) {
+        (Some(reason), ..) => RoundVerdict::Halt(reason),
+        (None, Some(reason), _) => RoundVerdict::Skip(reason),
+        (None, None, false) => RoundVerdict::Ask(Pending::asking(asked).together()),
+        (None, None, true) => RoundVerdict::Continue,
+    }
+}
+
+fn finish(said: Vec<BeforeFinish>) -> BeforeFinish {
+    let mut verdict = BeforeFinish::Finish;
+    for said in said {
+        verdict = match (verdict, said) {
+            (BeforeFinish::Halt(reason), _) | (_, BeforeFinish::Halt(reason)) => {
+                BeforeFinish::Halt(reason)
+            }
+            (BeforeFinish::Continue(mut turns), BeforeFinish::Continue(more)) => {
+                turns.extend(more);
+                BeforeFinish::Continue(turns)
+            }
+            (BeforeFinish::Continue(turns), _) | (_, BeforeFinish::Continue(turns)) => {
+                BeforeFinish::Continue(turns)
+            }
+            _ => BeforeFinish::Finish,
+        };
+    }
+    verdict
+}
+
+impl StepView {
+    pub(super) fn new(
+        moment: Moment,
+        step: u32,
+        transcript: Transcript,
+        usage: Usage,
+        context: Context,
+    ) -> Self {
+        Self {
+            step,
+            transcript,
+            message: None,
+            usage,
+            finish_reason: None,
+            context,
+            answered: None,
+            moment: moment.name(),
+        }
+    }
+
+    pub(super) fn of_message(mut self, message: Option<Message>) -> Self {
+        self.message = message;
+        self
+    }
+
+    pub(super) fn finished_by(mut self, reason: Option<FinishReason>) -> Self {
+        self.finish_reason = reason;
+        self
+    }
+
+    pub(super) fn answered(mut self, answered: Option<Box<Answered>>) -> Self {
+        self.answered = answered;
+        self
+    }
+}
+
+/// Which methods a gate has.
+#[derive(Clone, Copy)]
+pub(super) struct Has {
+    before_model: bool,
+    before_round: bool,
+    before_finish: bool,
+}
+
+type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// A gate whose type is not known.
+trait Erased: Send + Sync {
+    fn has(&self) -> Has;
+    fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel>;
+    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound>;
+    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish>;
+}
+
+impl<G> Erased for G
+where
+    G: StepGate,
+{
+    fn has(&self) -> Has {
+        fn returns<'a, G: 'a, F>(_: fn(&'a G, &'a StepView) -> F) -> bool {
+            is_set::<F>()
+        }
+        Has {
+            before_model: returns(G::before_model),
+            before_round: returns(G::before_round),
+            before_finish: returns(G::before_finish),
+        }
+    }
+
+    fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel> {
+        Box::pin(async move {
+            let said = G::before_model(&self, &view).await;
+            said.map_err(|error| failed(self.name(), error))
+        })
+    }
+
+    fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound> {
+        Box::pin(async move {
+            let said = G::before_round(&self, &view).await;
+            said.map_err(|error| failed(self.name(), error))
+        })
+    }
+
+    fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish> {
+        Box::pin(async move {
+            let said = G::before_finish(&self, &view).await;
+            said.map_err(|error| failed(self.name(), error))
+        })
+    }
+}
+
+fn failed(gate: &str, error: BoxError) -> Error {
+    let error = Error::from(error);
+    match error.kind() {
+        // It says no more than that.
+        ErrorKind::Other => {
+            let said = format!("the gate `{gate}` failed: {}", error.message());
+            Error::new(ErrorKind::Other, said).with_source(error)
+        }
+        _ => error,
+    }
+    .with_phase(Phase::Run)
+}
+
+impl fmt::Debug for StepGates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepGates")
+            .field("gates", &self.0.len())
+            .finish()
+    }
+}

@@ -1,0 +1,274 @@
+use super::{
+    Capabilities, Capability, Declares, Fault, Requires,
+    declare::{Item, Kind},
+};
+use crate::{ChatRequest, Context, Error, ToolCall, ToolRound};
+use pin_project_lite::pin_project;
+use std::{
+    any::type_name,
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{self, Poll},
+};
+use tower::BoxError;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// [`Layer`] that checks, at each call, that another layer has what it requires and provides what it
+/// says.
+///
+/// For a layer in a bare `ServiceBuilder`, for which it stands; in [`Layers`](super::Layers) the
+/// compiler knows that what is required is provided, and only that is checked.
+///
+/// ```
+/// use concentric_core::{
+///     Capability, ChatRequest, ErrorKind,
+///     capability::{CheckedLayer, Requires, declaring},
+///     layers::DefaultsLayer,
+/// };
+/// # use concentric_core::{ChatResponse, Error, Event};
+/// # use futures_util::stream;
+/// use tower::{ServiceBuilder, ServiceExt};
+///
+/// #[derive(Clone)]
+/// struct Store;
+///
+/// impl Capability for Store {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # let model = tower::service_fn(async |_: ChatRequest| {
+/// #     Ok::<_, Error>(ChatResponse::new(stream::empty::<Result<Event, Error>>()))
+/// # });
+/// let recall = declaring::<Requires<Store>, _>(DefaultsLayer::new());
+/// let agent = ServiceBuilder::new()
+///     .layer(CheckedLayer::new(recall)) // Nobody outside of it provides a `Store`.
+///     .service(model);
+/// let error = agent.oneshot(ChatRequest::user("hi")).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Configuration);
+/// # }
+/// ```
+///
+/// # Costs
+///
+/// One lookup by type for each capability that the layer declares, at each call; nothing per event.
+///
+/// # Backpressure
+///
+/// Readiness is passed on. A call that fails keeps what it had reserved until the next one, or until
+/// the service is dropped: the stack is wrong, and no other call gets through either.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckedLayer<L> {
+    layer: L,
+}
+
+impl<L> CheckedLayer<L>
+where
+    L: Declares,
+{
+    /// Wraps `layer`.
+    pub const fn new(layer: L) -> Self {
+        Self { layer }
+    }
+}
+
+impl<L> Declares for CheckedLayer<L>
+where
+    L: Declares,
+{
+    type Capabilities = L::Capabilities;
+}
+
+impl<S, L> Layer<S> for CheckedLayer<L>
+where
+    L: Layer<Checked<S>> + Declares,
+{
+    type Service = Checked<L::Service>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Checked::required::<L>(self.layer.layer(Checked::provided::<L>(inner)))
+    }
+}
+
+/// Middleware that checks one side of what a layer declares.
+///
+/// See [`CheckedLayer`].
+#[derive(Clone, Copy)]
+pub struct Checked<S> {
+    inner: S,
+    layer: fn() -> &'static str,
+    items: &'static [Item],
+    side: Side,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Outside of the layer: what it requires is there.
+    Required,
+    /// Inside of it: what it provides is there.
+    Provided,
+}
+
+impl<S> Checked<S> {
+    /// Wraps the service of an `L`: what the layer requires must be there.
+    ///
+    /// For a layer that is checked wherever it stands, in its own [`Layer::layer`].
+    pub const fn required<L>(inner: S) -> Self
+    where
+        L: Declares,
+    {
+        Self::new::<L>(inner, Side::Required)
+    }
+
+    /// Wraps what an `L` wraps: what the layer provides must be there.
+    pub const fn provided<L>(inner: S) -> Self
+    where
+        L: Declares,
+    {
+        Self::new::<L>(inner, Side::Provided)
+    }
+
+    pub(super) const fn given<C>(inner: S) -> Self
+    where
+        C: Capability,
+    {
+        Self {
+            inner,
+            layer: || "Layers::given",
+            items: Requires::<C>::ITEMS,
+            side: Side::Required,
+        }
+    }
+
+    const fn new<L>(inner: S, side: Side) -> Self
+    where
+        L: Declares,
+    {
+        Self {
+            inner,
+            layer: type_name::<L>,
+            items: L::Capabilities::ITEMS,
+            side,
+        }
+    }
+
+    /// Gets a reference to the inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    fn fault(&self, context: &Context) -> Option<Fault> {
+        let missing = self.items.iter().find(|item| {
+            let is_checked = match self.side {
+                Side::Required => matches!(item.kind, Kind::Requires | Kind::Replaces),
+                Side::Provided => matches!(item.kind, Kind::Provides | Kind::Replaces),
+            };
+            is_checked && !(item.is_in)(context)
+        })?;
+        let (layer, capability) = ((self.layer)(), (missing.name)());
+        Some(match self.side {
+            Side::Required => Fault::Missing { layer, capability },
+            Side::Provided => Fault::NotProvided { layer, capability },
+        })
+    }
+}
+
+impl<S, R> Service<R> for Checked<S>
+where
+    S: Service<R>,
+    S::Error: Into<BoxError>,
+    R: AsRef<Context>,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    #[inline]
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner
+            .poll_ready(cx)
+            .map_err(|error| Error::from(error.into()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: R) -> Self::Future {
+        let state = match self.fault(request.as_ref()) {
+            None => State::Call {
+                call: self.inner.call(request),
+            },
+            Some(fault) => State::Fault { fault },
+        };
+        ResponseFuture { state }
+    }
+}
+
+impl<S> fmt::Debug for Checked<S>
+where
+    S: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checked")
+            .field("inner", &self.inner)
+            .field("layer", &(self.layer)())
+            .field("side", &self.side)
+            .finish()
+    }
+}
+
+pin_project! {
+    /// Response future for [`Checked`].
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F> {
+        Call { #[pin] call: F },
+        Fault { fault: Fault },
+    }
+}
+
+impl<F, T, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, Error>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Call { call } => call.poll(cx).map_err(|error| Error::from(error.into())),
+            StateProj::Fault { fault } => Poll::Ready(Err(Error::from(*fault))),
+        }
+    }
+}
+
+impl<F> fmt::Debug for ResponseFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl AsRef<Context> for ChatRequest {
+    fn as_ref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl AsRef<Context> for ToolRound {
+    fn as_ref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl AsRef<Context> for ToolCall {
+    fn as_ref(&self) -> &Context {
+        &self.context
+    }
+}

@@ -1,0 +1,223 @@
+use super::{Capability, Declares};
+use crate::Context;
+use std::{
+    any::{TypeId, type_name},
+    fmt,
+    marker::PhantomData,
+};
+use tower_layer::Layer;
+
+/// In [`Declares`]: the layer provides a `C`, which no layer outside of it does.
+#[derive(Debug)]
+pub struct Provides<C>(PhantomData<fn() -> C>);
+
+/// In [`Declares`]: a layer outside provides a `C`.
+#[derive(Debug)]
+pub struct Requires<C>(PhantomData<fn() -> C>);
+
+/// In [`Declares`]: the layer uses a `C`, if one outside of it provides it.
+#[derive(Debug)]
+pub struct Optional<C>(PhantomData<fn() -> C>);
+
+/// In [`Declares`]: a layer outside provides a `C`, and this one puts another in its place for the
+/// layers inside, as one that narrows a budget does.
+#[derive(Debug)]
+pub struct Replaces<C>(PhantomData<fn() -> C>);
+
+/// What a layer declares: one [`Entry`], a tuple of up to eight, or none.
+///
+/// It is implemented for these, and not to be for others.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what a layer provides and requires",
+    label = "this is not `()`, an entry, or a tuple of entries",
+    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>` or `Replaces<C>`, and a tuple has up to eight"
+)]
+pub trait Capabilities {
+    /// The entries as `(A, (B, ()))`, for the compiler.
+    type List;
+
+    /// The same as values, for what is checked while the program runs.
+    const ITEMS: &'static [Item];
+}
+
+/// What a layer does with one capability: [`Provides`], [`Requires`], [`Optional`] or [`Replaces`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what a layer does with a capability",
+    label = "this is not an entry of a declaration",
+    note = "say `Provides<{Self}>`, `Requires<{Self}>`, `Optional<{Self}>` or `Replaces<{Self}>`"
+)]
+pub trait Entry {
+    /// The same as a value.
+    const ITEM: Item;
+}
+
+/// An [`Entry`], as a value.
+#[derive(Clone, Copy)]
+pub struct Item {
+    pub(super) kind: Kind,
+    pub(super) id: fn() -> TypeId,
+    pub(super) name: fn() -> &'static str,
+    pub(super) is_in: fn(&Context) -> bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Provides,
+    Requires,
+    Optional,
+    Replaces,
+}
+
+impl Item {
+    const fn new<C>(kind: Kind) -> Self
+    where
+        C: Capability,
+    {
+        Self {
+            kind,
+            id: TypeId::of::<C>,
+            name: type_name::<C>,
+            is_in: |context| context.capability::<C>().is_some(),
+        }
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}<{}>", self.kind, (self.name)())
+    }
+}
+
+macro_rules! entries {
+    ($($entry:ident)*) => {$(
+        impl<C> Entry for $entry<C>
+        where
+            C: Capability,
+        {
+            const ITEM: Item = Item::new::<C>(Kind::$entry);
+        }
+
+        impl<C> Capabilities for $entry<C>
+        where
+            C: Capability,
+        {
+            type List = (Self, ());
+            const ITEMS: &'static [Item] = &[Self::ITEM];
+        }
+    )*};
+}
+
+entries!(Provides Requires Optional Replaces);
+
+impl Capabilities for () {
+    type List = ();
+    const ITEMS: &'static [Item] = &[];
+}
+
+macro_rules! tuples {
+    () => {};
+    ($first:ident $($rest:ident)*) => {
+        impl<$first, $($rest),*> Capabilities for ($first, $($rest,)*)
+        where
+            $first: Entry,
+            $($rest: Entry,)*
+        {
+            type List = ($first, <($($rest,)*) as Capabilities>::List);
+            const ITEMS: &'static [Item] = &[$first::ITEM, $($rest::ITEM),*];
+        }
+
+        tuples!($($rest)*);
+    };
+}
+
+tuples!(A B C D E F G H);
+
+/// Declares for `layer` what it does not declare itself.
+///
+/// ```
+/// use concentric_core::{
+///     BoxModel, Capability, ChatRequest, ChatResponse, Error, EventStream, Layers,
+///     capability::{Provides, Requires, declaring},
+///     layers::{Next, from_fn},
+/// };
+///
+/// #[derive(Clone)]
+/// struct Language(&'static str);
+///
+/// impl Capability for Language {}
+///
+/// async fn detect(mut request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+///     request.context.provide(Language("en"));
+///     next.run(request).await
+/// }
+///
+/// async fn translate(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+///     let Language(language) = *request.context.require()?;
+///     println!("{language}");
+///     next.run(request).await
+/// }
+///
+/// fn agent(model: BoxModel) -> BoxModel {
+///     BoxModel::new(
+///         Layers::new()
+///             .with(declaring::<Provides<Language>, _>(from_fn(detect)))
+///             .with(declaring::<Requires<Language>, _>(from_fn(translate)))
+///             .service(model),
+///     )
+/// }
+/// # let _ = agent;
+/// ```
+pub const fn declaring<D, L>(layer: L) -> Declaring<D, L>
+where
+    D: Capabilities,
+{
+    Declaring {
+        layer,
+        declared: PhantomData,
+    }
+}
+
+/// A layer with what was declared for it: [`declaring()`].
+pub struct Declaring<D, L> {
+    layer: L,
+    declared: PhantomData<fn() -> D>,
+}
+
+impl<D, L> Declares for Declaring<D, L>
+where
+    D: Capabilities,
+{
+    type Capabilities = D;
+}
+
+impl<S, D, L> Layer<S> for Declaring<D, L>
+where
+    L: Layer<S>,
+{
+    type Service = L::Service;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        self.layer.layer(inner)
+    }
+}
+
+impl<D, L> Clone for Declaring<D, L>
+where
+    L: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            layer: self.layer.clone(),
+            declared: PhantomData,
+        }
+    }
+}
+
+impl<D, L> fmt::Debug for Declaring<D, L>
+where
+    L: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Declaring").field(&self.layer).finish()
+    }
+}

@@ -1,0 +1,168 @@
+use super::{
+    Capability, Declares, Table,
+    order::{AllFitInto, Append, FitsInto, Given, ListOf, Listed, Nothing, Plain, With},
+};
+use std::marker::PhantomData;
+use tower_layer::Layer;
+
+/// A stack of layers, the first added outermost, in which each has what it requires.
+///
+/// It is a [`Layer`], as `ServiceBuilder` is, and can be put into one. See the
+/// [module docs](super) for an example.
+///
+/// # What does not compile
+///
+/// A layer whose [`Requires`](super::Requires) nobody before it provides:
+///
+/// ```compile_fail,E0277
+/// # use concentric_core::{Capability, Declares, Layers, capability::{Provides, Requires}};
+/// # #[derive(Clone)]
+/// # struct Store;
+/// # impl Capability for Store {}
+/// # struct StoreLayer;
+/// # struct RecallLayer;
+/// # impl Declares for StoreLayer {
+/// #     type Capabilities = Provides<Store>;
+/// # }
+/// # impl Declares for RecallLayer {
+/// #     type Capabilities = Requires<Store>;
+/// # }
+/// // "`RecallLayer` requires the capability `Store`, and no layer before it provides that"
+/// Layers::new().with(RecallLayer).with(StoreLayer);
+/// ```
+///
+/// A layer that [provides](super::Provides) what one before it does, too, or would have liked to
+/// have. rustc has no word of its own for that: it says "type annotations needed", and in the note
+/// below, that there are two answers to whether the layer is the [first to provide
+/// it](super::order::ProvidesFirst).
+///
+/// ```compile_fail,E0283
+/// # use concentric_core::{Capability, Declares, Layers, capability::Provides};
+/// # #[derive(Clone)]
+/// # struct Store;
+/// # impl Capability for Store {}
+/// # struct StoreLayer;
+/// # impl Declares for StoreLayer {
+/// #     type Capabilities = Provides<Store>;
+/// # }
+/// // "multiple `impl`s satisfying `StoreLayer: ProvidesFirst<Store, ..>` found"
+/// Layers::new().with(StoreLayer).with(StoreLayer);
+/// ```
+///
+/// # Costs
+///
+/// Inside of each layer that was added [`with`](Self::with) what it declares stands a
+/// [`Checked`], which looks up in the context what the layer was to provide: one lookup by type for
+/// each, at each call, and nothing per event. The same is done for what is [`given`](Self::given).
+/// A stack of 16 such layers takes about as long to build as one of 16 others.
+///
+/// [`Checked`]: super::Checked
+#[derive(Clone, Debug)]
+pub struct Layers<T = Nothing>(T);
+
+impl Layers {
+    /// Creates a stack without layers.
+    pub const fn new() -> Self {
+        Self(Nothing)
+    }
+}
+
+impl<T> Layers<T> {
+    /// Says that a `C` is there from outside: provided by the host in the run's context, or by a
+    /// stack around this one.
+    ///
+    /// The compiler takes it at its word; where it is not so, calls fail. When the stack is
+    /// [added](Self::and) to another, that must provide it.
+    pub fn given<C>(self) -> Layers<Given<T, C>>
+    where
+        C: Capability,
+    {
+        Layers(Given {
+            outer: self.0,
+            given: PhantomData,
+        })
+    }
+
+    /// Adds a layer by what it [declares](Declares), inside of those before.
+    ///
+    /// `Order` is inferred. It can't be, and rustc asks for it, when a layer before this one provides
+    /// the same or looks for it: see [above](Self#what-does-not-compile).
+    pub fn with<L, Order>(self, layer: L) -> Layers<With<T, L>>
+    where
+        L: Declares + FitsInto<T, ListOf<L>, Order>,
+    {
+        Layers(With {
+            outer: self.0,
+            layer,
+        })
+    }
+
+    /// Adds a layer that declares nothing, inside of those before.
+    pub fn layer<L>(self, layer: L) -> Layers<Plain<T, L>> {
+        Layers(Plain {
+            outer: self.0,
+            layer,
+        })
+    }
+
+    /// Adds the layers of another stack, as though they were added here one by one.
+    ///
+    /// ```
+    /// # use concentric_core::{Capability, Declares, Layers, capability::{Provides, Requires}};
+    /// # #[derive(Clone)]
+    /// # struct Store;
+    /// # impl Capability for Store {}
+    /// # struct StoreLayer;
+    /// # struct RecallLayer;
+    /// # impl Declares for StoreLayer {
+    /// #     type Capabilities = Provides<Store>;
+    /// # }
+    /// # impl Declares for RecallLayer {
+    /// #     type Capabilities = Requires<Store>;
+    /// # }
+    /// let memory = Layers::new().given::<Store>().with(RecallLayer);
+    /// let all = Layers::new().with(StoreLayer).and(memory);
+    /// # let _ = all;
+    /// ```
+    pub fn and<U, Order>(self, inner: Layers<U>) -> Layers<U::Stack>
+    where
+        U: Append<T> + AllFitInto<T, Order>,
+    {
+        Layers(inner.0.append(self.0))
+    }
+
+    /// Wraps a service.
+    pub fn service<S>(&self, service: S) -> T::Service
+    where
+        T: Layer<S>,
+    {
+        self.0.layer(service)
+    }
+
+    /// What its layers declare, to be checked with what other stacks do.
+    ///
+    /// What was [given](Self::given) is not in it: the table is to say who provides that.
+    pub fn table(&self) -> Table
+    where
+        T: Listed,
+    {
+        T::list(Table::new())
+    }
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S, T> Layer<S> for Layers<T>
+where
+    T: Layer<S>,
+{
+    type Service = T::Service;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        self.0.layer(inner)
+    }
+}

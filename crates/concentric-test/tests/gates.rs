@@ -1,0 +1,578 @@
+//! Gates between the steps of a loop, and what is kept of a run while it waits for their questions.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use concentric_core::{
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Interrupt, Message,
+    Outcome, Part, Reply, Role, ToolStatus, Turn,
+    agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    machine::MachineState,
+    state::{Durable, Scope, Slot},
+    store::Checkpoint,
+};
+use concentric_test::{ScriptedModel, ScriptedTools};
+use serde_json::json;
+use std::{
+    future::pending,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tower::{Layer, ServiceExt};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A gate of closures.
+struct Gate<M, R, F> {
+    name: &'static str,
+    model: M,
+    round: R,
+    finish: F,
+}
+
+impl<M, R, F> StepGate for Gate<M, R, F>
+where
+    M: Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+    R: Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
+    F: Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
+{
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        tokio::task::yield_now().await;
+        Ok((self.model)(step))
+    }
+
+    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+        tokio::task::yield_now().await;
+        Ok((self.round)(step))
+    }
+
+    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+        tokio::task::yield_now().await;
+        Ok((self.finish)(step))
+    }
+}
+
+fn model_gate(
+    name: &'static str,
+    model: impl Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+) -> impl StepGate {
+    Gate {
+        name,
+        model,
+        round: |_: &StepView| BeforeRound::Continue,
+        finish: |_: &StepView| BeforeFinish::Finish,
+    }
+}
+
+fn round_gate(
+    name: &'static str,
+    round: impl Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
+) -> impl StepGate {
+    Gate {
+        name,
+        model: |_: &StepView| BeforeModel::Continue,
+        round,
+        finish: |_: &StepView| BeforeFinish::Finish,
+    }
+}
+
+fn finish_gate(
+    finish: impl Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
+) -> impl StepGate {
+    Gate {
+        name: "finish",
+        model: |_: &StepView| BeforeModel::Continue,
+        round: |_: &StepView| BeforeRound::Continue,
+        finish,
+    }
+}
+
+/// Looks again and again.
+fn looker() -> (ScriptedModel, ScriptedTools) {
+    let model = ScriptedModel::new().tool_call("look", json!({})).repeat();
+    (model, ScriptedTools::new().answers("look", "seen"))
+}
+
+/// Looks once, and says so.
+fn once() -> (ScriptedModel, ScriptedTools) {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("I have looked.")
+        .repeat();
+    (model, ScriptedTools::new().answers("look", "seen"))
+}
+
+async fn try_run(
+    layer: AgentLayer<ScriptedTools>,
+    model: &ScriptedModel,
+    request: ChatRequest,
+) -> Result<Answer, Error> {
+    let response = layer.layer(model.clone()).oneshot(request).await?;
+    Ok(response.collect().await?)
+}
+
+async fn run(
+    layer: AgentLayer<ScriptedTools>,
+    model: &ScriptedModel,
+    request: ChatRequest,
+) -> Answer {
+    try_run(layer, model, request).await.unwrap()
+}
+
+fn results(answer: &Answer) -> Vec<(ToolStatus, String)> {
+    let turns = answer.transcript().unwrap().iter();
+    let results = turns.flat_map(|turn| turn.results().iter());
+    results
+        .map(|r| (r.outcome.status, r.outcome.content.text().into_owned()))
+        .collect()
+}
+
+fn state_of(answer: &Answer) -> MachineState {
+    assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+    let json = answer.finish.state.as_ref().unwrap().to_json().unwrap();
+    MachineState::from_json(json.as_bytes(), json.len()).unwrap()
+}
+
+fn user(text: &str) -> Turn {
+    Turn::message(Message::new(Role::User, vec![Part::text(text)])).unwrap()
+}
+
+// ---- to stop ----
+
+#[tokio::test]
+async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
+    let (model, tools) = looker();
+    let layer = AgentLayer::new(tools.clone())
+        .gate(model_gate("goes on", |_| BeforeModel::Continue))
+        .gate(model_gate("has enough", |step| match step.step {
+            0 | 1 => BeforeModel::Continue,
+            _ => BeforeModel::Finish,
+        }));
+    let answer = run(layer, &model, ChatRequest::user("hi")).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!((model.calls(), tools.done()), (2, 2));
+    assert_eq!(answer.transcript().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
+    let (model, tools) = looker();
+    let layer = AgentLayer::new(tools)
+        .gate(model_gate("votes", |_| BeforeModel::Finish))
+        .gate(model_gate("halts", |step| match step.step {
+            0 => BeforeModel::Continue,
+            _ => BeforeModel::halt("no money left"),
+        }));
+    // The vote stops it before the first step.
+    let answer = run(layer.clone(), &model, ChatRequest::user("hi")).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(model.calls(), 0);
+
+    let (model, tools) = looker();
+    let layer = AgentLayer::new(tools).gate(model_gate("halts", |step| match step.step {
+        0 => BeforeModel::Continue,
+        _ => BeforeModel::halt("no money left"),
+    }));
+    let answer = run(layer, &model, ChatRequest::user("hi")).await;
+    let reason = "no money left".into();
+    assert_eq!(answer.finish.outcome, Outcome::Halted { reason });
+    assert_eq!(results(&answer), [(ToolStatus::Done, "seen".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_round_that_is_halted_or_skipped_runs_no_call_and_is_closed() {
+    for halts in [true, false] {
+        let (model, tools) = once();
+        let layer = AgentLayer::new(tools.clone()).gate(round_gate("no", move |step| {
+            assert_eq!(step.message.as_ref().unwrap().tool_calls().count(), 1);
+            match halts {
+                true => BeforeRound::halt("closed"),
+                false => BeforeRound::skip("not now"),
+            }
+        }));
+        let answer = run(layer, &model, ChatRequest::user("hi")).await;
+        assert_eq!(tools.calls().len(), 0);
+        match halts {
+            true => {
+                let reason = "closed".into();
+                assert_eq!(answer.finish.outcome, Outcome::Halted { reason });
+                assert_eq!(results(&answer)[0].0, ToolStatus::Cancelled);
+            }
+            false => {
+                assert_eq!(answer.finish.outcome, Outcome::Completed);
+                let denied = (ToolStatus::Denied, "not now".to_owned());
+                assert_eq!(results(&answer), [denied]);
+            }
+        }
+    }
+}
+
+// ---- to go on ----
+
+#[tokio::test]
+async fn a_run_that_may_not_finish_makes_another_step_with_what_was_said() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools).gate(finish_gate(|step| {
+        let said: Vec<_> = step.transcript.iter().collect();
+        match said.len() {
+            ..5 => BeforeFinish::Continue(vec![user("Are you sure?")]),
+            _ => BeforeFinish::Finish,
+        }
+    }));
+    let answer = run(layer, &model, ChatRequest::user("hi")).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    // A question, a round, an answer, a doubt, and the answer to that.
+    assert_eq!(model.calls(), 3);
+    let last = model.request(2).transcript;
+    let asked = last.last().unwrap().as_message().clone();
+    assert_eq!(asked.role, Role::User);
+    assert_eq!(answer.transcript().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn to_go_on_has_the_same_limit() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools)
+        .step_limit(4)
+        .gate(finish_gate(|_| BeforeFinish::Continue(vec![user("More!")])));
+    let answer = run(layer, &model, ChatRequest::user("hi")).await;
+    assert_eq!(answer.finish.outcome, Outcome::StepLimit);
+    assert_eq!(model.calls(), 4);
+}
+
+#[tokio::test]
+async fn what_a_gate_says_is_said_before_the_next_step() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools).gate(model_gate("steers", |step| match step.step {
+        1 => BeforeModel::Say(vec![user("Be quick.")]),
+        _ => BeforeModel::Continue,
+    }));
+    let answer = run(layer, &model, ChatRequest::user("hi")).await;
+    assert_eq!(answer.transcript().unwrap().len(), 4);
+    let sent = model.request(1).transcript;
+    assert_eq!(sent.last().unwrap().as_message().role, Role::User);
+}
+
+// ---- to ask ----
+
+fn asks(name: &'static str, log: &Log) -> impl Fn(&StepView) -> Option<Interrupt> + use<> {
+    let log = log.clone();
+    move |step| {
+        let id = step.interrupt_id(name);
+        match step.reply(&id) {
+            Some(_) => {
+                let all = step.replies().len();
+                log.lock().unwrap().push(format!("{name} sees {all}"));
+                None
+            }
+            None => Some(Interrupt::new(id, "budget").with_message("May it go on?")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
+    for before_a_round in [false, true] {
+        let log = Log::default();
+        let (model, tools) = once();
+        let layer = || {
+            let layer = AgentLayer::new(tools.clone());
+            ["a", "b"].into_iter().fold(layer, |layer, name| {
+                let ask = asks(name, &log);
+                match before_a_round {
+                    true => layer.gate(round_gate(name, move |step| {
+                        ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+                    })),
+                    false => layer.gate(model_gate(name, move |step| match step.step {
+                        0 => ask(step).map_or(BeforeModel::Continue, BeforeModel::ask),
+                        _ => BeforeModel::Continue,
+                    })),
+                }
+            })
+        };
+        let answer = run(layer(), &model, ChatRequest::user("hi")).await;
+        let state = state_of(&answer);
+        let ids: Vec<_> = state
+            .interrupts()
+            .iter()
+            .map(|ask| ask.id.clone())
+            .collect();
+        assert_eq!(ids.len(), 2);
+        assert!(state.asks_together());
+        assert_eq!(model.calls(), usize::from(before_a_round));
+        assert_eq!(tools.calls().len(), 0);
+
+        // All of them are to be answered, and nothing else is.
+        let one = vec![Reply::resolve(ids[0].clone(), json!({}))];
+        let error = try_run(layer(), &model, ChatRequest::resume(state.clone(), one)).await;
+        assert_eq!(error.unwrap_err().code(), Some("missing_reply"));
+        let nobody = ChatRequest::resume(state.clone(), vec![]);
+        let again = run(layer(), &model, nobody).await;
+        assert_eq!(state_of(&again).interrupts().len(), 2);
+        assert!(log.lock().unwrap().is_empty());
+
+        let both = ids.into_iter().map(|id| Reply::resolve(id, json!({})));
+        let request = ChatRequest::resume(state, both.collect());
+        let answer = run(layer(), &model, request).await;
+        assert_eq!(answer.finish.outcome, Outcome::Completed);
+        assert_eq!(*log.lock().unwrap(), ["a sees 2", "b sees 2"]);
+        assert_eq!(model.calls(), 2);
+        assert_eq!(tools.done(), 1);
+    }
+}
+
+#[tokio::test]
+async fn c094_the_strictest_of_what_is_made_of_the_answers_counts() {
+    let log = Log::default();
+    let (model, tools) = once();
+    let layer = || {
+        let (a, b) = (asks("a", &log), asks("b", &log));
+        AgentLayer::new(tools.clone())
+            .gate(model_gate("a", move |step| {
+                a(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+            }))
+            .gate(model_gate("b", move |step| {
+                b(step).map_or(BeforeModel::halt("b says no"), BeforeModel::ask)
+            }))
+    };
+    let state = state_of(&run(layer(), &model, ChatRequest::user("hi")).await);
+    let replies = state.interrupts();
+    let replies = replies
+        .iter()
+        .map(|ask| Reply::resolve(ask.id.clone(), json!({})));
+    let request = ChatRequest::resume(state.clone(), replies.collect());
+    let answer = run(layer(), &model, request).await;
+    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+    assert_eq!(model.calls(), 0);
+}
+
+// ---- to fail, and to be given up ----
+
+struct Fails;
+
+impl StepGate for Fails {
+    fn name(&self) -> &str {
+        "fails"
+    }
+
+    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+        Err("the database is gone".into())
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_fails_fails_the_run_and_nothing_runs() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools.clone()).gate(Fails);
+    let error = try_run(layer, &model, ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message(),
+        "the gate `fails` failed: the database is gone"
+    );
+    assert_eq!(tools.calls().len(), 0);
+}
+
+struct Hangs;
+
+impl StepGate for Hangs {
+    fn name(&self) -> &str {
+        "hangs"
+    }
+
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        if step.step == 1 {
+            pending::<()>().await;
+        }
+        Ok(BeforeModel::Continue)
+    }
+
+    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+        if step.context.extensions().get::<Log>().is_some() {
+            pending::<()>().await;
+        }
+        Ok(BeforeRound::Continue)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_gate_hangs_can_be_cancelled_and_says_what_was_not_run() {
+    for at_the_round in [true, false] {
+        let (model, tools) = once();
+        let mut request = ChatRequest::user("hi");
+        if at_the_round {
+            request.context.extensions_mut().insert(Log::default());
+        }
+        let context = request.context.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            context.cancel(CancelReason::User);
+        });
+        let answer = run(AgentLayer::new(tools.clone()).gate(Hangs), &model, request).await;
+        assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+        let status = results(&answer)[0].0;
+        match at_the_round {
+            true => assert_eq!((status, tools.done()), (ToolStatus::Cancelled, 0)),
+            false => assert_eq!((status, tools.done()), (ToolStatus::Done, 1)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
+    let (model, tools) = once();
+    let log = Log::default();
+    let tells = |name: &'static str| {
+        let log = log.clone();
+        model_gate(name, move |step| {
+            log.lock().unwrap().push(format!("{name} {}", step.step));
+            BeforeModel::Continue
+        })
+    };
+    let layer = AgentLayer::new(tools).gate(tells("agent"));
+    let mut request = ChatRequest::user("hi");
+    let own = StepGates::new().gate(tells("run"));
+    request.context.extensions_mut().insert(own);
+    run(layer, &model, request).await;
+    assert_eq!(
+        *log.lock().unwrap(),
+        ["run 0", "agent 0", "run 1", "agent 1"]
+    );
+}
+
+// ---- what is kept ----
+
+/// How many looks were allowed beyond the first two.
+struct Allowed;
+
+impl Slot for Allowed {
+    type Value = u32;
+    type Keep = Durable;
+    const NAME: &'static str = "test/allowed";
+    const SCOPE: Scope = Scope::Run;
+}
+
+fn limited() -> impl StepGate {
+    model_gate("limit", |step| {
+        let id = step.interrupt_id("limit");
+        if let Some(reply) = step.reply(&id) {
+            let more = reply
+                .payload
+                .as_ref()
+                .and_then(|more| more["more"].as_u64());
+            let Some(more) = more else {
+                return BeforeModel::Finish;
+            };
+            let more = u32::try_from(more).unwrap();
+            let update = step.context.update_state::<Allowed>(|all| all + more);
+            update.unwrap();
+        }
+        let allowed = step.context.state::<Allowed>().unwrap();
+        match step.step < 2 + *allowed {
+            true => BeforeModel::Continue,
+            false => BeforeModel::ask(Interrupt::new(id, "limit")),
+        }
+    })
+}
+
+#[tokio::test]
+async fn c100_what_was_allowed_is_kept_over_processes_and_counts_once() {
+    let (model, tools) = looker();
+    let layer = || AgentLayer::new(tools.clone()).gate(limited());
+    let mut answer = run(layer(), &model, ChatRequest::user("hi")).await;
+    assert_eq!(model.calls(), 2);
+    for (more, calls) in [(3, 5), (1, 6)] {
+        let state = state_of(&answer);
+        let id = state.interrupts()[0].id.clone();
+        let reply = vec![Reply::resolve(id, json!({ "more": more }))];
+        answer = run(layer(), &model, ChatRequest::resume(state, reply)).await;
+        assert_eq!(model.calls(), calls);
+    }
+    let state = state_of(&answer);
+    assert_eq!(state.slots()[0].value, json!(4));
+    let id = state.interrupts()[0].id.clone();
+    let request = ChatRequest::resume(state, vec![Reply::cancel(id)]);
+    let answer = run(layer(), &model, request).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(model.calls(), 6);
+}
+
+#[tokio::test]
+async fn what_is_written_down_before_a_round_has_the_slots_in_it() {
+    let (model, tools) = once();
+    let saved = Arc::new(Mutex::new(Vec::new()));
+    let states = saved.clone();
+    let checkpoint = Checkpoint::new(move |state: MachineState| {
+        states.lock().unwrap().push(state);
+        Box::pin(std::future::ready(Ok(())))
+    });
+    let layer = AgentLayer::new(tools).gate(round_gate("counts", |step| {
+        step.context.update_state::<Allowed>(|n| n + 7).unwrap();
+        BeforeRound::Continue
+    }));
+    let mut request = ChatRequest::user("hi");
+    request.context.extensions_mut().insert(checkpoint);
+    run(layer.clone(), &model, request).await;
+    let state = saved.lock().unwrap()[0].clone();
+    assert_eq!(state.slots()[0].value, json!(7));
+    // Another process reads them, and the round is not gated again: it was begun.
+    let mut request = ChatRequest::resume(state, vec![]);
+    let context = request.context.clone();
+    request = request.with_context(context.clone());
+    run(layer, &model, request).await;
+    assert_eq!(*context.state::<Allowed>().unwrap(), 7);
+}
+
+#[derive(Default, Clone)]
+struct Unwritable;
+
+impl serde::Serialize for Unwritable {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("not today"))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Unwritable {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Ok(Self)
+    }
+}
+
+struct Cursed;
+
+impl Slot for Cursed {
+    type Value = Unwritable;
+    type Keep = Durable;
+    const NAME: &'static str = "test/cursed";
+    const SCOPE: Scope = Scope::Run;
+}
+
+#[tokio::test]
+async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools.clone()).gate(round_gate("curses", |step| {
+        step.context.state::<Cursed>().unwrap();
+        BeforeRound::Continue
+    }));
+    let mut request = ChatRequest::user("hi");
+    let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
+    request
+        .context
+        .extensions_mut()
+        .insert(Checkpoint::new(save));
+    let error = try_run(layer, &model, request).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.code()),
+        (ErrorKind::Configuration, Some("slot"))
+    );
+    assert_eq!(tools.calls().len(), 0);
+}

@@ -1,0 +1,23 @@
+//! A declaration says what it lists, but not whether it is provided or required.
+use concentric_core::{Capability, Declares};
+
+#[derive(Clone)]
+struct Store;
+
+impl Capability for Store {}
+
+struct Budget;
+
+struct RecallLayer;
+
+impl Declares for RecallLayer {
+    type Capabilities = (Store,);
+}
+
+struct BudgetLayer;
+
+impl Declares for BudgetLayer {
+    type Capabilities = concentric_core::capability::Provides<Budget>;
+}
+
+fn main() {}
