@@ -1156,8 +1156,14 @@ async fn a_reply_takes_up_a_run_whose_process_died_and_the_first_reply_counts() 
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let questions = died_with_replies(&world, &store).await;
     let other = Process::other(&store);
+    // Who replies otherwise is told so, and runs nothing.
     let denied = vec![Reply::deny(questions[0].clone(), "no")];
-    let body = other.body(reply(&world, "next", denied)).await;
+    let error = other.fails(reply(&world, "late", denied)).await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
+    assert_eq!(other.tools.done(), 0);
+    // Who says the same again takes it up.
+    let same = vec![Reply::approve(questions[0].clone())];
+    let body = other.body(reply(&world, "next", same)).await;
     assert_finishes(body).await;
     assert_eq!(other.tools.done(), 1);
 }

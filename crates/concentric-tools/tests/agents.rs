@@ -652,7 +652,8 @@ async fn an_agent_that_is_gone_or_changed_does_not_go_on() {
         };
         let reply = Reply::approve(ran.asked()[0].id.clone());
         let ran = scene.resume(&tools, ran.state(), vec![reply]).await;
-        assert_eq!(ran.result("call-0-0").0, ToolStatus::Failed);
+        // It had begun, and may have done something.
+        assert_eq!(ran.result("call-0-0").0, ToolStatus::Unknown);
         assert_eq!(log.lines(), before);
     }
 }

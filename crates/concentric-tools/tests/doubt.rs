@@ -6,13 +6,15 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Hook, Log, hook};
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, Str, ToolCall,
-    ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState, store::Checkpoint,
+    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, Str,
+    ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
+    store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, Decided, Gate, Tool, ToolError, Toolset, Verdict, gate_fn, tool_with_context,
+    Approval, BeforeCall, Decided, Flow, Gate, Tool, ToolError, Toolset, Verdict, before_fn,
+    gate_fn, tool_with_context,
 };
 use futures_util::StreamExt;
 use kit::{Memory, Scene};
@@ -257,6 +259,77 @@ async fn f044_a_call_that_is_asked_about_or_held_stays_in_doubt_when_it_is_cance
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_fails() {
+    for how in ["fails", "panics", "waits"] {
+        kit::quietly();
+        let log = Log::default();
+        let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
+        let state = died(&scene, &before(&log, Class::Once, false, None), false).await;
+        let fails = Arc::new(Mutex::new(false));
+        let now = fails.clone();
+        let tool = pay(&log, Class::Once, false);
+        let tools = Toolset::new().tool(tool).layer(hook(move |call: ToolCall| {
+            let id = call.context.interrupt_id().unwrap();
+            match (*now.lock().unwrap(), how) {
+                (false, _) => Hook::Call(call),
+                (true, "fails") => Hook::Fail("service overloaded".into()),
+                (true, "panics") => panic!("on purpose"),
+                (true, _) => {
+                    let asks = Pending::asking(vec![Interrupt::new(id, "confirm")]);
+                    Hook::Fail(concentric_core::Error::waiting(asks).into())
+                }
+            }
+        }));
+        let ran = scene.resume(&tools, state, vec![]).await;
+        let answer = Reply::answer(ran.ask("call-0-0").id, json!("it is paid"));
+        *fails.lock().unwrap() = true;
+        let ran = scene.resume(&tools, ran.state(), vec![answer]).await;
+        let paid = (ToolStatus::Done, "it is paid".to_owned());
+        assert_eq!(ran.result("call-0-0"), paid, "{how}");
+    }
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Other {
+    #[expect(dead_code, reason = "what the model did not write")]
+    other: u8,
+}
+
+#[tokio::test(start_paused = true)]
+async fn f044_a_recovered_call_that_is_refused_inside_the_stack_may_have_been_done() {
+    for how in ["blocked", "changed", "invalid"] {
+        let log = Log::default();
+        let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
+        let state = died(&scene, &before(&log, Class::Keyed, false, None), false).await;
+        let tools = Toolset::new().tool(pay(&log, Class::Keyed, false));
+        let tools = match how {
+            "blocked" => tools.layer(before_fn("no", |_: &mut BeforeCall| {
+                Ok(Flow::block("not today"))
+            })),
+            "changed" => tools
+                .gate(gate_fn("g", |call: &ToolCall| {
+                    match call.arguments().as_str().contains('2') {
+                        true => Verdict::deny("not two"),
+                        false => Verdict::Pass,
+                    }
+                }))
+                .layer(hook(|mut call: ToolCall| {
+                    call.set_arguments(Arguments::new(r#"{"n":2}"#));
+                    Hook::Call(call)
+                })),
+            _ => {
+                let tool = tool_with_context("pay", "", |Other { .. }, _: Context| async { "" });
+                Toolset::new().tool(tool.keyed())
+            }
+        };
+        let ran = scene.resume(&tools, state, vec![]).await;
+        let (status, text) = ran.result("call-0-0");
+        assert_eq!(status, ToolStatus::Unknown, "{how}: {text}");
+        assert_eq!(log.lines(), ["pay 1"]);
+    }
+}
+
 /// Has its run cancelled while it decides.
 struct Cancels(Context);
 
@@ -354,11 +427,8 @@ async fn c045_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_i
                     .gate(gate_fn("now", |_: &ToolCall| Verdict::deny("not today"))),
             };
             let ran = scene.resume(&tools, ran.state(), vec![reply]).await;
-            let status = ran.result("call-0-0").0;
-            assert!(
-                matches!(status, ToolStatus::Failed | ToolStatus::Denied),
-                "{since:?}"
-            );
+            // It had begun, and nobody but the tool knows what it does before it asks.
+            assert_eq!(ran.result("call-0-0").0, ToolStatus::Unknown, "{since:?}");
             assert!(log.lines().is_empty(), "{since:?}");
         }
     }

@@ -209,20 +209,38 @@ where
     let waiting = record.state.interrupts().into_iter();
     let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
     let mut ids = replies.iter().map(|reply| &reply.interrupt_id);
-    let accepted = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
-    let replies = match accepted {
+    let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
+    let replies = match are_in_state {
         true => Vec::new(),
         false => replies,
     };
-    if record.replies.is_empty() {
-        let checked = record.state.check_replies(&replies, kept.now());
-        checked.map_err(|error| refuse(error, &record))?;
+    // What was accepted is not answered otherwise now.
+    let accepted = &record.replies;
+    let is_other = |reply: &Reply| {
+        let id = &reply.interrupt_id;
+        accepted
+            .iter()
+            .any(|it| it.interrupt_id == *id && it != reply)
+    };
+    if replies.iter().any(is_other) {
+        return Err(StoreError::Taken.into());
     }
+    let replies: Vec<Reply> = replies
+        .into_iter()
+        .filter(|reply| !accepted.contains(reply))
+        .collect();
+    let checked = record.state.check_replies(&replies, kept.now());
+    checked.map_err(|error| refuse(error, &record))?;
+    let also = match accepted.is_empty() {
+        true => Vec::new(),
+        false => replies.clone(),
+    };
     let RunRecord { key, version, .. } = record;
     let claim = kept
         .store()
         .claim(key, version, replies, kept.now(), kept.until());
-    let record = claim.await?;
+    let mut record = claim.await?;
+    record.replies.extend(also);
     let origin = match left {
         true => Origin::Left,
         false => Origin::Waited(Box::new(record.state.clone())),

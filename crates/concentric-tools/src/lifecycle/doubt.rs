@@ -19,20 +19,41 @@ use concentric_core::{
 };
 use serde_json::Value;
 
-/// Whether nobody knows if `call` took effect.
-fn in_doubt(call: &RoundCall) -> bool {
+/// Whether a process has begun `call` that died.
+pub(crate) fn is_recovered(call: &RoundCall) -> bool {
     call.recovered && !is_read_only(call)
 }
 
+/// Whether `call` was begun before, so that nobody knows what it did: its process died, or it is its
+/// tool that waited, or it was asked what it did.
+fn in_doubt(call: &RoundCall) -> bool {
+    let pending = || call.answered.as_ref()?.pending.as_ref();
+    let begun = || {
+        pending().is_some_and(|pending| match Asked::of(pending) {
+            Some(asked) => matches!(asked.why, Why::Tool | Why::Effect),
+            // What the tool asked, as it is handed back to it.
+            None => !pending.is_held(),
+        })
+    };
+    !is_read_only(call) && (call.recovered || begun())
+}
+
 /// What the model is told of `call` where it is not run: `otherwise`, unless it may have been done.
-pub(crate) fn without_doubt(call: &RoundCall, mut otherwise: ToolOutcome) -> ToolOutcome {
-    let says_what_came = matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown);
-    if says_what_came || !in_doubt(call) {
+pub(crate) fn without_doubt(call: &RoundCall, otherwise: ToolOutcome) -> ToolOutcome {
+    match in_doubt(call) {
+        true => unknown_at_best(otherwise),
+        false => otherwise,
+    }
+}
+
+/// What the model is told of a call in doubt that was not run: that nobody knows what it did, and
+/// what else there is to say.
+pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
+    if matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown) {
         return otherwise;
     }
     let text = format!(
-        "The call was started by a process that ended, and nobody knows what came of it. It was \
-         not run again: {}",
+        "The call had been started before, and nobody knows what came of it. It does not go on: {}",
         otherwise.content.text()
     );
     otherwise.status = ToolStatus::Unknown;
@@ -52,10 +73,7 @@ impl Gating {
         call.call.arguments = asked.entering();
         let (outcome, how) = match ruling {
             Some(Ok(Ruling::Answered(result))) => (self.given(call, &result), "answered"),
-            _ => (
-                ToolOutcome::unknown("Nobody knows what came of the call."),
-                "cancelled",
-            ),
+            _ => (nobody_knows(), "cancelled"),
         };
         self.record(call, ProtocolStep::Resumed(how));
         Some(Step::settled(
@@ -89,7 +107,7 @@ impl Gating {
         if let Some(tool) = tool {
             call.spec = Some(tool.spec().clone());
         }
-        if !in_doubt(call) {
+        if !is_recovered(call) {
             return Ok(None);
         }
         let again = tool.is_some_and(Tool::may_run_again);
@@ -171,6 +189,21 @@ impl Gating {
         }
         self.view(&begun)
     }
+}
+
+/// What a person says that `call` did, if that was asked and is replied.
+pub(super) fn replied_effect(call: &RoundCall) -> Option<ToolOutcome> {
+    let answered = call.answered.as_ref()?;
+    let asked = Asked::of(answered.pending.as_ref()?)?;
+    let ruling = answered.replies.first()?.ruling();
+    (asked.why == Why::Effect).then(|| match ruling {
+        Ok(Ruling::Answered(result)) => limited(ToolOutcome::of_value(&result), MAX_RESULT_BYTES),
+        _ => nobody_knows(),
+    })
+}
+
+fn nobody_knows() -> ToolOutcome {
+    ToolOutcome::unknown("Nobody knows what came of the call.")
 }
 
 /// What was replied to the tool itself, out of what is written down of a call that waited.

@@ -1,7 +1,7 @@
 use super::{
     asked::{Asked, Bound, Why},
     client,
-    doubt::without_doubt,
+    doubt::{replied_effect, without_doubt},
     proof::Tokens,
     question,
     record::{ProtocolEntry, ProtocolStep},
@@ -201,13 +201,11 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
 
 /// What comes of a call that does not start, since its run stops.
 fn given_up(call: &RoundCall) -> Arc<ToolOutcome> {
+    let stopped = || ToolOutcome::cancelled("The run was stopped before the call was started.");
     Arc::new(match (&call.refusal, call.call.executor) {
         (Some(refusal), _) => refusal.outcome(&call.call),
         (None, Executor::Client) => client::outcome(call),
-        (None, _) => without_doubt(
-            call,
-            ToolOutcome::cancelled("The run was stopped before the call was started."),
-        ),
+        (None, _) => replied_effect(call).unwrap_or_else(|| without_doubt(call, stopped())),
     })
 }
 
@@ -225,9 +223,11 @@ pub(crate) fn suspend_tool(
     permit: &Permit,
     pending: &Pending,
 ) -> Pending {
+    let mut suspended = pending.clone();
+    suspended.together |= rules.together;
     // What the lifecycle itself asks on behalf of a call is whole.
     if Asked::of(pending).is_some() {
-        return pending.clone();
+        return suspended;
     }
     let arrived = match permit {
         Permit::AsAsked(arrived) => Some(arrived.as_str().into()),
@@ -237,7 +237,7 @@ pub(crate) fn suspend_tool(
         why: Why::Tool,
         arguments: arguments.as_str().into(),
         bound: match permit {
-            Permit::Any | Permit::Settled(_) => Bound::No,
+            Permit::Any => Bound::No,
             Permit::Passed(_) => Bound::ToGates,
             // The strictest, for what is not known here.
             _ => Bound::ToDecision,
@@ -248,8 +248,9 @@ pub(crate) fn suspend_tool(
         effect: None,
         inner: pending.state.clone(),
     };
-    let mut suspended = asked.pending(pending.interrupts.clone());
-    suspended.together = pending.together;
+    let together = suspended.together;
+    suspended = asked.pending(suspended.interrupts);
+    suspended.together = together;
     suspended
 }
 
@@ -328,15 +329,16 @@ impl Gating {
         if let Some(step) = self.effect_replied(call).await {
             return step;
         }
+        let recovered = call.recovered;
         match self.recover(call).await {
-            Ok(None) => self.decided(call).await.without_doubt(call),
+            Ok(None) => self.decided(call, recovered).await.without_doubt(call),
             Ok(Some(step)) => step,
             Err(error) => Step::Fail(error),
         }
     }
 
     /// Decides about a call that the loop lets run, and that is known not to be done.
-    async fn decided(&self, call: &mut RoundCall) -> Step {
+    async fn decided(&self, call: &mut RoundCall, recovered: bool) -> Step {
         let Some(tool) = self.toolset.find(&call.call.name) else {
             let refusal = Refusal::NotOffered(self.toolset.names());
             self.tell_gone(call).await;
@@ -346,7 +348,9 @@ impl Gating {
         call.spec = Some(tool.spec().clone());
         // It keeps what it was answered: whoever is told of the call is told that it was taken up.
         match call.answered.clone() {
-            Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
+            Some(answered) if !is_held(&answered) => {
+                self.take_up(tool, call, &answered, recovered).await
+            }
             _ => self.fresh(tool, call).await,
         }
     }
@@ -398,7 +402,8 @@ impl Gating {
         let rules = self.toolset.rules();
         call.call.arguments = tool.normal(&call.call.arguments);
         // Without a gate, and without an edit, the tool's own check is soon enough.
-        if rules.prepare.is_empty() && !self.toolset.has_gates(&self.context) {
+        let is_soon_enough = rules.prepare.is_empty() && !call.recovered;
+        if is_soon_enough && !self.toolset.has_gates(&self.context) {
             return Ok(());
         }
         tool.validate(&call.call)?;
@@ -437,7 +442,8 @@ impl Gating {
         let id = question::id(call, "");
         let mut interrupt =
             question::approval(call, id.clone(), &ask, ask.message.clone(), expires_after);
-        if let (Some(tokens), Some(expires_at)) = (tokens, interrupt.expires_at)
+        // Who is asked while the run stays open needs no proof, and one would outlive the reply.
+        if let (Some(tokens), Some(expires_at), None) = (tokens, interrupt.expires_at, &ask.live)
             && let Some(token) = tokens.sign(call, id, definition, policy, expires_at)
         {
             interrupt = interrupt.with_metadata("token", token.as_str());

@@ -3,7 +3,7 @@ use crate::{
     token::{Claims, Expected, Keys, Subject, TokenError},
 };
 use concentric_core::{
-    InterruptId, Reply, Ruling, Str, ToolCall,
+    Context, InterruptId, Reply, Ruling, Str, ToolCall,
     store::{Once, Tenant},
 };
 use std::{
@@ -151,17 +151,28 @@ impl Tokens {
             Err(TokenError::Expired) if denies(reply) => now + USED_FOR,
             Err(error) => return Err(Invalid::Token(error)),
         };
-        let first = self
-            .0
-            .once
-            .once(
-                Tenant::of(&call.context),
-                // Not the token: whoever lists a question again gets another one for it (F38).
-                format!("token:{}", reply.interrupt_id).into(),
-                until,
-            )
-            .await;
-        match first {
+        self.spend(&reply.interrupt_id, &call.context, until).await
+    }
+
+    /// Uses all proofs up that were given for a question that was decided about without one.
+    ///
+    /// # Errors
+    ///
+    /// They are used up, or may be.
+    pub(super) async fn decided(&self, id: &InterruptId, context: &Context) -> Result<(), Invalid> {
+        let until = context.now() + USED_FOR.max(LONGEST);
+        self.spend(id, context, until).await
+    }
+
+    async fn spend(
+        &self,
+        id: &InterruptId,
+        context: &Context,
+        until: SystemTime,
+    ) -> Result<(), Invalid> {
+        // Not the token: whoever lists a question again gets another one for it (F38).
+        let key = format!("token:{id}").into();
+        match self.0.once.once(Tenant::of(context), key, until).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Invalid::Used),
             Err(error) => {

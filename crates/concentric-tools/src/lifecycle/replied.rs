@@ -21,6 +21,7 @@ impl Gating {
         tool: &Tool,
         call: &mut RoundCall,
         answered: &Answered,
+        recovered: bool,
     ) -> Step {
         let Some(reply) = answered.replies.first() else {
             return match answered.pending {
@@ -49,6 +50,18 @@ impl Gating {
             return self.invalid(call, Invalid::Missing);
         };
         let id = &reply.interrupt_id;
+        if let Some(tokens) = &self.toolset.rules().tokens
+            && asked.why == Why::Gate
+            && answered.pending.is_some()
+        {
+            match tokens.decided(id, &self.context).await {
+                Ok(()) => {}
+                // By the process that died.
+                Err(Invalid::Used) if recovered => {}
+                Err(Invalid::Used) => return self.used(tool, call).await,
+                Err(invalid) => return self.invalid(call, invalid),
+            }
+        }
         let mut view = self.view(call);
         if let Some(arrived) = &asked.arrived {
             view.set_arguments(Arguments::new(arrived.clone()));

@@ -212,9 +212,11 @@ impl ToolLifecycle {
         state: MachineState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
-        let asked = state.interrupts();
+        let mut asked = state.interrupts().into_iter();
+        // A tool may ask the same once more.
+        let is_last = self.suspended.as_ref() == Some(&state);
         if state.transcript().len() < self.machine.transcript().len()
-            || asked.iter().any(|asked| self.replied.contains(&asked.id))
+            || (!is_last && asked.any(|asked| self.replied.contains(&asked.id)))
         {
             return Err(Error::new(
                 ErrorKind::Conflict,
@@ -304,10 +306,6 @@ impl ToolLifecycle {
                 }) => self.run(step, message_id, calls).await?,
                 Some(Action::Emit(Event::Finish(finish))) => match finish.state {
                     Some(state) => {
-                        // A tool may ask the same once more.
-                        for asked in state.interrupts() {
-                            self.replied.remove(&asked.id);
-                        }
                         self.suspended = Some((*state).clone());
                         return Ok(RoundEnd::Suspended(state));
                     }

@@ -5,12 +5,15 @@ use super::{
 };
 use crate::{
     is_fatal,
-    lifecycle::{Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, suspend_tool},
+    lifecycle::{
+        Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, is_recovered,
+        suspend_tool, unknown_at_best,
+    },
     panic::{Panic, catch},
 };
 use concentric_core::{
     Context, Error, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome, ToolRound,
-    Transcript,
+    ToolStatus, Transcript,
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -291,6 +294,7 @@ impl Round {
             call: call.call.clone(),
             origin: call.origin(),
             permit: permit.clone(),
+            in_doubt: is_recovered(&call),
         };
         let request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context)
             .sealed(self.toolset.seal());
@@ -303,7 +307,7 @@ impl Round {
             Ok(future) => Ok(Running::new(started, future)),
             Err(Failure::Error(error)) => Err(Box::new((started, Err(error)))),
             Err(Failure::Panic(panic)) => {
-                let outcome = panic.outcome(&started.call.name);
+                let outcome = started.panicked(panic);
                 Err(Box::new((started, Ok(outcome))))
             }
         }
@@ -342,7 +346,22 @@ impl Round {
     fn ended(&mut self, (started, result): Ended) -> Result<RoundEvent, Error> {
         self.alone = false;
         let outcome = match result {
+            // It was not run, and may have been before.
+            Ok(outcome)
+                if started.in_doubt
+                    && matches!(outcome.status, ToolStatus::Denied | ToolStatus::Cancelled) =>
+            {
+                unknown_at_best(outcome)
+            }
             Ok(outcome) => outcome,
+            Err(error) if started.settled().is_some() && !is_fatal(&error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "a layer on a settled call failed"
+                );
+                let settled = started.settled().cloned();
+                settled.unwrap_or_else(|| ToolOutcome::failed(error.message()))
+            }
             Err(error) => match error.pending() {
                 Some(pending) => {
                     self.record(&started, ProtocolStep::Suspended);

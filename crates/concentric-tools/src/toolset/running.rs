@@ -1,5 +1,5 @@
 use super::stack::StackFuture;
-use crate::panic::Caught;
+use crate::panic::{Caught, Panic};
 use concentric_core::{Error, Origin, Permit, ToolCallPart, ToolOutcome};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -23,6 +23,27 @@ pub(super) struct Started {
     pub(super) origin: Origin,
     /// What it may run with.
     pub(super) permit: Permit,
+    /// It may have been done before.
+    pub(super) in_doubt: bool,
+}
+
+impl Started {
+    /// What came of it, if that was known before it entered the stack: no layer takes that back by
+    /// failing.
+    pub(super) fn settled(&self) -> Option<&ToolOutcome> {
+        match &self.permit {
+            Permit::Settled(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// What came of it, if a layer panicked.
+    pub(super) fn panicked(&self, panic: Panic) -> ToolOutcome {
+        match self.settled() {
+            Some(outcome) => outcome.clone(),
+            None => panic.outcome(&self.call.name),
+        }
+    }
 }
 
 /// What came of one call.
@@ -47,7 +68,7 @@ impl Future for Running {
         };
         match self.started.take() {
             Some(started) => {
-                let ended = ended.unwrap_or_else(|panic| Ok(panic.outcome(&started.call.name)));
+                let ended = ended.unwrap_or_else(|panic| Ok(started.panicked(panic)));
                 Poll::Ready((started, ended))
             }
             // Polled after it ended.
