@@ -1169,6 +1169,29 @@ async fn a_reply_takes_up_a_run_whose_process_died_and_the_first_reply_counts() 
 }
 
 #[tokio::test]
+async fn a_denial_after_its_call_was_written_down_as_approved_is_refused() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let never = ScriptedTools::new().asks("pay", "paid").never("look");
+    let dies = Process::new(&store, never, ScriptedModel::new().never());
+    let body = dies.body(reply(&world, "next", approve(&questions))).await;
+    // The round is written down, with the reply, and then the process dies.
+    let mut body = task::spawn(body);
+    while dies.tools.done() == 0 {
+        assert!(!matches!(body.poll_next(), std::task::Poll::Ready(None)));
+    }
+    die(body);
+    world.advance(LEASE);
+    let other = Process::other(&store);
+    let denied = vec![Reply::deny(questions[0].clone(), "no")];
+    let error = other.fails(reply(&world, "late", denied)).await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
+    // Who says the same again takes it up.
+    let again = reply(&world, "again", approve(&questions));
+    assert_finishes(other.body(again).await).await;
+}
+
+#[tokio::test]
 async fn a_run_that_was_taken_up_and_comes_to_nothing_is_left_for_the_next() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     died_with_replies(&world, &store).await;

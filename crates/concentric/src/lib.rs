@@ -6,10 +6,10 @@
 //! | feature | module | holds |
 //! |---|---|---|
 //! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, the traits of stores |
-//! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools |
+//! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools, typed answers |
 //! | `openai` (default) | [`providers`] | OpenAI chat completions and compatible servers, an HTTP client |
 //! | `http` | [`http`] | agents as AG-UI endpoints |
-//! | `layers` | [`layers`] | the built-in layers: `SuspendLayer`, `InFlightLimitLayer` |
+//! | `layers` | [`layers`] | the built-in layers: suspended runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | what runs, effects and decisions are kept in: a SQLite file, or memory |
 //!
 //! Features add API and change nothing else.

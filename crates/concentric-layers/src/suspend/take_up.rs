@@ -210,11 +210,17 @@ where
     let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
     let mut ids = replies.iter().map(|reply| &reply.interrupt_id);
     let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
+    // What was accepted is not answered otherwise now.
     let replies = match are_in_state {
+        true if replies
+            .iter()
+            .any(|it| !record.state.replies().contains(&it)) =>
+        {
+            return Err(StoreError::Taken.into());
+        }
         true => Vec::new(),
         false => replies,
     };
-    // What was accepted is not answered otherwise now.
     let accepted = &record.replies;
     let is_other = |reply: &Reply| {
         let id = &reply.interrupt_id;
@@ -240,6 +246,7 @@ where
         .store()
         .claim(key, version, replies, kept.now(), kept.until());
     let mut record = claim.await?;
+    // They are written down with the state, before anything is made of them.
     record.replies.extend(also);
     let origin = match left {
         true => Origin::Left,

@@ -1,0 +1,189 @@
+use super::OverBudget;
+use concentric_core::Usage;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The dimensions of a budget, once.
+macro_rules! dimensions {
+    ($($(#[$doc:meta])* $field:ident $Dimension:ident $name:literal;)*) => {
+        /// What a budget counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Dimension {
+            $($(#[$doc])* $Dimension,)*
+        }
+
+        impl fmt::Display for Dimension {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$Dimension => $name,)*
+                })
+            }
+        }
+
+        /// How much of each dimension; sums stop at [`u64::MAX`].
+        ///
+        /// ```
+        /// use concentric_layers::budget::Amounts;
+        ///
+        /// let amounts = Amounts::new().money(1_500_000).tool_calls(3);
+        /// assert_eq!((amounts.money, amounts.input_tokens), (1_500_000, 0));
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(default)]
+        #[non_exhaustive]
+        pub struct Amounts {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Amounts {
+            /// Creates nothing of anything.
+            pub const fn new() -> Self {
+                Self { $($field: 0,)* }
+            }
+
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $field(mut self, amount: u64) -> Self {
+                    self.$field = amount;
+                    self
+                }
+            )*
+
+            fn with(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+                Self { $($field: f(self.$field, other.$field),)* }
+            }
+        }
+
+        /// The most of each dimension; `None`, if there is no limit.
+        ///
+        /// ```
+        /// use concentric_layers::budget::Limits;
+        ///
+        /// let limits = Limits::new().money(2_000_000).model_calls(20);
+        /// assert_eq!((limits.money, limits.tool_calls), (Some(2_000_000), None));
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(default)]
+        #[non_exhaustive]
+        pub struct Limits {
+            $(
+                $(#[$doc])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<u64>,
+            )*
+        }
+
+        impl Limits {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub const fn $field(mut self, limit: u64) -> Self {
+                    self.$field = Some(limit);
+                    self
+                }
+            )*
+
+            /// Whether `wanted` fits on top of `used`. What is not wanted is not looked at.
+            pub(super) fn check(&self, used: Amounts, wanted: Amounts) -> Result<(), OverBudget> {
+                $(
+                    if let Some(limit) = self.$field
+                        && wanted.$field > 0
+                        && used.$field.saturating_add(wanted.$field) > limit
+                    {
+                        return Err(OverBudget {
+                            dimension: Dimension::$Dimension,
+                            limit,
+                            used: used.$field,
+                            wanted: wanted.$field,
+                        });
+                    }
+                )*
+                Ok(())
+            }
+
+            /// All that there is of what is limited.
+            pub(super) fn whole(&self) -> Amounts {
+                Amounts { $($field: self.$field.unwrap_or(0),)* }
+            }
+
+            /// Those of `amounts` that are limited.
+            pub(super) fn limited(&self, amounts: Amounts) -> Amounts {
+                Amounts { $($field: self.$field.map_or(0, |_| amounts.$field),)* }
+            }
+
+            pub(super) fn plus(self, more: Amounts) -> Self {
+                Self { $($field: self.$field.map(|limit| limit.saturating_add(more.$field)),)* }
+            }
+        }
+    };
+}
+
+dimensions! {
+    /// Money, in micro-units of the currency that prices are in: 1,000,000 is one dollar.
+    money Money "money";
+    /// Tokens in requests, cached or not (`gen_ai.usage.input_tokens`).
+    input_tokens InputTokens "input tokens";
+    /// Tokens in answers, reasoning included (`gen_ai.usage.output_tokens`).
+    output_tokens OutputTokens "output tokens";
+    /// Tokens in both.
+    total_tokens TotalTokens "tokens";
+    /// Input tokens read from a provider's cache (`gen_ai.usage.cache_read.input_tokens`); they are
+    /// input tokens, too.
+    cached_input_tokens CachedInputTokens "cached input tokens";
+    /// Calls of a model, those that failed included.
+    model_calls ModelCalls "model calls";
+    /// Calls of tools.
+    tool_calls ToolCalls "tool calls";
+    /// The time that calls took by the run's clock, in milliseconds. Each of those that ran side by
+    /// side counts, and what nobody calls, as to wait for a person, takes none.
+    time_ms TimeMs "milliseconds";
+}
+
+impl Amounts {
+    /// The tokens of a model's usage. What the provider did not report is nothing; a total it did
+    /// not report is the sum of input and output.
+    pub fn of_usage(usage: &Usage) -> Self {
+        let input = usage.input_tokens.unwrap_or(0);
+        let output = usage.output_tokens.unwrap_or(0);
+        let total = usage.total_tokens;
+        Self::new()
+            .input_tokens(input)
+            .output_tokens(output)
+            .total_tokens(total.unwrap_or_else(|| input.saturating_add(output)))
+            .cached_input_tokens(usage.cached_input_tokens.unwrap_or(0))
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// What is left of it without `other`; at the least nothing.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_sub)
+    }
+
+    /// The smaller of both, in each dimension.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        self.with(other, u64::min)
+    }
+
+    /// The greater of both, in each dimension.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        self.with(other, u64::max)
+    }
+}
+
+impl Limits {
+    /// Creates no limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

@@ -1,0 +1,105 @@
+use super::{ModelBudgetBody, spending::Spending};
+use crate::budget::layer::Prices;
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tower_service::Service;
+
+pin_project! {
+    /// Response future for [`ModelBudget`](super::ModelBudget).
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<S>
+    where
+        S: Service<ChatRequest>,
+    {
+        #[pin]
+        stage: Stage<S>,
+        // Goes to the body.
+        spending: Option<Spending>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<S>
+    where
+        S: Service<ChatRequest>,
+    {
+        Waiting { inner: S, call: Option<(ChatRequest, Prices)> },
+        Calling { #[pin] call: S::Future },
+        Done,
+    }
+}
+
+impl<S> ResponseFuture<S>
+where
+    S: Service<ChatRequest>,
+{
+    pub(super) const fn new(inner: S, request: ChatRequest, prices: Prices) -> Self {
+        Self {
+            stage: Stage::Waiting {
+                inner,
+                call: Some((request, prices)),
+            },
+            spending: None,
+        }
+    }
+}
+
+impl<S, B> Future for ResponseFuture<S>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<ChatResponse<ModelBudgetBody<B>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let result = loop {
+            match this.stage.as_mut().project() {
+                StageProj::Waiting { inner, call } => {
+                    if let Err(error) = ready!(inner.poll_ready(cx)) {
+                        break Err(error.into().into());
+                    }
+                    let (request, prices) = call.take().expect("it is taken when it is called");
+                    match Spending::begin(&request, prices) {
+                        Ok(spending) => *this.spending = Some(spending),
+                        Err(error) => break Err(error),
+                    }
+                    let call = inner.call(request);
+                    this.stage.set(Stage::Calling { call });
+                }
+                StageProj::Calling { call } => {
+                    break ready!(call.poll(cx)).map_err(|error| error.into().into());
+                }
+                // It has resolved.
+                StageProj::Done => return Poll::Pending,
+            }
+        };
+        this.stage.set(Stage::Done);
+        let mut spending = this.spending.take();
+        Poll::Ready(match result {
+            Ok(answer) => Ok(answer.map_body(|body| ModelBudgetBody::new(body, spending))),
+            Err(error) => {
+                if let Some(spending) = &mut spending {
+                    spending.failed(&error);
+                }
+                Err(error)
+            }
+        })
+    }
+}
+
+impl<S> fmt::Debug for ResponseFuture<S>
+where
+    S: Service<ChatRequest>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

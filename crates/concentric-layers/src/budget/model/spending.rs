@@ -1,0 +1,109 @@
+use crate::budget::{
+    Amounts, Budget, Lease,
+    estimate::{BYTES, length},
+    gate::{LEAST, LastCall},
+    layer::Prices,
+    millis,
+};
+use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
+use std::{fmt, time::SystemTime};
+
+/// What a model call spends, which is settled when this is dropped.
+pub(super) struct Spending {
+    // `None`: there is nothing to settle.
+    lease: Option<Lease>,
+    prices: Prices,
+    estimate: Usage,
+    usage: Usage,
+    // Bytes of the answer.
+    seen: u64,
+    context: Context,
+    since: SystemTime,
+}
+
+impl Spending {
+    /// Reserves what the call that `request` makes is thought to need.
+    pub(super) fn begin(request: &ChatRequest, prices: Prices) -> Result<Self, Error> {
+        let context = &request.context;
+        let budget = context.require::<Budget>()?;
+        budget.check_kept()?;
+        let estimate = prices.estimate(request);
+        let wanted = prices.cost(&estimate).max(LEAST);
+        context.update_state::<LastCall>(|last| last.call(wanted))?;
+        let lease = budget.reserve(wanted)?;
+        Ok(Self {
+            lease: Some(lease),
+            prices,
+            estimate,
+            usage: Usage::default(),
+            seen: 0,
+            since: context.now(),
+            context: context.clone(),
+        })
+    }
+
+    /// Takes in an event of the answer, in case that nobody says what it used.
+    #[inline]
+    pub(super) fn saw(&mut self, event: &Event) {
+        self.seen += match event {
+            Event::TextDelta(text) | Event::ReasoningDelta(text) | Event::RefusalDelta(text) => {
+                length(text)
+            }
+            Event::ToolCall(event) => length(event.call.arguments.as_str()),
+            _ => 0,
+        };
+    }
+
+    /// Takes in what the provider says that the call used.
+    pub(super) fn used(&mut self, usage: Usage) {
+        self.usage = usage;
+    }
+
+    /// Takes in that there is no answer: a call that was not sent, or was refused, costs nothing.
+    pub(super) fn failed(&mut self, error: &Error) {
+        let may_have_begun = matches!(
+            error.kind(),
+            ErrorKind::Timeout
+                | ErrorKind::Truncated
+                | ErrorKind::Protocol
+                | ErrorKind::ContentFilter
+                | ErrorKind::Cancelled
+                | ErrorKind::Server
+                | ErrorKind::Other
+        );
+        if !may_have_begun || error.status().is_some() {
+            self.lease = None;
+        }
+    }
+
+    /// What it has spent, as far as that is known.
+    fn spent(&self) -> Amounts {
+        let Usage {
+            input_tokens,
+            output_tokens,
+            ..
+        } = self.estimate;
+        let mut usage = self.usage;
+        usage.input_tokens = usage.input_tokens.or(input_tokens);
+        let output = output_tokens.unwrap_or(0).max(self.seen / BYTES);
+        usage.output_tokens = usage.output_tokens.or(Some(output));
+        let took = millis(&self.context, self.since);
+        self.prices.cost(&usage).time_ms(took)
+    }
+}
+
+impl Drop for Spending {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.settle(self.spent());
+        }
+    }
+}
+
+impl fmt::Debug for Spending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spending")
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

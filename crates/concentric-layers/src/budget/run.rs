@@ -1,0 +1,58 @@
+use super::BudgetLayer;
+use concentric_core::{ChatRequest, agent::StepGates};
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// Middleware that gives each run its [`Budget`](super::Budget).
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Debug)]
+pub struct RunBudget<S> {
+    inner: S,
+    layer: BudgetLayer,
+}
+
+impl<S> RunBudget<S> {
+    /// Wraps `inner`, whose runs have the budget of `layer`.
+    pub const fn new(inner: S, layer: BudgetLayer) -> Self {
+        Self { inner, layer }
+    }
+
+    /// Gets a reference to the inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Gets a mutable reference to the inner service.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Consumes `self`, returning the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S> Service<ChatRequest> for RunBudget<S>
+where
+    S: Service<ChatRequest>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let context = &mut request.context;
+        let budget = self.layer.budget(context);
+        let gates = context.extensions().get::<StepGates>().cloned();
+        let gates = gates.unwrap_or_default().gate(self.layer.gate());
+        context.extensions_mut().insert(gates);
+        context.provide(budget);
+        self.inner.call(request)
+    }
+}

@@ -1,0 +1,153 @@
+use crate::budget::{Amounts, Budget, Lease, millis};
+use concentric_core::{self as core, BoxError, Error, ToolCall, ToolOutcome};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::SystemTime,
+};
+use tower_service::Service;
+
+pin_project! {
+    /// Response future for [`ToolBudget`](super::ToolBudget).
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<S>
+    where
+        S: Service<ToolCall>,
+    {
+        #[pin]
+        stage: Stage<S>,
+        spending: Option<Spending>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<S>
+    where
+        S: Service<ToolCall>,
+    {
+        Waiting { inner: S, call: Option<ToolCall> },
+        Calling { #[pin] call: S::Future },
+        Done,
+    }
+}
+
+impl<S> ResponseFuture<S>
+where
+    S: Service<ToolCall>,
+{
+    pub(super) const fn new(inner: S, call: ToolCall) -> Self {
+        Self {
+            stage: Stage::Waiting {
+                inner,
+                call: Some(call),
+            },
+            spending: None,
+        }
+    }
+}
+
+impl<S> Future for ResponseFuture<S>
+where
+    S: Service<ToolCall, Response = ToolOutcome>,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<ToolOutcome, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let result = loop {
+            match this.stage.as_mut().project() {
+                StageProj::Waiting { inner, call } => {
+                    if let Err(error) = ready!(inner.poll_ready(cx)) {
+                        break Err(error.into().into());
+                    }
+                    let call = call.take().expect("it is taken when it is called");
+                    match Spending::begin(&call) {
+                        Ok(Begun::Runs(spending)) => *this.spending = spending,
+                        Ok(Begun::Denied(outcome)) => break Ok(outcome),
+                        Err(error) => break Err(error),
+                    }
+                    let call = inner.call(call);
+                    this.stage.set(Stage::Calling { call });
+                }
+                StageProj::Calling { call } => {
+                    break ready!(call.poll(cx)).map_err(|error| error.into().into());
+                }
+                // It has resolved.
+                StageProj::Done => return Poll::Pending,
+            }
+        };
+        this.stage.set(Stage::Done);
+        if let Some(mut spending) = this.spending.take()
+            && let Err(error) = &result
+        {
+            spending.failed(error);
+        }
+        Poll::Ready(result)
+    }
+}
+
+/// What a tool call spends, which is settled when this is dropped.
+struct Spending {
+    // `None`: there is nothing to settle.
+    lease: Option<Lease>,
+    context: core::Context,
+    since: SystemTime,
+}
+
+enum Begun {
+    /// It is only shown to the layers, if there is nothing to spend.
+    Runs(Option<Spending>),
+    Denied(ToolOutcome),
+}
+
+impl Spending {
+    fn begin(call: &ToolCall) -> Result<Begun, Error> {
+        if call.settled().is_some() || call.refusal().is_some() {
+            return Ok(Begun::Runs(None));
+        }
+        let context = &call.context;
+        let budget = context.require::<Budget>()?;
+        budget.check_kept()?;
+        Ok(match budget.reserve(ONE.time_ms(1)) {
+            Ok(lease) => Begun::Runs(Some(Self {
+                lease: Some(lease),
+                since: context.now(),
+                context: context.clone(),
+            })),
+            Err(over) => Begun::Denied(ToolOutcome::denied(format!(
+                "The call was not run: {over}."
+            ))),
+        })
+    }
+
+    /// Takes in that there is no outcome: a call that waits is made again.
+    fn failed(&mut self, error: &Error) {
+        if error.pending().is_some() {
+            self.lease = None;
+        }
+    }
+}
+
+impl Drop for Spending {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.settle(ONE.time_ms(millis(&self.context, self.since)));
+        }
+    }
+}
+
+const ONE: Amounts = Amounts::new().tool_calls(1);
+
+impl<S> fmt::Debug for ResponseFuture<S>
+where
+    S: Service<ToolCall>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

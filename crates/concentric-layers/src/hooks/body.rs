@@ -1,0 +1,109 @@
+use super::{
+    place::Place,
+    watch::{Watch, is_terminal},
+};
+use concentric_core::{Error, Event};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    vec,
+};
+
+pin_project! {
+    /// Response body for [`Hooked`](super::Hooked): the inner body's items, unchanged.
+    #[must_use = "streams do nothing unless polled"]
+    pub struct HooksBody<B, P>
+    where
+        P: Place,
+    {
+        // Dropped before `watch` tells.
+        #[pin]
+        source: Source<B>,
+        watch: Watch<P>,
+    }
+}
+
+pin_project! {
+    #[project = SourceProj]
+    enum Source<B> {
+        Inner { #[pin] body: B },
+        /// The hook's own answer.
+        Own { events: vec::IntoIter<Event> },
+        Ended,
+    }
+}
+
+impl<B, P> HooksBody<B, P>
+where
+    P: Place,
+{
+    pub(super) const fn new(body: B, watch: Watch<P>) -> Self {
+        Self {
+            source: Source::Inner { body },
+            watch,
+        }
+    }
+
+    pub(super) fn own(events: Vec<Event>, watch: Watch<P>) -> Self {
+        Self {
+            source: Source::Own {
+                events: events.into_iter(),
+            },
+            watch,
+        }
+    }
+}
+
+impl<B, P> Stream for HooksBody<B, P>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    P: Place,
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut this = self.project();
+        if !this.watch.holds() {
+            let item = match this.source.as_mut().project() {
+                SourceProj::Inner { body } => ready!(body.poll_next(cx)),
+                SourceProj::Own { events } => events.next().map(Ok),
+                SourceProj::Ended => return Poll::Ready(None),
+            };
+            if is_terminal(&item) {
+                // What is inside is dropped before the hooks are told.
+                this.source.set(Source::Ended);
+            }
+            if !this.watch.see(&item) {
+                return Poll::Ready(item);
+            }
+            this.watch.start(item);
+        }
+        this.watch.poll(cx)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let held = usize::from(self.watch.holds());
+        let (least, most) = match &self.source {
+            Source::Inner { body } => body.size_hint(),
+            Source::Own { events } => events.size_hint(),
+            Source::Ended => (0, Some(0)),
+        };
+        (
+            least.saturating_add(held),
+            most.and_then(|most| most.checked_add(held)),
+        )
+    }
+}
+
+impl<B, P> fmt::Debug for HooksBody<B, P>
+where
+    P: Place,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HooksBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+use concentric_core::{Context, Error, Str};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the failures of hooks are gathered that change no outcome.
+///
+/// They are logged in any case. Who wants to see them, all that there were in a run together, puts
+/// one into the [extensions](Context::extensions_mut) of its context. Clones are the same place.
+///
+/// ```
+/// use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, NoTools, layers::End};
+/// use concentric_layers::hooks::{HookFailures, Hooks, Summary, hooks};
+/// use concentric_test::ScriptedModel;
+/// use tower::{ServiceBuilder, ServiceExt};
+///
+/// struct Broken;
+///
+/// impl Hooks for Broken {
+///     fn id(&self) -> &str {
+///         "broken"
+///     }
+///
+///     async fn after_run(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
+///         Err("the disk is full".into())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let agent = ServiceBuilder::new()
+///     .layer(hooks(Broken).run())
+///     .layer(AgentLayer::new(NoTools))
+///     .service(ScriptedModel::new().text("Hello."));
+///
+/// let failures = HookFailures::new();
+/// let mut request = ChatRequest::user("hi");
+/// request.context.extensions_mut().insert(failures.clone());
+/// assert_eq!(agent.oneshot(request).await?.text().await?, "Hello.");
+///
+/// let failed = &failures.take()[0];
+/// assert_eq!((failed.hook.as_str(), failed.method), ("broken", "after_run"));
+/// assert_eq!(failed.error.message(), "the disk is full");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct HookFailures(Arc<Mutex<Vec<HookFailure>>>);
+
+/// What a hook failed with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HookFailure {
+    /// The hook's [id](super::Hooks::id).
+    pub hook: Str,
+    /// Which of its methods failed.
+    pub method: &'static str,
+    /// What with; a panic and a time that was up are errors, too.
+    pub error: Error,
+}
+
+impl HookFailures {
+    /// Creates a place without failures.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes out the failures that there are, in the order in which they came.
+    pub fn take(&self) -> Vec<HookFailure> {
+        std::mem::take(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<HookFailure>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells whoever it may concern that a hook failed.
+pub(super) fn report(hook: &str, method: &'static str, error: Error, context: &Context) {
+    tracing::warn!(hook, method, error = %format_args!("{error:#}"), "a hook failed");
+    if let Some(failures) = context.extensions().get::<HookFailures>() {
+        let hook = Str::from(hook);
+        failures.lock().push(HookFailure {
+            hook,
+            method,
+            error,
+        });
+    }
+}

@@ -1,0 +1,327 @@
+use super::{ModelFlow, RunFlow, Summary};
+use concentric_core::{
+    BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ToolCall, ToolOutcome,
+    ToolResult, layers::End, unset::unset,
+};
+use concentric_tools::{BeforeCall, Flow};
+use std::{future::Future, sync::Arc, time::Duration};
+
+/// What is to be done around runs, model calls and tool calls.
+///
+/// See the [module docs](super) for an example, and for when each method is called. An
+/// implementation may answer with `async fn`s.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a set of hooks",
+    label = "not a `Hooks`",
+    note = "implement `Hooks`, of which only `id` is required"
+)]
+pub trait Hooks: Send + Sync + 'static {
+    /// Names the hooks, for the log and for [`HookFailures`](super::HookFailures).
+    fn id(&self) -> &str;
+
+    // ---- around a run ----
+
+    /// Decides whether a run goes on, and may change its request; a change lasts for the run.
+    ///
+    /// # When
+    ///
+    /// Before anything inside of this place is called, once per run.
+    ///
+    /// # Errors
+    ///
+    /// The run fails with the error, and nothing inside of this place is called.
+    fn before_run(
+        &self,
+        request: &mut ChatRequest,
+    ) -> impl Future<Output = Result<RunFlow, BoxError>> + Send {
+        let _ = request;
+        unset(|| Ok(RunFlow::Continue))
+    }
+
+    /// Sees an event of a run, as the consumer will. It must not block.
+    ///
+    /// # When
+    ///
+    /// Before each event of the body is handed on, [`Event::Finish`] included.
+    fn event(&self, event: &Event, context: &Context) {
+        let _ = (event, context);
+    }
+
+    /// Sees that a step begins.
+    ///
+    /// # When
+    ///
+    /// Before [`Event::StepStart`] is handed on; its model has begun to answer.
+    ///
+    /// # Errors
+    ///
+    /// They are told, and change nothing.
+    fn step_started(
+        &self,
+        step: &StepStart,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (step, run);
+        unset(|| Ok(()))
+    }
+
+    /// Sees that a step's model call is over, and what it used.
+    ///
+    /// # When
+    ///
+    /// Before [`Event::StepFinish`] is handed on, and before the tools of the step run.
+    ///
+    /// # Errors
+    ///
+    /// They are told, and change nothing.
+    fn step_finished(
+        &self,
+        step: &StepFinish,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (step, run);
+        unset(|| Ok(()))
+    }
+
+    /// Sees what came of a round of tool calls.
+    ///
+    /// # When
+    ///
+    /// Before its last [`Event::ToolResult`] is handed on, and so before the next step begins or
+    /// the run ends. Of a round that began before the run was taken up: before the next
+    /// [`Event::StepStart`] or the last item is handed on.
+    ///
+    /// # Errors
+    ///
+    /// They are told, and change nothing.
+    fn round_finished(
+        &self,
+        results: &[ToolResult],
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (results, run);
+        unset(|| Ok(()))
+    }
+
+    /// Sees how a run ended.
+    ///
+    /// # When
+    ///
+    /// Exactly once per call of this place, before the last item is handed on; so a consumer that
+    /// has seen the end may rely on it. If the consumer is gone ([`End::Dropped`]), once what ran
+    /// inside is dropped. Whether a whole run was interrupted, halted, limited or aborted is in its
+    /// [`Finish::outcome`](concentric_core::Finish::outcome).
+    ///
+    /// # Errors
+    ///
+    /// They are told, and change nothing.
+    fn after_run(
+        &self,
+        end: End<'_>,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (end, run);
+        unset(|| Ok(()))
+    }
+
+    // ---- around a model call ----
+
+    /// Decides whether a model is called, and may change the request for this one call.
+    ///
+    /// # When
+    ///
+    /// Before anything inside of this place is called, once per model call.
+    ///
+    /// # Errors
+    ///
+    /// The model call fails with the error, and nothing inside of this place is called.
+    fn before_model(
+        &self,
+        request: &mut ChatRequest,
+    ) -> impl Future<Output = Result<ModelFlow, BoxError>> + Send {
+        let _ = request;
+        unset(|| Ok(ModelFlow::Continue))
+    }
+
+    /// Sees an event of a model's answer. It must not block.
+    ///
+    /// # When
+    ///
+    /// Before each event of the body is handed on, [`Event::Finish`] included.
+    fn model_event(&self, event: &Event, context: &Context) {
+        let _ = (event, context);
+    }
+
+    /// Sees how a model call ended.
+    ///
+    /// # When
+    ///
+    /// Exactly once per call of this place, before the last item is handed on; or once what ran
+    /// inside is dropped.
+    ///
+    /// # Errors
+    ///
+    /// They are told, and change nothing.
+    fn after_model(
+        &self,
+        end: End<'_>,
+        call: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (end, call);
+        unset(|| Ok(()))
+    }
+
+    // ---- around a tool call ----
+
+    /// Decides whether a tool call goes on, and may change its arguments.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`ToolHooks::before`](concentric_tools::ToolHooks::before).
+    fn before_call(
+        &self,
+        call: &mut BeforeCall,
+    ) -> impl Future<Output = Result<Flow, BoxError>> + Send {
+        let _ = call;
+        unset(|| Ok(Flow::Continue))
+    }
+
+    /// Sees what came of a tool call, and may put another outcome in its place.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`ToolHooks::after`](concentric_tools::ToolHooks::after).
+    fn after_call(
+        &self,
+        call: &ToolCall,
+        outcome: &ToolOutcome,
+        took: Duration,
+    ) -> impl Future<Output = Result<Option<ToolOutcome>, BoxError>> + Send {
+        let _ = (call, outcome, took);
+        unset(|| Ok(None))
+    }
+
+    /// Sees that a tool call failed, and may make an outcome of it.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`ToolHooks::on_error`](concentric_tools::ToolHooks::on_error).
+    fn on_call_error(
+        &self,
+        call: &ToolCall,
+        error: &Error,
+        took: Duration,
+    ) -> impl Future<Output = Result<Option<ToolOutcome>, BoxError>> + Send {
+        let _ = (call, error, took);
+        unset(|| Ok(None))
+    }
+
+    /// Is told that a tool call was given up. It must not block.
+    ///
+    /// # When
+    ///
+    /// That of [`ToolHooks::cancelled`](concentric_tools::ToolHooks::cancelled).
+    fn call_cancelled(&self, call: &ToolCall) {
+        let _ = call;
+    }
+}
+
+impl<H> Hooks for Arc<H>
+where
+    H: Hooks,
+{
+    fn id(&self) -> &str {
+        H::id(self)
+    }
+
+    fn before_run(
+        &self,
+        request: &mut ChatRequest,
+    ) -> impl Future<Output = Result<RunFlow, BoxError>> + Send {
+        H::before_run(self, request)
+    }
+
+    fn event(&self, event: &Event, context: &Context) {
+        H::event(self, event, context);
+    }
+
+    fn step_started(
+        &self,
+        step: &StepStart,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::step_started(self, step, run)
+    }
+
+    fn step_finished(
+        &self,
+        step: &StepFinish,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::step_finished(self, step, run)
+    }
+
+    fn round_finished(
+        &self,
+        results: &[ToolResult],
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::round_finished(self, results, run)
+    }
+
+    fn after_run(
+        &self,
+        end: End<'_>,
+        run: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::after_run(self, end, run)
+    }
+
+    fn before_model(
+        &self,
+        request: &mut ChatRequest,
+    ) -> impl Future<Output = Result<ModelFlow, BoxError>> + Send {
+        H::before_model(self, request)
+    }
+
+    fn model_event(&self, event: &Event, context: &Context) {
+        H::model_event(self, event, context);
+    }
+
+    fn after_model(
+        &self,
+        end: End<'_>,
+        call: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::after_model(self, end, call)
+    }
+
+    fn before_call(
+        &self,
+        call: &mut BeforeCall,
+    ) -> impl Future<Output = Result<Flow, BoxError>> + Send {
+        H::before_call(self, call)
+    }
+
+    fn after_call(
+        &self,
+        call: &ToolCall,
+        outcome: &ToolOutcome,
+        took: Duration,
+    ) -> impl Future<Output = Result<Option<ToolOutcome>, BoxError>> + Send {
+        H::after_call(self, call, outcome, took)
+    }
+
+    fn on_call_error(
+        &self,
+        call: &ToolCall,
+        error: &Error,
+        took: Duration,
+    ) -> impl Future<Output = Result<Option<ToolOutcome>, BoxError>> + Send {
+        H::on_call_error(self, call, error, took)
+    }
+
+    fn call_cancelled(&self, call: &ToolCall) {
+        H::call_cancelled(self, call);
+    }
+}

@@ -1,0 +1,313 @@
+use super::{Hooks, ModelFlow, RunFlow, Summary};
+use concentric_core::{
+    BoxError, ChatRequest, Context, Event, Finish, FinishReason, Head, MessageBuilder, Outcome,
+    Phase, StepFinish, StepStart, ToolResult, Turn, Usage, layers::End, unset::is_set,
+};
+use std::{fmt, future::Future, sync::Arc};
+
+/// Which methods of [`Hooks`] a [`HooksLayer`](super::HooksLayer) calls: [`OnRun`] or [`OnModel`].
+///
+/// It is not for others to implement or call.
+#[doc(hidden)]
+pub trait Place: Clone + Send + Sync + 'static {
+    const PHASE: Phase;
+    /// The names of its methods.
+    const BEFORE: &'static str;
+    const AFTER: &'static str;
+    const EVENT: &'static str;
+
+    fn id(&self) -> &str;
+
+    fn has() -> Has;
+
+    /// The answer in the place of what is inside, if there is one.
+    fn before(
+        &self,
+        request: &mut ChatRequest,
+    ) -> impl Future<Output = Result<Option<Vec<Event>>, BoxError>> + Send;
+
+    fn event(&self, event: &Event, context: &Context);
+
+    fn step_started(
+        &self,
+        step: &StepStart,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    fn step_finished(
+        &self,
+        step: &StepFinish,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    fn round_finished(
+        &self,
+        results: &[ToolResult],
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    fn after(
+        &self,
+        end: End<'_>,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+/// Which methods there are at a place.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Has {
+    pub(super) before: bool,
+    pub(super) step_started: bool,
+    pub(super) step_finished: bool,
+    pub(super) round_finished: bool,
+    pub(super) after: bool,
+}
+
+impl Has {
+    /// Whether somebody is given a [`Summary`].
+    pub(super) const fn is_told(self) -> bool {
+        self.step_started || self.step_finished || self.round_finished || self.after
+    }
+}
+
+fn before<'a, H: 'a, F>(_: fn(&'a H, &'a mut ChatRequest) -> F) -> bool {
+    is_set::<F>()
+}
+
+fn of_step<'a, H: 'a, T: ?Sized + 'a, F>(_: fn(&'a H, &'a T, &'a Summary) -> F) -> bool {
+    is_set::<F>()
+}
+
+fn after<'a, H: 'a, F>(_: fn(&'a H, End<'a>, &'a Summary) -> F) -> bool {
+    is_set::<F>()
+}
+
+/// [`Hooks`] around a run.
+pub struct OnRun<H>(pub(super) Arc<H>);
+
+impl<H> Place for OnRun<H>
+where
+    H: Hooks,
+{
+    const PHASE: Phase = Phase::Run;
+    const BEFORE: &'static str = "before_run";
+    const AFTER: &'static str = "after_run";
+    const EVENT: &'static str = "event";
+
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn has() -> Has {
+        Has {
+            before: before(H::before_run),
+            step_started: of_step(H::step_started),
+            step_finished: of_step(H::step_finished),
+            round_finished: of_step(H::round_finished),
+            after: after(H::after_run),
+        }
+    }
+
+    async fn before(&self, request: &mut ChatRequest) -> Result<Option<Vec<Event>>, BoxError> {
+        Ok(match self.0.before_run(request).await? {
+            RunFlow::Continue => None,
+            RunFlow::Answer(text) => {
+                let said = vec![Event::TextDelta(text)];
+                Some(of_run(request, said, Outcome::Completed))
+            }
+            RunFlow::Halt(reason) => Some(of_run(request, Vec::new(), Outcome::Halted { reason })),
+        })
+    }
+
+    #[inline]
+    fn event(&self, event: &Event, context: &Context) {
+        self.0.event(event, context);
+    }
+
+    fn step_started(
+        &self,
+        step: &StepStart,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.step_started(step, summary)
+    }
+
+    fn step_finished(
+        &self,
+        step: &StepFinish,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.step_finished(step, summary)
+    }
+
+    fn round_finished(
+        &self,
+        results: &[ToolResult],
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.round_finished(results, summary)
+    }
+
+    fn after(
+        &self,
+        end: End<'_>,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.after_run(end, summary)
+    }
+}
+
+/// [`Hooks`] around a model call.
+pub struct OnModel<H>(pub(super) Arc<H>);
+
+impl<H> Place for OnModel<H>
+where
+    H: Hooks,
+{
+    const PHASE: Phase = Phase::Model;
+    const BEFORE: &'static str = "before_model";
+    const AFTER: &'static str = "after_model";
+    const EVENT: &'static str = "model_event";
+
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn has() -> Has {
+        Has {
+            before: before(H::before_model),
+            after: after(H::after_model),
+            ..Has::default()
+        }
+    }
+
+    async fn before(&self, request: &mut ChatRequest) -> Result<Option<Vec<Event>>, BoxError> {
+        Ok(match self.0.before_model(request).await? {
+            ModelFlow::Continue => None,
+            ModelFlow::Answer(mut events) => {
+                if !events.last().is_some_and(Event::is_finish) {
+                    let reason = match events.iter().any(|e| matches!(e, Event::ToolCall(_))) {
+                        true => FinishReason::ToolCalls,
+                        false => FinishReason::Stop,
+                    };
+                    events.push(Event::finish(reason, Usage::default()));
+                }
+                Some(events)
+            }
+            ModelFlow::Halt(reason) => {
+                let finish = Finish::new(FinishReason::Stop, Usage::default());
+                let halted = finish.with_outcome(Outcome::Halted { reason });
+                Some(vec![Event::Finish(Box::new(halted))])
+            }
+        })
+    }
+
+    #[inline]
+    fn event(&self, event: &Event, context: &Context) {
+        self.0.model_event(event, context);
+    }
+
+    async fn step_started(&self, _: &StepStart, _: &Summary) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    async fn step_finished(&self, _: &StepFinish, _: &Summary) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    async fn round_finished(&self, _: &[ToolResult], _: &Summary) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn after(
+        &self,
+        end: End<'_>,
+        summary: &Summary,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.after_model(end, summary)
+    }
+}
+
+/// The whole answer of a run that says `said` and ends so.
+pub(super) fn of_run(request: &ChatRequest, mut said: Vec<Event>, outcome: Outcome) -> Vec<Event> {
+    let mut finish = Finish::new(FinishReason::Stop, Usage::default()).with_outcome(outcome);
+    // The conversation of a run that goes on is not in its request.
+    if request.resume.is_none() {
+        let mut transcript = request.transcript.clone();
+        let mut message = MessageBuilder::new(&Head::default());
+        said.iter().for_each(|event| message.push(event));
+        let message = message.build();
+        if !message.parts.is_empty()
+            && let Ok(turn) = Turn::message(message)
+        {
+            transcript.push(turn);
+        }
+        finish.transcript = Some(transcript);
+    }
+    said.push(Event::Finish(Box::new(finish)));
+    said
+}
+
+impl<H> Clone for OnRun<H> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<H> Clone for OnModel<H> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<H> fmt::Debug for OnRun<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnRun").finish_non_exhaustive()
+    }
+}
+
+impl<H> fmt::Debug for OnModel<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnModel").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Hooks for Nothing {
+        fn id(&self) -> &str {
+            "nothing"
+        }
+    }
+
+    struct AfterOnly;
+
+    impl Hooks for AfterOnly {
+        fn id(&self) -> &str {
+            "after_only"
+        }
+
+        async fn after_run(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_method_that_hooks_do_not_have_is_known() {
+        assert_eq!(OnRun::<Nothing>::has(), Has::default());
+        assert_eq!(OnModel::<Nothing>::has(), Has::default());
+        assert_eq!(OnModel::<Arc<AfterOnly>>::has(), Has::default());
+        let after = Has {
+            after: true,
+            ..Has::default()
+        };
+        assert_eq!(OnRun::<AfterOnly>::has(), after);
+        assert_eq!(OnRun::<Arc<Arc<AfterOnly>>>::has(), after);
+        assert!(after.is_told() && !Has::default().is_told());
+    }
+}

@@ -1,0 +1,68 @@
+use super::{
+    HooksBody, ResponseFuture,
+    place::{Has, Place},
+};
+use concentric_core::{ChatRequest, ChatResponse, Error, Event};
+use futures_core::Stream;
+use std::task::{Context, Poll};
+use tower::BoxError;
+use tower_service::Service;
+
+/// Middleware that calls [`Hooks`](super::Hooks).
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Debug)]
+pub struct Hooked<S, P> {
+    inner: S,
+    place: P,
+    has: Has,
+}
+
+impl<S, P> Hooked<S, P>
+where
+    P: Place,
+{
+    pub(super) fn new(inner: S, place: P) -> Self {
+        Self {
+            inner,
+            place,
+            has: P::has(),
+        }
+    }
+
+    /// Gets a reference to the inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, B, P> Service<ChatRequest> for Hooked<S, P>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+    P: Place,
+{
+    type Response = ChatResponse<HooksBody<B, P>>;
+    type Error = Error;
+    type Future = ResponseFuture<S, P>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self.has.before {
+            // The inner service is waited for once it is known that it is to be called.
+            true => Poll::Ready(Ok(())),
+            false => self.inner.poll_ready(cx).map_err(|e| Error::from(e.into())),
+        }
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let place = self.place.clone();
+        match self.has.before {
+            true => ResponseFuture::before(place, self.has, self.inner.clone(), request),
+            false => {
+                let context = request.context.clone();
+                ResponseFuture::inner(place, self.has, context, self.inner.call(request))
+            }
+        }
+    }
+}

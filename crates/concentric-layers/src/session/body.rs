@@ -1,0 +1,61 @@
+use super::state::Turn;
+use concentric_core::{Error, Event};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+pin_project! {
+    /// Response body for [`Session`](super::Session): the agent's items, unchanged.
+    ///
+    /// What came of the turn is kept before its [`Event::Finish`] is yielded.
+    #[must_use = "streams do nothing unless polled"]
+    pub struct TurnBody<A, B> {
+        #[pin]
+        inner: B,
+        // Given up at the end, whichever comes first.
+        turn: Option<Turn<A>>,
+    }
+}
+
+impl<A, B> TurnBody<A, B> {
+    pub(super) const fn new(inner: B, turn: Option<Turn<A>>) -> Self {
+        Self { inner, turn }
+    }
+}
+
+impl<A, B> Stream for TurnBody<A, B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let item = ready!(this.inner.poll_next(cx));
+        match &item {
+            Some(Ok(Event::Finish(finish))) => {
+                if let Some(turn) = this.turn.take() {
+                    turn.finish(finish);
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => *this.turn = None,
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.inner.size_hint()
+    }
+}
+
+impl<A, B> fmt::Debug for TurnBody<A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnBody").finish_non_exhaustive()
+    }
+}

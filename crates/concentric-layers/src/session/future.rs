@@ -1,0 +1,137 @@
+use super::{
+    TurnBody,
+    service::prepare,
+    state::{Shared, Turn},
+};
+use concentric_core::{
+    ChatRequest, ChatResponse, Context as RunContext, Effects, Error, ErrorKind,
+};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tokio_util::sync::PollSemaphore;
+use tower::{BoxError, util::Oneshot};
+use tower_service::Service;
+
+pin_project! {
+    /// Response future for [`Session`](super::Session).
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct ResponseFuture<A>
+    where
+        A: Service<ChatRequest>,
+    {
+        // Goes to the body.
+        turn: Option<Result<Turn<A>, Error>>,
+        // While it waits for its turn.
+        waiting: Option<Waiting>,
+        #[pin]
+        call: Option<Oneshot<A, ChatRequest>>,
+    }
+}
+
+struct Waiting {
+    request: ChatRequest,
+    permit: PollSemaphore,
+    // Boxed, since the type has no name.
+    cancelled: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<A> ResponseFuture<A>
+where
+    A: Service<ChatRequest>,
+{
+    pub(super) fn new(shared: &Arc<Shared<A>>, request: ChatRequest) -> Self {
+        let turn = shared.enter(&request.context);
+        let waiting = turn.is_ok().then(|| Waiting {
+            permit: PollSemaphore::new(Arc::clone(&shared.turn)),
+            cancelled: Box::pin(cancelled(request.context.clone())),
+            request,
+        });
+        Self {
+            turn: Some(turn),
+            waiting,
+            call: None,
+        }
+    }
+}
+
+async fn cancelled(context: RunContext) {
+    context.cancelled().await;
+}
+
+impl<A, B> Future for ResponseFuture<A>
+where
+    A: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    A::Error: Into<BoxError>,
+{
+    type Output = Result<ChatResponse<TurnBody<A, B>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let Some(Ok(turn)) = this.turn else {
+            let refused = this.turn.take().and_then(Result::err);
+            return Poll::Ready(Err(refused.expect("polled after completion")));
+        };
+        if let Some(waiting) = this.waiting {
+            if waiting.cancelled.as_mut().poll(cx).is_ready() {
+                *this.waiting = None;
+                *this.turn = None;
+                let why = "the turn was cancelled before it began";
+                return Poll::Ready(Err(Error::new(ErrorKind::Cancelled, why)));
+            }
+            turn.permit = ready!(waiting.permit.poll_acquire(cx));
+            let begun = this
+                .waiting
+                .take()
+                .map(|waiting| begin(turn, waiting.request));
+            match begun {
+                Some(Ok(call)) => this.call.set(Some(call)),
+                Some(Err(error)) => {
+                    *this.turn = None;
+                    return Poll::Ready(Err(error));
+                }
+                None => {}
+            }
+        }
+        let Some(call) = this.call.as_mut().as_pin_mut() else {
+            return Poll::Pending;
+        };
+        let answer = ready!(call.poll(cx));
+        this.call.set(None);
+        let mut turn = this.turn.take().and_then(Result::ok);
+        Poll::Ready(match answer {
+            Ok(answer) => Ok(answer.map_body(|body| TurnBody::new(body, turn))),
+            Err(error) => {
+                let error = Error::from(error.into());
+                if let (Some(turn), Effects::None) = (&mut turn, error.effects()) {
+                    turn.take_back();
+                }
+                Err(error)
+            }
+        })
+    }
+}
+
+fn begin<A>(turn: &mut Turn<A>, request: ChatRequest) -> Result<Oneshot<A, ChatRequest>, Error>
+where
+    A: Service<ChatRequest> + Clone,
+{
+    turn.begin()?;
+    let request = prepare(turn, request)?;
+    let agent = turn.shared().lock().agent.clone();
+    Ok(Oneshot::new(agent, request))
+}
+
+impl<A> fmt::Debug for ResponseFuture<A>
+where
+    A: Service<ChatRequest>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

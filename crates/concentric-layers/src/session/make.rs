@@ -1,0 +1,189 @@
+use super::{
+    Session,
+    state::{OnEnd, Shared, State},
+};
+use concentric_core::{BoxError, Error, ThreadId, Transcript, state::Slots};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, ready},
+};
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+/// Makes sessions of an agent: a tower `MakeService`.
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone)]
+pub struct Sessions<A> {
+    agent: A,
+    queue: usize,
+    on_start: Option<OnStart>,
+    on_end: Option<OnEnd>,
+}
+
+type Starting = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+
+type OnStart = Arc<dyn Fn(&SessionTarget) -> Starting + Send + Sync>;
+
+/// Which conversation a session is of.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SessionTarget {
+    /// Its name.
+    pub thread: ThreadId,
+    /// What was said before.
+    pub history: Transcript,
+    /// The slots of the conversation, as they were kept with it.
+    pub slots: Slots,
+    /// The slots of the session.
+    pub session_slots: Slots,
+}
+
+impl SessionTarget {
+    /// A conversation that begins.
+    pub fn new(thread: ThreadId) -> Self {
+        Self {
+            thread,
+            history: Transcript::new(),
+            slots: Slots::new(),
+            session_slots: Slots::new(),
+        }
+    }
+
+    /// Says what was said before.
+    #[must_use]
+    pub fn after(mut self, history: Transcript) -> Self {
+        self.history = history;
+        self
+    }
+
+    /// Sets the slots of the conversation.
+    #[must_use]
+    pub fn with_slots(mut self, slots: Slots) -> Self {
+        self.slots = slots;
+        self
+    }
+}
+
+impl<A> Sessions<A> {
+    /// Creates sessions without a queue: while a turn runs, another one is refused.
+    pub const fn new(agent: A) -> Self {
+        Self {
+            agent,
+            queue: 0,
+            on_start: None,
+            on_end: None,
+        }
+    }
+
+    /// Sets how many turns of a session may wait while one runs; the default is none.
+    #[must_use]
+    pub const fn queue(mut self, turns: usize) -> Self {
+        self.queue = turns;
+        self
+    }
+
+    /// Calls `start` before a session begins, which it may refuse.
+    #[must_use]
+    pub fn on_start<F, Fut>(mut self, start: F) -> Self
+    where
+        F: Fn(&SessionTarget) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.on_start = Some(Arc::new(move |target| Box::pin(start(target))));
+        self
+    }
+
+    /// Calls `end` when a session that has begun is over, once: it was closed, or its last handle is
+    /// gone. It is told what was said. It is called while that is so, and must not block or panic.
+    #[must_use]
+    pub fn on_end(mut self, end: impl Fn(&Transcript) + Send + Sync + 'static) -> Self {
+        self.on_end = Some(Arc::new(end));
+        self
+    }
+
+    fn session(self, target: SessionTarget) -> Session<A> {
+        Session {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    agent: self.agent,
+                    history: target.history,
+                    suspended: None,
+                    turns: Vec::new(),
+                    running: None,
+                    next: 0,
+                    closed: false,
+                }),
+                turn: Arc::new(Semaphore::new(1)),
+                queue: self.queue,
+                thread_id: target.thread,
+                thread: target.slots,
+                session: target.session_slots,
+                on_end: self.on_end,
+            }),
+        }
+    }
+}
+
+impl<A> Service<SessionTarget> for Sessions<A>
+where
+    A: Clone,
+{
+    type Response = Session<A>;
+    type Error = Error;
+    type Future = MakeFuture<A>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, target: SessionTarget) -> MakeFuture<A> {
+        let starting = self.on_start.as_ref().map(|start| start(&target));
+        MakeFuture {
+            starting,
+            made: Some(Box::new((self.clone(), target))),
+        }
+    }
+}
+
+/// Future of a [`Session`].
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct MakeFuture<A> {
+    starting: Option<Starting>,
+    // Taken when it resolves.
+    made: Option<Box<(Sessions<A>, SessionTarget)>>,
+}
+
+impl<A> Future for MakeFuture<A> {
+    type Output = Result<Session<A>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(starting) = &mut self.starting {
+            let started = ready!(starting.as_mut().poll(cx));
+            self.starting = None;
+            if let Err(error) = started {
+                self.made = None;
+                return Poll::Ready(Err(Error::from(error)));
+            }
+        }
+        let (sessions, target) = *self.made.take().expect("polled after completion");
+        Poll::Ready(Ok(sessions.session(target)))
+    }
+}
+
+impl<A> fmt::Debug for Sessions<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A> fmt::Debug for MakeFuture<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MakeFuture").finish_non_exhaustive()
+    }
+}

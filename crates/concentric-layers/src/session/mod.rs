@@ -1,0 +1,72 @@
+//! A conversation: an agent with what was said so far, one turn at a time.
+//!
+//! [`Sessions`] makes [`Session`]s of an agent: it is a tower `MakeService`. A session is again a
+//! service from a [`ChatRequest`] to an answer. What a request says is put behind what was said
+//! before, and what comes of it is what the next one goes on with.
+//!
+//! ```
+//! use concentric_core::{BoxModel, Error, ThreadId};
+//! use concentric_layers::session::{SessionTarget, Sessions};
+//! use tower::ServiceExt;
+//!
+//! async fn chat(agent: BoxModel) -> Result<(), Error> {
+//!     let sessions = Sessions::new(agent).queue(4);
+//!     let session = sessions.oneshot(SessionTarget::new(ThreadId::new("t"))).await?;
+//!
+//!     let hello = session.clone().oneshot(session.user("I am Ada.")).await?;
+//!     hello.collect().await?;
+//!     let name = session.clone().oneshot(session.user("Who am I?")).await?;
+//!     println!("{}", name.collect().await?.text());
+//!     Ok(())
+//! }
+//! # let _ = chat;
+//! ```
+//!
+//! # Turns
+//!
+//! One turn runs at a time. Another one waits, if the [queue](Sessions::queue) has room, and fails
+//! at once with [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded) if not: with the
+//! code `busy` if there is no queue, else `queue_full`. A turn is over when its body has ended or is
+//! dropped, so who does not read an answer holds the next one up.
+//!
+//! | a turn | what the next one goes on with |
+//! |---|---|
+//! | finishes, is halted, comes to a limit, or is [cancelled](Session::cancel) while it runs | what was said, every round of it closed |
+//! | is interrupted | it waits: only [replies](ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
+//! | fails, ends early, is dropped, or is cancelled while it waits for its turn | what was there before it: it is as if it had not been |
+//! | takes replies, and fails before it has done anything | it waits as before |
+//!
+//! A tool that had an effect in a turn that failed has had it; the error
+//! [says so](concentric_core::Error::effects).
+//!
+//! # State
+//!
+//! The runs of a session share the [slots](concentric_core::state) of its conversation, and those of
+//! the session. [`fork`](Session::fork) copies the first, and shares the second.
+//!
+//! # Place in the stack
+//!
+//! Around an agent, outside of all that is once per run. A layer around the session sees the new
+//! turns only.
+//!
+//! # Backpressure
+//!
+//! A session is always ready; it waits for its agent's readiness in its future, when it is its turn.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or the body of a turn stops its run, gives its place to the next, and leaves
+//! the history as it was before it.
+
+mod body;
+mod future;
+mod make;
+mod service;
+mod state;
+
+pub use self::{
+    body::TurnBody,
+    future::ResponseFuture,
+    make::{MakeFuture, SessionTarget, Sessions},
+    service::Session,
+};

@@ -1,0 +1,253 @@
+use super::{
+    ResponseFuture, TurnBody,
+    state::{Shared, State, Turn},
+};
+use concentric_core::{
+    ChatRequest, ChatResponse, Error, ErrorKind, Event, Interrupt, Reply, Resume, Str, Suspended,
+    ThreadId, Transcript,
+    state::{SessionSlots, SlotError, Slots, ThreadSlots},
+};
+use futures_core::Stream;
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+use tokio::sync::Semaphore;
+use tower::BoxError;
+use tower_service::Service;
+
+/// A conversation with an agent. A handle: clones speak of the same one.
+///
+/// See the [module docs](super). It ends with its last handle and body, or when it is
+/// [closed](Self::close).
+pub struct Session<A> {
+    pub(super) shared: Arc<Shared<A>>,
+}
+
+impl<A> Session<A> {
+    /// The conversation.
+    pub fn thread_id(&self) -> &ThreadId {
+        &self.shared.thread_id
+    }
+
+    /// Creates the request of a turn of the user's, in a new run of the conversation.
+    pub fn user(&self, text: impl Into<Str>) -> ChatRequest {
+        ChatRequest::user(text).with_context(self.context())
+    }
+
+    /// Creates a request that replies to what the last turn waits for, in a new run.
+    pub fn replying(&self, replies: Vec<Reply>) -> ChatRequest {
+        ChatRequest::replying(replies).with_context(self.context())
+    }
+
+    fn context(&self) -> concentric_core::Context {
+        let builder = concentric_core::Context::builder();
+        builder.thread_id(self.shared.thread_id.clone()).build()
+    }
+
+    /// What was said so far; every round of it is closed. Without the turn that runs, or waits for
+    /// replies.
+    pub fn history(&self) -> Transcript {
+        self.shared.lock().history.clone()
+    }
+
+    /// What the last turn waits to be told, by [`ChatRequest::replying`].
+    pub fn interrupts(&self) -> Vec<Interrupt> {
+        self.shared.lock().interrupts()
+    }
+
+    /// How many turns run or wait for theirs.
+    pub fn turns(&self) -> usize {
+        self.shared.lock().turns.len()
+    }
+
+    /// The slots of the conversation, to be written down with it.
+    pub fn slots(&self) -> &Slots {
+        &self.shared.thread
+    }
+
+    /// Cancels the turn that runs, if one does; the next one begins.
+    pub fn cancel(&self) -> bool {
+        self.shared.cancel(|runs| runs) > 0
+    }
+
+    /// Cancels the turns that wait for theirs; returns how many.
+    pub fn cancel_queued(&self) -> usize {
+        self.shared.cancel(|runs| !runs)
+    }
+
+    /// Gives the turn up that waits for replies; the next one goes on with what was said before it.
+    /// Returns whether there was one.
+    pub fn give_up(&self) -> bool {
+        self.shared.lock().suspended.take().is_some()
+    }
+
+    /// Forgets what was said.
+    ///
+    /// # Errors
+    ///
+    /// A turn runs, or waits for its turn.
+    pub fn reset(&self) -> Result<(), Error> {
+        self.while_idle(|state| {
+            state.suspended = None;
+            state.history = Transcript::new();
+        })
+    }
+
+    /// Has the next turns run by another agent, which goes on with what was said.
+    ///
+    /// # Errors
+    ///
+    /// A turn runs, or waits for its turn, or for replies: these are to the agent that asked.
+    pub fn set_agent(&self, agent: A) -> Result<(), Error> {
+        let waits = self.while_idle(|state| {
+            let waits = state.suspended.is_some();
+            if !waits {
+                state.agent = agent;
+            }
+            waits
+        })?;
+        match waits {
+            true => Err(waiting()),
+            false => Ok(()),
+        }
+    }
+
+    fn while_idle<T>(&self, change: impl FnOnce(&mut State<A>) -> T) -> Result<T, Error> {
+        let mut state = self.shared.lock();
+        if !state.turns.is_empty() {
+            let busy = Error::new(ErrorKind::Conflict, "a turn of the session runs");
+            return Err(busy.with_code("busy"));
+        }
+        Ok(change(&mut state))
+    }
+
+    /// Creates another session that goes on with what was said here: the two go apart from here. It
+    /// has a copy of what is durable in the conversation's slots, and the same slots of the session.
+    ///
+    /// # Errors
+    ///
+    /// A value of a slot can't be written down.
+    pub fn fork(&self) -> Result<Self, SlotError>
+    where
+        A: Clone,
+    {
+        let thread = self.shared.thread.fork()?;
+        let state = self.shared.lock();
+        let shared = Shared {
+            state: Mutex::new(State {
+                agent: state.agent.clone(),
+                history: state.history.clone(),
+                suspended: None,
+                turns: Vec::new(),
+                running: None,
+                next: 0,
+                closed: state.closed,
+            }),
+            turn: Arc::new(Semaphore::new(1)),
+            queue: self.shared.queue,
+            thread,
+            session: self.shared.session.clone(),
+            thread_id: self.shared.thread_id.clone(),
+            on_end: self.shared.on_end.clone(),
+        };
+        drop(state);
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Ends the session: cancels its turns, and takes no more of them.
+    pub fn close(&self) {
+        self.shared.end();
+    }
+}
+
+/// What a request says is put behind what was said before.
+///
+/// # Errors
+///
+/// A turn waits for replies, and the request has none; or the other way round.
+pub(super) fn prepare<A>(
+    turn: &mut Turn<A>,
+    mut request: ChatRequest,
+) -> Result<ChatRequest, Error> {
+    let shared = Arc::clone(turn.shared());
+    let extensions = request.context.extensions_mut();
+    extensions.insert(ThreadSlots(shared.thread.clone()));
+    extensions.insert(SessionSlots(shared.session.clone()));
+    let mut state = shared.lock();
+    match (state.suspended.take(), request.resume.take()) {
+        (None, None) => {
+            let mut history = state.history.clone();
+            for turn in request.transcript.iter() {
+                history.push(turn.clone());
+            }
+            request.transcript = history;
+        }
+        (suspended @ Some(_), None) => {
+            state.suspended = suspended;
+            return Err(waiting());
+        }
+        (None, Some(_)) => {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "no turn of the session waits for replies",
+            )
+            .with_code("run_not_found"));
+        }
+        (Some(suspended), Some(resume)) => {
+            let Some((_, replies)) = resume.take() else {
+                state.suspended = Some(suspended);
+                let error = Error::new(ErrorKind::Conflict, "the replies were taken already");
+                return Err(error.with_code("already_resumed"));
+            };
+            // Taken once: what they have done is not done again.
+            turn.resumed = Some(suspended.clone());
+            request.resume = Some(Resume::new(Suspended::State(suspended), replies));
+        }
+    }
+    drop(state);
+    Ok(request)
+}
+
+fn waiting() -> Error {
+    let why = "a turn of the session waits for replies";
+    Error::new(ErrorKind::Conflict, why).with_code("waiting")
+}
+
+impl<A, B> Service<ChatRequest> for Session<A>
+where
+    A: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    A::Error: Into<BoxError>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Response = ChatResponse<TurnBody<A, B>>;
+    type Error = Error;
+    type Future = ResponseFuture<A>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ChatRequest) -> ResponseFuture<A> {
+        ResponseFuture::new(&self.shared, request)
+    }
+}
+
+impl<A> Clone for Session<A> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<A> fmt::Debug for Session<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("turns", &self.turns())
+            .finish_non_exhaustive()
+    }
+}

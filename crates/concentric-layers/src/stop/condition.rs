@@ -1,0 +1,122 @@
+use super::turns;
+use concentric_core::{FinishReason, Message, Str, Turn, Usage, agent::StepView, state::SlotError};
+use std::{fmt, sync::Arc};
+
+/// Whether a run has gone far enough, for [`StopWhen`](super::StopWhen); cheap to clone.
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone)]
+pub struct Condition(Arc<Holds>);
+
+type Holds = dyn Fn(&StepView) -> Result<bool, SlotError> + Send + Sync;
+
+impl Condition {
+    fn new(holds: impl Fn(&StepView) -> Result<bool, SlotError> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(holds))
+    }
+
+    /// Holds when both do.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::new(move |step| Ok(self.holds(step)? && other.holds(step)?))
+    }
+
+    /// Holds when one of them does.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self::new(move |step| Ok(self.holds(step)? || other.holds(step)?))
+    }
+
+    pub(super) fn holds(&self, step: &StepView) -> Result<bool, SlotError> {
+        (self.0)(step)
+    }
+}
+
+/// Holds when the run has made `n` steps.
+pub fn steps(n: u32) -> Condition {
+    holds(move |step| step.step >= n)
+}
+
+/// Holds when the run has called the tool `name`, whatever came of it.
+pub fn called(name: impl Into<Str>) -> Condition {
+    called_times(name, 1)
+}
+
+/// Holds when the run has called the tool `name` so many `times`, whatever came of it, and whoever
+/// executes it.
+///
+/// A call that waited is still one call. Ids say nothing: a provider may number the calls of each
+/// answer anew.
+pub fn called_times(name: impl Into<Str>, times: usize) -> Condition {
+    let name = name.into();
+    Condition::new(move |step| {
+        let messages = turns::of_run(step)?.map(Turn::as_message);
+        let calls = messages.flat_map(Message::tool_calls);
+        Ok(calls.filter(|call| call.name == name).count() >= times)
+    })
+}
+
+/// Holds when the model stopped for `reason` when it was called last.
+///
+/// It says something of answers that make calls: any other ends the run by itself.
+pub fn finish_reason(reason: FinishReason) -> Condition {
+    holds(move |step| step.finish_reason.as_ref() == Some(&reason))
+}
+
+/// Holds when the run has used `limit` input tokens, over all its model calls.
+pub fn input_tokens(limit: u64) -> Condition {
+    holds(move |step| step.usage.input_tokens.unwrap_or(0) >= limit)
+}
+
+/// Holds when the run has used `limit` output tokens.
+pub fn output_tokens(limit: u64) -> Condition {
+    holds(move |step| step.usage.output_tokens.unwrap_or(0) >= limit)
+}
+
+/// Holds when the run has used `limit` tokens: as the provider counts them together, or else of
+/// input and output.
+pub fn total_tokens(limit: u64) -> Condition {
+    holds(move |step| total(&step.usage) >= limit)
+}
+
+fn total(usage: &Usage) -> u64 {
+    let sum = |usage: &Usage| {
+        let input = usage.input_tokens.unwrap_or(0);
+        input.saturating_add(usage.output_tokens.unwrap_or(0))
+    };
+    usage.total_tokens.unwrap_or_else(|| sum(usage))
+}
+
+/// Holds when what the run has used costs `limit` by your `price`, in your unit.
+///
+/// ```
+/// use concentric_core::Usage;
+/// use concentric_layers::stop::{StopWhen, cost};
+///
+/// /// In millionths of a dollar, at $2 and $8 for a million tokens.
+/// fn price(usage: &Usage) -> u64 {
+///     2 * usage.input_tokens.unwrap_or(0) + 8 * usage.output_tokens.unwrap_or(0)
+/// }
+///
+/// let gate = StopWhen::halt("it costs more than half a dollar", cost(500_000, price));
+/// # let _ = gate;
+/// ```
+pub fn cost<C>(limit: C, price: impl Fn(&Usage) -> C + Send + Sync + 'static) -> Condition
+where
+    C: PartialOrd + Send + Sync + 'static,
+{
+    holds(move |step| price(&step.usage) >= limit)
+}
+
+/// Holds when `is_so` says so.
+///
+/// It sees the whole conversation, with the turns before the run.
+pub fn holds(is_so: impl Fn(&StepView) -> bool + Send + Sync + 'static) -> Condition {
+    Condition::new(move |step| Ok(is_so(step)))
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Condition").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,369 @@
+//! Conversations: turns one by one, and what the next one goes on with.
+#![cfg(feature = "session")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use concentric_core::{
+    AgentLayer, Answer, BoxModel, CancelReason, Error, ErrorKind, Event, Outcome, Reply, ThreadId,
+    state::{Durable, Scope, Slot, Slots, ThreadSlots},
+};
+use concentric_layers::session::{Session, SessionTarget, Sessions};
+use concentric_test::{ScriptedModel, ScriptedTools};
+use futures_util::StreamExt;
+use serde_json::json;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+use tokio_test::task::spawn;
+use tower::{Layer, ServiceExt};
+
+fn agent(model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
+    BoxModel::new(AgentLayer::new(tools.clone()).layer(model.clone()))
+}
+
+fn talker() -> ScriptedModel {
+    ScriptedModel::new().text("Yes.").repeat()
+}
+
+async fn open(sessions: Sessions<BoxModel>) -> Session<BoxModel> {
+    let target = SessionTarget::new(ThreadId::new("t"));
+    sessions.oneshot(target).await.unwrap()
+}
+
+async fn session(model: &ScriptedModel) -> Session<BoxModel> {
+    open(Sessions::new(agent(model, &ScriptedTools::new()))).await
+}
+
+async fn say(session: &Session<BoxModel>, text: &'static str) -> Result<Answer, Error> {
+    let response = session.clone().oneshot(session.user(text)).await?;
+    Ok(response.collect().await?)
+}
+
+#[tokio::test]
+async fn each_turn_goes_on_with_what_was_said_before() {
+    let model = talker();
+    let session = session(&model).await;
+    for turns in [2, 4, 6] {
+        let answer = say(&session, "Really?").await.unwrap();
+        assert_eq!(answer.transcript().unwrap().len(), turns);
+        assert_eq!(session.history().len(), turns);
+    }
+    assert_eq!(model.request(2).transcript.len(), 5);
+    assert_eq!(
+        model.request(2).context.thread_id(),
+        Some(session.thread_id())
+    );
+}
+
+#[tokio::test]
+async fn c122_a_turn_more_than_there_is_room_for_is_refused_at_once() {
+    for (queue, code) in [(0, "busy"), (2, "queue_full")] {
+        let model = ScriptedModel::new().never().repeat();
+        let agent = agent(&model, &ScriptedTools::new());
+        let session = open(Sessions::new(agent).queue(queue)).await;
+        let mut turns: Vec<_> = (0..=queue)
+            .map(|_| spawn(session.clone().oneshot(session.user("hi"))))
+            .collect();
+        for turn in &mut turns {
+            assert!(turn.poll().is_pending());
+        }
+        let error = say(&session, "me, too").await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.code()),
+            (ErrorKind::Overloaded, Some(code))
+        );
+        assert_eq!(session.turns(), queue + 1);
+        drop(turns);
+        assert_eq!(session.turns(), 0);
+    }
+}
+
+#[tokio::test]
+async fn c123_a_cancelled_turn_has_its_outcome_and_the_next_one_begins() {
+    let model = ScriptedModel::new().text("I ").never().then().text("Yes.");
+    let agent = agent(&model, &ScriptedTools::new());
+    let session = open(Sessions::new(agent).queue(2)).await;
+    let first = session.clone().oneshot(session.user("one")).await.unwrap();
+    let mut first = Box::pin(first.body);
+    while !matches!(first.next().await.unwrap().unwrap(), Event::TextDelta(_)) {}
+    let mut second = spawn(session.clone().oneshot(session.user("two")));
+    let mut third = spawn(session.clone().oneshot(session.user("three")));
+    assert!(second.poll().is_pending());
+    assert!(third.poll().is_pending());
+
+    assert_eq!(session.cancel_queued(), 2);
+    let error = third.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert_eq!(second.await.unwrap_err().kind(), ErrorKind::Cancelled);
+    let mut second = spawn(session.clone().oneshot(session.user("two again")));
+    assert!(second.poll().is_pending());
+
+    assert!(session.cancel());
+    let Some(Ok(Event::Finish(finish))) = first.next().await else {
+        panic!("it has its outcome");
+    };
+    let reason = CancelReason::User;
+    assert_eq!(finish.outcome, Outcome::Aborted { reason });
+    let second = second.await.unwrap().collect().await.unwrap();
+    assert_eq!(second.text(), "Yes.");
+    // What was said of the cancelled one is kept.
+    assert_eq!(session.history().len(), 4);
+    assert!(!session.cancel());
+}
+
+#[tokio::test]
+async fn a_turn_that_fails_or_is_dropped_is_as_if_it_had_not_been() {
+    let broken = || Error::new(ErrorKind::Server, "broken");
+    let model = ScriptedModel::new()
+        .error(broken())
+        .then()
+        .text("I ")
+        .error(broken())
+        .then()
+        .text("I ")
+        .never()
+        .then()
+        .text("Yes.");
+    let session = session(&model).await;
+    assert_eq!(
+        say(&session, "one").await.unwrap_err().kind(),
+        ErrorKind::Server
+    );
+    assert_eq!(
+        say(&session, "two").await.unwrap_err().kind(),
+        ErrorKind::Server
+    );
+    let body = session
+        .clone()
+        .oneshot(session.user("three"))
+        .await
+        .unwrap();
+    drop(body);
+    assert_eq!((session.turns(), session.history().len()), (0, 0));
+    assert_eq!(say(&session, "four").await.unwrap().text(), "Yes.");
+    assert_eq!(model.request(3).transcript.len(), 1);
+}
+
+// ---- turns that wait ----
+
+fn payer() -> (ScriptedModel, ScriptedTools) {
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Paid.")
+        .repeat();
+    (model, ScriptedTools::new().asks("pay", "done"))
+}
+
+#[tokio::test]
+async fn a_turn_that_asks_waits_for_replies_and_nothing_else() {
+    let (model, tools) = payer();
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let refused = session.clone().oneshot(session.replying(vec![])).await;
+    assert_eq!(refused.unwrap_err().code(), Some("run_not_found"));
+
+    let asked = say(&session, "pay").await.unwrap();
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+    assert_eq!(
+        say(&session, "hello?").await.unwrap_err().code(),
+        Some("waiting")
+    );
+    assert_eq!(
+        session.set_agent(agent(&model, &tools)).unwrap_err().code(),
+        Some("waiting")
+    );
+
+    // A reply to something else changes nothing.
+    let wrong = vec![Reply::approve(concentric_core::InterruptId::new("?"))];
+    let error = session
+        .clone()
+        .oneshot(session.replying(wrong))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Some("unknown_interrupt"));
+    let id = session.interrupts()[0].id.clone();
+    let request = session.replying(vec![Reply::approve(id)]);
+    let answer = session.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.collect().await.unwrap().text(), "Paid.");
+    assert!(session.interrupts().is_empty());
+    assert_eq!((tools.done(), session.history().len()), (1, 3));
+}
+
+#[tokio::test]
+async fn replies_are_taken_once_also_if_the_turn_fails_then() {
+    let broken = Error::new(ErrorKind::Server, "broken");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .error(broken)
+        .then()
+        .text("Yes.");
+    let tools = ScriptedTools::new().asks("pay", "done");
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    say(&session, "pay").await.unwrap();
+    let id = session.interrupts()[0].id.clone();
+    let again = || session.replying(vec![Reply::approve(id.clone())]);
+    let body = session.clone().oneshot(again()).await.unwrap();
+    let failed = body.collect().await.unwrap_err();
+    assert_ne!(
+        Error::from(failed).effects(),
+        concentric_core::Effects::None
+    );
+    assert_eq!(tools.done(), 1);
+    let refused = session.clone().oneshot(again()).await.unwrap_err();
+    assert_eq!(refused.code(), Some("run_not_found"));
+    assert_eq!(say(&session, "still there?").await.unwrap().text(), "Yes.");
+    assert_eq!(tools.done(), 1);
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_can_be_given_up() {
+    let (model, tools) = payer();
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    say(&session, "pay").await.unwrap();
+    assert!(session.give_up());
+    assert!(!session.give_up());
+    say(&session, "never mind").await.unwrap();
+    assert_eq!((tools.done(), session.history().len()), (0, 2));
+}
+
+// ---- the conversation ----
+
+struct Turns;
+
+impl Slot for Turns {
+    type Value = u32;
+    type Keep = Durable;
+    const NAME: &'static str = "test/turns";
+    const SCOPE: Scope = Scope::Thread;
+}
+
+fn turns(session: &Session<BoxModel>) -> u32 {
+    let mut context = concentric_core::Context::new();
+    let slots = ThreadSlots(session.slots().clone());
+    context.extensions_mut().insert(slots);
+    *context.state::<Turns>().unwrap()
+}
+
+#[tokio::test]
+async fn c112_a_fork_goes_on_by_itself() {
+    let model = talker();
+    let tools = ScriptedTools::new().tool("count", |call| async move {
+        call.context.update_state::<Turns>(|n| n + 1).unwrap();
+        concentric_core::ToolOutcome::done("counted")
+    });
+    let counting = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("One more.")
+        .then()
+        .tool_call("count", json!({}))
+        .then()
+        .text("One more.");
+    let session = open(Sessions::new(agent(&counting, &tools))).await;
+    say(&session, "count").await.unwrap();
+    let fork = session.fork().unwrap();
+    say(&fork, "count").await.unwrap();
+    assert_eq!((turns(&session), turns(&fork)), (1, 2));
+    assert_eq!((session.history().len(), fork.history().len()), (3, 6));
+    fork.set_agent(agent(&model, &tools)).unwrap();
+    say(&fork, "and now?").await.unwrap();
+    assert_eq!(model.request(0).transcript.len(), 7);
+    fork.reset().unwrap();
+    assert_eq!((fork.history().len(), session.history().len()), (0, 3));
+}
+
+#[tokio::test]
+async fn what_a_conversation_was_is_given_when_it_is_opened() {
+    let model = talker();
+    let first = session(&model).await;
+    say(&first, "hi").await.unwrap();
+    let target = SessionTarget::new(ThreadId::new("t"))
+        .after(first.history())
+        .with_slots(Slots::restore(first.slots().snapshot().unwrap()));
+    let sessions = Sessions::new(agent(&model, &ScriptedTools::new()));
+    let second = sessions.oneshot(target).await.unwrap();
+    say(&second, "again").await.unwrap();
+    assert_eq!(second.history().len(), 4);
+}
+
+#[tokio::test]
+async fn a_start_may_refuse_and_an_end_comes_once() {
+    let (model, ended) = (talker(), Arc::new(Mutex::new(Vec::new())));
+    let ends = ended.clone();
+    let sessions = Sessions::new(agent(&model, &ScriptedTools::new()))
+        .on_start(|target| {
+            let known = target.thread.as_str() == "t";
+            async move {
+                match known {
+                    true => Ok(()),
+                    false => Err("who is that?".into()),
+                }
+            }
+        })
+        .on_end(move |history| ends.lock().unwrap().push(history.len()));
+    let stranger = SessionTarget::new(ThreadId::new("?"));
+    let error = sessions.clone().oneshot(stranger).await.unwrap_err();
+    assert_eq!(error.message(), "who is that?");
+    assert!(ended.lock().unwrap().is_empty());
+
+    let session = open(sessions.clone()).await;
+    say(&session, "hi").await.unwrap();
+    session.close();
+    session.close();
+    assert_eq!(
+        say(&session, "hi").await.unwrap_err().code(),
+        Some("session_ended")
+    );
+    drop(session);
+    assert_eq!(*ended.lock().unwrap(), [2]);
+    drop(open(sessions).await);
+    assert_eq!(*ended.lock().unwrap(), [2, 0]);
+}
+
+#[tokio::test]
+async fn to_close_a_session_cancels_the_turn_that_runs() {
+    let model = ScriptedModel::new().text("I ").never().repeat();
+    let session = session(&model).await;
+    let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
+    session.close();
+    let answer = turn.collect().await.unwrap();
+    assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_from_many_tasks_run_one_by_one_and_none_is_lost() {
+    let model = talker();
+    let agent = agent(&model, &ScriptedTools::new());
+    let session = open(Sessions::new(agent).queue(100)).await;
+    let done = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..100)
+        .map(|at| {
+            let (session, done) = (session.clone(), done.clone());
+            tokio::spawn(async move {
+                let response = session.clone().oneshot(session.user("hi")).await.unwrap();
+                let mut body = Box::pin(response.body);
+                // Some hang up.
+                while let Some(event) = body.next().await {
+                    event.unwrap();
+                    if at % 10 == 0 {
+                        return;
+                    }
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(done.load(Ordering::SeqCst), 90);
+    assert_eq!(model.most_live(), 1);
+    assert_eq!(session.history().len(), 180);
+    assert_eq!(session.turns(), 0);
+}
