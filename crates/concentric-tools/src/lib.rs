@@ -95,6 +95,7 @@ pub mod lazy;
 pub mod lifecycle;
 pub mod matcher;
 mod outcome;
+pub mod output;
 mod overlong;
 mod panic;
 pub mod retry;
@@ -116,6 +117,7 @@ pub use self::{
     lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, Tokens, ToolLifecycle},
     matcher::Matcher,
     outcome::{IntoOutcome, Json},
+    output::{Output, OutputError, output},
     overlong::Overlong,
     retry::RetryTool,
     scoped::{ScopedExt, ScopedLayer},

@@ -1,0 +1,251 @@
+//! Typed answers: the last answer of a run is a value of a type.
+//!
+//! ```
+//! use concentric_core::{AgentLayer, BoxModel, ChatRequest, Error};
+//! use concentric_tools::{Toolset, output};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Folder {
+//!     /// What it is for.
+//!     purpose: String,
+//!     files: Vec<String>,
+//! }
+//!
+//! async fn describe(model: BoxModel, tools: Toolset) -> Result<Folder, Error> {
+//!     let folder = output::<Folder>("folder");
+//!     let agent = ServiceBuilder::new()
+//!         .layer(AgentLayer::new(tools).gate(folder.gate()))
+//!         .layer(folder.layer())
+//!         .service(model);
+//!     let answer = agent.oneshot(ChatRequest::user("What is in here?")).await?;
+//!     Ok(folder.of_answer(&answer.collect().await?)?)
+//! }
+//! # let _ = describe;
+//! ```
+//!
+//! # Two ways
+//!
+//! | | the schema is sent | for |
+//! |---|---|---|
+//! | by default | with every call of the model, beside the tools | providers that combine the two |
+//! | [`separately`](Output::separately) | with one more call once the model has answered, which offers no tools | the others, and models that answer worse while they have to write JSON |
+//!
+//! The further call is a step of the same run: it goes through the same layers, its usage counts, and
+//! its events are of a step of their own. A layer inside of [`OutputLayer`] sees the schema in the
+//! request's options, and may change it, either way.
+//!
+//! # An answer that does not fit
+//!
+//! The [gate](Output::gate) tells the model why and calls it again, [twice](Output::tries) by default;
+//! then the run is halted ([`Outcome::Halted`](concentric_core::Outcome::Halted)), and
+//! [`of_answer`](Output::of_answer) says what was received. Without the gate there is one try.
+//!
+//! # Place in the stack
+//!
+//! The layer goes just inside of the loop, the gate on the loop. A run that is given another schema
+//! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)).
+
+mod gate;
+mod layer;
+
+pub use self::{
+    gate::OutputGate,
+    layer::{OutputLayer, WithOutput},
+};
+
+use crate::{
+    arguments::{Validator, generate},
+    overlong::short,
+};
+use concentric_core::{
+    Answer, Error, ErrorKind, OutputSchema, Str,
+    state::{Durable, Scope, Slot},
+};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
+
+/// Describes answers that are a `T`, under a name that a provider is told.
+///
+/// See the [module docs](self) for an example.
+pub fn output<T>(name: impl Into<Str>) -> Output<T>
+where
+    T: DeserializeOwned + JsonSchema,
+{
+    let generated = generate::<T>();
+    let schema = Arc::new(generated.schema);
+    Output {
+        inner: Arc::new(Inner {
+            validator: Validator::new(&schema).ok(),
+            schema: OutputSchema::new(name, schema),
+        }),
+        tries: 2,
+        separately: false,
+        of: PhantomData,
+    }
+}
+
+/// Answers that are a `T`.
+///
+/// See the [module docs](self).
+pub struct Output<T> {
+    inner: Arc<Inner>,
+    tries: u32,
+    separately: bool,
+    of: PhantomData<fn() -> T>,
+}
+
+struct Inner {
+    schema: OutputSchema,
+    validator: Option<Validator>,
+}
+
+impl<T> Output<T>
+where
+    T: DeserializeOwned,
+{
+    /// Sets how often the model may try again, if its answer does not fit; the default is 2.
+    #[must_use]
+    pub const fn tries(mut self, tries: u32) -> Self {
+        self.tries = tries;
+        self
+    }
+
+    /// Asks for the value by a call of its own, once the model has answered.
+    #[must_use]
+    pub const fn separately(mut self) -> Self {
+        self.separately = true;
+        self
+    }
+
+    /// The schema.
+    pub fn schema(&self) -> &OutputSchema {
+        &self.inner.schema
+    }
+
+    /// The layer that sends the schema.
+    pub fn layer(&self) -> OutputLayer {
+        OutputLayer::new(self.inner.schema.clone(), self.separately)
+    }
+
+    /// The gate that has the model try again.
+    pub fn gate(&self) -> OutputGate<T> {
+        OutputGate::new(self.clone())
+    }
+
+    /// Reads the value out of a text. Whitespace and a fence (` ```json `) around it are no part of
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// It is not JSON, or does not fit the schema or the type.
+    pub fn of_text(&self, text: &str) -> Result<T, OutputError> {
+        let json = unfenced(text);
+        let failed = |why: String| OutputError {
+            received: text.into(),
+            why: why.into(),
+        };
+        if let Some(validator) = &self.inner.validator {
+            validator.check(json).map_err(failed)?;
+        }
+        serde_json::from_str(json).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Reads the value out of a run's last answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of_text`](Self::of_text).
+    pub fn of_answer(&self, answer: &Answer) -> Result<T, OutputError> {
+        self.of_text(&last_text(answer))
+    }
+}
+
+/// What the run's last message says: not what was said before it was asked for the value.
+fn last_text(answer: &Answer) -> String {
+    let last = answer.transcript().and_then(|turns| turns.last());
+    last.map_or_else(|| answer.text(), |turn| turn.as_message().text())
+}
+
+fn unfenced(text: &str) -> &str {
+    let text = text.trim();
+    let inside = text
+        .strip_prefix("```")
+        .and_then(|rest| rest.strip_suffix("```"));
+    match inside {
+        Some(inside) => inside.strip_prefix("json").unwrap_or(inside).trim(),
+        None => text,
+    }
+}
+
+impl<T> Clone for Output<T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            tries: self.tries,
+            separately: self.separately,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Output<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output")
+            .field("name", &self.inner.schema.name)
+            .field("tries", &self.tries)
+            .field("separately", &self.separately)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An answer is not of the type that it is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutputError {
+    /// What was received, whole.
+    pub received: Str,
+    /// Where and why it does not fit.
+    pub why: Str,
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX: usize = 500;
+        write!(
+            f,
+            "the answer does not fit its type: {}",
+            short(&self.why, MAX)
+        )
+    }
+}
+
+impl StdError for OutputError {}
+
+impl From<OutputError> for Error {
+    fn from(error: OutputError) -> Self {
+        Self::new(ErrorKind::Protocol, error.to_string())
+            .with_code("output")
+            .with_source(error)
+    }
+}
+
+/// Where a run stands with its typed answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+struct Progress {
+    /// The next calls are for the value.
+    asked: bool,
+    /// How often the model was told that it does not fit.
+    told: u32,
+}
+
+impl Slot for Progress {
+    type Value = Self;
+    type Keep = Durable;
+    const NAME: &'static str = "concentric/output";
+    const SCOPE: Scope = Scope::Run;
+}

@@ -1,0 +1,237 @@
+//! Typed answers: how the model is told, what is made of one that does not fit, and what is kept.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use concentric_core::{
+    AgentLayer, Answer, ChatRequest, Error, ErrorKind, FinishReason, Interrupt, Outcome,
+    OutputSchema, Reply, Usage,
+    agent::{BeforeModel, StepGate, StepView},
+    machine::MachineState,
+};
+use concentric_test::ScriptedModel;
+use concentric_tools::{NoArguments, Output, Toolset, output, tool};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
+
+#[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+struct Folder {
+    purpose: String,
+    #[schemars(range(min = 1))]
+    files: u32,
+}
+
+const GOOD: &str = r#"{"purpose": "tests", "files": 2}"#;
+
+fn tools() -> Toolset {
+    Toolset::new().tool(tool("look", "Looks.", |NoArguments {}| async { "2 files" }).read_only())
+}
+
+async fn run(output: &Output<Folder>, model: &ScriptedModel) -> Answer {
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools()).gate(output.gate()))
+        .layer(output.layer())
+        .service(model.clone());
+    let request = ChatRequest::user("What is in here?");
+    agent
+        .oneshot(request)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap()
+}
+
+fn looks() -> ScriptedModel {
+    ScriptedModel::new()
+        .usage(Usage::new(10, 1))
+        .tool_call("look", json!({}))
+        .then()
+}
+
+#[tokio::test]
+async fn the_schema_is_sent_beside_the_tools_with_every_call() {
+    let folder = output::<Folder>("folder");
+    let model = looks().text(GOOD);
+    let answer = run(&folder, &model).await;
+    let read = folder.of_answer(&answer).unwrap();
+    assert_eq!((read.purpose.as_str(), read.files), ("tests", 2));
+    for request in model.requests() {
+        assert_eq!(
+            request.options.output_schema.as_ref(),
+            Some(folder.schema())
+        );
+        assert_eq!(request.tools.len(), 1);
+    }
+    assert_eq!(answer.transcript().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn separately_it_is_sent_with_one_more_call_that_offers_no_tools_and_counts() {
+    let folder = output::<Folder>("folder").separately();
+    let model = looks()
+        .usage(Usage::new(10, 1))
+        .text("There are two files.")
+        .then()
+        .usage(Usage::new(10, 1))
+        .text(GOOD);
+    let answer = run(&folder, &model).await;
+    assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
+    let sent = model.requests();
+    let schemas: Vec<_> = sent
+        .iter()
+        .map(|r| r.options.output_schema.is_some())
+        .collect();
+    assert_eq!(schemas, [false, false, true]);
+    let offered: Vec<_> = sent.iter().map(|request| request.tools.len()).collect();
+    assert_eq!(offered, [1, 1, 0]);
+    assert_eq!(answer.finish.usage.input_tokens, Some(30));
+    assert_eq!(answer.finish.reason, FinishReason::Stop);
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_is_corrected_a_few_times_and_not_for_ever() {
+    for separately in [false, true] {
+        let folder = output::<Folder>("folder").tries(1);
+        let folder = match separately {
+            true => folder.separately(),
+            false => folder,
+        };
+        let first = || match separately {
+            true => ScriptedModel::new().text("Two.").then(),
+            false => ScriptedModel::new(),
+        };
+        let zero = r#"{"purpose": "none", "files": 0}"#;
+        let model = first().text(zero).then().text(GOOD);
+        let answer = run(&folder, &model).await;
+        assert_eq!(answer.finish.outcome, Outcome::Completed);
+        assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
+        let told = model.requests().last().unwrap().transcript.clone();
+        let told = told.last().unwrap().as_message().text();
+        assert!(told.contains("`/files`"), "{told}");
+
+        let model = first().text(zero).then().text("Sorry.");
+        let answer = run(&folder, &model).await;
+        let Outcome::Halted { reason } = &answer.finish.outcome else {
+            panic!("{:?}", answer.finish.outcome);
+        };
+        assert!(
+            reason.starts_with("the answer does not fit its type"),
+            "{reason}"
+        );
+        let error = folder.of_answer(&answer).unwrap_err();
+        assert_eq!(error.received, "Sorry.");
+        let error = Error::from(error);
+        assert_eq!(
+            (error.kind(), error.code()),
+            (ErrorKind::Protocol, Some("output"))
+        );
+    }
+}
+
+#[test]
+fn a_fence_is_no_part_of_a_value() {
+    let folder = output::<Folder>("folder");
+    for text in [
+        GOOD.to_owned(),
+        format!("\n```json\n{GOOD}\n```\n"),
+        format!("```\n{GOOD}```"),
+    ] {
+        assert_eq!(folder.of_text(&text).unwrap().files, 2);
+    }
+    for text in ["", "```", "``````", "[]", "null", r#"{"purpose": "x"}"#] {
+        assert_eq!(folder.of_text(text).unwrap_err().received, text);
+    }
+}
+
+#[tokio::test]
+async fn c016_a_layer_that_changes_the_schema_does_so_either_way() {
+    for separately in [false, true] {
+        let folder = output::<Folder>("folder");
+        let folder = match separately {
+            true => folder.separately(),
+            false => folder,
+        };
+        let model = ScriptedModel::new().text("Two.").then().text(GOOD);
+        let strip = tower::layer::layer_fn(|inner| {
+            ServiceBuilder::new()
+                .map_request(|mut request: ChatRequest| {
+                    if let Some(schema) = &mut request.options_mut().output_schema {
+                        schema.name = "renamed".into();
+                    }
+                    request
+                })
+                .service(inner)
+        });
+        let agent = ServiceBuilder::new()
+            .layer(AgentLayer::new(tools()).gate(folder.gate()))
+            .layer(folder.layer())
+            .layer(strip)
+            .service(model.clone());
+        let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+        folder.of_answer(&body.collect().await.unwrap()).unwrap();
+        let sent = model.requests();
+        let names: Vec<_> = sent
+            .iter()
+            .filter_map(|request| Some(request.options.output_schema.as_ref()?.name.as_str()))
+            .collect();
+        assert_eq!(names, vec!["renamed"; 2 - usize::from(separately)]);
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_the_request_has_is_kept() {
+    let folder = output::<Folder>("folder");
+    let model = ScriptedModel::new().text("{}");
+    let mut request = ChatRequest::user("hi");
+    let own = OutputSchema::new("own", json!({"type": "object"}));
+    request.options_mut().output_schema = Some(own.clone());
+    let agent = folder.layer().layer(model.clone());
+    agent.oneshot(request).await.unwrap();
+    assert_eq!(model.request(0).options.output_schema, Some(own));
+}
+
+/// Asks before the last call.
+struct Asks;
+
+impl StepGate for Asks {
+    fn name(&self) -> &str {
+        "asks"
+    }
+
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        let id = step.interrupt_id("asks");
+        Ok(match (step.step, step.reply(&id)) {
+            (1, None) => BeforeModel::ask(Interrupt::new(id, "go on?")),
+            _ => BeforeModel::Continue,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_waits_before_its_last_call_goes_on_with_it_elsewhere() {
+    let folder = output::<Folder>("folder").separately();
+    let model = ScriptedModel::new().text("Two.").then().text(GOOD);
+    let agent = || {
+        ServiceBuilder::new()
+            .layer(AgentLayer::new(tools()).gate(folder.gate()).gate(Asks))
+            .layer(folder.layer())
+            .service(model.clone())
+    };
+    let asked = agent().oneshot(ChatRequest::user("hi")).await.unwrap();
+    let asked = asked.collect().await.unwrap();
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
+    let json = asked.finish.state.as_ref().unwrap().to_json().unwrap();
+    let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    let reply = Reply::resolve(state.interrupts()[0].id.clone(), json!({}));
+    let request = ChatRequest::resume(state, vec![reply]);
+    let answer = agent()
+        .oneshot(request)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
+    assert_eq!(model.request(1).tools.len(), 0);
+}
