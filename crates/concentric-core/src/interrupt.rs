@@ -495,6 +495,9 @@ pub struct Pending {
     pub interrupts: Vec<Interrupt>,
     /// Whether all questions of the round are to be answered together.
     pub together: bool,
+    /// Whether it is the tool that asks, which may have done something by now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begun: bool,
     /// What whoever asked needs to go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Arc<Value>>,
@@ -539,6 +542,9 @@ impl Pending {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Answered {
+    /// A process that took it up has died since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_up: bool,
     /// What it waited for, as it was written down. `None`: a history claims that it waited, and
     /// nobody that can be trusted has recorded it, so the replies need a proof.
     pub pending: Option<Pending>,
@@ -554,6 +560,7 @@ impl Answered {
     /// Creates what became of a call.
     pub fn new(pending: Option<Pending>, replies: Vec<Reply>) -> Self {
         Self {
+            taken_up: false,
             pending,
             replies,
             accepted_at: None,

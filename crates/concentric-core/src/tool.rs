@@ -248,6 +248,8 @@ pub struct RoundCall {
     pub answered: Option<Box<Answered>>,
     /// It was started, and the process died before there was an outcome.
     pub recovered: bool,
+    /// Its effect was to be written down when it was started: a ledger was there.
+    pub noted: bool,
 }
 
 impl RoundCall {
@@ -260,6 +262,7 @@ impl RoundCall {
             refusal: None,
             answered: None,
             recovered: false,
+            noted: false,
         }
     }
 

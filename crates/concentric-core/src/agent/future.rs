@@ -97,8 +97,9 @@ where
                 let step = *step;
                 *this.deciding = None;
                 if let Err(error) = said {
+                    let effects = run.machine.effects().max(error.effects());
                     *this.run = None;
-                    return Poll::Ready(Err(error));
+                    return Poll::Ready(Err(error.with_effects(effects)));
                 }
                 if run.before_model(said) {
                     this.call.set(Some(run.model_call(step, None)));
@@ -122,9 +123,13 @@ where
                     work = Work::Body { body };
                 }
                 Poll::Ready(Some(Err(error))) => {
+                    // Those of rounds before, if the run goes on.
+                    let effects = run.machine.effects();
                     *this.run = None;
                     this.call.set(None);
                     let error = Error::from(error.into());
+                    let effects = effects.max(error.effects());
+                    let error = error.with_effects(effects);
                     return Poll::Ready(Err(at(error, Phase::Model)));
                 }
                 Poll::Pending => match run.poll_stop(cx) {

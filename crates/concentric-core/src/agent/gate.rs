@@ -262,6 +262,11 @@ impl StepGates {
         .filter(|all| !all.0.is_empty())
     }
 
+    /// Whether one of them has that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|gate| gate.id() == name)
+    }
+
     /// Whether one of them has something to say before the run ends.
     pub(super) fn ask_to_finish(&self) -> bool {
         self.0.iter().any(|gate| gate.has().before_finish)
@@ -286,17 +291,17 @@ impl StepGates {
         Some(match moment {
             Moment::Model => Deciding::Model(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
-                for gate in asked {
-                    said.push(gate.before_model(Arc::clone(&view)).await?);
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_model(Arc::clone(&view)).await?);
                 }
-                Ok(model(said))
+                Ok(model(&asked, said))
             })),
             Moment::Round => Deciding::Round(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
-                for gate in asked {
-                    said.push(gate.before_round(Arc::clone(&view)).await?);
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_round(Arc::clone(&view)).await?);
                 }
-                Ok(round(said))
+                Ok(round(&asked, said))
             })),
             Moment::Finish => Deciding::Finish(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
@@ -353,13 +358,13 @@ pub(super) enum RoundVerdict {
     Halt(Str),
 }
 
-fn model(said: Vec<BeforeModel>) -> ModelVerdict {
+fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> ModelVerdict {
     let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
-    for said in said {
+    for (gate, said) in gates.iter().zip(said) {
         match said {
             BeforeModel::Continue => {}
             BeforeModel::Say(more) => turns.extend(more),
-            BeforeModel::Ask(interrupt) => asked.push(*interrupt),
+            BeforeModel::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
             BeforeModel::Finish => finish = true,
             BeforeModel::Halt(reason) => halt = halt.or(Some(reason)),
         }
@@ -367,17 +372,17 @@ fn model(said: Vec<BeforeModel>) -> ModelVerdict {
     match (halt, finish, asked.is_empty()) {
         (Some(reason), ..) => ModelVerdict::Halt(reason),
         (None, true, _) => ModelVerdict::Finish,
-        (None, false, false) => ModelVerdict::Ask(turns, Pending::asking(asked).together()),
+        (None, false, false) => ModelVerdict::Ask(turns, batch(asked)),
         (None, false, true) => ModelVerdict::Continue(turns),
     }
 }
 
-fn round(said: Vec<BeforeRound>) -> RoundVerdict {
+fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> RoundVerdict {
     let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
-    for said in said {
+    for (gate, said) in gates.iter().zip(said) {
         match said {
             BeforeRound::Continue => {}
-            BeforeRound::Ask(interrupt) => asked.push(*interrupt),
+            BeforeRound::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
             BeforeRound::Skip(reason) => skip = skip.or(Some(reason)),
             BeforeRound::Halt(reason) => halt = halt.or(Some(reason)),
         }
@@ -385,9 +390,17 @@ fn round(said: Vec<BeforeRound>) -> RoundVerdict {
     match (halt, skip, asked.is_empty()) {
         (Some(reason), ..) => RoundVerdict::Halt(reason),
         (None, Some(reason), _) => RoundVerdict::Skip(reason),
-        (None, None, false) => RoundVerdict::Ask(Pending::asking(asked).together()),
+        (None, None, false) => RoundVerdict::Ask(batch(asked)),
         (None, None, true) => RoundVerdict::Continue,
     }
+}
+
+/// What gates ask, with their names: they are to hear the answers.
+fn batch(asked: Vec<(&str, Interrupt)>) -> Pending {
+    let (names, interrupts): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+    Pending::asking(interrupts)
+        .with_state(serde_json::Value::from(names))
+        .together()
 }
 
 fn finish(said: Vec<BeforeFinish>) -> BeforeFinish {
@@ -458,6 +471,7 @@ type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// A gate whose type is not known.
 trait Erased: Send + Sync {
+    fn id(&self) -> &str;
     fn has(&self) -> Has;
     fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel>;
     fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound>;
@@ -468,6 +482,10 @@ impl<G> Erased for G
 where
     G: StepGate,
 {
+    fn id(&self) -> &str {
+        self.name()
+    }
+
     fn has(&self) -> Has {
         fn returns<'a, G: 'a, F>(_: fn(&'a G, &'a StepView) -> F) -> bool {
             is_set::<F>()

@@ -2,8 +2,8 @@ use super::gate::{
     BeforeFinish, Deciding, ModelVerdict, Moment, RoundVerdict, StepGates, StepView,
 };
 use crate::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId, Phase,
-    Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
+    Answered, CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId,
+    Phase, Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
     context::{Release, Sleep, cancelled},
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
@@ -140,6 +140,26 @@ impl<M, R> Run<M, R> {
 
     /// Has the gates decide about what the machine has just asked for, if there are any that do.
     pub(super) fn decide(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
+        let is_here = |gate: &str| self.gates.as_ref().is_some_and(|gates| gates.has(gate));
+        let all_here = asking(self.machine.answers()).all(is_here);
+        let deciding = match all_here {
+            true => self.decided(moment, step),
+            false => None,
+        };
+        // What was asked is not to be done as if nobody had asked.
+        if deciding.is_none() && self.machine.take_answers().is_some() {
+            let why = "the gate that asked is not here to hear the answer";
+            let error = Error::new(ErrorKind::Configuration, why);
+            self.saving |= moment == Moment::Round;
+            return Some(match moment {
+                Moment::Round => Deciding::Round(Box::pin(ready(Err(error)))),
+                _ => Deciding::Model(Box::pin(ready(Err(error)))),
+            });
+        }
+        deciding
+    }
+
+    fn decided(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
         let gates = self.gates.as_ref()?;
         let machine = &mut self.machine;
         // What was begun before goes on as it was decided.
@@ -412,6 +432,13 @@ fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
             }
         })
     })
+}
+
+/// The gates that asked what was answered.
+fn asking(answered: Option<&Answered>) -> impl Iterator<Item = &str> {
+    let pending = answered.and_then(|answered| answered.pending.as_ref());
+    let names = pending.and_then(|pending| pending.state.as_ref()?.as_array());
+    names.into_iter().flatten().filter_map(|name| name.as_str())
 }
 
 /// Says where `error` happened, unless it says so itself.

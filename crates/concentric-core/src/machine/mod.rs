@@ -167,13 +167,17 @@ pub struct Machine {
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
     // What the open round waits to be told, once one of these calls has asked something.
-    asked_ids: Option<HashSet<InterruptId>>,
+    #[allow(
+        clippy::box_collection,
+        reason = "a set is 48 bytes, which every run that waits would have for nothing"
+    )]
+    asked_ids: Option<Box<HashSet<InterruptId>>>,
     // What may have been done before they were.
     effects_before: Effects,
     // The run's end, if it has come to it and may not finish yet; boxed, since few ask.
     finishing: Option<Box<Finishing>>,
     // What an interrupted agent in the model's place is told, and when that was accepted.
-    replies: Option<(Vec<Reply>, SystemTime)>,
+    replies: Option<Box<(Vec<Reply>, SystemTime)>>,
     // What it had said, and which calls it had not, while it is asked to go on.
     interrupted: Option<Box<(Said, HashMap<CallId, Part>)>>,
 }
@@ -221,6 +225,9 @@ impl Machine {
                 }
                 round.begun = true;
                 slot.state = SlotState::Ready;
+                if let Some(answered) = &mut slot.answered {
+                    answered.taken_up = true;
+                }
                 if slot.is_only_asked_about() {
                     continue;
                 }
@@ -312,7 +319,13 @@ impl Machine {
     /// Whether the calls that were handed out are all of a round that was not begun before.
     pub fn is_round_new(&self) -> bool {
         match &self.state.stage {
-            Stage::Round(round) => !round.begun && !self.dispatched.is_empty(),
+            Stage::Round(round) => {
+                let slots = self.dispatched.iter().filter_map(|at| round.slots.get(*at));
+                // What its client has done is not to be decided about any more.
+                !round.begun
+                    && !self.dispatched.is_empty()
+                    && slots.clone().all(|s| s.answered.is_none())
+            }
             _ => false,
         }
     }
@@ -325,6 +338,12 @@ impl Machine {
     /// Why the model stopped then.
     pub(crate) fn last_reason(&self) -> Option<&FinishReason> {
         self.state.reason.as_ref()
+    }
+
+    /// What was replied to an [`Input::Ask`], and was not taken.
+    pub(crate) fn answers(&self) -> Option<&Answered> {
+        let asked = self.state.gate.as_deref();
+        asked.filter(|asked| !asked.replies.is_empty())
     }
 
     /// What was replied to an [`Input::Ask`]; once.
@@ -359,7 +378,7 @@ impl Machine {
         let round = match &mut self.state.stage {
             Stage::Round(round) => round,
             Stage::Inner(_) => {
-                self.replies = Some((replies, now));
+                self.replies = Some(Box::new((replies, now)));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -442,7 +461,7 @@ impl Machine {
                 let state = Suspended::State(Box::new(MachineState(inner.state)));
                 Some(Action::CallModel {
                     step: self.state.step,
-                    resume: Some(match self.replies.take() {
+                    resume: Some(match self.replies.take().map(|taken| *taken) {
                         Some((replies, at)) => Resume::new(state, replies).accepted_at(at),
                         None => Resume::new(state, Vec::new()),
                     }),
@@ -707,6 +726,9 @@ impl Machine {
                 call.refusal = slot.refusal.clone();
                 call.answered = slot.answered.clone();
                 call.recovered = slot.recovered;
+                // What is known of it is of when it was handed out before.
+                call.noted = slot.noted;
+                slot.noted = self.rules.ledger;
                 calls.push(call);
             }
         }
@@ -751,7 +773,7 @@ impl Machine {
         };
         let asked = self.asked_ids.get_or_insert_with(|| {
             let waiting = round.pending().flat_map(|pending| &pending.interrupts);
-            waiting.map(|asked| asked.id.clone()).collect()
+            Box::new(waiting.map(|asked| asked.id.clone()).collect())
         });
         let Some(slot) = self
             .dispatched
@@ -798,6 +820,12 @@ impl Machine {
     pub(crate) fn skip_round(&mut self, reason: &Str) {
         for index in 0..self.dispatched.len() {
             self.settle(index, ToolOutcome::denied(reason.clone()));
+        }
+        if let Stage::Round(round) = &mut self.state.stage {
+            // Its client is not to run its own either.
+            for slot in round.slots.iter_mut().filter(|slot| slot.asks()) {
+                slot.state = SlotState::Settled(ToolOutcome::denied(reason.clone()));
+            }
         }
         self.state.effects = self.effects_before;
         self.end_round();

@@ -18,6 +18,8 @@ pub struct Rules {
     /// Whether the round service knows what to do with calls that waited, or were running when a
     /// process died; else the machine settles them.
     pub resumes: bool,
+    /// Whether the round service writes down what its tools are about to do.
+    pub ledger: bool,
     /// Whether a run that has come to its own end is to wait until it is told that it may
     /// ([`Action::MayFinish`](super::Action::MayFinish)).
     pub asks_to_finish: bool,
@@ -31,6 +33,7 @@ impl Default for Rules {
             calls_per_round: None,
             calls_per_tool: Vec::new(),
             resumes: false,
+            ledger: false,
             asks_to_finish: false,
         }
     }

@@ -1,8 +1,9 @@
 use super::step::check_calls;
 use crate::{
     Answered, CallId, Effects, Executor, FinishReason, HistoryError, Interrupt, InterruptId,
-    Message, OpenRound, Part, PartKind, Pending, Refusal, Role, Str, ToolCallPart, ToolOutcome,
-    ToolResult, ToolSpecs, Transcript, Usage, interrupt, state::StoredSlot, transcript::OpenCall,
+    Message, OpenRound, Part, PartKind, Pending, Refusal, Reply, Role, Str, ToolCallPart,
+    ToolOutcome, ToolResult, ToolSpecs, Transcript, Usage, interrupt, state::StoredSlot,
+    transcript::OpenCall,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -108,6 +109,19 @@ impl Data {
         }
     }
 
+    fn replies(&self) -> Vec<&Reply> {
+        let of_gates = self.gate.iter().flat_map(|asked| &asked.replies);
+        let of_stage: Vec<&Reply> = match &self.stage {
+            Stage::Round(round) => {
+                let answered = round.slots.iter().filter_map(|slot| slot.answered.as_ref());
+                answered.flat_map(|answered| &answered.replies).collect()
+            }
+            Stage::Inner(inner) => inner.state.replies(),
+            _ => Vec::new(),
+        };
+        of_gates.chain(of_stage).collect()
+    }
+
     fn asks_together(&self) -> bool {
         if self.asked_by_gates().is_some() {
             return true;
@@ -183,6 +197,11 @@ impl MachineState {
     /// What the run waits for.
     pub fn interrupts(&self) -> Vec<&Interrupt> {
         self.0.interrupts()
+    }
+
+    /// The replies that were taken in the round that is open, or to what gates have asked.
+    pub fn replies(&self) -> Vec<&Reply> {
+        self.0.replies()
     }
 
     /// Whether all that it waits for is to be answered together.
@@ -405,6 +424,9 @@ pub(super) struct Slot {
     // What became of it, if it waited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) answered: Option<Box<Answered>>,
+    // It was last handed out where a ledger was there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) noted: bool,
     // It was running when a process died.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) recovered: bool,
@@ -446,6 +468,7 @@ impl Stage {
                 call,
                 answered: None,
                 recovered: false,
+                noted: false,
                 state: outcome.map_or(SlotState::Waiting(None), SlotState::Settled),
             }
         };
@@ -571,6 +594,7 @@ impl Slot {
             read_only,
             answered: None,
             recovered: false,
+            noted: false,
             state: SlotState::Ready,
         }
     }
@@ -633,7 +657,7 @@ impl Slot {
     pub(super) fn is_in_doubt(&self) -> bool {
         let asks = |pending: &Pending| {
             let mut asked = pending.interrupts.iter();
-            asked.any(|asked| asked.reason == interrupt::UNKNOWN_EFFECT)
+            pending.begun || asked.any(|asked| asked.reason == interrupt::UNKNOWN_EFFECT)
         };
         let pending = match &self.state {
             SlotState::Settled(_) => return false,

@@ -157,10 +157,16 @@ impl Slots {
         self.snapshot().map(Self::restore)
     }
 
+    /// Puts there what was written down, in place of what stands there by now.
     pub(crate) fn put(&self, stored: impl IntoIterator<Item = StoredSlot>) {
-        let stored = stored.into_iter();
-        let by_name = stored.map(|stored| ((stored.slot.clone(), stored.place.clone()), stored));
-        self.lock().stored.extend(by_name);
+        let mut inner = self.lock();
+        for stored in stored {
+            let (slot, place) = (stored.slot.clone(), stored.place.clone());
+            inner
+                .live
+                .retain(|(_, at), live| live.slot != slot.as_str() || *at != place);
+            inner.stored.insert((slot, place), stored);
+        }
     }
 
     pub(super) fn get<S>(&self, place: Place) -> Result<Arc<S::Value>, SlotError>

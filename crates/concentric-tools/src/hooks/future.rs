@@ -2,7 +2,7 @@ use super::{
     Flow, ToolHooks,
     shared::{After, Before, Running, Shared},
 };
-use crate::{is_fatal, panic::catch};
+use crate::{is_fatal, lifecycle::not_gone_on, panic::catch};
 use concentric_core::{
     BoxError, Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, service::BoxFuture,
 };
@@ -180,8 +180,11 @@ where
     let result = match flow {
         Ok(Ok(Flow::Continue)) => return enter(guard, inner, call),
         Ok(Ok(Flow::Answer(outcome))) => Ok(outcome),
-        Ok(Ok(Flow::Block(reason))) => Ok(ToolOutcome::denied(reason)),
-        Ok(Ok(Flow::Halt(reason))) => Ok(ToolOutcome::cancelled(reason.clone()).and_halt(reason)),
+        Ok(Ok(Flow::Block(reason))) => Ok(not_gone_on(&call, ToolOutcome::denied(reason))),
+        Ok(Ok(Flow::Halt(reason))) => {
+            let halted = ToolOutcome::cancelled(reason.clone()).and_halt(reason);
+            Ok(not_gone_on(&call, halted))
+        }
         Ok(Err(error)) => failed(&guard.shared.hooks, &call, error),
         Err(panic) => {
             let (hook, tool) = (guard.shared.hooks.id(), call.name().as_str());
@@ -192,7 +195,7 @@ where
                 panic,
                 "a hook panicked, so the call was not run"
             );
-            Ok(not_checked())
+            Ok(not_gone_on(&call, not_checked()))
         }
     };
     Step::Settled {

@@ -1,5 +1,6 @@
 use super::{
     asked::{Asked, Bound, Why},
+    doubt::not_gone_on,
     gating::{decide, definition, halting},
     question,
     rule::Rules,
@@ -32,9 +33,8 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
         Permit::Any => return Arrival::AsDecided,
         Permit::Settled(outcome) => return Arrival::Refused((**outcome).clone()),
         _ => {
-            return Arrival::Refused(ToolOutcome::denied(Str::from_static(
-                "The call was decided about in a way that is not known here.",
-            )));
+            let unknown = "The call was decided about in a way that is not known here.";
+            return Arrival::Refused(not_gone_on(call, ToolOutcome::denied(unknown)));
         }
     };
     if same(decided, call.arguments()) {
@@ -47,10 +47,11 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     }
     if invalid || matches!(call.permit(), Permit::AsAsked(_)) {
         tracing::warn!(tool = %call.name(), "a layer changed a call that was decided about");
-        return Arrival::Refused(ToolOutcome::denied(Str::from_static(
+        let changed = ToolOutcome::denied(Str::from_static(
             "The call was changed on its way to the tool after it was decided about, so it was \
              not run.",
-        )));
+        ));
+        return Arrival::Refused(not_gone_on(call, changed));
     }
     Arrival::Changed {
         decided: decided.clone(),
@@ -71,8 +72,8 @@ pub(crate) async fn decide_changed(
     minded: bool,
 ) -> Result<(), Result<ToolOutcome, Error>> {
     let ask = match decide(rules, call).await {
-        Verdict::Deny(reason) => return Err(Ok(ToolOutcome::denied(reason))),
-        Verdict::Halt(reason) => return Err(Ok(halting(reason))),
+        Verdict::Deny(reason) => return Err(Ok(not_gone_on(call, ToolOutcome::denied(reason)))),
+        Verdict::Halt(reason) => return Err(Ok(not_gone_on(call, halting(reason)))),
         Verdict::Ask(ask) => ask,
         Verdict::Pass | Verdict::Allow if !minded => return Ok(()),
         // Somebody, or a rule, has decided about the others.

@@ -5,7 +5,7 @@
 
 use super::{
     asked::{Asked, Bound, Why},
-    effects::key_of,
+    effects::{goes_on, key_of},
     gating::{Gating, Step, definition, is_read_only},
     question,
     record::ProtocolStep,
@@ -61,6 +61,15 @@ pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
     otherwise
 }
 
+/// What comes of a call that a layer does not let go on: `otherwise`, unless it had begun before.
+pub(crate) fn not_gone_on(call: &ToolCall, otherwise: ToolOutcome) -> ToolOutcome {
+    let read_only = call.spec().is_some_and(|spec| spec.annotations.read_only);
+    match !read_only && (call.is_recovered() || goes_on(call)) {
+        true => unknown_at_best(otherwise),
+        false => otherwise,
+    }
+}
+
 impl Gating {
     /// Settles a call about which it was asked what it did, if that is what was replied to.
     pub(super) async fn effect_replied(&self, call: &mut RoundCall) -> Option<Step> {
@@ -112,7 +121,8 @@ impl Gating {
         }
         let again = tool.is_some_and(Tool::may_run_again);
         match self.effect_of(call).await? {
-            Some(Effect::New) => {
+            // A ledger that was not there then has nothing to say of it.
+            Some(Effect::New) if call.noted => {
                 call.recovered = false;
                 Ok(None)
             }
@@ -222,6 +232,7 @@ pub(super) fn by_tool(answered: &Answered) -> Answered {
     };
     let mut own = Answered::new(pending, answered.replies.clone());
     own.accepted_at = answered.accepted_at;
+    own.taken_up = answered.taken_up;
     own
 }
 

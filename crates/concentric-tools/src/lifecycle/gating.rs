@@ -1,7 +1,7 @@
 use super::{
     asked::{Asked, Bound, Why},
     client,
-    doubt::{replied_effect, without_doubt},
+    doubt::{replied_effect, unknown_at_best, without_doubt},
     proof::Tokens,
     question,
     record::{ProtocolEntry, ProtocolStep},
@@ -18,6 +18,7 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, Pending, Permit, Refusal,
     Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
+    store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -158,6 +159,12 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
                 permit: permit @ Permit::Settled(_),
                 ..
             } if halted => gated.entries.push(enter(call, permit)),
+            Step::Wait(_) if halted => {
+                let outcome = unknown_at_best(Arc::unwrap_or_clone(given_up(&call)));
+                gated
+                    .entries
+                    .push(enter(call, Permit::Settled(Arc::new(outcome))));
+            }
             _ if halted => {
                 let permit = Permit::Settled(given_up(&call));
                 gated.entries.push(enter(call, permit));
@@ -250,6 +257,7 @@ pub(crate) fn suspend_tool(
     };
     let together = suspended.together;
     suspended = asked.pending(suspended.interrupts);
+    suspended.begun = true;
     suspended.together = together;
     suspended
 }
@@ -329,16 +337,41 @@ impl Gating {
         if let Some(step) = self.effect_replied(call).await {
             return step;
         }
-        let recovered = call.recovered;
         match self.recover(call).await {
-            Ok(None) => self.decided(call, recovered).await.without_doubt(call),
+            Ok(None) => {
+                let step = self.decided(call).await.without_doubt(call);
+                self.unless_begun(call, step).await
+            }
             Ok(Some(step)) => step,
             Err(error) => Step::Fail(error),
         }
     }
 
+    /// Says of a call that only a history knows, and that is not to run, that it may have been done,
+    /// if the ledger says so.
+    async fn unless_begun(&self, call: &RoundCall, step: Step) -> Step {
+        let claimed = call
+            .answered
+            .as_ref()
+            .is_some_and(|it| it.pending.is_none());
+        match step {
+            Step::Enter {
+                permit: Permit::Settled(outcome),
+                free,
+            } if claimed && !is_read_only(call) => match self.effect_of(call).await {
+                Ok(None | Some(Effect::New)) => Step::Enter {
+                    permit: Permit::Settled(outcome),
+                    free,
+                },
+                Ok(Some(_)) => Step::settled(unknown_at_best(Arc::unwrap_or_clone(outcome))),
+                Err(error) => Step::Fail(error),
+            },
+            step => step,
+        }
+    }
+
     /// Decides about a call that the loop lets run, and that is known not to be done.
-    async fn decided(&self, call: &mut RoundCall, recovered: bool) -> Step {
+    async fn decided(&self, call: &mut RoundCall) -> Step {
         let Some(tool) = self.toolset.find(&call.call.name) else {
             let refusal = Refusal::NotOffered(self.toolset.names());
             self.tell_gone(call).await;
@@ -348,9 +381,7 @@ impl Gating {
         call.spec = Some(tool.spec().clone());
         // It keeps what it was answered: whoever is told of the call is told that it was taken up.
         match call.answered.clone() {
-            Some(answered) if !is_held(&answered) => {
-                self.take_up(tool, call, &answered, recovered).await
-            }
+            Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
             _ => self.fresh(tool, call).await,
         }
     }

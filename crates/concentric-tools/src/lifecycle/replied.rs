@@ -21,8 +21,8 @@ impl Gating {
         tool: &Tool,
         call: &mut RoundCall,
         answered: &Answered,
-        recovered: bool,
     ) -> Step {
+        let recovered = answered.taken_up;
         let Some(reply) = answered.replies.first() else {
             return match answered.pending {
                 None => self.claimed(tool, call).await,
@@ -35,7 +35,7 @@ impl Gating {
                 Some(asked) => asked,
                 None => return self.invalid(call, Invalid::Missing),
             },
-            None => match self.prove(tool, call, reply).await {
+            None => match self.prove(tool, call, reply, recovered).await {
                 Ok(asked) => asked,
                 Err(step) => return step,
             },
@@ -114,6 +114,7 @@ impl Gating {
         tool: &Tool,
         call: &mut RoundCall,
         reply: &Reply,
+        recovered: bool,
     ) -> Result<Asked, Step> {
         if let Err(outcome) = self.prepare_for_proof(tool, call).await {
             return Err(Step::settled(outcome));
@@ -126,6 +127,11 @@ impl Gating {
                 tokens.verify(reply, &view, definition, policy).await
             }
             None => Err(Invalid::Missing),
+        };
+        let proved = match proved {
+            // By the process that took the reply up, and died.
+            Err(Invalid::Used) if recovered => Ok(()),
+            proved => proved,
         };
         match proved {
             Ok(()) => Ok(Asked {
@@ -183,13 +189,13 @@ impl Gating {
             return denied;
         }
         match self.effect_of(call).await {
-            Ok(Some(Effect::New)) => denied,
             Ok(Some(Effect::Done(outcome))) => Step::settled(*outcome),
-            Ok(Some(_)) => match self.ask_what_came(Some(tool), call).await {
+            Ok(Some(Effect::Begun)) => match self.ask_what_came(Some(tool), call).await {
                 Ok(step) => step,
                 Err(error) => Step::Fail(error),
             },
-            Ok(None) => Step::settled(ToolOutcome::unknown(Str::from_static(
+            // Who has used it may be about to begin.
+            Ok(_) => Step::settled(ToolOutcome::unknown(Str::from_static(
                 "approval-invalid: this call was decided about before, and may have been run then. \
                  It was not run again.",
             ))),

@@ -363,6 +363,7 @@ impl ToolSource for Toolset {
         rules.calls_per_round = self.inner.max_calls_per_round;
         rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
         rules.resumes = true;
+        rules.ledger = self.inner.rules.effects.is_some();
         rules
     }
 }
