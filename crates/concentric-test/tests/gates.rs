@@ -8,7 +8,7 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Interrupt, Message,
-    Outcome, Part, Reply, Role, ToolStatus, Turn,
+    Outcome, Part, Reply, Role, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
     machine::MachineState,
     state::{Durable, Scope, Slot},
@@ -575,4 +575,57 @@ async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run(
         (ErrorKind::Configuration, Some("slot"))
     );
     assert_eq!(tools.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn c049_what_was_changed_before_a_halt_is_kept() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools)
+        .gate(round_gate("counts", |step| {
+            step.context.update_state::<Allowed>(|n| n + 1).unwrap();
+            BeforeRound::Continue
+        }))
+        .gate(round_gate("halts", |_| BeforeRound::halt("closed")));
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let answer = run(layer, &model, request).await;
+    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+    assert_eq!(*context.state::<Allowed>().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn c126_the_usage_of_a_run_is_that_of_all_its_model_calls() {
+    let used = || Usage::new(10, 3);
+    let look = |model: ScriptedModel| model.usage(used()).tool_call("look", json!({})).then();
+    let model = look(look(ScriptedModel::new())).usage(used()).text("Done.");
+    let tools = ScriptedTools::new().answers("look", "seen");
+    let answer = run(AgentLayer::new(tools), &model, ChatRequest::user("hi")).await;
+    assert_eq!(model.calls(), 3);
+    assert_eq!(answer.finish.usage.input_tokens, Some(30));
+    assert_eq!(answer.finish.usage.output_tokens, Some(9));
+}
+
+#[tokio::test]
+async fn c055_the_outcome_says_who_cancelled_and_not_more() {
+    for reason in [
+        CancelReason::User,
+        CancelReason::Shutdown,
+        CancelReason::Disconnected,
+        CancelReason::Other("the user changed page".into()),
+    ] {
+        let model = ScriptedModel::new().text("I ").never();
+        let tools = ScriptedTools::new();
+        let request = ChatRequest::user("hi");
+        let context = request.context.clone();
+        let agent = AgentLayer::new(tools).layer(model);
+        let response = agent.oneshot(request).await.unwrap();
+        context.cancel(reason.clone());
+        let answer = response.collect().await.unwrap();
+        let by_user = reason == CancelReason::User;
+        let Outcome::Aborted { reason: said } = &answer.finish.outcome else {
+            panic!("{:?}", answer.finish.outcome);
+        };
+        assert_eq!(*said, reason);
+        assert_eq!(*said == CancelReason::User, by_user);
+    }
 }

@@ -1,8 +1,8 @@
 //! A conversation: an agent with what was said so far, one turn at a time.
 //!
 //! [`Sessions`] makes [`Session`]s of an agent: it is a tower `MakeService`. A session is again a
-//! service from a [`ChatRequest`] to an answer. What a request says is put behind what was said
-//! before, and what comes of it is what the next one goes on with.
+//! service from a [`ChatRequest`](concentric_core::ChatRequest) to an answer. What a request says is
+//! put behind what was said before, and what comes of it is what the next one goes on with.
 //!
 //! ```
 //! use concentric_core::{BoxModel, Error, ThreadId};
@@ -32,7 +32,7 @@
 //! | a turn | what the next one goes on with |
 //! |---|---|
 //! | finishes, is halted, comes to a limit, or is [cancelled](Session::cancel) while it runs | what was said, every round of it closed |
-//! | is interrupted | it waits: only [replies](ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
+//! | is interrupted | it waits: only [replies](concentric_core::ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
 //! | fails, ends early, is dropped, or is cancelled while it waits for its turn | what was there before it: it is as if it had not been |
 //! | takes replies, and fails before it has done anything | it waits as before |
 //!
