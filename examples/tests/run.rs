@@ -38,7 +38,7 @@ fn example(name: &str) -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let folder = profile.join("examples");
-        let there = ["quickstart", "approval", "serve", "custom_layer"]
+        let there = ["quickstart", "approval", "serve", "session", "custom_layer"]
             .iter()
             .all(|name| {
                 folder
@@ -818,6 +818,30 @@ async fn serve_lets_a_running_answer_end_when_it_is_stopped() {
             .unwrap()
             .success()
     );
+}
+
+// ---- session ----
+
+#[tokio::test]
+async fn session_answers_line_by_line_and_ends_with_its_input() {
+    let folder = Folder::new("session");
+    let mut child = command("session", &folder.0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input
+        .write_all(b"what is in this folder?\n/stop\nwhat is in this folder?\n")
+        .await
+        .unwrap();
+    drop(input);
+    let done = timeout(LIMIT, child.wait_with_output()).await.unwrap();
+    let Output { status, stderr, .. } = done.unwrap();
+    let notes = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{notes}");
+    assert!(notes.contains("turns)"), "{notes}");
 }
 
 // ---- custom_layer ----

@@ -439,13 +439,43 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
     let agent = scene.model.agent(&Toolset::new().tool(pay(&log, true)));
     let state = died(agent, ChatRequest::user("go"), scene.world.context()).await;
-    scene
-        .resume(
-            &Toolset::new().tool(pay(&log, false)).ledger(store),
-            state,
-            vec![],
-        )
-        .await;
+    let tools = Toolset::new().tool(pay(&log, false)).ledger(store);
+    // The next one dies, too, as soon as it has written down that it takes the call up.
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let saved = states.clone();
+    let mut context = scene.world.context();
+    context
+        .extensions_mut()
+        .insert(Checkpoint::new(move |state: MachineState| {
+            saved.lock().unwrap().push(kit::written(&state));
+            Box::pin(ready(Ok(())))
+        }));
+    scene.resume_in(context, &tools, state, vec![]).await;
+    assert_eq!(log.lines(), ["pay 1"]);
+    let state = states.lock().unwrap().remove(0);
+    scene.resume(&tools, state, vec![]).await;
+    assert_eq!(log.lines(), ["pay 1"]);
+}
+
+#[tokio::test]
+async fn f038_a_token_that_is_brought_again_finds_what_came_of_its_call() {
+    let (log, store) = (Log::default(), Memory::new());
+    let tools = Toolset::new()
+        .tool(kit::failing("pay", &log))
+        .gate(Approval::for_tools("pay"))
+        .tokens(tokens(&store))
+        .ledger(store.clone());
+    let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
+    let ran = scene.start(&tools).await;
+    let (ask, state) = (ran.asked()[0].clone(), ran.state());
+    let mut came = Vec::new();
+    for _ in 0..2 {
+        let request = history(&scene, &state, vec![proved(&ask)]);
+        let ran = drive(scene.model.agent(&tools), request).await;
+        came.push(ran.result("call-0-0"));
+    }
+    assert_eq!(came[0].0, ToolStatus::Failed);
+    assert_eq!(came[0], came[1]);
     assert_eq!(log.lines(), ["pay 1"]);
 }
 

@@ -728,7 +728,7 @@ impl Machine {
                 call.recovered = slot.recovered;
                 // What is known of it is of when it was handed out before.
                 call.noted = slot.noted;
-                slot.noted = self.rules.ledger;
+                slot.noted = self.rules.ledger && (slot.noted || !slot.recovered);
                 calls.push(call);
             }
         }

@@ -212,10 +212,7 @@ where
     let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
     // What was accepted is not answered otherwise now.
     let replies = match are_in_state {
-        true if replies
-            .iter()
-            .any(|it| !record.state.replies().contains(&it)) =>
-        {
+        true if replies.iter().any(|it| contradicts(it, &record.state)) => {
             return Err(StoreError::Taken.into());
         }
         true => Vec::new(),
@@ -253,6 +250,13 @@ where
         false => Origin::Waited(Box::new(record.state.clone())),
     };
     Ok((record, origin))
+}
+
+/// Whether a call was replied to otherwise. Of a round that is closed nobody knows any more.
+fn contradicts(reply: &Reply, state: &MachineState) -> bool {
+    let taken = state.replies();
+    let mut taken = taken.iter();
+    taken.any(|it| it.interrupt_id == reply.interrupt_id && *it != reply)
 }
 
 /// The run of a conversation that is meant where nothing is replied to.

@@ -359,10 +359,12 @@ impl Gating {
                 permit: Permit::Settled(outcome),
                 free,
             } if claimed && !is_read_only(call) => match self.effect_of(call).await {
+                // Nothing is known of it; or that is what was said.
                 Ok(None | Some(Effect::New)) => Step::Enter {
                     permit: Permit::Settled(outcome),
                     free,
                 },
+                Ok(Some(Effect::Done(known))) if *known == *outcome => Step::settled(*known),
                 Ok(Some(_)) => Step::settled(unknown_at_best(Arc::unwrap_or_clone(outcome))),
                 Err(error) => Step::Fail(error),
             },
