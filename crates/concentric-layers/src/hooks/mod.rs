@@ -97,7 +97,7 @@
 //! Each call of a `run` or `model` layer ends in exactly one `after_run` or `after_model`, also if
 //! its own `before_run` or `before_model` failed, and whatever the rest of the stack does:
 //!
-//! | the call | [`End`](concentric_core::layers::End) | is told |
+//! | the call | [`End`] | is told |
 //! |---|---|---|
 //! | is refused by `before_run`, or fails | `Failed` | before its future resolves |
 //! | finishes: completed, interrupted, halted, aborted, at a limit | `Finished`; [`Finish::outcome`](concentric_core::Finish::outcome) says which | before the last item is handed on |
@@ -183,3 +183,5 @@ pub use self::{
     summary::Summary,
     tool::OnTool,
 };
+
+pub use concentric_core::layers::End;
