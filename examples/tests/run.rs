@@ -38,14 +38,21 @@ fn example(name: &str) -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let folder = profile.join("examples");
-        let there = ["quickstart", "approval", "serve", "session", "custom_layer"]
-            .iter()
-            .all(|name| {
-                folder
-                    .join(name)
-                    .with_extension(std::env::consts::EXE_EXTENSION)
-                    .exists()
-            });
+        let there = [
+            "quickstart",
+            "approval",
+            "serve",
+            "session",
+            "state",
+            "custom_layer",
+        ]
+        .iter()
+        .all(|name| {
+            folder
+                .join(name)
+                .with_extension(std::env::consts::EXE_EXTENSION)
+                .exists()
+        });
         if !there {
             let mut build = std::process::Command::new(env!("CARGO"));
             build.args([
@@ -842,6 +849,33 @@ async fn session_answers_line_by_line_and_ends_with_its_input() {
     let notes = String::from_utf8(stderr).unwrap();
     assert!(status.success(), "{notes}");
     assert!(notes.contains("turns)"), "{notes}");
+}
+
+// ---- state ----
+
+#[tokio::test]
+async fn state_is_kept_over_processes_until_it_is_used_up() {
+    let folder = Folder::new("state");
+    let state = folder.0.join("kept.json");
+    let mut used = 0;
+    for _ in 0..50 {
+        let mut command = command("state", &folder.0);
+        command
+            .env("CONCENTRIC_STATE", &state)
+            .arg("what is in this folder?");
+        let (code, _, notes) = output(&mut command).await;
+        let kept: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
+        let now = kept[0]["value"].as_u64().unwrap();
+        if code == Some(3) {
+            assert!(notes.contains("The conversation is over"), "{notes}");
+            assert!(now > 500 && now == used, "{now}, {used} before");
+            return;
+        }
+        assert_eq!(code, Some(0), "{notes}");
+        assert!(now > used, "{notes}");
+        used = now;
+    }
+    panic!("{used} tokens are used, and it goes on");
 }
 
 // ---- custom_layer ----

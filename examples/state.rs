@@ -1,0 +1,125 @@
+//! A conversation that may use so many tokens, over all the processes that go on with it.
+//!
+//! ```console
+//! $ cargo run --example state -- "what is in this folder?"
+//! ```
+//!
+//! What was used is kept in `state.json`, or where `CONCENTRIC_STATE` says. Once it is more than
+//! [`LIMIT`], the next step is not made. The model is the one of the quickstart.
+
+use concentric::{
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
+    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
+};
+use concentric_examples::{files, model::model, terminal};
+use std::{io, process::ExitCode};
+use tower::{ServiceBuilder, ServiceExt};
+
+/// How many tokens the conversation may use.
+const LIMIT: u64 = 500;
+
+/// The tokens that the conversation has used.
+struct Used;
+
+impl Slot for Used {
+    type Value = u64;
+    type Keep = Durable;
+    const NAME: &'static str = "example/used";
+    const SCOPE: Scope = Scope::Thread;
+}
+
+/// Those of them that this run has used.
+struct UsedHere;
+
+impl Slot for UsedHere {
+    type Value = u64;
+    type Keep = Transient;
+    const NAME: &'static str = "example/used_here";
+    const SCOPE: Scope = Scope::Run;
+}
+
+/// Stops a run whose conversation has used its tokens up.
+struct Budget;
+
+impl StepGate for Budget {
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        Ok(match count(step)? {
+            used if used > LIMIT => BeforeModel::halt(format!("{used} tokens are used")),
+            _ => BeforeModel::Continue,
+        })
+    }
+
+    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+        count(step)?;
+        Ok(BeforeFinish::Finish)
+    }
+}
+
+/// Counts what the run has used since it was counted last.
+fn count(step: &StepView) -> Result<u64, SlotError> {
+    let tokens = [step.usage.input_tokens, step.usage.output_tokens];
+    let now: u64 = tokens.into_iter().flatten().sum();
+    let before = *step.context.state::<UsedHere>()?;
+    step.context.update_state::<UsedHere>(|_| now)?;
+    let more = now.saturating_sub(before);
+    let used = step.context.update_state::<Used>(|used| used + more)?;
+    Ok(*used)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    terminal::log("off");
+    let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    if question.trim().is_empty() {
+        terminal::say("Usage: cargo run --example state -- \"what is in this folder?\"");
+        return ExitCode::from(2);
+    }
+    match ask(question).await {
+        Ok(Outcome::Halted { reason }) => {
+            terminal::say(format_args!("The conversation is over: {reason}."));
+            ExitCode::from(3)
+        }
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(question: String) -> Result<Outcome, Error> {
+    let file = std::env::var("CONCENTRIC_STATE").unwrap_or_else(|_| "state.json".to_owned());
+    let thread = match std::fs::read(&file) {
+        Ok(json) => Slots::restore(serde_json::from_slice::<Vec<_>>(&json).map_err(unreadable)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Slots::new(),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut context = Context::builder().thread_id(ThreadId::new("state")).build();
+    context.extensions_mut().insert(ThreadSlots(thread.clone()));
+
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(files::tools(".")?).gate(Budget))
+        .service(model()?);
+    let request = ChatRequest::user(question).with_context(context);
+    let shown = match agent.oneshot(request).await {
+        Ok(response) => terminal::show(response.body).await,
+        Err(error) => Err(error),
+    };
+    // Whatever came of the run: what it used is used.
+    let json = serde_json::to_vec_pretty(&thread.snapshot()?).map_err(unreadable)?;
+    std::fs::write(&file, json).map_err(unreadable)?;
+    Ok(shown?.outcome)
+}
+
+fn unreadable(error: impl Into<BoxError>) -> Error {
+    let error: BoxError = error.into();
+    Error::new(
+        ErrorKind::Other,
+        format!("what was used can't be kept: {error}"),
+    )
+}
