@@ -50,6 +50,7 @@ pub mod interrupt;
 pub mod layers;
 pub mod machine;
 pub mod message;
+pub mod method;
 mod request;
 mod response;
 pub mod service;
@@ -58,7 +59,6 @@ pub mod store;
 mod text;
 pub mod tool;
 pub mod transcript;
-pub mod unset;
 
 pub use self::{
     agent::{Agent, AgentLayer, NoTools, ToolSource},

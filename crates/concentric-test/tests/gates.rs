@@ -222,6 +222,8 @@ async fn a_run_that_may_not_finish_makes_another_step_with_what_was_said() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(finish_gate(|step| {
         let said: Vec<_> = step.transcript.iter().collect();
+        // The one just made.
+        assert!([1, 2].contains(&step.step), "{}", step.step);
         match said.len() {
             ..5 => BeforeFinish::Continue(vec![user("Are you sure?")]),
             _ => BeforeFinish::Finish,
@@ -379,6 +381,28 @@ async fn a_gate_that_fails_fails_the_run_and_nothing_runs() {
         error.message(),
         "the gate `fails` failed: the database is gone"
     );
+    assert_eq!(tools.calls().len(), 0);
+}
+
+struct Panics;
+
+impl StepGate for Panics {
+    fn name(&self) -> &str {
+        "panics"
+    }
+
+    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+        panic!("on purpose");
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_panics_has_failed() {
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools.clone()).gate(Panics);
+    let request = ChatRequest::user("hi");
+    let error = try_run(layer, &model, request).await.unwrap_err();
+    assert_eq!(error.message(), "the gate `panics` failed: it panicked");
     assert_eq!(tools.calls().len(), 0);
 }
 

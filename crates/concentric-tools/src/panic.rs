@@ -1,20 +1,17 @@
-use concentric_core::{Str, ToolOutcome};
+use concentric_core::{Str, ToolOutcome, method};
 use std::{
-    any::Any,
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
 };
 
-/// What was panicked with.
-pub(crate) struct Panic(Box<dyn Any + Send>);
+/// What a tool, or a layer on it, panicked with.
+pub(crate) struct Panic(method::Panic);
 
 impl Panic {
     /// What was said, if that is text; for the log.
     pub(crate) fn text(&self) -> Option<&str> {
-        let text = self.0.downcast_ref::<&str>().copied();
-        text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
+        self.0.text()
     }
 
     /// What the model is told; the panic's own text goes to the log.
@@ -25,11 +22,9 @@ impl Panic {
     }
 }
 
-/// Does `work`, and catches its panic.
-///
-/// What `work` leaves behind half done must not be used again but to be dropped.
+/// Does `work`, and catches its panic; see [`method::catch`].
 pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(Panic)
+    method::catch(work).map_err(Panic)
 }
 
 /// A future whose panics are caught: when it is polled, and when it is dropped.

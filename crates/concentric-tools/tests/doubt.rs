@@ -405,7 +405,7 @@ fn asks_itself(log: &Log) -> Tool {
 }
 
 #[tokio::test]
-async fn c045_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_it() {
+async fn f048_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_it() {
     for since in [Since::Denied, Since::Halted, Since::Redefined] {
         for gated in [false, true] {
             let log = Log::default();
@@ -435,7 +435,7 @@ async fn c045_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_i
 }
 
 #[tokio::test]
-async fn c045_a_gate_that_decides_otherwise_now_is_heard_before_a_tool_goes_on() {
+async fn a_gate_that_decides_otherwise_now_is_heard_before_a_tool_goes_on() {
     // The policy is the same, and what it says is another.
     let (log, closed) = (Log::default(), Arc::new(Mutex::new(Verdict::Pass)));
     let says = closed.clone();

@@ -3,7 +3,7 @@
 use crate::{
     Answered, BoxError, Context, Error, ErrorKind, FinishReason, Interrupt, InterruptId, Message,
     Pending, Phase, Reply, Str, Transcript, Turn, Usage,
-    unset::{is_set, unset},
+    method::{Panic, caught, is_set, unset},
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -45,7 +45,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 ///
 /// # When a gate fails
 ///
-/// An error of a gate is the run's: what could not be decided is not done.
+/// An error of a gate, or its panic, is the run's: what could not be decided is not done.
 ///
 /// # Cost
 ///
@@ -499,23 +499,34 @@ where
 
     fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel> {
         Box::pin(async move {
-            let said = G::before_model(&self, &view).await;
-            said.map_err(|error| failed(self.name(), error))
+            let said = caught(|| G::before_model(&self, &view)).await;
+            heard(self.name(), said)
         })
     }
 
     fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound> {
         Box::pin(async move {
-            let said = G::before_round(&self, &view).await;
-            said.map_err(|error| failed(self.name(), error))
+            let said = caught(|| G::before_round(&self, &view)).await;
+            heard(self.name(), said)
         })
     }
 
     fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish> {
         Box::pin(async move {
-            let said = G::before_finish(&self, &view).await;
-            said.map_err(|error| failed(self.name(), error))
+            let said = caught(|| G::before_finish(&self, &view)).await;
+            heard(self.name(), said)
         })
+    }
+}
+
+/// What a gate said; one that panics has failed.
+fn heard<T>(gate: &str, said: Result<Result<T, BoxError>, Panic>) -> Result<T, Error> {
+    match said {
+        Ok(said) => said.map_err(|error| failed(gate, error)),
+        Err(panic) => {
+            tracing::error!(gate, panic = panic.text(), "a gate between steps panicked");
+            Err(failed(gate, "it panicked".into()))
+        }
     }
 }
 

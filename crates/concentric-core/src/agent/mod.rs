@@ -29,6 +29,7 @@
 //! | reads [`Event::Finish`] with tool calls before it | emits [`Event::StepFinish`] and hands the calls to the round service |
 //! | has every call's outcome | emits them in the order of the calls, and calls the model again |
 //! | reads [`Event::Finish`] without | emits [`Event::StepFinish`] and its own [`Event::Finish`] |
+//! | is about to call the model, to begin a round, or to end | asks its [gates](StepGate), and does as they say |
 //! | has made as many model calls as it may | finishes with [`Outcome::StepLimit`] |
 //! | reads an error, or a body that ends early | yields it as its last item; no tool of that answer runs |
 //! | is cancelled ([`Context::cancel`]) | drops what it waits for, closes the round, and finishes with [`Outcome::Aborted`] |

@@ -1,12 +1,13 @@
 use super::{
     HooksBody,
     failures::report,
-    method::{caught, panicked, stopped, unless},
+    method::{panicked, stopped, unless},
     place::{Has, Place, of_run},
     watch::Watch,
 };
 use concentric_core::{
     ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind, Event, Outcome, Phase, Str,
+    method::caught,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -105,7 +106,7 @@ where
             ),
         },
         Err(panic) => {
-            report(place.id(), P::BEFORE, panicked(&*panic), &context);
+            report(place.id(), P::BEFORE, panicked(&panic), &context);
             Error::new(
                 ErrorKind::Other,
                 format!("the hook `{}` panicked", place.id()),

@@ -1,7 +1,7 @@
 use super::{ModelFlow, RunFlow, Summary};
 use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ToolCall, ToolOutcome,
-    ToolResult, layers::End, unset::unset,
+    ToolResult, layers::End, method::unset,
 };
 use concentric_tools::{BeforeCall, Flow};
 use std::{future::Future, sync::Arc, time::Duration};

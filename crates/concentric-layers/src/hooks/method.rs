@@ -1,9 +1,10 @@
 use super::failures::report;
-use concentric_core::{BoxError, Context, Error, ErrorKind, Str};
+use concentric_core::{
+    BoxError, Context, Error, ErrorKind, Str,
+    method::{Panic, caught},
+};
 use std::{
-    any::Any,
     future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     task::Poll,
     time::Duration,
@@ -49,7 +50,7 @@ pub(super) async fn tell<F>(
             ErrorKind::Timeout,
             Str::from_static("it did not come to an end, and was given up"),
         ),
-        Err(panic) => panicked(&*panic),
+        Err(panic) => panicked(&panic),
     };
     report(hook, method, error, context);
 }
@@ -82,38 +83,8 @@ where
     .await
 }
 
-/// What was panicked with.
-pub(super) type Panic = Box<dyn Any + Send>;
-
 /// The error that a panic is.
-pub(super) fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("something that is not text");
+pub(super) fn panicked(panic: &Panic) -> Error {
+    let text = panic.text().unwrap_or("something that is not text");
     Error::new(ErrorKind::Other, format!("it panicked: {text}"))
-}
-
-/// Does `work`, and catches its panic.
-pub(super) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    catch_unwind(AssertUnwindSafe(work))
-}
-
-/// Calls a method and waits for it; a panic of either, and of the drop of its future, is caught.
-pub(super) async fn caught<F>(method: impl FnOnce() -> F) -> Result<F::Output, Panic>
-where
-    F: Future,
-{
-    let mut future = pin!(Some(catch(method)?));
-    let output = poll_fn(|cx| {
-        let polled = catch(|| future.as_mut().as_pin_mut().map(|f| f.poll(cx)));
-        match polled {
-            Ok(None | Some(Poll::Pending)) => Poll::Pending,
-            Ok(Some(Poll::Ready(output))) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await;
-    // What it leaves behind does not change what it said.
-    let _ = catch(|| future.set(None));
-    output
 }

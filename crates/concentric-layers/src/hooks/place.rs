@@ -1,7 +1,7 @@
 use super::{Hooks, ModelFlow, RunFlow, Summary};
 use concentric_core::{
     BoxError, ChatRequest, Context, Event, Finish, FinishReason, Head, MessageBuilder, Outcome,
-    Phase, StepFinish, StepStart, ToolResult, Turn, Usage, layers::End, unset::is_set,
+    Phase, StepFinish, StepStart, ToolResult, Turn, Usage, layers::End, method::is_set,
 };
 use std::{fmt, future::Future, sync::Arc};
 

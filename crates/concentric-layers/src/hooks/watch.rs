@@ -1,11 +1,13 @@
 use super::{
     Summary,
     failures::report,
-    method::{Until, catch, panicked, tell},
+    method::{Until, panicked, tell},
     place::{Has, Place},
     round::Closing,
 };
-use concentric_core::{Context as RunContext, Error, Event, Head, ToolResult, layers::End};
+use concentric_core::{
+    Context as RunContext, Error, Event, Head, ToolResult, layers::End, method::catch,
+};
 use std::{
     future::Future,
     pin::Pin,
@@ -104,7 +106,7 @@ where
         let (place, context) = (&self.place, &self.context);
         if let Err(panic) = catch(|| place.event(event, context)) {
             self.panicked = true;
-            report(place.id(), P::EVENT, panicked(&*panic), context);
+            report(place.id(), P::EVENT, panicked(&panic), context);
         }
     }
 

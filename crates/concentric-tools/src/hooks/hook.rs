@@ -1,5 +1,5 @@
 use super::{BeforeCall, Flow};
-use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, unset::unset};
+use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, method::unset};
 use std::{future::Future, sync::Arc, time::Duration};
 
 /// What is to be done before and after each tool call.

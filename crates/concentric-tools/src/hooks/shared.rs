@@ -1,9 +1,10 @@
 use super::{BeforeCall, Flow, ToolHooks};
-use crate::panic::{Panic, catch};
-use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, unset::is_set};
+use concentric_core::{
+    BoxError, Error, ToolCall, ToolOutcome,
+    method::{Panic, caught, is_set},
+};
 use std::{
-    future::{Future, poll_fn},
-    pin::pin,
+    future::Future,
     sync::{Arc, Mutex},
     task::{self, Poll, ready},
     time::Duration,
@@ -117,26 +118,6 @@ fn returns<'a, H: 'a, F>(_: fn(&'a H, &'a mut BeforeCall) -> F) -> bool {
 /// Whether a hook has that `after` or `on_error`.
 fn returns_after<'a, H: 'a, O: 'a, F>(_: fn(&'a H, &'a ToolCall, &'a O, Duration) -> F) -> bool {
     is_set::<F>()
-}
-
-/// Calls a method and waits for it; a panic of either, and of the drop of its future, is caught.
-async fn caught<F>(method: impl FnOnce() -> F) -> Result<F::Output, Panic>
-where
-    F: Future,
-{
-    let mut future = pin!(Some(catch(method)?));
-    let output = poll_fn(|cx| {
-        let polled = catch(|| future.as_mut().as_pin_mut().map(|f| f.poll(cx)));
-        match polled {
-            Ok(None | Some(Poll::Pending)) => Poll::Pending,
-            Ok(Some(Poll::Ready(output))) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await;
-    // What it leaves behind does not change what it said.
-    let _ = catch(|| future.set(None));
-    output
 }
 
 /// The box of a method's last future, for the next one.
