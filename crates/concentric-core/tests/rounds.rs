@@ -797,7 +797,8 @@ impl World {
             assert_eq!(result.call_id.as_str(), id);
             assert_eq!(result.outcome.status, outcome.status);
         }
-        self.free += u32::from(free);
+        // As many again as are charged, and no more: a run ends.
+        self.free = (self.free + u32::from(free)).min(self.rules.steps);
         assert_eq!(self.machine.transcript().last().unwrap().results(), results);
     }
 }
