@@ -76,6 +76,8 @@ pub enum ErrorKind {
     Waiting,
     /// What was to be resumed is not there to be resumed: it was, or its time is over.
     Conflict,
+    /// Not a failure: the run is to be stopped, on purpose ([`Error::halted`]).
+    Halted,
     /// None of these.
     Other,
 }
@@ -121,6 +123,7 @@ impl ErrorKind {
             Self::Cancelled => "cancelled",
             Self::Waiting => "waiting",
             Self::Conflict => "conflict",
+            Self::Halted => "halted",
             Self::Other => "other",
         }
     }
@@ -223,6 +226,15 @@ impl Error {
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
         let source = Arc::from(source.into());
         self.with(|e| e.source = Some(source))
+    }
+
+    /// Creates what a layer returns, wherever it stands inside a loop, to have the run stopped on
+    /// purpose: the loop finishes with [`Outcome::Halted`](crate::Outcome::Halted) for this reason,
+    /// and keeps what was said and done.
+    ///
+    /// Nobody retries it or tries another model. Outside of a loop it is an error like any other.
+    pub fn halted(reason: impl Into<Str>) -> Self {
+        Self::new(ErrorKind::Halted, reason)
     }
 
     /// Creates what a tool, or a layer around one, returns to say that the call waits: the round

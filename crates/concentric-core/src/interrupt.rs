@@ -16,7 +16,7 @@
 //! ```
 
 use crate::{CallId, InterruptId, MessageId, Str};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use std::{error::Error as StdError, fmt, sync::Arc, time::SystemTime};
 
@@ -281,6 +281,21 @@ impl Reply {
     pub fn with_token(mut self, token: impl Into<Str>) -> Self {
         self.token = Some(token.into());
         self
+    }
+
+    /// The answer, as a `T`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::Malformed`]: there is none, or it is not a `T`.
+    pub fn read<T>(&self) -> Result<T, ReplyError>
+    where
+        T: DeserializeOwned,
+    {
+        let payload = self.payload.as_ref();
+        let payload = payload.filter(|_| self.status == ReplyStatus::Resolved);
+        let payload = payload.ok_or_else(|| self.malformed("it has no payload"))?;
+        T::deserialize(payload).map_err(|error| self.malformed(format!("its payload: {error}")))
     }
 
     /// What the reply says about a tool call.

@@ -48,6 +48,7 @@ mod finish;
 pub mod id;
 pub mod interrupt;
 pub mod layers;
+pub mod live;
 pub mod machine;
 pub mod message;
 pub mod method;
@@ -74,6 +75,7 @@ pub use self::{
     finish::{CancelReason, Finish, FinishReason, Outcome, Usage},
     id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
     interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyStatus, Ruling},
+    live::LiveInterrupts,
     message::{
         Arguments, Author, Executor, Media, MediaSource, Message, Part, PartKind, ProviderData,
         Role, ToolCallPart, ToolResult,

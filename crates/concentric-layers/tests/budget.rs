@@ -448,7 +448,7 @@ fn an_error_says_what_is_used_up() {
     let error = Error::from(over);
     assert_eq!(
         (error.kind(), error.code()),
-        (ErrorKind::Quota, Some(OVER_BUDGET))
+        (ErrorKind::Halted, Some(OVER_BUDGET))
     );
     assert_eq!(error.message(), text);
     assert!(!error.is_retryable());
@@ -617,7 +617,7 @@ async fn f034_of_two_calls_at_once_that_do_not_fit_one_is_not_made() {
     let error = service.clone().oneshot(request(&budget)).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.code()),
-        (ErrorKind::Quota, Some(OVER_BUDGET))
+        (ErrorKind::Halted, Some(OVER_BUDGET))
     );
     assert_eq!(model.calls(), 1);
     drop(first);
@@ -768,27 +768,20 @@ async fn a_run_that_is_out_of_budget_is_halted_and_keeps_what_was_paid_for() {
 }
 
 #[tokio::test]
-async fn f034_a_run_that_has_begun_is_halted_wherever_the_limit_lies() {
+async fn f034_a_run_is_halted_wherever_the_limit_lies() {
     let mut halted = 0;
     for tokens in (0..1_200).step_by(4) {
         let model = searches();
         let limits = Limits::new().total_tokens(tokens);
         let budget = BudgetLayer::new(limits);
         let request = ChatRequest::user("What is it?!").with_system("You are it. ".repeat(20));
-        match searcher(&budget, &model).oneshot(request).await {
-            Err(error) => {
-                assert_eq!((error.code(), model.calls()), (Some(OVER_BUDGET), 0));
-            }
-            Ok(answer) => {
-                let answer = answer.collect().await.unwrap();
-                match answer.finish.outcome {
-                    Outcome::Halted { .. } => halted += 1,
-                    Outcome::StepLimit => {}
-                    other => panic!("{other:?} by a limit of {tokens}"),
-                }
-                assert!(20 * model.calls() as u64 <= tokens);
-            }
+        let answer = run(&searcher(&budget, &model), request).await;
+        match answer.finish.outcome {
+            Outcome::Halted { .. } => halted += 1,
+            Outcome::StepLimit => {}
+            other => panic!("{other:?} by a limit of {tokens}"),
         }
+        assert!(20 * model.calls() as u64 <= tokens);
     }
     assert!(halted > 100, "{halted}");
 }
@@ -813,7 +806,7 @@ async fn f034_a_run_that_may_ask_does_not_fail_wherever_the_limit_lies() {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_more_than_was_thought_between_the_steps_is_refused() {
+async fn a_call_that_needs_more_than_was_thought_between_the_steps_halts_the_run() {
     // What only the layer around the model sees: the conversation grows on the way.
     let grows =
         concentric_core::layers::from_fn(|mut request: ChatRequest, mut next: Next| async move {
@@ -830,10 +823,14 @@ async fn a_call_that_needs_more_than_was_thought_between_the_steps_is_refused() 
         .layer(grows)
         .layer(budget.model())
         .service(model.clone());
-    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
-    let items: Vec<_> = answer.body.collect().await;
-    let error = items.into_iter().find_map(Result::err).unwrap();
-    assert_eq!((error.code(), model.calls()), (Some(OVER_BUDGET), 1));
+    let answer = run(&agent, ChatRequest::user("hi")).await;
+    let Outcome::Halted { reason } = &answer.finish.outcome else {
+        panic!("{:?}", answer.finish.outcome);
+    };
+    assert!(reason.contains("the budget is used up"), "{reason}");
+    // What was paid for is kept.
+    let kept = answer.transcript().unwrap();
+    assert!(kept.len() > 1 && model.calls() == 1, "{kept:?}");
 }
 
 #[tokio::test]

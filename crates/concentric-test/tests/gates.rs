@@ -7,12 +7,13 @@
 )]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Interrupt, Message,
-    Outcome, Part, Reply, Role, ToolStatus, Turn, Usage,
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Error, ErrorKind, Interrupt,
+    InterruptId, Message, Outcome, Part, Reply, ReplyError, Role, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    live::Unanswered,
     machine::MachineState,
     state::{Durable, Scope, Slot},
-    store::Checkpoint,
+    store::{Checkpoint, Tenant},
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
 use serde_json::json;
@@ -367,6 +368,206 @@ impl StepGate for Fails {
 
     async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
         Err("the database is gone".into())
+    }
+}
+
+#[tokio::test]
+async fn whether_a_run_may_finish_can_be_asked_and_is_asked_again_where_it_goes_on() {
+    let model = ScriptedModel::new().text("A.").then().text("B.");
+    let log = Log::default();
+    let layer = || {
+        let log = log.clone();
+        AgentLayer::new(ScriptedTools::new()).gate(finish_gate(move |step| {
+            let id = step.interrupt_id("finish");
+            log.lock().unwrap().push(step.step.to_string());
+            match step.reply(&id).map(|reply| reply.read().unwrap()) {
+                None => BeforeFinish::ask(Interrupt::new(id, "enough")),
+                Some(true) => BeforeFinish::Finish,
+                Some(false) => BeforeFinish::Continue(vec![user("More.")]),
+            }
+        }))
+    };
+    let mut answer = run(layer(), &model, ChatRequest::user("hi")).await;
+    for (enough, calls) in [(false, 1), (true, 2)] {
+        assert_eq!(model.calls(), calls);
+        let asked = answer.finish.interrupts()[0].id.clone();
+        let reply = Reply::resolve(asked, json!(enough));
+        let request = ChatRequest::resume(state_of(&answer), vec![reply]);
+        answer = run(layer(), &model, request).await;
+    }
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    let said = answer.transcript().unwrap().iter();
+    let said: Vec<String> = said.map(|turn| turn.as_message().text()).collect();
+    assert_eq!(said, ["hi", "A.", "More.", "B."]);
+    assert_eq!(*log.lock().unwrap(), ["0", "0", "1", "1"]);
+}
+
+#[tokio::test]
+async fn a_question_before_the_end_is_not_passed_over_where_its_gate_is_gone() {
+    let model = ScriptedModel::new().text("A.");
+    let layer = AgentLayer::new(ScriptedTools::new());
+    let asking = layer.clone().gate(finish_gate(|step| {
+        BeforeFinish::ask(Interrupt::new(step.interrupt_id("finish"), "enough"))
+    }));
+    let answer = run(asking, &model, ChatRequest::user("hi")).await;
+    let asked = answer.finish.interrupts()[0].id.clone();
+    let replies = vec![Reply::resolve(asked, json!(true))];
+    let request = ChatRequest::resume(state_of(&answer), replies);
+    let error = try_run(layer, &model, request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+}
+
+#[tokio::test]
+async fn two_gates_that_ask_have_two_names() {
+    let model = ScriptedModel::new().text("A.");
+    let layer =
+        ["same", "same"]
+            .into_iter()
+            .fold(AgentLayer::new(ScriptedTools::new()), |layer, name| {
+                layer.gate(model_gate(name, move |step| {
+                    BeforeModel::ask(Interrupt::new(step.interrupt_id(name), "budget"))
+                }))
+            });
+    let error = try_run(layer, &model, ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    assert_eq!((error.kind(), model.calls()), (ErrorKind::Configuration, 0));
+}
+
+#[tokio::test]
+async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
+    for (verdict, outcome) in [
+        (BeforeModel::Finish, Outcome::Completed),
+        (
+            BeforeModel::halt("no"),
+            Outcome::Halted {
+                reason: "no".into(),
+            },
+        ),
+    ] {
+        let model = ScriptedModel::new().text("A.");
+        let layer = AgentLayer::new(ScriptedTools::new())
+            .gate(model_gate("steers", |_| {
+                BeforeModel::Say(vec![user("Stop.")])
+            }))
+            .gate(model_gate("stops", move |_| verdict.clone()));
+        let answer = run(layer, &model, ChatRequest::user("hi")).await;
+        assert_eq!(answer.finish.outcome, outcome);
+        let last = answer.transcript().unwrap().last().unwrap();
+        assert_eq!(
+            (last.as_message().text().as_str(), model.calls()),
+            ("Stop.", 0)
+        );
+    }
+}
+
+#[tokio::test]
+async fn c048_an_error_that_halts_is_an_outcome_wherever_it_comes_from() {
+    let halted = |answer: &Answer| {
+        assert_eq!(
+            answer.finish.outcome,
+            Outcome::Halted {
+                reason: "enough".into()
+            }
+        );
+    };
+    // The model's call, at the first step and at a later one; and its body.
+    let first = ScriptedModel::new().error(Error::halted("enough"));
+    let later = ScriptedModel::new().tool_call("look", json!({})).then();
+    let later = later.error(Error::halted("enough"));
+    let body = ScriptedModel::new()
+        .text("Half of")
+        .error(Error::halted("enough"));
+    for (model, turns) in [(first, 1), (later, 2), (body, 2)] {
+        let tools = ScriptedTools::new().answers("look", "seen");
+        let answer = run(AgentLayer::new(tools), &model, ChatRequest::user("hi")).await;
+        halted(&answer);
+        assert_eq!(answer.transcript().unwrap().len(), turns);
+    }
+    // A gate.
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools).gate(Failing);
+    halted(&run(layer, &model, ChatRequest::user("hi")).await);
+}
+
+struct Failing;
+
+impl StepGate for Failing {
+    fn name(&self) -> &str {
+        "failing"
+    }
+
+    async fn before_model(&self, _: &StepView) -> Result<BeforeModel, BoxError> {
+        Err(Error::halted("enough").into())
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_live_is_replied_to_by_the_runs_handle() {
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let log = Log::default();
+    let seen = log.clone();
+    let (model, tools) = once();
+    let layer = AgentLayer::new(tools).gate(Asking(seen));
+    let run = tokio::spawn(async move { run(layer, &model, request).await });
+    let asked = loop {
+        let asked = context.live().interrupts(&Tenant::of(&context));
+        match asked.into_iter().next() {
+            Some(asked) => break asked,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    let unknown = Reply::resolve(InterruptId::new("another"), json!(3));
+    assert!(matches!(
+        context.reply(unknown),
+        Err(ReplyError::Unknown(_))
+    ));
+    context
+        .reply(Reply::resolve(asked.id.clone(), json!(3)))
+        .unwrap();
+    // It is answered once.
+    assert!(context.reply(Reply::resolve(asked.id, json!(4))).is_err());
+    assert_eq!(run.await.unwrap().finish.outcome, Outcome::Completed);
+    assert_eq!(*log.lock().unwrap(), ["3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_answers_live_is_late_and_taken_back() {
+    let context = Context::new();
+    let ask = || Interrupt::new(InterruptId::new("q"), "row");
+    let minute = Duration::from_secs(60);
+    let waits = context.ask(ask(), minute);
+    let twice = async {
+        tokio::task::yield_now().await;
+        context.ask(ask(), minute).await
+    };
+    // Nobody drives the run: what it shows is taken by hand.
+    let (late, twice) = tokio::join!(waits, twice);
+    assert_eq!(late, Err(Unanswered::Late));
+    assert_eq!(twice, Err(Unanswered::Asked(InterruptId::new("q"))));
+    assert!(context.live().interrupts(&Tenant::of(&context)).is_empty());
+    let cancelled = async {
+        tokio::task::yield_now().await;
+        context.cancel(CancelReason::User);
+    };
+    let (asked, ()) = tokio::join!(context.ask(ask(), minute), cancelled);
+    assert_eq!(asked, Err(Unanswered::Cancelled));
+}
+
+struct Asking(Log);
+
+impl StepGate for Asking {
+    fn name(&self) -> &str {
+        "asking"
+    }
+
+    async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
+        let id = InterruptId::new(step.context.new_id("ask_"));
+        let ask = Interrupt::new(id, "row");
+        let reply = step.context.ask(ask, Duration::from_secs(60)).await?;
+        self.0.lock().unwrap().push(reply.read::<u8>()?.to_string());
+        Ok(BeforeRound::Continue)
     }
 }
 

@@ -107,7 +107,7 @@ pub mod toolset;
 
 pub use self::{
     agent::{agent_tool, agent_tool_with},
-    approval::{Approval, ApprovalEvent, Ask, LiveApprovals},
+    approval::{Approval, ApprovalEvent, Ask},
     arguments::NoArguments,
     digest::Digest,
     error::{ToolError, ToolsetError, fatal, is_fatal},

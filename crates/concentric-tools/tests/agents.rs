@@ -7,12 +7,11 @@ mod kit;
 
 use common::Log;
 use concentric_core::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, Outcome, Reply, SubAgentEvent,
-    ToolCall, ToolStatus, interrupt, store::Tenant,
+    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, LiveInterrupts, Outcome,
+    Reply, SubAgentEvent, ToolCall, ToolStatus, interrupt, store::Tenant,
 };
 use concentric_tools::{
-    Approval, LiveApprovals, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn,
-    tool_with_context,
+    Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn, tool_with_context,
 };
 use kit::{Call, Model, Ran, Scene, drive, drive_with, halting, number};
 use std::{
@@ -596,7 +595,7 @@ async fn the_outer_consumer_sees_inner_events_while_they_happen() {
 
 #[tokio::test]
 async fn a_live_question_of_an_inner_run_is_in_the_outer_stream() {
-    let (log, live) = (Log::default(), LiveApprovals::new());
+    let (log, live) = (Log::default(), LiveInterrupts::new());
     let inner = Toolset::new()
         .tool(number("refund", &log))
         .gate(Approval::for_tools("refund").live(&live, Duration::from_secs(60)));

@@ -12,11 +12,11 @@ mod kit;
 
 use common::{Log, note};
 use concentric_core::{
-    ErrorKind, Event, Origin, Outcome, Reply, ToolCall, ToolStatus, Turn, interrupt, store::Tenant,
+    ErrorKind, Event, LiveInterrupts, Origin, Outcome, Reply, ToolCall, ToolStatus, Turn,
+    interrupt, store::Tenant,
 };
 use concentric_tools::{
-    Approval, LiveApprovals, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict,
-    gate_fn, tool,
+    Approval, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict, gate_fn, tool,
 };
 use kit::{
     Call, Memory, Minutes, Model, Scene, World, call_events, drive, drive_with, failing, halting,
@@ -648,7 +648,7 @@ async fn a_watcher_that_panics_changes_nothing() {
 
 #[tokio::test]
 async fn c089_live_and_resumed_execution_are_the_same() {
-    let build = |log: &Log, minutes: &Minutes, live: Option<&LiveApprovals>| {
+    let build = |log: &Log, minutes: &Minutes, live: Option<&LiveInterrupts>| {
         let approval = Approval::for_tools("refund");
         let approval = match live {
             Some(live) => approval.live(live, Duration::from_secs(60)),
@@ -673,7 +673,7 @@ async fn c089_live_and_resumed_execution_are_the_same() {
     };
     let (live_log, live_minutes) = (Log::default(), Minutes::default());
     let scene = Scene::round(calls());
-    let live = LiveApprovals::new();
+    let live = LiveInterrupts::new();
     let tools = build(&live_log, &live_minutes, Some(&live));
     let request = concentric_core::ChatRequest::user("go").with_context(scene.world.context());
     let now = scene.world.now();

@@ -7,12 +7,12 @@ mod kit;
 
 use common::Log;
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Event, Interrupt, Message, Outcome, Part, PartKind, Reply,
-    Role, ToolStatus,
+    CancelReason, ChatRequest, Context, Event, Interrupt, LiveInterrupts, Message, Outcome, Part,
+    PartKind, Reply, Role, ToolStatus,
     interrupt::{RememberFor, RememberWhat},
     store::{Span, Tenant},
 };
-use concentric_tools::{Approval, LiveApprovals, ToolLifecycle, Toolset, Verdict, gate_fn, tool};
+use concentric_tools::{Approval, ToolLifecycle, Toolset, Verdict, gate_fn, tool};
 use kit::{Memory, Ran, Scene, World, drive, drive_with, number, told};
 use serde_json::json;
 use std::{future::pending, time::Duration};
@@ -258,7 +258,7 @@ fn asks(event: &Event) -> Option<Interrupt> {
 
 #[tokio::test]
 async fn a_live_question_is_not_lost_to_another_of_its_id() {
-    let (log, live) = (Log::default(), LiveApprovals::new());
+    let (log, live) = (Log::default(), LiveInterrupts::new());
     let tools = remembering(
         &log,
         Approval::for_tools("refund").live(&live, Duration::from_secs(60)),

@@ -12,9 +12,9 @@ mod kit;
 
 use common::Log;
 use concentric_core::{
-    CancelReason, Context, Event, Outcome, Reply, Str, ToolStatus, store::Tenant,
+    CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus, store::Tenant,
 };
-use concentric_tools::{Approval, LiveApprovals, Toolset, Verdict, gate_fn};
+use concentric_tools::{Approval, Toolset, Verdict, gate_fn};
 use kit::{Ran, Scene, World, drive_with, halting, number, told};
 use serde_json::json;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn live_run(
     .await
 }
 
-fn live_tools(log: &Log, watched: &Log, live: &LiveApprovals) -> Toolset {
+fn live_tools(log: &Log, watched: &Log, live: &LiveInterrupts) -> Toolset {
     let approval = Approval::for_tools("refund")
         .live(live, Duration::from_secs(60))
         .watch(told(watched));
@@ -60,7 +60,7 @@ fn live_tools(log: &Log, watched: &Log, live: &LiveApprovals) -> Toolset {
 
 #[tokio::test]
 async fn c091_a_live_question_that_nobody_answers_in_time_denies() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let clock = scene.world.clock.clone();
     let tools = live_tools(&log, &watched, &live);
@@ -102,7 +102,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
         (|id| Reply::answer(id, "paid"), ToolStatus::Done, &[]),
     ];
     for (reply, status, ran_with) in replies {
-        let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+        let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
         let scene =
             Scene::round(vec![("refund", r#"{"n":1}"#)]).with_world(World::new().tenant("acme"));
         let tools = live_tools(&log, &watched, &live);
@@ -131,7 +131,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
 
 #[tokio::test]
 async fn c091_a_cancelled_run_takes_its_live_question_back() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let context = scene.world.context();
@@ -153,7 +153,7 @@ async fn c091_a_cancelled_run_takes_its_live_question_back() {
 
 #[tokio::test]
 async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let context = scene.world.context();
@@ -170,7 +170,7 @@ async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
 async fn c091_a_dropped_run_takes_its_live_question_back() {
     use futures_util::StreamExt;
     use tower::ServiceExt;
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let request = concentric_core::ChatRequest::user("go").with_context(scene.world.context());
@@ -198,7 +198,7 @@ async fn c091_a_dropped_run_takes_its_live_question_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_halt_does_not_wait_for_a_live_question() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("halting", r#"{"n":2}"#)]);
     let tools = live_tools(&log, &watched, &live);
     let run = live_run(&scene, &tools, scene.world.context(), |_| {});
@@ -213,7 +213,7 @@ async fn a_halt_does_not_wait_for_a_live_question() {
 
 #[tokio::test]
 async fn a_live_approval_with_edits_that_a_gate_halts_on_halts() {
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live).gate(gate_fn("13", |call| {
         match call.arguments().as_str().contains("13") {
@@ -248,7 +248,7 @@ async fn no_time_limit_of_the_stack_runs_while_somebody_decides() {
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
     // The same live.
-    let (log, watched, live) = (Log::default(), Log::default(), LiveApprovals::new());
+    let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let tools = live_tools(&log, &watched, &live).layer(limit());
     let now = scene.world.now();

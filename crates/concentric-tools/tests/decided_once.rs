@@ -9,12 +9,12 @@ mod kit;
 use common::{Hook, Log, hook};
 use concentric_core::{
     Arguments, CallId, CancelReason, ChatRequest, Error, ErrorKind, Event, Executor, Interrupt,
-    Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role, ToolCall,
-    ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript, store::Tenant,
+    LiveInterrupts, Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role,
+    ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript, store::Tenant,
 };
 use concentric_tools::{
-    Approval, LiveApprovals, Matcher, RoundEnd, Siblings, Tokens, Tool, ToolLifecycle, Toolset,
-    Verdict, agent_tool, gate_fn,
+    Approval, Matcher, RoundEnd, Siblings, Tokens, Tool, ToolLifecycle, Toolset, Verdict,
+    agent_tool, gate_fn,
     token::{Key, Keys},
 };
 use kit::{Call, Memory, Model, Ran, Scene, drive, drive_with, number};
@@ -34,7 +34,7 @@ fn tokens(store: &Memory) -> Tokens {
 async fn run_live(
     scene: &Scene,
     tools: &Toolset,
-    live: &LiveApprovals,
+    live: &LiveInterrupts,
     mut reply: impl FnMut(&Interrupt) -> Reply,
 ) -> (Ran, Vec<Interrupt>) {
     let (world, mut asked) = (scene.world.clone(), Vec::new());
@@ -57,7 +57,7 @@ async fn run_live(
 
 #[tokio::test]
 async fn f038_what_is_asked_live_leaves_no_proof_behind() {
-    let (log, store, live) = (Log::default(), Memory::new(), LiveApprovals::new());
+    let (log, store, live) = (Log::default(), Memory::new(), LiveInterrupts::new());
     let tools = Toolset::new()
         .tool(number("refund", &log))
         .gate(Approval::for_tools("refund").live(&live, Duration::from_secs(60)))
@@ -202,7 +202,7 @@ async fn what_a_client_has_done_is_kept_when_the_run_stops() {
 
 #[tokio::test]
 async fn a_call_that_is_held_twice_for_live_questions_runs() {
-    let (log, live) = (Log::default(), LiveApprovals::new());
+    let (log, live) = (Log::default(), LiveInterrupts::new());
     let strict = Arc::new(Mutex::new(false));
     let is_strict = strict.clone();
     let minds = Matcher::when(move |call: &ToolCall| match call.name().as_str() {

@@ -10,12 +10,11 @@ mod kit;
 
 use common::Log;
 use concentric_core::{
-    ChatRequest, Event, Executor, Interrupt, Message, MessageId, Outcome, Part, PartKind, Reply,
-    Role, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt, store::Tenant,
+    ChatRequest, Event, Executor, Interrupt, LiveInterrupts, Message, MessageId, Outcome, Part,
+    PartKind, Reply, Role, ToolSpec, ToolSpecs, ToolStatus, Transcript, Turn, interrupt,
+    store::Tenant,
 };
-use concentric_tools::{
-    Approval, LiveApprovals, ProtocolStep, RoundEnd, Siblings, ToolLifecycle, Toolset,
-};
+use concentric_tools::{Approval, ProtocolStep, RoundEnd, Siblings, ToolLifecycle, Toolset};
 use kit::{
     Call, Chance, Minutes, Model, Ran, Scene, World, call_part, drive, drive_with, env_or, failing,
     number, panicking, quietly, written,
@@ -42,7 +41,7 @@ fn tools(
     log: &Log,
     minutes: &Minutes,
     siblings: Siblings,
-    live: Option<&LiveApprovals>,
+    live: Option<&LiveInterrupts>,
 ) -> Toolset {
     let approval = Approval::for_tools("ask*");
     let approval = match live {
@@ -176,7 +175,7 @@ fn came(transcript: &Transcript, log: &Log, minutes: &Minutes) -> Came {
 }
 
 async fn live(script: &Script) -> Came {
-    let (log, minutes, live) = (Log::default(), Minutes::default(), LiveApprovals::new());
+    let (log, minutes, live) = (Log::default(), Minutes::default(), LiveInterrupts::new());
     let scene = Scene::new(script.rounds.clone());
     let tools = tools(&log, &minutes, script.siblings, Some(&live));
     let now = scene.world.now();

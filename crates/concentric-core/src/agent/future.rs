@@ -4,8 +4,8 @@ use super::{
     run::{Run, Stop, at},
 };
 use crate::{
-    ChatRequest, ChatResponse, Error, Event, Head, Phase, RoundEvent, ToolRound, machine,
-    machine::Action,
+    ChatRequest, ChatResponse, Error, ErrorKind, Event, Head, Phase, RoundEvent, ToolRound,
+    machine::{self, Action, Input},
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -96,13 +96,17 @@ where
             {
                 let step = *step;
                 *this.deciding = None;
-                if let Err(error) = said {
-                    let effects = run.machine.effects().max(error.effects());
-                    *this.run = None;
-                    return Poll::Ready(Err(error.with_effects(effects)));
-                }
-                if run.before_model(said) {
-                    this.call.set(Some(run.model_call(step, None)));
+                match said {
+                    Err(error) if error.kind() != ErrorKind::Halted => {
+                        let effects = run.machine.effects().max(error.effects());
+                        *this.run = None;
+                        return Poll::Ready(Err(error.with_effects(effects)));
+                    }
+                    said => {
+                        if run.before_model(said) {
+                            this.call.set(Some(run.model_call(step, None)));
+                        }
+                    }
                 }
             }
             let polled = match this.call.as_mut().as_pin_mut() {
@@ -123,14 +127,16 @@ where
                     work = Work::Body { body };
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    // Those of rounds before, if the run goes on.
-                    let effects = run.machine.effects();
-                    *this.run = None;
-                    this.call.set(None);
                     let error = Error::from(error.into());
-                    let effects = effects.max(error.effects());
-                    let error = error.with_effects(effects);
-                    return Poll::Ready(Err(at(error, Phase::Model)));
+                    if error.kind() != ErrorKind::Halted {
+                        // Those of rounds before, if the run goes on.
+                        let effects = run.machine.effects().max(error.effects());
+                        *this.run = None;
+                        this.call.set(None);
+                        let error = error.with_effects(effects);
+                        return Poll::Ready(Err(at(error, Phase::Model)));
+                    }
+                    run.machine.input(Input::ModelFailed(error));
                 }
                 Poll::Pending => match run.poll_stop(cx) {
                     Poll::Ready(Some(Stop::Late)) => {

@@ -5,7 +5,7 @@ use crate::{
     Pending, Phase, Reply, Str, Transcript, Turn, Usage,
     method::{Panic, caught, is_set, unset},
 };
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 
 /// Decides whether, and how, a loop goes on: before it calls its model, before it runs a round of
 /// tool calls, and before it ends.
@@ -57,7 +57,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
     note = "implement `StepGate`, of which only `name` is required"
 )]
 pub trait StepGate: Send + Sync + 'static {
-    /// Names the gate; no other of the agent has the name.
+    /// Names the gate; no other that asks has the name.
     fn name(&self) -> &str;
 
     /// Decides before the model is called.
@@ -138,6 +138,8 @@ pub enum BeforeFinish {
     Finish,
     /// This is said, and the model is called again, if the run may make another step.
     Continue(Vec<Turn>),
+    /// Somebody is asked first.
+    Ask(Box<Interrupt>),
     /// It is stopped.
     Halt(Str),
 }
@@ -175,6 +177,11 @@ impl BeforeFinish {
     /// Stops the run.
     pub fn halt(reason: impl Into<Str>) -> Self {
         Self::Halt(reason.into())
+    }
+
+    /// Has somebody asked.
+    pub fn ask(interrupt: Interrupt) -> Self {
+        Self::Ask(Box::new(interrupt))
     }
 }
 
@@ -294,21 +301,21 @@ impl StepGates {
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_model(Arc::clone(&view)).await?);
                 }
-                Ok(model(&asked, said))
+                model(&asked, said)
             })),
             Moment::Round => Deciding::Round(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_round(Arc::clone(&view)).await?);
                 }
-                Ok(round(&asked, said))
+                round(&asked, said)
             })),
             Moment::Finish => Deciding::Finish(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
-                for gate in asked {
-                    said.push(gate.before_finish(Arc::clone(&view)).await?);
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
                 }
-                Ok(finish(said))
+                finish(&asked, said)
             })),
         })
     }
@@ -334,18 +341,21 @@ impl Moment {
 
 /// Gates that decide.
 pub(super) enum Deciding {
-    Model(BoxDecision<ModelVerdict>),
-    Round(BoxDecision<RoundVerdict>),
-    Finish(BoxDecision<BeforeFinish>),
+    Model(Decision<Said<ModelVerdict>>),
+    Round(Decision<RoundVerdict>),
+    Finish(Decision<Said<FinishVerdict>>),
 }
 
-type BoxDecision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+/// What all gates together say before the model is called, or before the end.
+pub(super) struct Said<V> {
+    /// It is said whatever the verdict is.
+    pub(super) turns: Vec<Turn>,
+    pub(super) verdict: V,
+}
 
-/// What all gates together say before the model is called.
 pub(super) enum ModelVerdict {
-    Continue(Vec<Turn>),
-    /// What was said before is said all the same.
-    Ask(Vec<Turn>, Pending),
+    Continue,
+    Ask(Pending),
     Finish,
     Halt(Str),
 }
@@ -358,7 +368,14 @@ pub(super) enum RoundVerdict {
     Halt(Str),
 }
 
-fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> ModelVerdict {
+pub(super) enum FinishVerdict {
+    Finish,
+    Continue,
+    Ask(Pending),
+    Halt(Str),
+}
+
+fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> Result<Said<ModelVerdict>, Error> {
     let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
     for (gate, said) in gates.iter().zip(said) {
         match said {
@@ -369,15 +386,16 @@ fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> ModelVerdict {
             BeforeModel::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
-    match (halt, finish, asked.is_empty()) {
+    let verdict = match (halt, finish, asked.is_empty()) {
         (Some(reason), ..) => ModelVerdict::Halt(reason),
         (None, true, _) => ModelVerdict::Finish,
-        (None, false, false) => ModelVerdict::Ask(turns, batch(asked)),
-        (None, false, true) => ModelVerdict::Continue(turns),
-    }
+        (None, false, false) => ModelVerdict::Ask(batch(asked)?),
+        (None, false, true) => ModelVerdict::Continue,
+    };
+    Ok(Said { turns, verdict })
 }
 
-fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> RoundVerdict {
+fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> Result<RoundVerdict, Error> {
     let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
     for (gate, said) in gates.iter().zip(said) {
         match said {
@@ -387,40 +405,55 @@ fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> RoundVerdict {
             BeforeRound::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
-    match (halt, skip, asked.is_empty()) {
+    Ok(match (halt, skip, asked.is_empty()) {
         (Some(reason), ..) => RoundVerdict::Halt(reason),
         (None, Some(reason), _) => RoundVerdict::Skip(reason),
-        (None, None, false) => RoundVerdict::Ask(batch(asked)),
+        (None, None, false) => RoundVerdict::Ask(batch(asked)?),
         (None, None, true) => RoundVerdict::Continue,
+    })
+}
+
+fn finish(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeFinish>,
+) -> Result<Said<FinishVerdict>, Error> {
+    let (mut turns, mut asked, mut goes_on, mut halt) = (Vec::new(), Vec::new(), false, None);
+    for (gate, said) in gates.iter().zip(said) {
+        match said {
+            BeforeFinish::Finish => {}
+            BeforeFinish::Continue(more) => {
+                turns.extend(more);
+                goes_on = true;
+            }
+            BeforeFinish::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            BeforeFinish::Halt(reason) => halt = halt.or(Some(reason)),
+        }
     }
+    let verdict = match (halt, goes_on, asked.is_empty()) {
+        (Some(reason), ..) => FinishVerdict::Halt(reason),
+        // Who asks whether it may end is asked again when it would.
+        (None, true, _) => FinishVerdict::Continue,
+        (None, false, false) => FinishVerdict::Ask(batch(asked)?),
+        (None, false, true) => FinishVerdict::Finish,
+    };
+    Ok(Said { turns, verdict })
 }
 
 /// What gates ask, with their names: they are to hear the answers.
-fn batch(asked: Vec<(&str, Interrupt)>) -> Pending {
+///
+/// # Errors
+///
+/// Two of them have one name.
+fn batch(asked: Vec<(&str, Interrupt)>) -> Result<Pending, Error> {
     let (names, interrupts): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
-    Pending::asking(interrupts)
-        .with_state(serde_json::Value::from(names))
-        .together()
-}
-
-fn finish(said: Vec<BeforeFinish>) -> BeforeFinish {
-    let mut verdict = BeforeFinish::Finish;
-    for said in said {
-        verdict = match (verdict, said) {
-            (BeforeFinish::Halt(reason), _) | (_, BeforeFinish::Halt(reason)) => {
-                BeforeFinish::Halt(reason)
-            }
-            (BeforeFinish::Continue(mut turns), BeforeFinish::Continue(more)) => {
-                turns.extend(more);
-                BeforeFinish::Continue(turns)
-            }
-            (BeforeFinish::Continue(turns), _) | (_, BeforeFinish::Continue(turns)) => {
-                BeforeFinish::Continue(turns)
-            }
-            _ => BeforeFinish::Finish,
-        };
+    let mut seen = HashSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
+        let why = format!("two gates that ask are named `{twice}`");
+        return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
     }
-    verdict
+    Ok(Pending::asking(interrupts)
+        .with_state(serde_json::Value::from(names))
+        .together())
 }
 
 impl StepView {
@@ -467,7 +500,8 @@ pub(super) struct Has {
     before_finish: bool,
 }
 
-type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+/// What a gate, or all together, decide.
+pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// A gate whose type is not known.
 trait Erased: Send + Sync {

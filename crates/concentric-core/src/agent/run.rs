@@ -1,9 +1,9 @@
 use super::gate::{
-    BeforeFinish, Deciding, ModelVerdict, Moment, RoundVerdict, StepGates, StepView,
+    Deciding, FinishVerdict, ModelVerdict, Moment, RoundVerdict, Said, StepGates, StepView,
 };
 use crate::{
     Answered, CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId,
-    Phase, Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs,
+    Phase, Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs, Turn,
     context::{Release, Sleep, cancelled},
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
@@ -153,7 +153,8 @@ impl<M, R> Run<M, R> {
             self.saving |= moment == Moment::Round;
             return Some(match moment {
                 Moment::Round => Deciding::Round(Box::pin(ready(Err(error)))),
-                _ => Deciding::Model(Box::pin(ready(Err(error)))),
+                Moment::Model => Deciding::Model(Box::pin(ready(Err(error)))),
+                Moment::Finish => Deciding::Finish(Box::pin(ready(Err(error)))),
             });
         }
         deciding
@@ -179,22 +180,25 @@ impl<M, R> Run<M, R> {
     }
 
     /// Does what gates said before a model call; whether it is to be made.
-    pub(super) fn before_model(&mut self, said: Result<ModelVerdict, Error>) -> bool {
-        let (turns, input) = match said {
-            Ok(ModelVerdict::Continue(turns)) => (turns, None),
-            Ok(ModelVerdict::Ask(turns, pending)) => (turns, Some(Input::Ask(Box::new(pending)))),
-            Ok(ModelVerdict::Finish) => (Vec::new(), Some(Input::Finish)),
-            Ok(ModelVerdict::Halt(reason)) => (Vec::new(), Some(Input::Halt(reason))),
-            Err(error) => (Vec::new(), Some(Input::ModelFailed(error))),
-        };
+    pub(super) fn before_model(&mut self, said: Result<Said<ModelVerdict>, Error>) -> bool {
+        let verdict = said.map(|said| {
+            self.say(said.turns);
+            said.verdict
+        });
+        self.machine.input(match verdict {
+            Ok(ModelVerdict::Continue) => return true,
+            Ok(ModelVerdict::Ask(pending)) => Input::Ask(Box::new(pending)),
+            Ok(ModelVerdict::Finish) => Input::Finish,
+            Ok(ModelVerdict::Halt(reason)) => Input::Halt(reason),
+            Err(error) => Input::ModelFailed(error),
+        });
+        false
+    }
+
+    fn say(&mut self, turns: Vec<Turn>) {
         for turn in turns {
             self.machine.push(turn);
         }
-        let goes_on = input.is_none();
-        if let Some(input) = input {
-            self.machine.input(input);
-        }
-        goes_on
     }
 
     /// Does what gates said before a round; whether its calls are to be made.
@@ -213,11 +217,16 @@ impl<M, R> Run<M, R> {
     }
 
     /// Does what gates said before the run's end.
-    pub(super) fn before_finish(&mut self, said: Result<BeforeFinish, Error>) {
-        self.machine.input(match said {
-            Ok(BeforeFinish::Finish) => Input::Finish,
-            Ok(BeforeFinish::Continue(turns)) => Input::Continue(turns),
-            Ok(BeforeFinish::Halt(reason)) => Input::Halt(reason),
+    pub(super) fn before_finish(&mut self, said: Result<Said<FinishVerdict>, Error>) {
+        let verdict = said.map(|said| {
+            self.say(said.turns);
+            said.verdict
+        });
+        self.machine.input(match verdict {
+            Ok(FinishVerdict::Finish) => Input::Finish,
+            Ok(FinishVerdict::Continue) => Input::Continue,
+            Ok(FinishVerdict::Ask(pending)) => Input::Ask(Box::new(pending)),
+            Ok(FinishVerdict::Halt(reason)) => Input::Halt(reason),
             Err(error) => Input::Failed(error),
         });
     }

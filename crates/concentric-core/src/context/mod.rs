@@ -24,9 +24,11 @@ pub use self::{
 
 use self::outbox::Outbox;
 use crate::{
-    CallId, CancelReason, Event, InterruptId, MessageId, PartKind, RequestId, RoundCall, RunId,
-    Str, StreamId, ThreadId,
+    CallId, CancelReason, Event, Interrupt, InterruptId, MessageId, PartKind, Reply, ReplyError,
+    RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
+    live::{LiveInterrupts, Unanswered},
     state::{Place, RoundPlace, Slots},
+    store::Tenant,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -87,6 +89,8 @@ struct Run {
     events: AtomicU64,
     effects: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
+    // Made when somebody asks something.
+    live: OnceLock<LiveInterrupts>,
     // Made when somebody asks for a slot.
     slots: OnceLock<Slots>,
     // How many loops drive the run: nested ones, and attempts at the same call.
@@ -416,17 +420,49 @@ impl Context {
         }
     }
 
+    /// Asks whoever reads the run's stream, and waits for the reply, for `timeout` at the most.
+    ///
+    /// # Errors
+    ///
+    /// There is no reply.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
+    pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, Unanswered> {
+        self.live().ask(interrupt, timeout, self).await
+    }
+
+    /// Hands a reply to whoever [asks](Self::ask) in the run.
+    ///
+    /// # Errors
+    ///
+    /// Nobody waits for it (any more), or it is not of a form that answers the question, which then
+    /// goes on waiting.
+    pub fn reply(&self, reply: Reply) -> Result<(), ReplyError> {
+        self.live().reply(&Tenant::of(self), reply, self.now())
+    }
+
+    /// What is asked in the run while it stays open.
+    pub fn live(&self) -> &LiveInterrupts {
+        self.run.live.get_or_init(LiveInterrupts::new)
+    }
+
     /// Leaves `work` to be done after the run's outcome, whichever it is.
     ///
-    /// It is spawned on the runtime when the run's body ends or is dropped, or, if the run never had
-    /// one, with its last handle (so `work` must not hold one itself); and given up after 30
-    /// seconds.
+    /// It is spawned on the runtime when the run's body ends or is dropped, at once if that was
+    /// before, or, if the run never had one, with its last handle (so `work` must not hold one
+    /// itself); and given up after 30 seconds.
     pub fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.run
             .deferred
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Box::pin(work));
+        // Whoever releases the run later finds it; whoever did before has not.
+        if self.run.is_over() {
+            self.run.start_deferred();
+        }
     }
 
     /// The values of the run's own slots.
@@ -513,6 +549,11 @@ fn may_emit(event: &Event) -> bool {
 }
 
 impl Run {
+    /// Whether the run has had its outcome, and nobody drives it.
+    fn is_over(&self) -> bool {
+        self.drivers.load(Ordering::Acquire) == 0 && self.had_outcome.load(Ordering::Acquire)
+    }
+
     fn start_deferred(&self) {
         let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         let work = std::mem::take(&mut *deferred);
@@ -665,6 +706,7 @@ impl ContextBuilder {
                 events: AtomicU64::new(0),
                 effects: AtomicU64::new(0),
                 deferred: Mutex::default(),
+                live: OnceLock::new(),
                 slots: OnceLock::new(),
                 drivers: AtomicUsize::new(0),
                 had_outcome: AtomicBool::new(false),

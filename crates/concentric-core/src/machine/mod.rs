@@ -99,10 +99,11 @@ pub enum Input {
     Halt(Str),
     /// The run is to come to its own end, in place of the next step, or of [`Action::MayFinish`].
     Finish,
-    /// The run is not to finish yet: it says this, and makes another step.
-    Continue(Vec<Turn>),
-    /// Somebody is to be asked before the model is called, or before the calls that were handed out
-    /// are run.
+    /// The run is not to finish yet: it makes another step, after what was
+    /// [put in](Machine::push).
+    Continue,
+    /// Somebody is to be asked before the model is called, before the calls that were handed out are
+    /// run, or before the run finishes.
     Ask(Box<Pending>),
     /// The run is cancelled.
     Cancel(CancelReason),
@@ -143,8 +144,8 @@ pub enum Action {
         /// The calls.
         calls: Vec<RoundCall>,
     },
-    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`]); with
-    /// [`Rules::asks_to_finish`] only.
+    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`], [`Input::Ask`]); with
+    /// [`Rules::asks_to_finish`], and where that was asked about when the run was interrupted.
     MayFinish,
     /// Hand this event to the consumer.
     Emit(Event),
@@ -258,6 +259,9 @@ impl Machine {
         };
         if let Stage::Round(_) | Stage::Inner(_) = machine.state.stage {
             machine.emit(Event::Resumed);
+        }
+        if std::mem::take(&mut machine.state.at_end) {
+            machine.may_finish(machine.finish_with(Outcome::Completed));
         }
         machine
     }
@@ -559,9 +563,10 @@ impl Machine {
             Input::Failed(error) => self.fail(error),
             Input::Halt(reason) => self.stop(Outcome::Halted { reason }),
             Input::Finish => self.come_to_the_end(),
-            Input::Continue(turns) if self.finishing.take().is_some() => self.go_on(turns),
+            Input::Continue if self.finishing.take().is_some() => self.go_on(),
             Input::Ask(pending) if self.may_ask() => {
                 self.asked = false;
+                self.state.at_end = self.finishing.take().is_some();
                 self.take_round_back();
                 let asked = Answered::new(Some(*pending), Vec::new());
                 self.state.gate = Some(Box::new(asked));
@@ -644,11 +649,16 @@ impl Machine {
         self.state.stage = Stage::Model;
         // The rest is as the model said it: an agent in its place may have been halted.
         if self.rules.asks_to_finish && finish.outcome == Outcome::Completed {
-            let asked = false;
-            self.finishing = Some(Box::new(Finishing { finish, asked }));
+            self.may_finish(finish);
         } else {
             self.end_with(finish);
         }
+    }
+
+    /// Has the driver say whether the run may finish.
+    fn may_finish(&mut self, finish: Box<Finish>) {
+        let asked = false;
+        self.finishing = Some(Box::new(Finishing { finish, asked }));
     }
 
     // ---- what gates say ----
@@ -656,7 +666,8 @@ impl Machine {
     /// Whether it is about to do something that somebody can be asked about first. An agent in the
     /// model's place that goes on was asked about when it began.
     fn may_ask(&self) -> bool {
-        (self.asked && self.interrupted.is_none()) || self.is_round_new()
+        let may_finish = self.finishing.as_ref().is_some_and(|end| end.asked);
+        may_finish || (self.asked && self.interrupted.is_none()) || self.is_round_new()
     }
 
     /// Ends the run in place of the next step.
@@ -673,10 +684,7 @@ impl Machine {
     }
 
     /// Makes another step, if it may.
-    fn go_on(&mut self, turns: Vec<Turn>) {
-        for turn in turns {
-            self.state.transcript.push(turn);
-        }
+    fn go_on(&mut self) {
         if self.charged() >= self.rules.steps {
             self.finish(Outcome::StepLimit);
         }
@@ -955,6 +963,10 @@ impl Machine {
     }
 
     fn fail(&mut self, error: Error) {
+        if error.kind() == ErrorKind::Halted {
+            let reason = error.message().into();
+            return self.stop(Outcome::Halted { reason });
+        }
         self.drop_stream();
         self.close_round("The run failed before the call was done.");
         let effects = error.effects().max(self.state.effects);

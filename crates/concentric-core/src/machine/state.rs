@@ -39,9 +39,12 @@ pub(super) struct Data {
     pub(super) effects: Effects,
     pub(super) reason: Option<FinishReason>,
     pub(super) provider_reason: Option<Str>,
-    // What is asked between two steps, or before a round.
+    // What is asked between two steps, before a round, or before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) gate: Option<Box<Answered>>,
+    // Whether it is asked before the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) at_end: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) slots: Vec<StoredSlot>,
     pub(super) stage: Stage,
@@ -68,6 +71,7 @@ impl Data {
             reason: None,
             provider_reason: None,
             gate: None,
+            at_end: false,
             slots: Vec::new(),
             stage: Stage::Model,
         }

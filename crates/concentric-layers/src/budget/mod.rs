@@ -99,7 +99,7 @@
 //!
 //! What the next call needs is guessed there: what the last one did, and what was said since. A call
 //! that turns out to need more is refused by the layer around the model, with an error of the kind
-//! [`Quota`](concentric_core::ErrorKind::Quota) and the code [`OVER_BUDGET`], which fails the run
+//! [`Halted`](concentric_core::ErrorKind::Halted) and the code [`OVER_BUDGET`], which halts the run
 //! unless a layer in between, as a fallback to a cheaper model, makes something of it. A tool call that
 //! does not fit is denied, and the model is told why.
 //!

@@ -1,5 +1,5 @@
 use super::Dimension;
-use concentric_core::{Error, ErrorKind};
+use concentric_core::Error;
 use std::{error::Error as StdError, fmt};
 
 /// The [code](Error::code) of an error that says that a budget is used up.
@@ -36,10 +36,10 @@ impl fmt::Display for OverBudget {
 
 impl StdError for OverBudget {}
 
-/// Of the kind [`ErrorKind::Quota`], with the code [`OVER_BUDGET`].
+/// Of the kind [`ErrorKind::Halted`](concentric_core::ErrorKind::Halted), with the code [`OVER_BUDGET`].
 impl From<OverBudget> for Error {
     fn from(over: OverBudget) -> Self {
-        Self::new(ErrorKind::Quota, over.to_string())
+        Self::halted(over.to_string())
             .with_code(OVER_BUDGET)
             .with_source(over)
     }

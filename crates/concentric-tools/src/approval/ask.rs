@@ -1,5 +1,6 @@
-use super::LiveApprovals;
-use concentric_core::{Interrupt, Str, ToolCall, interrupt::Remember, store::Decisions};
+use concentric_core::{
+    Interrupt, LiveInterrupts, Str, ToolCall, interrupt::Remember, store::Decisions,
+};
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,7 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 pub struct Ask {
     pub(crate) message: Option<Str>,
     pub(crate) expires_after: Option<Duration>,
-    pub(crate) live: Option<(LiveApprovals, Duration)>,
+    pub(crate) live: Option<(LiveInterrupts, Duration)>,
     pub(crate) decisions: Option<Arc<dyn Decisions>>,
     pub(crate) remember_at_most: Option<Remember>,
     watchers: Vec<Watcher>,
@@ -49,7 +50,7 @@ impl Ask {
         self
     }
 
-    pub(super) fn live(mut self, live: LiveApprovals, timeout: Duration) -> Self {
+    pub(super) fn live(mut self, live: LiveInterrupts, timeout: Duration) -> Self {
         self.live = Some((live, timeout));
         self
     }

@@ -38,12 +38,8 @@
 //! can make. A reply without either runs nothing. See [`Toolset::tokens`](crate::Toolset::tokens).
 
 mod ask;
-mod live;
 
-pub use self::{
-    ask::{ApprovalEvent, Ask},
-    live::LiveApprovals,
-};
+pub use self::ask::{ApprovalEvent, Ask};
 
 use crate::{
     Digest, Matcher,
@@ -51,7 +47,7 @@ use crate::{
     matcher::{Exactness, Matched},
 };
 use concentric_core::{
-    BoxError, Context, RunId, Str, ToolCall,
+    BoxError, Context, LiveInterrupts, RunId, Str, ToolCall,
     interrupt::{Remember, RememberFor, RememberWhat},
     store::{Decisions, RunClaim, Tenant},
 };
@@ -185,7 +181,7 @@ impl Approval {
     /// suspends it), instead of suspending it: the question is an
     /// event, and `live` takes the reply. After `timeout` without one the call is denied.
     #[must_use]
-    pub fn live(mut self, live: &LiveApprovals, timeout: Duration) -> Self {
+    pub fn live(mut self, live: &LiveInterrupts, timeout: Duration) -> Self {
         self.ask = self.ask.live(live.clone(), timeout);
         self
     }

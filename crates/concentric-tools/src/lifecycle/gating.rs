@@ -511,7 +511,12 @@ impl Gating {
         let id = interrupt.id.clone();
         let mut open = OpenQuestion(Some((&ask, &view)));
         let reply = match &ask.live {
-            Some((live, timeout)) => live.ask(interrupt, *timeout, &view.context).await,
+            Some((live, timeout)) => {
+                let reply = live.ask(interrupt, *timeout, &view.context).await;
+                reply
+                    .inspect_err(|error| tracing::debug!(%error, "a live question has no answer"))
+                    .ok()
+            }
             None => None,
         };
         // What comes of it is told below.

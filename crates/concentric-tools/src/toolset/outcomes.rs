@@ -12,8 +12,8 @@ use crate::{
     panic::{Panic, catch},
 };
 use concentric_core::{
-    Context, Error, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome, ToolRound,
-    ToolStatus, Transcript,
+    Context, Error, ErrorKind, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome,
+    ToolRound, ToolStatus, Transcript,
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -387,6 +387,9 @@ impl Round {
                         Some(_) => error,
                         None => error.with_phase(Phase::Call),
                     });
+                }
+                None if error.kind() == ErrorKind::Halted => {
+                    ToolOutcome::failed(error.message()).and_halt(error.message())
                 }
                 None => {
                     tracing::debug!(error = format!("{error:#}"), "a layer on a tool failed");

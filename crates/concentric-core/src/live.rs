@@ -1,0 +1,205 @@
+//! Questions that are asked while a run stays open.
+//!
+//! What a layer or a tool must know now, and can know from whoever reads the run's stream, it
+//! [asks](Context::ask), and waits for. A question that may take longer than a connection lives is
+//! one to be [interrupted](crate::interrupt) for.
+//!
+//! ```
+//! use concentric_core::{Context, Interrupt, InterruptId, Reply, live::Unanswered};
+//! use serde::Deserialize;
+//! use std::time::Duration;
+//!
+//! #[derive(Deserialize)]
+//! struct Seat {
+//!     row: u8,
+//! }
+//!
+//! /// In a tool, say.
+//! async fn choose(context: &Context) -> Result<u8, Unanswered> {
+//!     let id = InterruptId::new(context.new_id("ask_"));
+//!     let ask = Interrupt::new(id, "seat").with_message("Which row?");
+//!     let reply = context.ask(ask, Duration::from_secs(60)).await?;
+//!     Ok(reply.read::<Seat>()?.row)
+//! }
+//!
+//! /// Where the reply arrives.
+//! fn chosen(context: &Context, reply: Reply) {
+//!     if let Err(error) = context.reply(reply) {
+//!         println!("{error}");
+//!     }
+//! }
+//! # let _ = (choose, chosen);
+//! ```
+
+use crate::{
+    Context, Custom, EmitError, Event, Interrupt, InterruptId, Reply, ReplyError, store::Tenant,
+};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    error::Error as StdError,
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::{Duration, SystemTime},
+};
+use tokio::sync::oneshot;
+
+/// Takes replies to questions of runs that stay open.
+///
+/// It is a handle: clones speak of the same questions. Each run has [one](Context::live) of its own;
+/// one that several runs ask by is for whoever takes the replies of all of them in one place.
+///
+/// A question goes into its run's stream as an [`Event::Custom`] named `interrupt`, whose value is
+/// the [`Interrupt`]; whoever shows it hands the reply to [`reply`](Self::reply).
+///
+/// An id names one question. While it waits, another of the same id and tenant is not asked, since a
+/// reply could be to either.
+#[derive(Clone, Default)]
+pub struct LiveInterrupts(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
+
+struct Waiting {
+    interrupt: Interrupt,
+    // Taken by the reply. Whoever asked takes the question back, and nobody else asks under its id
+    // before that.
+    reply: Option<oneshot::Sender<Reply>>,
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unanswered {
+    /// Nobody has answered in time.
+    Late,
+    /// The run was cancelled.
+    Cancelled,
+    /// Another question waits under its id.
+    Asked(InterruptId),
+    /// It did not go into the run's stream.
+    NotShown(EmitError),
+    /// It was answered, and not by what was asked for.
+    Malformed(ReplyError),
+}
+
+impl LiveInterrupts {
+    /// Creates a handle that nobody waits on.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Tenant, InterruptId), Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is asked of a tenant now, in no order.
+    pub fn interrupts(&self, tenant: &Tenant) -> Vec<Interrupt> {
+        self.lock()
+            .iter()
+            .filter(|((of, _), waiting)| of == tenant && waiting.reply.is_some())
+            .map(|(_, waiting)| waiting.interrupt.clone())
+            .collect()
+    }
+
+    /// Hands a reply to whoever waits for it. It is `now`.
+    ///
+    /// # Errors
+    ///
+    /// Nobody waits for it (any more), or the reply is not of a form that answers it; the question
+    /// then goes on waiting.
+    pub fn reply(&self, tenant: &Tenant, reply: Reply, now: SystemTime) -> Result<(), ReplyError> {
+        let id = reply.interrupt_id.clone();
+        let key = (tenant.clone(), id.clone());
+        let mut waiting = self.lock();
+        let asked = waiting.get_mut(&key).filter(|asked| asked.reply.is_some());
+        let asked = asked.ok_or_else(|| ReplyError::Unknown(id.clone()))?;
+        asked.interrupt.check(&reply, now)?;
+        let asker = asked.reply.take();
+        drop(waiting);
+        let taken = asker.and_then(|asker| asker.send(reply).ok());
+        taken.ok_or(ReplyError::Unknown(id))
+    }
+
+    /// Asks in the run of `context`, and waits for the reply, for `timeout` at the most.
+    ///
+    /// # Errors
+    ///
+    /// There is no reply.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
+    pub async fn ask(
+        &self,
+        interrupt: Interrupt,
+        timeout: Duration,
+        context: &Context,
+    ) -> Result<Reply, Unanswered> {
+        let key = (Tenant::of(context), interrupt.id.clone());
+        let (sender, receiver) = oneshot::channel();
+        let mut event = Custom::new(
+            "interrupt",
+            serde_json::to_value(&interrupt).unwrap_or_default(),
+        );
+        event.call_id.clone_from(&interrupt.call_id);
+        match self.lock().entry(key.clone()) {
+            Entry::Occupied(_) => return Err(Unanswered::Asked(interrupt.id)),
+            Entry::Vacant(free) => free.insert(Waiting {
+                interrupt,
+                reply: Some(sender),
+            }),
+        };
+        let _asked = Asked { of: self, key };
+        let shown = context.send(Event::Custom(Box::new(event))).await;
+        shown.map_err(Unanswered::NotShown)?;
+        let (mut reply, mut late) = (pin!(receiver), pin!(context.sleep(timeout)));
+        poll_fn(|cx| match reply.as_mut().poll(cx) {
+            Poll::Ready(Ok(reply)) => Poll::Ready(Ok(reply)),
+            _ => late.as_mut().poll(cx).map(|slept| match slept {
+                Ok(()) => Err(Unanswered::Late),
+                Err(_) => Err(Unanswered::Cancelled),
+            }),
+        })
+        .await
+    }
+}
+
+/// Takes a question back that nobody waits for any more.
+struct Asked<'a> {
+    of: &'a LiveInterrupts,
+    key: (Tenant, InterruptId),
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.of.lock().remove(&self.key);
+    }
+}
+
+impl fmt::Debug for LiveInterrupts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveInterrupts")
+            .field("waiting", &self.lock().len())
+            .finish()
+    }
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late => f.write_str("nobody has answered in time"),
+            Self::Cancelled => f.write_str("the run was cancelled before anybody answered"),
+            Self::Asked(id) => write!(f, "another question waits under the id `{id}`"),
+            Self::NotShown(error) => write!(f, "the question was not asked: {error}"),
+            Self::Malformed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl StdError for Unanswered {}
+
+impl From<ReplyError> for Unanswered {
+    fn from(error: ReplyError) -> Self {
+        Self::Malformed(error)
+    }
+}
