@@ -9,8 +9,8 @@ use concentric_core::{
     Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, EmitError, Error,
     ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
     layers::{
-        CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer,
-        from_fn, inspect_events, map_events, on_end,
+        CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, OfRunLayer, Transform,
+        TransformLayer, from_fn, inspect_events, map_events, on_end,
     },
     machine::MachineState,
 };
@@ -454,6 +454,7 @@ fn our_layers() -> Vec<Erased> {
         Erased::new("defaults", DefaultsLayer::new().system("Be brief.")),
         Erased::new("debug", DebugLayer::new("here")),
         Erased::new("on_end", on_end(|_: End<'_>| {})),
+        Erased::new("of_run", OfRunLayer::new()),
         Erased::new("from_fn", from_fn(pass)),
         Erased::new("agent", AgentLayer::new(ScriptedTools::new())),
         Erased::new("in_flight", InFlightLimitLayer::new(2)),
@@ -479,6 +480,7 @@ async fn f058_each_layer_keeps_the_contract() {
     check_layer(DefaultsLayer::new().system("Be brief.")).await;
     check_layer(DebugLayer::new("here")).await;
     check_layer(on_end(|_: End<'_>| {})).await;
+    check_layer(OfRunLayer::new()).await;
     check_layer(from_fn(pass)).await;
     check_layer(AgentLayer::new(ScriptedTools::new())).await;
     check_layer(InFlightLimitLayer::new(1)).await;

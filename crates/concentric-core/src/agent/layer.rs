@@ -34,6 +34,17 @@ impl<R> AgentLayer<R> {
         self
     }
 
+    /// Changes what executes tool calls.
+    #[must_use]
+    pub fn map_tools<T>(self, f: impl FnOnce(R) -> T) -> AgentLayer<T> {
+        AgentLayer {
+            tools: f(self.tools),
+            step_limit: self.step_limit,
+            call_limit: self.call_limit,
+            gates: self.gates,
+        }
+    }
+
     /// Sets how many model calls a run makes at the most; the default is 32, the least 1.
     #[must_use]
     pub fn step_limit(mut self, steps: u32) -> Self {

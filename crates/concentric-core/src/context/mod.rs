@@ -126,6 +126,8 @@ impl Context {
         let mut extensions = self.extensions.clone();
         // Its state is written down with this run's, when that is suspended.
         extensions.remove::<crate::store::Checkpoint>();
+        // Those of this run are not those of a run in it.
+        extensions.remove::<crate::layers::ModelLayers>();
         ContextBuilder {
             ids: RunIds {
                 agent: None,

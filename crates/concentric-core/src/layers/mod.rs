@@ -9,7 +9,7 @@
 //!
 //! And layers that most agents want: [`DefaultsLayer`] for the system prompt and options,
 //! [`CommitLayer`] to decide when an answer is shown, [`on_end()`] to be told once how it ended,
-//! [`DebugLayer`] to see what passes at a place.
+//! [`DebugLayer`] to see what passes at a place, [`OfRunLayer`] for what one run has of its own.
 //!
 //! All of them pass on readiness, take `S: Service` without asking for `Clone`, `Send` or
 //! `'static` (the `from_fn`s do, since they erase it), and work outside and inside the loop alike.
@@ -22,6 +22,7 @@ pub mod debug;
 pub mod defaults;
 pub mod from_fn;
 pub mod map_events;
+pub mod of_run;
 pub mod on_end;
 pub mod transform;
 
@@ -31,6 +32,7 @@ pub use self::{
     defaults::DefaultsLayer,
     from_fn::{Next, NextTool, from_fn, tool_from_fn},
     map_events::{inspect_events, map_events},
+    of_run::{ModelLayers, OfRunLayer},
     on_end::{End, on_end},
     transform::{Emit, Transform, TransformLayer},
 };

@@ -1,7 +1,10 @@
 use super::{ModelFlow, RunFlow, Summary};
 use concentric_core::{
-    BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ToolCall, ToolOutcome,
-    ToolResult, layers::End, method::unset,
+    BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ThreadId, ToolCall,
+    ToolOutcome, ToolResult, Transcript,
+    agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
+    layers::End,
+    method::unset,
 };
 use concentric_tools::{BeforeCall, Flow};
 use std::{future::Future, sync::Arc, time::Duration};
@@ -124,6 +127,48 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(()))
     }
 
+    // ---- between the steps of a run ----
+
+    /// Votes on whether a run makes its next step, and how: it may put in a message, have somebody
+    /// asked, finish or halt the run.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`StepGate::before_model`](concentric_core::agent::StepGate::before_model).
+    fn before_step(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeModel::Continue))
+    }
+
+    /// Decides whether a round of tool calls is run.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`StepGate::before_round`](concentric_core::agent::StepGate::before_round).
+    fn before_round(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeRound::Continue))
+    }
+
+    /// Decides whether a run may come to its own end.
+    ///
+    /// # When, errors
+    ///
+    /// Those of [`StepGate::before_finish`](concentric_core::agent::StepGate::before_finish).
+    fn before_finish(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
+        let _ = step;
+        unset(|| Ok(BeforeFinish::Finish))
+    }
+
     // ---- around a model call ----
 
     /// Decides whether a model is called, and may change the request for this one call.
@@ -224,6 +269,36 @@ pub trait Hooks: Send + Sync + 'static {
     fn call_cancelled(&self, call: &ToolCall) {
         let _ = call;
     }
+
+    // ---- around a conversation ----
+
+    /// Decides whether a session begins.
+    ///
+    /// # When
+    ///
+    /// Before the session is made, with what was said in the conversation before.
+    ///
+    /// # Errors
+    ///
+    /// The session is refused with the error.
+    fn session_started(
+        &self,
+        thread: &ThreadId,
+        history: &Transcript,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        let _ = (thread, history);
+        unset(|| Ok(()))
+    }
+
+    /// Is told that a session is over. It must not block or panic.
+    ///
+    /// # When
+    ///
+    /// Exactly once for each `session_started` that was called, also if that, or one of another
+    /// hook, refused the session; and once for each fork.
+    fn session_ended(&self, thread: &ThreadId, history: &Transcript) {
+        let _ = (thread, history);
+    }
 }
 
 impl<H> Hooks for Arc<H>
@@ -277,6 +352,27 @@ where
         H::after_run(self, end, run)
     }
 
+    fn before_step(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+        H::before_step(self, step)
+    }
+
+    fn before_round(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeRound, BoxError>> + Send {
+        H::before_round(self, step)
+    }
+
+    fn before_finish(
+        &self,
+        step: &StepView,
+    ) -> impl Future<Output = Result<BeforeFinish, BoxError>> + Send {
+        H::before_finish(self, step)
+    }
+
     fn before_model(
         &self,
         request: &mut ChatRequest,
@@ -323,5 +419,17 @@ where
 
     fn call_cancelled(&self, call: &ToolCall) {
         H::call_cancelled(self, call);
+    }
+
+    fn session_started(
+        &self,
+        thread: &ThreadId,
+        history: &Transcript,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send {
+        H::session_started(self, thread, history)
+    }
+
+    fn session_ended(&self, thread: &ThreadId, history: &Transcript) {
+        H::session_ended(self, thread, history);
     }
 }

@@ -1,5 +1,6 @@
-use super::{Hooked, Hooks, OnModel, OnRun, OnTool, place::Place};
-use concentric_tools::ToolHooksLayer;
+use super::{Hooked, Hooks, OnModel, OnRun, OnStep, OnTool, place::Place};
+use concentric_core::{Context, agent::StepGates, layers::ModelLayers};
+use concentric_tools::{ToolHooksLayer, ToolLayers};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -38,6 +39,26 @@ where
     /// [`scoped`](ToolHooksLayer::scoped) to have it for some calls only.
     pub fn tool(&self) -> ToolHooksLayer<OnTool<H>> {
         ToolHooksLayer::new(OnTool(Arc::clone(&self.0)))
+    }
+
+    /// What decides between the steps, for [`AgentLayer::gate`](concentric_core::AgentLayer::gate).
+    pub fn gate(&self) -> OnStep<H> {
+        OnStep(Arc::clone(&self.0))
+    }
+
+    /// Has the hooks called in the run of `context` only, inside of those it has already and outside
+    /// of the agent's own: between its steps, at its tools, and at its model calls where the stack
+    /// has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
+    ///
+    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent.
+    pub fn attach(&self, context: &mut Context) {
+        let extensions = context.extensions_mut();
+        let gates = extensions.remove::<StepGates>().unwrap_or_default();
+        extensions.insert(gates.gate(self.gate()));
+        let model = extensions.remove::<ModelLayers>().unwrap_or_default();
+        extensions.insert(model.layer(self.model()));
+        let tools = extensions.remove::<ToolLayers>().unwrap_or_default();
+        extensions.insert(tools.layer(self.tool()));
     }
 
     /// The hooks.

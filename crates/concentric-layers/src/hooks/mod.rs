@@ -75,7 +75,7 @@
 //!
 //! # When the methods are called
 //!
-//! | layer | moment | method |
+//! | at | moment | method |
 //! |---|---|---|
 //! | [`run`](HooksLayers::run) | a run begins | [`before_run`](Hooks::before_run) |
 //! | | an event is about to be handed on | [`event`](Hooks::event) |
@@ -85,12 +85,24 @@
 //! | [`model`](HooksLayers::model) | a model is about to be called | [`before_model`](Hooks::before_model) |
 //! | | an event is about to be handed on | [`model_event`](Hooks::model_event) |
 //! | | the call ends | [`after_model`](Hooks::after_model) |
+//! | [`gate`](HooksLayers::gate) | the next step is about to be made | [`before_step`](Hooks::before_step) |
+//! | | a round of tool calls is about to be run | [`before_round`](Hooks::before_round) |
+//! | | the run is about to come to its own end | [`before_finish`](Hooks::before_finish) |
 //! | [`tool`](HooksLayers::tool) | see [`ToolHooks`](concentric_tools::hooks) | [`before_call`](Hooks::before_call), [`after_call`](Hooks::after_call), [`on_call_error`](Hooks::on_call_error), [`call_cancelled`](Hooks::call_cancelled) |
+//! | `Sessions::hooks` | a conversation is taken up, is over | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
 //!
 //! To replace or drop events is for [`map_events`](concentric_core::layers::map_events()) and
-//! [`Transform`](concentric_core::layers::Transform); to decide whether a run makes another step,
-//! for a [`StepGate`](concentric_core::agent::StepGate); to do something *around* a call, for
+//! [`Transform`](concentric_core::layers::Transform); to do something *around* a call, for
 //! [`from_fn`](concentric_core::layers::from_fn()).
+//!
+//! # Attached to what
+//!
+//! | to | by |
+//! |---|---|
+//! | a place in a stack | the layers above, in a `ServiceBuilder` and a `Toolset` |
+//! | an agent, at all of them | [`AgentHooks::hooks`] |
+//! | one run, outside of the agent's own | [`HooksLayers::attach`], and [`run`](HooksLayers::run) around a clone of the agent |
+//! | the calls that match | [`ToolHooksLayer::scoped`](concentric_tools::ToolHooksLayer::scoped) of [`tool`](HooksLayers::tool) |
 //!
 //! # One end
 //!
@@ -155,10 +167,12 @@
 //! `before_model` and what is told of steps and ends. Where steps or ends are told of, what is said
 //! is kept for the [`Summary`].
 
+mod agent;
 mod body;
 mod failures;
 mod flow;
 mod future;
+mod gate;
 mod hook;
 mod layer;
 mod method;
@@ -172,10 +186,12 @@ mod watch;
 #[doc(hidden)]
 pub use self::place::{Has, Place};
 pub use self::{
+    agent::{AgentHooks, HookedAgentLayer, OfModel, OfRun},
     body::HooksBody,
     failures::{HookFailure, HookFailures},
     flow::{ModelFlow, RunFlow},
     future::ResponseFuture,
+    gate::OnStep,
     hook::Hooks,
     layer::{HooksLayer, HooksLayers, hooks},
     place::{OnModel, OnRun},

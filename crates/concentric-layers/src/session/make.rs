@@ -1,6 +1,7 @@
 use super::{
     Session,
-    state::{OnEnd, Shared, State},
+    state::{Shared, State},
+    watch::{Entered, OnEnd, OnStart, Starting, Watch},
 };
 use concentric_core::{BoxError, Error, ThreadId, Transcript, state::Slots};
 use std::{
@@ -20,13 +21,8 @@ use tower_service::Service;
 pub struct Sessions<A> {
     agent: A,
     queue: usize,
-    on_start: Option<OnStart>,
-    on_end: Option<OnEnd>,
+    watches: Vec<Arc<dyn Watch>>,
 }
-
-type Starting = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
-
-type OnStart = Arc<dyn Fn(&SessionTarget) -> Starting + Send + Sync>;
 
 /// Which conversation a session is of.
 #[derive(Clone, Debug)]
@@ -74,8 +70,7 @@ impl<A> Sessions<A> {
         Self {
             agent,
             queue: 0,
-            on_start: None,
-            on_end: None,
+            watches: Vec::new(),
         }
     }
 
@@ -86,26 +81,42 @@ impl<A> Sessions<A> {
         self
     }
 
-    /// Calls `start` before a session begins, which it may refuse.
+    /// Calls `start` before a session begins, which it may refuse; those that were added before are
+    /// called before it.
     #[must_use]
-    pub fn on_start<F, Fut>(mut self, start: F) -> Self
+    pub fn on_start<F, Fut>(self, start: F) -> Self
     where
         F: Fn(&SessionTarget) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
     {
-        self.on_start = Some(Arc::new(move |target| Box::pin(start(target))));
-        self
+        self.watch(OnStart(start))
     }
 
     /// Calls `end` when a session that has begun is over, once: it was closed, or its last handle is
-    /// gone. It is told what was said. It is called while that is so, and must not block or panic.
+    /// gone; or was refused by an `on_start` that was added later. It is told what was said. It is
+    /// called while that is so, and must not block or panic; those that were added before are called
+    /// after it.
     #[must_use]
-    pub fn on_end(mut self, end: impl Fn(&Transcript) + Send + Sync + 'static) -> Self {
-        self.on_end = Some(Arc::new(end));
+    pub fn on_end(self, end: impl Fn(&Transcript) + Send + Sync + 'static) -> Self {
+        self.watch(OnEnd(end))
+    }
+
+    /// Tells `hooks` of each session, whose start they may refuse.
+    #[cfg(feature = "hooks")]
+    #[must_use]
+    pub fn hooks<H>(self, hooks: &crate::hooks::HooksLayers<H>) -> Self
+    where
+        H: crate::hooks::Hooks,
+    {
+        self.watch(hooks.clone())
+    }
+
+    fn watch(mut self, watch: impl Watch) -> Self {
+        self.watches.push(Arc::new(watch));
         self
     }
 
-    fn session(self, target: SessionTarget) -> Session<A> {
+    fn session(self, target: SessionTarget, entered: Entered) -> Session<A> {
         Session {
             shared: Arc::new(Shared {
                 state: Mutex::new(State {
@@ -122,7 +133,7 @@ impl<A> Sessions<A> {
                 thread_id: target.thread,
                 thread: target.slots,
                 session: target.session_slots,
-                on_end: self.on_end,
+                entered: Mutex::new(entered),
             }),
         }
     }
@@ -141,10 +152,9 @@ where
     }
 
     fn call(&mut self, target: SessionTarget) -> MakeFuture<A> {
-        let starting = self.on_start.as_ref().map(|start| start(&target));
         MakeFuture {
-            starting,
-            made: Some(Box::new((self.clone(), target))),
+            starting: Entered::start(self.watches.clone(), target),
+            made: Some(self.clone()),
         }
     }
 }
@@ -152,25 +162,21 @@ where
 /// Future of a [`Session`].
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct MakeFuture<A> {
-    starting: Option<Starting>,
+    starting: Starting,
     // Taken when it resolves.
-    made: Option<Box<(Sessions<A>, SessionTarget)>>,
+    made: Option<Sessions<A>>,
 }
+
+// What starts is boxed, and what is made is not polled.
+impl<A> Unpin for MakeFuture<A> {}
 
 impl<A> Future for MakeFuture<A> {
     type Output = Result<Session<A>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(starting) = &mut self.starting {
-            let started = ready!(starting.as_mut().poll(cx));
-            self.starting = None;
-            if let Err(error) = started {
-                self.made = None;
-                return Poll::Ready(Err(Error::from(error)));
-            }
-        }
-        let (sessions, target) = *self.made.take().expect("polled after completion");
-        Poll::Ready(Ok(sessions.session(target)))
+        let (target, entered) = ready!(self.starting.as_mut().poll(cx))?;
+        let sessions = self.made.take().expect("polled after completion");
+        Poll::Ready(Ok(sessions.session(target, entered)))
     }
 }
 

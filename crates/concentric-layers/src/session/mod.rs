@@ -63,6 +63,7 @@ mod future;
 mod make;
 mod service;
 mod state;
+mod watch;
 
 pub use self::{
     body::TurnBody,

@@ -150,7 +150,7 @@ impl<A> Session<A> {
             thread,
             session: self.shared.session.clone(),
             thread_id: self.shared.thread_id.clone(),
-            on_end: self.shared.on_end.clone(),
+            entered: Mutex::new(self.shared.lock_entered().of_fork()),
         };
         drop(state);
         Ok(Self {

@@ -1,3 +1,4 @@
+use super::watch::Entered;
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Finish, Interrupt, Outcome, Str, ThreadId, Transcript,
     machine::MachineState, state::Slots,
@@ -14,10 +15,8 @@ pub(super) struct Shared<A> {
     pub(super) thread_id: ThreadId,
     pub(super) thread: Slots,
     pub(super) session: Slots,
-    pub(super) on_end: Option<OnEnd>,
+    pub(super) entered: Mutex<Entered>,
 }
-
-pub(super) type OnEnd = Arc<dyn Fn(&Transcript) + Send + Sync>;
 
 pub(super) struct State<A> {
     pub(super) agent: A,
@@ -34,6 +33,10 @@ pub(super) struct State<A> {
 impl<A> Shared<A> {
     pub(super) fn lock(&self) -> MutexGuard<'_, State<A>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_entered(&self) -> MutexGuard<'_, Entered> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lines a turn up.
@@ -91,9 +94,9 @@ impl<A> Shared<A> {
         };
         drop(state);
         self.cancel(|_| true);
-        if let Some(on_end) = &self.on_end {
-            on_end(&history);
-        }
+        // They may look at the session.
+        let mut entered = self.lock_entered().take();
+        entered.end(&history);
     }
 }
 

@@ -61,7 +61,11 @@ where
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let prepared = match &self.config.target {
-            Ok(target) => request::encode(&request, &self.config).map(|body| (target, body)),
+            // Whatever stands around this may have added some.
+            Ok(target) => request.tools.check().and_then(|()| {
+                let body = request::encode(&request, &self.config)?;
+                Ok((target, body))
+            }),
             Err(error) => Err(error.clone()),
         };
         let (target, body) = match prepared {

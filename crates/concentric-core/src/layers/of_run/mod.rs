@@ -1,0 +1,56 @@
+//! Layers around the model calls of one run.
+//!
+//! What is decided when an agent is put together is a layer of its stack. What only one run has (a
+//! trace that its caller asked for, hooks of a test) is put around a clone of the agent, as far as it
+//! is once per run; and around the model calls by [`ModelLayers`] in its context, where the stack has
+//! an [`OfRunLayer`].
+//!
+//! ```
+//! use concentric_core::{
+//!     AgentLayer, ChatRequest, Error, Event, NoTools,
+//!     layers::{ModelLayers, OfRunLayer, inspect_events},
+//! };
+//! use concentric_test::ScriptedModel;
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let agent = ServiceBuilder::new()
+//!     .layer(AgentLayer::new(NoTools))
+//!     .layer(OfRunLayer::new())
+//!     .service(ScriptedModel::new().text("Hello!"));
+//!
+//! let mut request = ChatRequest::user("hi");
+//! let own = ModelLayers::new().layer(inspect_events(|event: &Event| println!("{event:?}")));
+//! request.context.extensions_mut().insert(own);
+//! assert_eq!(agent.oneshot(request).await?.text().await?, "Hello!");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Place in the stack
+//!
+//! Just inside of the loop, so that they are outside of the agent's own. An agent inside of the run,
+//! as a model or as a tool, does not have them.
+//!
+//! # Backpressure
+//!
+//! Readiness is that of the rest of the stack. What was made ready for a run with layers of its own
+//! is what these are put around.
+//!
+//! # Cost
+//!
+//! For a run without layers of its own, a look into its extensions per call, and a branch per event.
+//! For one with, what is boxed by [`BoxModel`](crate::BoxModel), for each of them and each call.
+
+mod body;
+mod future;
+mod layer;
+mod service;
+
+pub use self::{
+    body::OfRunBody,
+    future::ResponseFuture,
+    layer::{ModelLayers, OfRunLayer},
+    service::OfRun,
+};

@@ -1,0 +1,118 @@
+//! Who is told of sessions.
+
+use super::SessionTarget;
+use concentric_core::{BoxError, Error, ThreadId, Transcript};
+use std::{future::Future, pin::Pin, sync::Arc};
+
+type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
+
+/// Somebody who is told of sessions. Boxed, once per session.
+pub(super) trait Watch: Send + Sync + 'static {
+    fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a>;
+    fn end(&self, thread: &ThreadId, history: &Transcript);
+}
+
+pub(super) struct OnStart<F>(pub(super) F);
+
+impl<F, Fut> Watch for OnStart<F>
+where
+    F: Fn(&SessionTarget) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+{
+    fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a> {
+        Box::pin((self.0)(target))
+    }
+
+    fn end(&self, _: &ThreadId, _: &Transcript) {}
+}
+
+pub(super) struct OnEnd<F>(pub(super) F);
+
+impl<F> Watch for OnEnd<F>
+where
+    F: Fn(&Transcript) + Send + Sync + 'static,
+{
+    fn start<'a>(&'a self, _: &'a SessionTarget) -> Told<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn end(&self, _: &ThreadId, history: &Transcript) {
+        (self.0)(history);
+    }
+}
+
+#[cfg(feature = "hooks")]
+impl<H> Watch for crate::hooks::HooksLayers<H>
+where
+    H: crate::hooks::Hooks,
+{
+    fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a> {
+        Box::pin(
+            self.get_ref()
+                .session_started(&target.thread, &target.history),
+        )
+    }
+
+    fn end(&self, thread: &ThreadId, history: &Transcript) {
+        self.get_ref().session_ended(thread, history);
+    }
+}
+
+/// Those that were told that a session starts, and are to be told of its end; in order.
+pub(super) struct Entered {
+    watches: Vec<Arc<dyn Watch>>,
+    thread: ThreadId,
+    // What was said, if the session is given up before it began.
+    history: Transcript,
+}
+
+pub(super) type Starting =
+    Pin<Box<dyn Future<Output = Result<(SessionTarget, Entered), Error>> + Send>>;
+
+impl Entered {
+    /// Tells `watches`, until one of them refuses.
+    pub(super) fn start(watches: Vec<Arc<dyn Watch>>, target: SessionTarget) -> Starting {
+        Box::pin(async move {
+            let mut entered = Self {
+                watches: Vec::with_capacity(watches.len()),
+                thread: target.thread.clone(),
+                history: target.history.clone(),
+            };
+            for watch in watches {
+                entered.watches.push(Arc::clone(&watch));
+                watch.start(&target).await.map_err(Error::from)?;
+            }
+            Ok((target, entered))
+        })
+    }
+
+    /// Those of a fork, which are told of its end, too.
+    pub(super) fn of_fork(&self) -> Self {
+        Self {
+            watches: self.watches.clone(),
+            thread: self.thread.clone(),
+            history: self.history.clone(),
+        }
+    }
+
+    /// Those who are to be told, by whoever takes them.
+    pub(super) fn take(&mut self) -> Self {
+        let taken = self.of_fork();
+        self.watches.clear();
+        taken
+    }
+
+    /// Tells all that the session is over, once.
+    pub(super) fn end(&mut self, history: &Transcript) {
+        while let Some(watch) = self.watches.pop() {
+            watch.end(&self.thread, history);
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let history = std::mem::take(&mut self.history);
+        self.end(&history);
+    }
+}

@@ -1,0 +1,215 @@
+//! [`Hooks`] that an agent, a run or a session takes whole.
+#![cfg(all(feature = "hooks", feature = "session"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use concentric_core::{
+    AgentLayer, BoxError, ChatRequest, ThreadId, Transcript,
+    agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
+    layers::{End, OfRunLayer},
+};
+use concentric_layers::{
+    hooks::{AgentHooks, Hooks, ModelFlow, RunFlow, Summary, hooks},
+    session::{SessionTarget, Sessions},
+};
+use concentric_test::{ScriptedModel, assert_finishes};
+use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn say(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// Writes down which of its methods are called.
+struct Everywhere(&'static str, Log);
+
+impl Everywhere {
+    fn at(&self, place: &str) {
+        self.1.say(format!("{} {place}", self.0));
+    }
+}
+
+impl Hooks for Everywhere {
+    fn id(&self) -> &str {
+        self.0
+    }
+
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        self.at("run");
+        Ok(RunFlow::Continue)
+    }
+
+    async fn before_step(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        self.at(&format!("step {}", step.step));
+        Ok(BeforeModel::Continue)
+    }
+
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+        self.at("model");
+        Ok(ModelFlow::Continue)
+    }
+
+    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+        self.at("round");
+        Ok(BeforeRound::Continue)
+    }
+
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+        self.at("call");
+        Ok(Flow::Continue)
+    }
+
+    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
+        self.at("finish");
+        Ok(BeforeFinish::Finish)
+    }
+
+    async fn session_started(&self, thread: &ThreadId, _: &Transcript) -> Result<(), BoxError> {
+        self.at("session");
+        match thread.as_str() {
+            "refused" if self.0 == "b" => Err("not you".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn session_ended(&self, _: &ThreadId, history: &Transcript) {
+        self.at(&format!("ends at {}", history.len()));
+    }
+}
+
+fn looks() -> (ScriptedModel, Toolset) {
+    let model = ScriptedModel::new().tool_call("look", json!({})).then();
+    let look = tool("look", "", |NoArguments {}| async { "seen" });
+    (model.text("It is there."), Toolset::new().tool(look))
+}
+
+#[tokio::test]
+async fn hooks_that_an_agent_takes_whole_are_at_every_place_the_first_outermost() {
+    let (model, tools) = looks();
+    let log = Log::default();
+    let agent = AgentLayer::new(tools)
+        .hooks(Everywhere("a", log.clone()))
+        .hooks(Everywhere("b", log.clone()))
+        .layer(model);
+    assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
+    let places = [
+        "run", "step 0", "model", "round", "call", "step 1", "model", "finish",
+    ];
+    let all = places.map(|place| [format!("a {place}"), format!("b {place}")]);
+    assert_eq!(log.take(), all.concat());
+}
+
+#[tokio::test]
+async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent() {
+    let (model, tools) = looks();
+    let log = Log::default();
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools).gate(hooks(Everywhere("agent", log.clone())).gate()))
+        .layer(OfRunLayer::new())
+        .layer(hooks(Everywhere("agent", log.clone())).model())
+        .service(model.clone());
+    let own = hooks(Everywhere("own", log.clone()));
+    let mut request = ChatRequest::user("hi");
+    own.attach(&mut request.context);
+    hooks(Everywhere("inner", log.clone())).attach(&mut request.context);
+    let run = own.run().layer(agent.clone());
+    assert_finishes(run.oneshot(request).await.unwrap().body).await;
+    let seen = log.take();
+    for place in ["step 0", "model", "round", "step 1", "finish"] {
+        let at = |who: &str| {
+            seen.iter()
+                .position(|line| *line == format!("{who} {place}"))
+        };
+        assert!(
+            at("own") < at("inner") && at("inner") < at("agent"),
+            "{place}: {seen:?}"
+        );
+        assert!(at("own").is_some());
+    }
+    assert_eq!(seen.iter().filter(|line| line.ends_with("call")).count(), 2);
+
+    // Another run has none of it.
+    let (model, tools) = looks();
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools))
+        .layer(OfRunLayer::new())
+        .service(model);
+    assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
+    assert!(log.take().is_empty());
+}
+
+#[tokio::test]
+async fn a_session_tells_hooks_of_its_start_and_its_end_in_reverse() {
+    let log = Log::default();
+    let model = ScriptedModel::new().text("hi").repeat();
+    let sessions = Sessions::new(AgentLayer::new(Toolset::new()).layer(model))
+        .hooks(&hooks(Everywhere("a", log.clone())))
+        .hooks(&hooks(Everywhere("b", log.clone())))
+        .hooks(&hooks(Everywhere("c", log.clone())));
+    let target = SessionTarget::new(ThreadId::new("t"));
+    let session = sessions.clone().oneshot(target).await.unwrap();
+    let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
+    turn.collect().await.unwrap();
+    session.close();
+    drop(session);
+    assert_eq!(
+        log.take(),
+        [
+            "a session",
+            "b session",
+            "c session",
+            "c ends at 2",
+            "b ends at 2",
+            "a ends at 2"
+        ]
+    );
+
+    // Those that were told of the start are told of the end.
+    let refused = sessions
+        .oneshot(SessionTarget::new(ThreadId::new("refused")))
+        .await;
+    assert_eq!(refused.unwrap_err().message(), "not you");
+    assert_eq!(
+        log.take(),
+        ["a session", "b session", "b ends at 0", "a ends at 0"]
+    );
+}
+
+#[tokio::test]
+async fn c065_work_that_after_run_leaves_for_later_is_done_while_handles_are_still_there() {
+    struct Later(tokio::sync::mpsc::UnboundedSender<usize>);
+
+    impl Hooks for Later {
+        fn id(&self) -> &str {
+            "later"
+        }
+
+        async fn after_run(&self, _: End<'_>, run: &Summary) -> Result<(), BoxError> {
+            let (done, parts) = (self.0.clone(), run.message().parts.len());
+            run.context().defer(async move {
+                let _ = done.send(parts);
+            });
+            Ok(())
+        }
+    }
+
+    let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
+    let agent = hooks(Later(sender))
+        .run()
+        .layer(AgentLayer::new(Toolset::new()).layer(ScriptedModel::new().text("hi")));
+    let request = ChatRequest::user("hi");
+    let handle = request.context.clone();
+    assert_finishes(agent.oneshot(request).await.unwrap().body).await;
+    assert_eq!(done.recv().await, Some(1));
+    drop(handle);
+}
