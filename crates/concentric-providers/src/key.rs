@@ -1,16 +1,22 @@
-use concentric_core::{Error, ErrorKind};
+use concentric_core::{BoxError, Error, ErrorKind};
 use http::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// A provider's key. `Debug` does not show it, and it is wiped when dropped.
 #[derive(Clone)]
-pub struct ApiKey(SecretString);
+pub struct ApiKey(Source);
+
+#[derive(Clone)]
+enum Source {
+    Fixed(SecretString),
+    Fn(Arc<dyn Fn() -> Result<SecretString, BoxError> + Send + Sync>),
+}
 
 impl ApiKey {
     /// Takes `key` as it is.
     pub fn new(key: impl Into<String>) -> Self {
-        Self(SecretString::from(key.into()))
+        Self(Source::Fixed(SecretString::from(key.into())))
     }
 
     /// Reads the key from an environment variable. White space around it does not count.
@@ -31,10 +37,38 @@ impl ApiKey {
         ))
     }
 
+    /// Asks `key` before each call, for keys that are rotated. It must not block: what waits for a
+    /// key is a layer under the provider's.
+    ///
+    /// An error of `key` is that of the call, of the kind [`ErrorKind::Authentication`].
+    pub fn from_fn<F, K>(key: F) -> Self
+    where
+        F: Fn() -> Result<K, BoxError> + Send + Sync + 'static,
+        K: Into<String>,
+    {
+        let key = move || key().map(|key| SecretString::from(key.into()));
+        Self(Source::Fn(Arc::new(key)))
+    }
+
+    /// The key of one call.
+    pub(crate) fn resolve(&self) -> Result<Self, Error> {
+        match &self.0 {
+            Source::Fixed(_) => Ok(self.clone()),
+            Source::Fn(key) => match key() {
+                Ok(key) => Ok(Self(Source::Fixed(key))),
+                Err(error) => Err(Error::new(
+                    ErrorKind::Authentication,
+                    "there is no key for the provider",
+                )
+                .with_source(error)),
+            },
+        }
+    }
+
     /// The value of a header, `prefix` before the key. It is marked sensitive, so that `Debug` of
     /// a request does not show it.
     pub(crate) fn header(&self, prefix: &str) -> Result<HeaderValue, Error> {
-        let value = format!("{prefix}{}", self.0.expose_secret());
+        let value = format!("{prefix}{}", self.expose());
         // The error does not say what the value was.
         let mut value = HeaderValue::try_from(value).map_err(|_| {
             Error::new(
@@ -46,8 +80,12 @@ impl ApiKey {
         Ok(value)
     }
 
+    /// The key, if it is known.
     pub(crate) fn expose(&self) -> &str {
-        self.0.expose_secret()
+        match &self.0 {
+            Source::Fixed(key) => key.expose_secret(),
+            Source::Fn(_) => "",
+        }
     }
 }
 
@@ -59,6 +97,6 @@ impl fmt::Debug for ApiKey {
 
 impl From<SecretString> for ApiKey {
     fn from(key: SecretString) -> Self {
-        Self(key)
+        Self(Source::Fixed(key))
     }
 }

@@ -24,16 +24,34 @@
 //! [`ErrorKind::Truncated`](concentric_core::ErrorKind::Truncated), however cleanly the connection
 //! was closed.
 
+#![allow(
+    unnameable_types,
+    reason = "what an API is to a model is nobody else's to name"
+)]
+
+mod api;
+mod calls;
+mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
+mod history;
 mod key;
+mod lenient;
 mod limits;
+pub mod model;
 pub mod openai;
+mod repair;
 mod retry_after;
 mod scrub;
 mod sse;
 
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
-pub use self::{key::ApiKey, limits::Limits, openai::OpenAiLayer};
+pub use self::{
+    capabilities::{Capabilities, Sources, Unsupported},
+    key::ApiKey,
+    limits::Limits,
+    model::{Model, ProviderLayer},
+    openai::OpenAiLayer,
+};

@@ -1,3 +1,4 @@
+use crate::history::IdRules;
 use concentric_core::Str;
 
 /// Where a server that speaks chat completions differs from OpenAI's.
@@ -22,6 +23,7 @@ pub struct Compat {
     pub key_header: Str,
     /// The field of an assistant's message in which the server wants its reasoning back, if it does.
     pub reasoning: Option<Str>,
+    pub(super) ids: IdRules,
 }
 
 impl Compat {
@@ -35,6 +37,7 @@ impl Compat {
             metadata: true,
             key_header: Str::from_static("authorization"),
             reasoning: None,
+            ids: IdRules::ANY,
         }
     }
 
@@ -87,6 +90,11 @@ impl Compat {
                 // It refuses fields that it does not know.
                 compat.seed = Str::from_static("random_seed");
                 compat.stream_options = false;
+                compat.ids = IdRules {
+                    length: 9,
+                    exact: true,
+                    punctuation: "",
+                };
             }
             _ => {}
         }

@@ -47,21 +47,14 @@
 //!
 //! The innermost layer that knows of chats; under it are only layers of HTTP.
 
-mod answer;
-mod body;
-mod calls;
+mod chat;
 mod compat;
-mod config;
-mod future;
-mod input;
-mod layer;
-mod lenient;
+mod decoder;
 mod reasoning;
-mod repair;
 mod request;
-mod service;
 mod wire;
 
 pub use self::{
-    body::Body, compat::Compat, future::ResponseFuture, layer::OpenAiLayer, service::OpenAi,
+    chat::{Chat, OpenAi, OpenAiLayer},
+    compat::Compat,
 };

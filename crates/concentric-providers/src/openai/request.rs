@@ -4,21 +4,16 @@
 
 mod message;
 
-use super::config::Config;
-use concentric_core::{ChatRequest, Error, OutputSchema, Str, ToolChoice, ToolSpec};
+use super::Compat;
+use crate::api::Call;
+use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-pub(super) fn encode(request: &ChatRequest, config: &Config) -> Result<Vec<u8>, Error> {
-    // About what a short request takes.
-    let mut json = Vec::with_capacity(1024);
-    serde_json::to_writer(&mut json, &Wire { request, config }).map_err(|_| config.encoding())?;
-    Ok(json)
-}
-
-struct Wire<'a> {
-    request: &'a ChatRequest,
-    config: &'a Config,
+/// The body of a call.
+pub(super) struct Wire<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) compat: &'a Compat,
 }
 
 /// Writes fields, but for those that the request's own provider options replace.
@@ -42,17 +37,17 @@ impl<M: SerializeMap> Fields<'_, M> {
 
 impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { request, config } = self;
+        let Self { call, compat } = self;
+        let request = call.request;
         let options = &*request.options;
-        let compat = &config.compat;
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
             replaced: &options.provider,
         };
-        fields.put("model", options.model.as_ref().unwrap_or(&config.model))?;
+        fields.put("model", call.model)?;
         fields.put("messages", &message::Messages::new(request, compat))?;
-        fields.put("stream", &config.streaming)?;
-        if config.streaming && compat.stream_options {
+        fields.put("stream", &call.streaming)?;
+        if call.streaming && compat.stream_options {
             fields.put(
                 "stream_options",
                 &StreamOptions {

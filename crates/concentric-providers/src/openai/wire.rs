@@ -3,7 +3,7 @@
 //! One type reads both, since a unary answer is a stream of one chunk whose delta is called
 //! `message`. What most chunks don't have is boxed, so that the rest of a chunk is cheap to move.
 
-use super::lenient::{Count, JsonText, List, Maybe, Text};
+use crate::lenient::{Count, JsonText, List, Maybe, Text};
 use concentric_core::Usage;
 use serde::{
     Deserialize, Deserializer,
@@ -12,8 +12,9 @@ use serde::{
 use serde_json::Value;
 use std::fmt;
 
+#[doc(hidden)]
 #[derive(Debug, Deserialize)]
-pub(super) struct Chunk<'a> {
+pub struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
     #[serde(borrow, default)]

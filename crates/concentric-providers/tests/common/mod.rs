@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_providers::{ApiKey, OpenAiLayer, openai};
+use concentric_providers::{ApiKey, OpenAiLayer, model, openai::Chat};
 use futures_util::StreamExt;
 use http_body::{Body, Frame};
 use http_body_util::Full;
@@ -81,7 +81,7 @@ pub fn layer() -> OpenAiLayer {
 pub async fn call(
     layer: &OpenAiLayer,
     response: http::Response<Script>,
-) -> Result<ChatResponse<openai::Body<Script>>, Error> {
+) -> Result<ChatResponse<model::Body<Script, Chat>>, Error> {
     let response = std::sync::Mutex::new(Some(response));
     let http = service_fn(|_: http::Request<Full<Bytes>>| {
         std::future::ready(Ok::<_, Infallible>(

@@ -1,6 +1,7 @@
 //! Reads recorded traffic with our own provider layers, and compares.
 //!
-//! `replay DIR [--api openai-chat] [--splits N] [--truncate] [--seed S] [--dump]`
+//! `replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]`, of all APIs by
+//! default.
 
 use concentric_test::replay::{self, Recording, Rng};
 use std::{
@@ -12,14 +13,14 @@ use std::{
 };
 
 const USAGE: &str =
-    "usage: replay [DIR] [--api openai-chat] [--splits N] [--truncate] [--seed S] [--dump]";
+    "usage: replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]";
 
 /// How many random places a body is ended at, besides the boundaries of its events.
 const RANDOM_CUTS: usize = 20;
 
 struct Arguments {
     dir: Option<PathBuf>,
-    api: String,
+    apis: Vec<String>,
     splits: usize,
     truncate: bool,
     seed: u64,
@@ -32,7 +33,7 @@ fn arguments() -> Option<Arguments> {
         .unwrap_or_default();
     let mut parsed = Arguments {
         dir: None,
-        api: "openai-chat".to_owned(),
+        apis: Vec::new(),
         splits: 0,
         truncate: false,
         seed: u64::from(since.subsec_nanos()) ^ since.as_secs(),
@@ -41,7 +42,7 @@ fn arguments() -> Option<Arguments> {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--api" => parsed.api = arguments.next()?,
+            "--api" => parsed.apis.push(arguments.next()?),
             "--splits" => parsed.splits = arguments.next()?.parse().ok()?,
             "--seed" => parsed.seed = arguments.next()?.parse().ok()?,
             "--truncate" => parsed.truncate = true,
@@ -52,6 +53,9 @@ fn arguments() -> Option<Arguments> {
     }
     if parsed.dir.is_none() {
         parsed.dir = replay::default_dir();
+    }
+    if parsed.apis.is_empty() {
+        parsed.apis = replay::APIS.iter().map(ToString::to_string).collect();
     }
     Some(parsed)
 }
@@ -75,13 +79,14 @@ async fn run(arguments: Arguments) -> io::Result<ExitCode> {
     let Some(dir) = arguments.dir else {
         return Err(io::Error::other(USAGE));
     };
-    if replay::layer(&arguments.api, "", true).is_none() {
-        return Err(io::Error::other(format!(
-            "{} is not supported",
-            arguments.api
-        )));
+    let mut recordings = Vec::new();
+    for api in &arguments.apis {
+        if !replay::APIS.contains(&&**api) {
+            return Err(io::Error::other(format!("{api} is not supported")));
+        }
+        recordings.extend(replay::load(&dir, api)?);
     }
-    let recordings: Arc<[Recording]> = replay::load(&dir, &arguments.api)?.into();
+    let recordings: Arc<[Recording]> = recordings.into();
     let mut out = io::stdout().lock();
     if arguments.dump {
         for line in replay::dump(&recordings).await? {

@@ -55,7 +55,10 @@ pub fn direct(
     Response = Response<Pieces>,
     Error = Infallible,
     Future = Ready<Result<Response<Pieces>, Infallible>>,
-> + Clone {
+> + Clone
++ Send
++ Sync
++ use<> {
     let (status, headers) = (recording.status, recording.headers.clone());
     service_fn(move |_| {
         let mut response = Response::new(Pieces::new(pieces.iter().cloned()));

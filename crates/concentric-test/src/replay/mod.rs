@@ -28,7 +28,7 @@ pub use self::{
     observe::{Observed, observe},
     recording::{Recording, default_dir, load},
     rng::Rng,
-    run::{Report, dump, layer, replay, split, truncate},
+    run::{APIS, Report, dump, model, replay, split, truncate},
     server::Server,
     truncate::{Cut, cuts},
 };

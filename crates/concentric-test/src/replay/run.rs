@@ -1,7 +1,8 @@
-use super::{Observed, Pieces, Recording, Rng, Server, compare, cuts, direct, observe};
+use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
-use concentric_core::{ChatRequest, Error, Event};
+use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event};
 use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tower::{Layer, Service};
@@ -49,11 +50,29 @@ impl Report {
     }
 }
 
-/// The layer that reads recordings of `api`; `None` if there is none.
-pub fn layer(api: &str, base_url: &str, stream: bool) -> Option<OpenAiLayer> {
-    (api == "openai-chat").then(|| {
-        let key = ApiKey::new("replay-key");
-        OpenAiLayer::compatible(base_url, "replay-model", Some(key)).streaming(stream)
+/// The APIs whose recordings can be read.
+pub const APIS: &[&str] = &["openai-chat"];
+
+/// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
+pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
+where
+    S: Service<http::Request<Full<Bytes>>, Response = http::Response<RB>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let key = ApiKey::new("replay-key");
+    Some(match api {
+        "openai-chat" => {
+            let layer = OpenAiLayer::compatible(base_url, "replay-model", Some(key));
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        _ => return None,
     })
 }
 
@@ -64,9 +83,9 @@ async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>>
     let mut all = Vec::with_capacity(recordings.len());
     for (index, recording) in recordings.iter().enumerate() {
         let url = server.base_url(index);
-        let layer = layer(&recording.api, &url, recording.stream)
+        let model = model(&recording.api, &url, recording.stream, client.clone())
             .ok_or_else(|| io::Error::other(format!("{} is not supported", recording.api)))?;
-        let asked = observe(layer.layer(client.clone()), ChatRequest::user("hi"));
+        let asked = observe(model, ChatRequest::user("hi"));
         let observed = tokio::time::timeout(PATIENCE, asked).await;
         all.push(observed.map_err(|_| io::Error::other(format!("{} hangs", recording.id)))?);
     }
@@ -75,19 +94,9 @@ async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>>
 
 /// Asks for a recording's answer without a socket, its body in `pieces`.
 async fn in_pieces(recording: &Recording, pieces: Vec<Bytes>) -> Option<Observed> {
-    let layer = layer(&recording.api, "http://replay.test", recording.stream)?;
-    Some(ask(layer, direct(recording, pieces)).await)
-}
-
-async fn ask<S>(layer: OpenAiLayer, http: S) -> Observed
-where
-    S: Service<
-            http::Request<http_body_util::Full<Bytes>>,
-            Response = http::Response<Pieces>,
-            Error = std::convert::Infallible,
-        >,
-{
-    observe(layer.layer(http), ChatRequest::user("hi")).await
+    let (http, stream) = (direct(recording, pieces), recording.stream);
+    let model = model(&recording.api, "http://replay.test", stream, http)?;
+    Some(observe(model, ChatRequest::user("hi")).await)
 }
 
 /// Reads each recording over a socket, and holds it against what is expected of it.

@@ -1,8 +1,9 @@
 //! The messages of a request.
 
 use super::super::compat::Compat;
+use crate::history::{self, Said, is_own, own_data};
 use concentric_core::{
-    ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart, ToolResult,
+    ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart, Turn,
 };
 use serde::{
     Serialize, Serializer,
@@ -41,7 +42,7 @@ impl Serialize for Messages<'_> {
             let message = turn.as_message();
             match message.role {
                 Role::System => out.plain("system", &text(&message.parts))?,
-                Role::Assistant => out.assistant(message, turn.results())?,
+                Role::Assistant => out.assistant(turn)?,
                 _ => out.user(message)?,
             }
         }
@@ -76,68 +77,42 @@ impl<'a, S: SerializeSeq> Writer<'a, S> {
         })
     }
 
-    /// Writes an assistant's message.
-    ///
-    /// One that holds results of calls that somebody else executed is several on the wire: the
-    /// calls, their results, and what was said then.
-    fn assistant(&mut self, message: &Message, results: &[ToolResult]) -> Result<(), S::Error> {
-        let mut rest = &*message.parts;
-        while !rest.is_empty() {
-            let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
-            let said = rest.iter().position(is_result).unwrap_or(rest.len());
-            let (step, after) = rest.split_at(said);
-            let next = after
-                .iter()
-                .position(|p| !is_result(p))
-                .unwrap_or(after.len());
-            self.step(step, message, results)?;
-            rest = after.split_at(next).1;
+    fn assistant(&mut self, turn: &Turn) -> Result<(), S::Error> {
+        for said in history::said(turn) {
+            self.said(&said)?;
         }
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        parts: &[Part],
-        message: &Message,
-        results: &[ToolResult],
-    ) -> Result<(), S::Error> {
-        let own = message.parts.iter().filter_map(|part| match &part.kind {
-            PartKind::ToolResult(result) => Some(result),
-            _ => None,
-        });
-        // A call without a result is one that the provider executed: nobody wants to hear of it.
-        let calls: Vec<(&ToolCallPart, &ToolResult)> = parts
-            .iter()
-            .filter_map(|part| match &part.kind {
-                PartKind::ToolCall(call) => {
-                    let mut all = results.iter().chain(own.clone());
-                    Some((call, all.find(|result| result.call_id == call.id)?))
-                }
-                _ => None,
-            })
-            .collect();
-        let content = text(parts);
-        if content.is_empty() && calls.is_empty() {
+    fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
+        let compat = self.compat;
+        let content = text(said.parts);
+        if content.is_empty() && said.calls.is_empty() {
             return Ok(());
         }
+        let calls: Vec<Call<'_>> = said
+            .calls
+            .iter()
+            .map(|(part, call, _)| Call::new(part, call, compat))
+            .collect();
         self.seq.serialize_element(&Assistant {
-            parts,
+            parts: said.parts,
             content: &content,
             calls: &calls,
-            compat: self.compat,
+            compat,
         })?;
-        for (call, result) in &calls {
+        for (call, (_, _, result)) in calls.iter().zip(&said.calls) {
             self.seq.serialize_element(&Tool {
                 role: "tool",
-                tool_call_id: id(call),
+                tool_call_id: &call.id,
                 content: &result.outcome.content.text(),
             })?;
         }
         // A tool's message can hold text only.
-        let images: Vec<Content<'_>> = calls
+        let images: Vec<Content<'_>> = said
+            .calls
             .iter()
-            .flat_map(|(_, result)| result.outcome.content.images())
+            .flat_map(|(_, _, result)| result.outcome.content.images())
             .filter_map(Content::image)
             .collect();
         if images.is_empty() {
@@ -150,12 +125,6 @@ impl<'a, S: SerializeSeq> Writer<'a, S> {
             content: &content,
         })
     }
-}
-
-/// What the service calls a call: its own id, if it gave one.
-fn id(call: &ToolCallPart) -> &str {
-    let own = call.provider_id.as_deref().filter(|id| !id.is_empty());
-    own.unwrap_or_else(|| call.id.as_str())
 }
 
 /// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
@@ -197,7 +166,7 @@ struct Tool<'a> {
 struct Assistant<'a> {
     parts: &'a [Part],
     content: &'a str,
-    calls: &'a [(&'a ToolCallPart, &'a ToolResult)],
+    calls: &'a [Call<'a>],
     compat: &'a Compat,
 }
 
@@ -208,7 +177,7 @@ impl Serialize for Assistant<'_> {
         let content = (!self.content.is_empty()).then_some(self.content);
         map.serialize_entry("content", &content)?;
         if !self.calls.is_empty() {
-            map.serialize_entry("tool_calls", &Calls(self.calls))?;
+            map.serialize_entry("tool_calls", self.calls)?;
         }
         if let Some(field) = &self.compat.reasoning {
             let reasoning: String = self
@@ -224,8 +193,8 @@ impl Serialize for Assistant<'_> {
             }
         }
         let details = self.parts.iter().filter_map(|part| {
-            let data = part.provider_data.as_deref()?;
-            (data.provider == self.compat.provider).then(|| data.data.get("reasoning_details"))?
+            let own = own_data(part, &self.compat.provider)?;
+            own.data.get("reasoning_details")
         });
         let details: Vec<_> = details
             .filter_map(|list| list.as_array())
@@ -238,26 +207,24 @@ impl Serialize for Assistant<'_> {
     }
 }
 
-struct Calls<'a>(&'a [(&'a ToolCallPart, &'a ToolResult)]);
+#[derive(Serialize)]
+struct Call<'a> {
+    id: Cow<'a, str>,
+    r#type: &'static str,
+    function: Function<'a>,
+}
 
-impl Serialize for Calls<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|(call, _)| Call {
-            id: id(call),
+impl<'a> Call<'a> {
+    fn new(part: &Part, call: &'a ToolCallPart, compat: &Compat) -> Self {
+        Self {
+            id: compat.ids.id(call, is_own(part, &compat.provider)),
             r#type: "function",
             function: Function {
                 name: &call.name,
                 arguments: call.arguments.for_history(),
             },
-        }))
+        }
     }
-}
-
-#[derive(Serialize)]
-struct Call<'a> {
-    id: &'a str,
-    r#type: &'static str,
-    function: Function<'a>,
 }
 
 #[derive(Serialize)]

@@ -1,35 +1,37 @@
-use super::{Body, answer::Answer, config::Config};
+use super::Body;
+use crate::api::{Answer, Api};
 use bytes::Bytes;
-use concentric_core::{BoxError, ChatResponse, Context, Error, ErrorKind, Head, Str};
+use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, Str};
 use http::{HeaderMap, StatusCode, response::Parts};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{self, Poll, ready},
 };
 
 pin_project! {
-    /// Response future for [`OpenAi`](super::OpenAi): resolves when the first content is there.
+    /// Response future for [`Model`](super::Model): resolves when the first content is there.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<F, RB> {
+    pub struct ResponseFuture<F, RB, A>
+    where
+        A: Api,
+    {
         #[pin]
         call: Option<F>,
-        state: State<RB>,
+        state: State<RB, A>,
     }
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most futures end as the largest, and a box would be an allocation per call"
-)]
-enum State<RB> {
+enum State<RB, A>
+where
+    A: Api,
+{
     /// The response's head is awaited.
-    Called(Arc<Config>, Context, Head),
+    Called(Answer, A::Decoder),
     /// The answer's first content is.
-    Answered(Body<RB>),
+    Answered(Body<RB, A>),
     /// The rest of an error is.
     Refused(Box<Refused<RB>>),
     Failed(Error),
@@ -46,11 +48,14 @@ struct Refused<RB> {
     now: std::time::SystemTime,
 }
 
-impl<F, RB> ResponseFuture<F, RB> {
-    pub(super) const fn new(call: F, config: Arc<Config>, context: Context, head: Head) -> Self {
+impl<F, RB, A> ResponseFuture<F, RB, A>
+where
+    A: Api,
+{
+    pub(super) const fn new(call: F, answer: Answer, decoder: A::Decoder) -> Self {
         Self {
             call: Some(call),
-            state: State::Called(config, context, head),
+            state: State::Called(answer, decoder),
         }
     }
 
@@ -62,34 +67,34 @@ impl<F, RB> ResponseFuture<F, RB> {
     }
 }
 
-impl<F, RB, E> Future for ResponseFuture<F, RB>
+impl<F, RB, A, E> Future for ResponseFuture<F, RB, A>
 where
+    A: Api,
     F: Future<Output = Result<http::Response<RB>, E>>,
     E: Into<BoxError>,
     RB: http_body::Body<Data = Bytes>,
     RB::Error: Into<BoxError>,
 {
-    type Output = Result<ChatResponse<Body<RB>>, Error>;
+    type Output = Result<ChatResponse<Body<RB, A>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             match this.state {
-                State::Called(config, ..) => {
+                State::Called(answer, _) => {
                     let Some(call) = this.call.as_mut().as_pin_mut() else {
                         return Poll::Ready(Err(done()));
                     };
                     let response = ready!(call.poll(cx))
-                        .map_err(|error| config.origin(None).transport(error.into()));
+                        .map_err(|error| answer.origin().transport(error.into()));
                     // A future that is done holds nothing.
                     this.call.set(None);
-                    let State::Called(config, context, head) =
-                        std::mem::replace(this.state, State::Done)
+                    let State::Called(answer, decoder) = std::mem::replace(this.state, State::Done)
                     else {
                         return Poll::Ready(Err(done()));
                     };
                     let (parts, body) = response?.into_parts();
-                    *this.state = answered(parts, body, config, context, head);
+                    *this.state = answered(parts, body, answer, decoder);
                 }
                 State::Answered(body) => {
                     let result = ready!(body.poll_content(cx));
@@ -123,27 +128,22 @@ fn done() -> Error {
     Error::new(ErrorKind::Other, "the future was polled after it was done")
 }
 
-fn answered<RB>(
-    parts: Parts,
-    body: RB,
-    config: Arc<Config>,
-    context: Context,
-    mut head: Head,
-) -> State<RB> {
-    head.request_id = request_id(&parts.headers);
-    let now = context.now();
-    let answer = Answer::new(config, context, head);
+fn answered<RB, A>(parts: Parts, body: RB, mut answer: Answer, decoder: A::Decoder) -> State<RB, A>
+where
+    A: Api,
+{
+    answer.head.request_id = request_id(&parts.headers);
     let body = Box::pin(body);
     if parts.status.is_success() {
-        State::Answered(Body::new(body, &parts.headers, answer))
+        State::Answered(Body::new(body, &parts.headers, answer, decoder))
     } else {
         State::Refused(Box::new(Refused {
             status: parts.status,
             headers: parts.headers,
             body,
             read: Vec::new(),
+            now: answer.context.now(),
             answer,
-            now,
         }))
     }
 }
@@ -160,7 +160,7 @@ where
     RB: http_body::Body<Data = Bytes>,
 {
     fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
-        let limits = self.answer.config().limits;
+        let limits = self.answer.limits;
         while self.read.len() < limits.error {
             match ready!(self.body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -184,7 +184,10 @@ where
     }
 }
 
-impl<F, RB> fmt::Debug for ResponseFuture<F, RB> {
+impl<F, RB, A> fmt::Debug for ResponseFuture<F, RB, A>
+where
+    A: Api,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Called(..) => "called",

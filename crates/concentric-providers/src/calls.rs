@@ -1,13 +1,14 @@
 //! The tool calls of an answer, put together from their pieces.
 
-use super::wire::{Call, Function};
+use crate::api::Answer;
 use concentric_core::{
-    CallId, Context, Event, Str, ToolCallDelta, ToolCallEvent, ToolCallPart, ToolCallStart,
+    CallId, Context, Error, ErrorKind, Event, Str, ToolCallDelta, ToolCallEvent, ToolCallPart,
+    ToolCallStart,
 };
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     list: Vec<Pending>,
 }
 
@@ -25,7 +26,7 @@ struct Pending {
 
 /// Why the pieces make no calls.
 #[derive(Debug)]
-pub(super) enum Conflict {
+pub(crate) enum Conflict {
     /// A piece for a call of one id, at the place of a call with another id that is not whole.
     Id,
     /// Two names for one call.
@@ -39,84 +40,70 @@ pub(super) enum Conflict {
 }
 
 impl Conflict {
-    pub(super) const fn is_size(&self) -> bool {
-        matches!(self, Self::ArgumentsTooLarge | Self::TooMany)
-    }
-
-    pub(super) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Id => "two ids for one tool call",
-            Self::Name => "two names for one tool call",
-            Self::Stray => "a piece of a tool call that was not begun",
-            Self::Nameless => "a tool call without a name",
-            Self::ArgumentsTooLarge => "the arguments of a tool call are larger than the limit",
-            Self::TooMany => "more tool calls than the limit",
-        }
+    pub(crate) fn error(&self, answer: &Answer) -> Error {
+        let (kind, what) = match self {
+            Self::Id => (ErrorKind::Protocol, "two ids for one tool call"),
+            Self::Name => (ErrorKind::Protocol, "two names for one tool call"),
+            Self::Stray => (
+                ErrorKind::Protocol,
+                "a piece of a tool call that was not begun",
+            ),
+            Self::Nameless => (ErrorKind::Protocol, "a tool call without a name"),
+            Self::ArgumentsTooLarge => (
+                ErrorKind::TooLarge,
+                "the arguments of a tool call are larger than the limit",
+            ),
+            Self::TooMany => (ErrorKind::TooLarge, "more tool calls than the limit"),
+        };
+        answer.origin().error(kind, what)
     }
 }
 
-pub(super) struct CallLimits {
-    pub(super) arguments: usize,
-    pub(super) calls: usize,
+/// A piece of a call, as a service sends it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) index: Option<u64>,
+    pub(crate) id: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) arguments: &'a str,
 }
 
 impl Calls {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Takes in a piece of a call.
-    pub(super) fn piece(
-        &mut self,
-        piece: Call<'_>,
-        context: &Context,
-        limits: &CallLimits,
-        events: &mut VecDeque<Event>,
-    ) -> Result<(), Conflict> {
-        let (name, arguments) = match (piece.function.0, piece.custom.0) {
-            (Some(function), None) => (function.name, function.arguments.0),
-            // Some send both, one of them empty.
-            (Some(function), Some(custom)) if custom.name.filled().is_none() => {
-                (function.name, function.arguments.0)
-            }
-            (_, Some(custom)) => (custom.name, custom.input),
-            (None, None) => Default::default(),
-        };
-        // Mistral writes `"id": "null"`.
-        let id = piece.id.filled().filter(|id| *id != "null");
-        let (name, arguments) = (name.filled(), arguments.filled().unwrap_or_default());
-        let at = match self.find(piece.index.0, id, name)? {
+    pub(crate) fn piece(&mut self, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
+        let at = match self.find(piece.index, piece.id, piece.name)? {
             Some(at) => at,
-            None if self.list.len() >= limits.calls => return Err(Conflict::TooMany),
-            None => self.begin(piece.index.0, context),
+            None if self.list.len() >= answer.limits.tool_calls => return Err(Conflict::TooMany),
+            None => self.begin(piece.index, &answer.context),
         };
-        self.append(at, id, name, arguments, limits, events)
+        self.append(at, piece.id, piece.name, piece.arguments, answer)
     }
 
     /// Takes in a piece of the one call that an answer could make before there were several.
-    pub(super) fn legacy(
+    pub(crate) fn legacy(
         &mut self,
-        function: &Function<'_>,
-        context: &Context,
-        limits: &CallLimits,
-        events: &mut VecDeque<Event>,
+        name: Option<&str>,
+        arguments: &str,
+        answer: &mut Answer,
     ) -> Result<(), Conflict> {
-        let name = function.name.filled();
-        let arguments = function.arguments.0.filled().unwrap_or_default();
         let begun = self.list.iter().position(|call| call.legacy);
         let at = match begun {
             Some(at) => at,
             // Some servers always send the field.
             None if name.is_none() => return Ok(()),
             None => {
-                let at = self.begin(None, context);
+                let at = self.begin(None, &answer.context);
                 if let Some(call) = self.list.get_mut(at) {
                     call.legacy = true;
                 }
                 at
             }
         };
-        self.append(at, None, name, arguments, limits, events)
+        self.append(at, None, name, arguments, answer)
     }
 
     /// The call that a piece belongs to, or `None` if it begins one.
@@ -189,8 +176,7 @@ impl Calls {
         id: Option<&str>,
         name: Option<&str>,
         arguments: &str,
-        limits: &CallLimits,
-        events: &mut VecDeque<Event>,
+        answer: &mut Answer,
     ) -> Result<(), Conflict> {
         let Some(call) = self.list.get_mut(at) else {
             return Ok(());
@@ -198,7 +184,7 @@ impl Calls {
         if let (Some(id), None) = (id, &call.provider_id) {
             call.provider_id = Some(id.into());
         }
-        if call.arguments.len() + arguments.len() > limits.arguments {
+        if call.arguments.len() + arguments.len() > answer.limits.tool_arguments {
             return Err(Conflict::ArgumentsTooLarge);
         }
         call.arguments.push_str(arguments);
@@ -208,7 +194,7 @@ impl Calls {
             Some(name) if call.name.is_empty() => {
                 call.name = name.into();
                 let start = ToolCallStart::new(index, call.id.clone(), call.name.clone());
-                events.push_back(Event::ToolCallStart(Box::new(start)));
+                answer.emit(Event::ToolCallStart(Box::new(start)));
                 // With what came before the name.
                 delta = &call.arguments;
             }
@@ -218,13 +204,13 @@ impl Calls {
             _ => {}
         }
         if !delta.is_empty() {
-            events.push_back(Event::ToolCallDelta(ToolCallDelta::new(index, delta)));
+            answer.emit(Event::ToolCallDelta(ToolCallDelta::new(index, delta)));
         }
         Ok(())
     }
 
     /// The answer is whole, and so are its calls.
-    pub(super) fn finish(&mut self, events: &mut VecDeque<Event>) -> Result<(), Conflict> {
+    pub(crate) fn finish(&mut self, events: &mut VecDeque<Event>) -> Result<(), Conflict> {
         if self.list.iter().any(|call| call.name.is_empty()) {
             return Err(Conflict::Nameless);
         }

@@ -1,25 +1,26 @@
 //! What a server says, chunk by chunk, as events.
 
 use super::{
-    calls::{CallLimits, Calls, Conflict},
-    config::Config,
     reasoning::Reasoning,
-    wire::{Audio, Choice, Chunk, Content, ContentPart, Message},
+    wire::{Audio, Call, Choice, Chunk, Content, ContentPart, Message},
 };
-use crate::failure::{Failure, Origin};
+use crate::{
+    api::{self, Answer, Framing},
+    calls::{Calls, Piece},
+    failure::Failure,
+    lenient::Text,
+};
 use concentric_core::{
-    Context, Error, ErrorKind, Event, Finish, FinishReason, Head, Media, MediaSource, Part,
-    PartKind, ProviderData, Str, Usage,
+    Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
+    ProviderData, Str, Usage,
 };
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// An answer as far as it has arrived.
-#[derive(Debug)]
-pub(super) struct Answer {
-    config: Arc<Config>,
-    context: Context,
-    head: Head,
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Decoder {
     // Something of the answer was said.
     said: bool,
     usage: Usage,
@@ -31,19 +32,6 @@ pub(super) struct Answer {
     reasoning: Reasoning,
     audio: Option<Sound>,
     annotations: Vec<Value>,
-    /// What nobody has taken yet.
-    pub(super) events: VecDeque<Event>,
-}
-
-/// Where a chunk comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// An event of a stream.
-    Event,
-    /// An event that the server calls an error.
-    ErrorEvent,
-    /// A body of JSON.
-    Json,
 }
 
 #[derive(Debug, Default)]
@@ -53,71 +41,67 @@ struct Sound {
     transcript: String,
 }
 
-impl Answer {
-    pub(super) fn new(config: Arc<Config>, context: Context, head: Head) -> Self {
-        Self {
-            config,
-            context,
-            head,
-            said: false,
-            usage: Usage::default(),
-            reason: None,
-            native_reason: None,
-            unary: false,
-            calls: Calls::default(),
-            reasoning: Reasoning::default(),
-            audio: None,
-            annotations: Vec::new(),
-            events: VecDeque::new(),
-        }
-    }
+impl api::Decoder for Decoder {
+    type Chunk<'a> = Chunk<'a>;
 
-    pub(super) fn head(&self) -> &Head {
-        &self.head
-    }
-
-    pub(super) fn origin(&self) -> Origin<'_> {
-        self.config.origin(self.head.request_id.as_ref())
-    }
-
-    pub(super) fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Whether the service has said how the answer ends, so that nothing of it can be missing.
-    pub(super) fn is_whole(&self) -> bool {
-        self.unary || self.reason.is_some()
-    }
-
-    /// Takes in a chunk.
-    pub(super) fn take(&mut self, chunk: Chunk<'_>, from: Framing) -> Result<(), Error> {
+    fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
         if let Some(failure) = failure(&chunk, from) {
-            return Err(self.origin().reported(&failure));
+            return Err(answer.origin().reported(&failure));
         }
-        self.check_same(&chunk)?;
+        self.check_same(&chunk, answer)?;
         // Some send a first chunk in which both are empty.
-        name(&mut self.head.id, chunk.id.as_str());
-        name(&mut self.head.model, chunk.model.as_str());
+        name(&mut answer.head.id, chunk.id.as_str());
+        name(&mut answer.head.model, chunk.model.as_str());
         let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
         if let Some(tokens) = chunk.usage.0.or(groq) {
             self.usage = tokens.usage();
         }
         for choice in chunk.choices.0 {
             if choice.index.0.unwrap_or(0) == 0 {
-                self.choice(choice, from)?;
+                self.choice(choice, from, answer)?;
             }
         }
-        self.said |= !self.events.is_empty();
+        self.said |= !answer.events.is_empty();
         Ok(())
     }
 
+    fn is_whole(&self) -> bool {
+        self.unary || self.reason.is_some()
+    }
+
+    fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        self.end_reasoning(answer);
+        let provider = answer.provider.clone();
+        if let Some(sound) = self.audio.take() {
+            let data = json!({ "audio": { "id": sound.id }, "transcript": sound.transcript });
+            let media = Media::new(MediaSource::Base64(sound.data.into()));
+            let part = Part::new(PartKind::Audio(media))
+                .with_provider_data(Some(Arc::new(ProviderData::new(provider.clone(), data))));
+            answer.emit(Event::Part(Box::new(part)));
+        }
+        if !self.annotations.is_empty() {
+            let data = json!({ "annotations": std::mem::take(&mut self.annotations) });
+            let part = PartKind::Provider(ProviderData::new(provider, data));
+            answer.emit(Event::Part(Box::new(Part::new(part))));
+        }
+        let reason = self.finish_reason();
+        let closed = self.calls.finish(&mut answer.events);
+        closed.map_err(|conflict| conflict.error(answer))?;
+        let mut finish = Finish::new(reason, self.usage);
+        finish.provider_reason = self.reason.take();
+        answer.emit(Event::Finish(Box::new(finish)));
+        Ok(())
+    }
+}
+
+impl Decoder {
     /// Sees that the answer is still the same.
     ///
     /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
     /// there was. It then has another id and opens anew, with a role and nothing said. The id alone
     /// says little: Perplexity changes it within an answer.
-    fn check_same(&self, chunk: &Chunk<'_>) -> Result<(), Error> {
-        let (Some(new), Some(old)) = (chunk.id.as_str(), &self.head.id) else {
+    fn check_same(&self, chunk: &Chunk<'_>, answer: &Answer) -> Result<(), Error> {
+        let (Some(new), Some(old)) = (chunk.id.as_str(), &answer.head.id) else {
             return Ok(());
         };
         let renamed = !old.is_empty() && !new.is_empty() && *old != *new;
@@ -130,8 +114,8 @@ impl Answer {
             .iter()
             .filter(|choice| choice.finish_reason.as_str().is_none())
             .filter_map(|choice| choice.delta.0.as_ref());
-        if renamed && self.said && !self.is_whole() && deltas.any(opens) {
-            return Err(self.origin().error(
+        if renamed && self.said && !api::Decoder::is_whole(self) && deltas.any(opens) {
+            return Err(answer.origin().error(
                 ErrorKind::Protocol,
                 "another answer began before the first one was whole",
             ));
@@ -139,31 +123,36 @@ impl Answer {
         Ok(())
     }
 
-    fn choice(&mut self, choice: Choice<'_>, from: Framing) -> Result<(), Error> {
+    fn choice(
+        &mut self,
+        choice: Choice<'_>,
+        from: Framing,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
         if let Some(tokens) = choice.usage.0 {
             self.usage = tokens.usage();
         }
         // Perplexity sends both: in a stream the message is all that was said so far, in a unary
         // answer the delta is empty.
         match (choice.delta.0, choice.message.0) {
-            (Some(delta), None) => self.message(delta)?,
-            (Some(delta), Some(_)) if from != Framing::Json => self.message(delta)?,
+            (Some(delta), None) => self.message(delta, answer)?,
+            (Some(delta), Some(_)) if from != Framing::Json => self.message(delta, answer)?,
             (_, Some(message)) => {
                 self.unary = true;
-                self.message(*message)?;
+                self.message(*message, answer)?;
             }
             // Azure leaves out the message of an answer that it filtered.
             (None, None) => self.unary |= from == Framing::Json,
         }
         if let Some(error) = choice.error.filter(|error| !error.is_null()) {
-            return Err(self.origin().reported(&Failure::of_json(&error)));
+            return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
             // Snowflake's whole answers end for no reason.
             self.reason = Some(Str::default());
         } else if let Some(reason) = choice.finish_reason.into_filled() {
             if reason == *"error" {
-                return Err(self.origin().error(
+                return Err(answer.origin().error(
                     ErrorKind::Server,
                     "the service ended the answer with the reason `error`",
                 ));
@@ -177,40 +166,37 @@ impl Answer {
     }
 
     #[inline]
-    fn message(&mut self, message: Message<'_>) -> Result<(), Error> {
+    fn message(&mut self, message: Message<'_>, answer: &mut Answer) -> Result<(), Error> {
         let shown = match message.reasoning.into_filled() {
             // Some send both, with the same in them.
             Some(text) => Some(text),
             None => message.reasoning_content.into_filled(),
         };
         if let Some(details) = message.reasoning_details {
-            self.reasoning.details(details, shown, &mut self.events);
+            self.reasoning.details(details, shown, &mut answer.events);
         } else if let Some(text) = shown {
-            self.reasoning.text(text, &mut self.events);
+            self.reasoning.text(text, &mut answer.events);
         }
         match message.content {
-            Content::Text(text) => self.text(text.into_filled()),
-            Content::Parts(parts) => parts.into_iter().for_each(|part| self.part(part)),
+            Content::Text(text) => self.text(text.into_filled(), answer),
+            Content::Parts(parts) => parts.into_iter().for_each(|part| self.part(part, answer)),
         }
         if let Some(refusal) = message.refusal.into_filled() {
-            self.speak(Event::RefusalDelta(refusal));
+            self.speak(Event::RefusalDelta(refusal), answer);
         }
-        for piece in message.tool_calls.0 {
-            self.end_reasoning();
-            let limits = self.call_limits();
-            self.calls
-                .piece(piece, &self.context, &limits, &mut self.events)
-                .map_err(|conflict| self.conflict(&conflict))?;
+        for call in message.tool_calls.0 {
+            self.end_reasoning(answer);
+            let taken = self.calls.piece(&piece(&call), answer);
+            taken.map_err(|conflict| conflict.error(answer))?;
         }
         if let Some(function) = message.function_call.0 {
-            self.end_reasoning();
-            let limits = self.call_limits();
-            self.calls
-                .legacy(&function, &self.context, &limits, &mut self.events)
-                .map_err(|conflict| self.conflict(&conflict))?;
+            self.end_reasoning(answer);
+            let arguments = function.arguments.0.filled().unwrap_or_default();
+            let taken = self.calls.legacy(function.name.filled(), arguments, answer);
+            taken.map_err(|conflict| conflict.error(answer))?;
         }
         for image in message.images.0 {
-            self.part(image);
+            self.part(image, answer);
         }
         if let Some(audio) = message.audio.0 {
             self.audio(&audio);
@@ -222,48 +208,48 @@ impl Answer {
     }
 
     #[inline]
-    fn text(&mut self, text: Option<Str>) {
+    fn text(&mut self, text: Option<Str>, answer: &mut Answer) {
         if let Some(text) = text {
-            self.speak(Event::TextDelta(text));
+            self.speak(Event::TextDelta(text), answer);
         }
     }
 
     #[inline]
-    fn speak(&mut self, event: Event) {
-        self.end_reasoning();
-        self.events.push_back(event);
+    fn speak(&mut self, event: Event, answer: &mut Answer) {
+        self.end_reasoning(answer);
+        answer.emit(event);
     }
 
-    fn end_reasoning(&mut self) {
-        self.reasoning
-            .end(&self.config.compat.provider, &mut self.events);
+    #[inline]
+    fn end_reasoning(&mut self, answer: &mut Answer) {
+        self.reasoning.end(&answer.provider, &mut answer.events);
     }
 
-    fn part(&mut self, part: ContentPart<'_>) {
+    fn part(&mut self, part: ContentPart<'_>, answer: &mut Answer) {
         match part.thinking {
             Content::Text(text) => {
                 if let Some(text) = text.into_filled() {
-                    self.reasoning.text(text, &mut self.events);
+                    self.reasoning.text(text, &mut answer.events);
                 }
             }
             Content::Parts(parts) => {
                 for text in parts.into_iter().filter_map(|part| part.text.into_filled()) {
-                    self.reasoning.text(text, &mut self.events);
+                    self.reasoning.text(text, &mut answer.events);
                 }
             }
         }
-        self.text(part.text.into_filled());
+        self.text(part.text.into_filled(), answer);
         if let Some(refusal) = part.refusal.into_filled() {
-            self.speak(Event::RefusalDelta(refusal));
+            self.speak(Event::RefusalDelta(refusal), answer);
         }
         if let Some(url) = part.image_url.0.and_then(|image| image.url.into_filled()) {
             let part = Part::new(PartKind::Image(image(&url)));
-            self.speak(Event::Part(Box::new(part)));
+            self.speak(Event::Part(Box::new(part)), answer);
         }
     }
 
     fn audio(&mut self, audio: &Audio<'_>) {
-        let text = |text: &super::lenient::Text<'_>| text.filled().map(str::to_owned);
+        let text = |text: &Text<'_>| text.filled().map(str::to_owned);
         let (id, data, transcript) = (text(&audio.id), text(&audio.data), text(&audio.transcript));
         if id.is_none() && data.is_none() && transcript.is_none() {
             return;
@@ -272,59 +258,6 @@ impl Answer {
         sound.id = sound.id.take().or_else(|| id.map(Str::from));
         sound.data.extend(data);
         sound.transcript.extend(transcript);
-    }
-
-    fn call_limits(&self) -> CallLimits {
-        CallLimits {
-            arguments: self.config.limits.tool_arguments,
-            calls: self.config.limits.tool_calls,
-        }
-    }
-
-    fn conflict(&self, conflict: &Conflict) -> Error {
-        let kind = if conflict.is_size() {
-            ErrorKind::TooLarge
-        } else {
-            ErrorKind::Protocol
-        };
-        self.origin().error(kind, conflict.as_str())
-    }
-
-    /// Nothing more will come: emits what was held back, and the end.
-    pub(super) fn close(&mut self) -> Result<(), Error> {
-        if !self.is_whole() {
-            return Err(self.truncated());
-        }
-        self.end_reasoning();
-        let provider = &self.config.compat.provider;
-        if let Some(sound) = self.audio.take() {
-            let data = json!({ "audio": { "id": sound.id }, "transcript": sound.transcript });
-            let media = Media::new(MediaSource::Base64(sound.data.into()));
-            let part = Part::new(PartKind::Audio(media))
-                .with_provider_data(Some(Arc::new(ProviderData::new(provider.clone(), data))));
-            self.events.push_back(Event::Part(Box::new(part)));
-        }
-        if !self.annotations.is_empty() {
-            let data = json!({ "annotations": std::mem::take(&mut self.annotations) });
-            let part = PartKind::Provider(ProviderData::new(provider.clone(), data));
-            self.events
-                .push_back(Event::Part(Box::new(Part::new(part))));
-        }
-        let reason = self.finish_reason();
-        self.calls
-            .finish(&mut self.events)
-            .map_err(|conflict| self.conflict(&conflict))?;
-        let mut finish = Finish::new(reason, self.usage);
-        finish.provider_reason = self.reason.take();
-        self.events.push_back(Event::Finish(Box::new(finish)));
-        Ok(())
-    }
-
-    pub(super) fn truncated(&self) -> Error {
-        self.origin().error(
-            ErrorKind::Truncated,
-            "the answer ended before the service said how it ends",
-        )
     }
 
     fn finish_reason(&self) -> FinishReason {
@@ -343,6 +276,26 @@ impl Answer {
             (FinishReason::Stop, _) if !self.calls.is_empty() => FinishReason::ToolCalls,
             (reason, _) => reason,
         }
+    }
+}
+
+/// What a piece of a call says.
+fn piece<'a>(call: &'a Call<'_>) -> Piece<'a> {
+    let (name, arguments) = match (&call.function.0, &call.custom.0) {
+        (Some(function), None) => (&function.name, &function.arguments.0),
+        // Some send both, one of them empty.
+        (Some(function), Some(custom)) if custom.name.filled().is_none() => {
+            (&function.name, &function.arguments.0)
+        }
+        (_, Some(custom)) => (&custom.name, &custom.input),
+        (None, None) => (&Text::Absent, &Text::Absent),
+    };
+    Piece {
+        index: call.index.0,
+        // Mistral writes `"id": "null"`.
+        id: call.id.filled().filter(|id| *id != "null"),
+        name: name.filled(),
+        arguments: arguments.filled().unwrap_or_default(),
     }
 }
 

@@ -66,7 +66,7 @@ macro_rules! nothing {
 
 /// Text: borrowed if the JSON has no escapes in it. A number is its digits; all else is nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Text<'a> {
+pub(crate) enum Text<'a> {
     #[default]
     Absent,
     Borrowed(&'a str),
@@ -74,7 +74,7 @@ pub(super) enum Text<'a> {
 }
 
 impl Text<'_> {
-    pub(super) fn as_str(&self) -> Option<&str> {
+    pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
             Self::Absent => None,
             Self::Borrowed(text) => Some(text),
@@ -84,13 +84,13 @@ impl Text<'_> {
 
     /// The text, unless it is empty.
     #[inline]
-    pub(super) fn filled(&self) -> Option<&str> {
+    pub(crate) fn filled(&self) -> Option<&str> {
         self.as_str().filter(|text| !text.is_empty())
     }
 
     /// The text, unless it is empty.
     #[inline]
-    pub(super) fn into_filled(self) -> Option<Str> {
+    pub(crate) fn into_filled(self) -> Option<Str> {
         match self {
             Self::Borrowed(text) if !text.is_empty() => Some(Str::from(text)),
             Self::Owned(text) if !text.is_empty() => Some(text),
@@ -137,7 +137,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// Text that may also come as the JSON that it should be the text of: a tool call's arguments.
 #[derive(Clone, Debug, Default)]
-pub(super) struct JsonText<'a>(pub(super) Text<'a>);
+pub(crate) struct JsonText<'a>(pub(crate) Text<'a>);
 
 struct JsonVisitor;
 
@@ -192,7 +192,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
 
 /// A number of something; nothing unless it is one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Count(pub(super) Option<u64>);
+pub(crate) struct Count(pub(crate) Option<u64>);
 
 struct CountVisitor;
 
@@ -229,7 +229,7 @@ impl<'de> Deserialize<'de> for Count {
 
 /// An object, if it is one.
 #[derive(Clone, Debug)]
-pub(super) struct Maybe<T>(pub(super) Option<T>);
+pub(crate) struct Maybe<T>(pub(crate) Option<T>);
 
 impl<T> Default for Maybe<T> {
     fn default() -> Self {
@@ -259,7 +259,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
 
 /// The objects in a list; one object by itself counts as a list of it.
 #[derive(Clone, Debug)]
-pub(super) struct List<T>(pub(super) Vec<T>);
+pub(crate) struct List<T>(pub(crate) Vec<T>);
 
 impl<T> Default for List<T> {
     fn default() -> Self {

@@ -1,15 +1,16 @@
 //! The bytes of a response, as chunks.
 
-use super::{
-    answer::{Answer, Framing},
+use super::json::Splitter;
+use crate::{
+    api::{Answer, Decoder, Framing},
+    failure::Failure,
     repair::repair,
-    wire::Chunk,
+    sse,
 };
-use crate::{failure::Failure, sse};
 use concentric_core::{Error, ErrorKind};
 use http::{HeaderMap, header};
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 /// What a response's bytes are.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) enum Input {
     /// An event stream.
     Events(sse::Decoder),
     /// JSON: an answer, or several chunks of one.
-    Json(Vec<u8>),
+    Json(Splitter),
 }
 
 /// What came of looking for the next chunk.
@@ -58,7 +59,7 @@ impl Input {
                     return Ok(());
                 };
                 let read = std::mem::take(read);
-                *self = kind.input(read, answer)?;
+                *self = kind.input(&read, answer)?;
                 if bytes.is_none() {
                     self.end();
                 }
@@ -67,7 +68,7 @@ impl Input {
                 Some(bytes) => decoder.push(bytes),
                 None => decoder.end(),
             },
-            Self::Json(read) => read.extend_from_slice(bytes.unwrap_or_default()),
+            Self::Json(splitter) => splitter.push(bytes.unwrap_or_default()),
         }
         Ok(())
     }
@@ -78,15 +79,19 @@ impl Input {
         }
     }
 
-    /// Gives the next chunk to `answer`. `ended` says that no more bytes will come.
-    pub(super) fn next(&mut self, answer: &mut Answer, ended: bool) -> Result<Progress, Error> {
+    /// Gives the next chunk to `decoder`. `ended` says that no more bytes will come.
+    pub(super) fn next<D>(
+        &mut self,
+        decoder: &mut D,
+        answer: &mut Answer,
+        ended: bool,
+    ) -> Result<Progress, Error>
+    where
+        D: Decoder,
+    {
         match self {
-            Self::Events(decoder) => next_event(decoder, answer, ended),
-            Self::Json(read) if ended => {
-                let read = std::mem::take(read);
-                take_body(&read, answer)?;
-                Ok(Progress::End)
-            }
+            Self::Events(events) => next_event(events, decoder, answer, ended),
+            Self::Json(splitter) => next_object(splitter, decoder, answer, ended),
             _ if ended => Ok(Progress::End),
             _ => Ok(Progress::More),
         }
@@ -125,30 +130,38 @@ impl Kind {
         }
     }
 
-    fn input(self, read: Vec<u8>, answer: &Answer) -> Result<Input, Error> {
+    fn input(self, read: &[u8], answer: &Answer) -> Result<Input, Error> {
         match self {
             Self::Events => {
-                let limits = &answer.config().limits;
+                let limits = &answer.limits;
                 let mut decoder = sse::Decoder::new(limits.line, limits.event);
-                decoder.push(&read);
+                decoder.push(read);
                 Ok(Input::Events(decoder))
             }
-            Self::Json => Ok(Input::Json(read)),
+            Self::Json => {
+                let mut splitter = Splitter::default();
+                splitter.push(read);
+                Ok(Input::Json(splitter))
+            }
             Self::Other => Err(answer.origin().protocol(
                 "the body is neither an event stream nor JSON",
-                &String::from_utf8_lossy(&read),
+                &String::from_utf8_lossy(read),
             )),
         }
     }
 }
 
 #[inline]
-fn next_event(
-    decoder: &mut sse::Decoder,
+fn next_event<D>(
+    events: &mut sse::Decoder,
+    decoder: &mut D,
     answer: &mut Answer,
     ended: bool,
-) -> Result<Progress, Error> {
-    let frame = match decoder.next() {
+) -> Result<Progress, Error>
+where
+    D: Decoder,
+{
+    let frame = match events.next() {
         Ok(Some(frame)) => frame,
         Ok(None) if ended => return Ok(Progress::End),
         Ok(None) => return Ok(Progress::More),
@@ -173,38 +186,114 @@ fn next_event(
         Framing::Event
     };
     match std::str::from_utf8(data) {
-        Ok(text) => take(text, framing, frame.tail, answer)?,
+        Ok(text) => take(text, framing, frame.tail, decoder, answer)?,
         // The rules (WHATWG Encoding) want the replacement character, and by now the event is
         // whole, so that no character is cut in two.
-        Err(_) => take(&String::from_utf8_lossy(data), framing, frame.tail, answer)?,
+        Err(_) => {
+            let text = String::from_utf8_lossy(data);
+            take(&text, framing, frame.tail, decoder, answer)?;
+        }
     }
-    Ok(Progress::Chunk)
+    Ok(after(decoder))
+}
+
+fn next_object<D>(
+    splitter: &mut Splitter,
+    decoder: &mut D,
+    answer: &mut Answer,
+    ended: bool,
+) -> Result<Progress, Error>
+where
+    D: Decoder,
+{
+    match splitter.next() {
+        Some(Ok(object)) => {
+            take(
+                &String::from_utf8_lossy(object),
+                Framing::Json,
+                false,
+                decoder,
+                answer,
+            )?;
+            Ok(after(decoder))
+        }
+        Some(Err(odd)) => {
+            let odd = String::from_utf8_lossy(odd);
+            Err(answer.origin().protocol("the body is not JSON", &odd))
+        }
+        None => match ended {
+            false => Ok(Progress::More),
+            true if splitter.rest().is_empty() => Ok(Progress::End),
+            true => Err(truncated(answer)),
+        },
+    }
+}
+
+/// What there is to do after a chunk.
+#[inline]
+fn after(decoder: &impl Decoder) -> Progress {
+    match decoder.is_over() {
+        true => Progress::End,
+        false => Progress::Chunk,
+    }
+}
+
+/// The error of an answer that is not whole.
+pub(super) fn truncated(answer: &Answer) -> Error {
+    answer.origin().error(
+        ErrorKind::Truncated,
+        "the answer ended before the service said how it ends",
+    )
 }
 
 /// Takes in the JSON of one event. A `tail` may be cut off.
 #[inline]
-fn take(text: &str, framing: Framing, tail: bool, answer: &mut Answer) -> Result<(), Error> {
+fn take<D>(
+    text: &str,
+    framing: Framing,
+    tail: bool,
+    decoder: &mut D,
+    answer: &mut Answer,
+) -> Result<(), Error>
+where
+    D: Decoder,
+{
     if text.starts_with('{')
-        && let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text)
+        && let Ok(chunk) = serde_json::from_str::<D::Chunk<'_>>(text)
     {
-        return answer.take(chunk, framing);
+        return decoder.take(chunk, framing, answer);
     }
-    take_odd(text, framing, tail, answer)
+    take_odd(text, framing, tail, decoder, answer)
 }
 
 /// Takes in what is not one plain chunk: a list of them, or JSON that is not quite JSON.
 #[cold]
-fn take_odd(text: &str, framing: Framing, tail: bool, answer: &mut Answer) -> Result<(), Error> {
+fn take_odd<D>(
+    text: &str,
+    framing: Framing,
+    tail: bool,
+    decoder: &mut D,
+    answer: &mut Answer,
+) -> Result<(), Error>
+where
+    D: Decoder,
+{
     // In a `Value`, the last of two fields of one name counts.
     match serde_json::from_str::<Value>(&repair(text)) {
-        Ok(value) => take_value(&value, framing, answer),
+        Ok(value) => take_value(&value, framing, decoder, answer),
         // The stream ends here, and whether the answer does is told by what came before.
         Err(error) if tail && is_cut(text, &error) => Ok(()),
         Err(_) if framing == Framing::ErrorEvent => {
             let failure = Failure::of_json(&Value::from(text));
             Err(answer.origin().reported(&failure))
         }
-        Err(_) => Err(answer.origin().protocol("an event is not JSON", text)),
+        Err(_) => {
+            let what = match framing {
+                Framing::Json => "the body is not JSON",
+                _ => "an event is not JSON",
+            };
+            Err(answer.origin().protocol(what, text))
+        }
     }
 }
 
@@ -213,13 +302,21 @@ fn is_cut(text: &str, error: &serde_json::Error) -> bool {
     error.is_eof() || !text.ends_with(['}', ']'])
 }
 
-fn take_value(value: &Value, framing: Framing, answer: &mut Answer) -> Result<(), Error> {
+fn take_value<D>(
+    value: &Value,
+    framing: Framing,
+    decoder: &mut D,
+    answer: &mut Answer,
+) -> Result<(), Error>
+where
+    D: Decoder,
+{
     match value {
         Value::Array(items) => items
             .iter()
-            .try_for_each(|item| take_value(item, framing, answer)),
-        Value::Object(_) => match Chunk::deserialize(value) {
-            Ok(chunk) => answer.take(chunk, framing),
+            .try_for_each(|item| take_value(item, framing, decoder, answer)),
+        Value::Object(_) => match D::Chunk::deserialize(value) {
+            Ok(chunk) => decoder.take(chunk, framing, answer),
             Err(_) => Err(answer
                 .origin()
                 .error(ErrorKind::Protocol, "an event is not a chunk of an answer")),
@@ -230,25 +327,4 @@ fn take_value(value: &Value, framing: Framing, answer: &mut Answer) -> Result<()
         }
         _ => Ok(()),
     }
-}
-
-/// Takes in a body of JSON.
-fn take_body(body: &[u8], answer: &mut Answer) -> Result<(), Error> {
-    let text = String::from_utf8_lossy(body);
-    let text = text.trim_start_matches('\u{feff}').trim();
-    if text.starts_with('{')
-        && let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text)
-    {
-        return answer.take(chunk, Framing::Json);
-    }
-    let fixed = repair(text);
-    // One value, or several one after another (NDJSON).
-    for value in serde_json::Deserializer::from_str(&fixed).into_iter::<&RawValue>() {
-        match value {
-            Ok(value) => take_odd(value.get(), Framing::Json, false, answer)?,
-            Err(error) if is_cut(text, &error) => return Err(answer.truncated()),
-            Err(_) => return Err(answer.origin().protocol("the body is not JSON", text)),
-        }
-    }
-    Ok(())
 }

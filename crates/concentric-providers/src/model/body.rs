@@ -1,7 +1,5 @@
-use super::{
-    answer::Answer,
-    input::{Input, Progress},
-};
+use super::input::{Input, Progress, truncated};
+use crate::api::{Answer, Api, Decoder};
 use bytes::Bytes;
 use concentric_core::{BoxError, Error, ErrorKind, Event, Head};
 use futures_core::Stream;
@@ -12,31 +10,44 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// Response body for [`OpenAi`](super::OpenAi): the events of one answer.
+/// Response body for [`Model`](super::Model): the events of one answer.
 ///
 /// # Cancel safety
 ///
 /// Dropping it drops the HTTP body, which ends the request; providers then stop to write.
 #[must_use = "streams do nothing unless polled"]
-pub struct Body<RB> {
+pub struct Body<RB, A>
+where
+    A: Api,
+{
     // Boxed, once per call: the future reads from it before it hands it over, and a body that is
     // pinned can't be moved out of a future. In exchange, `Body` is `Unpin`. `None` once no more
     // is to be read.
     upstream: Option<Pin<Box<RB>>>,
     upstream_ended: bool,
     input: Input,
+    decoder: A::Decoder,
     answer: Answer,
     received: usize,
     // Comes after what is left in `answer.events`.
     error: Option<Error>,
 }
 
-impl<RB> Body<RB> {
-    pub(super) fn new(upstream: Pin<Box<RB>>, headers: &HeaderMap, answer: Answer) -> Self {
+impl<RB, A> Body<RB, A>
+where
+    A: Api,
+{
+    pub(super) fn new(
+        upstream: Pin<Box<RB>>,
+        headers: &HeaderMap,
+        answer: Answer,
+        decoder: A::Decoder,
+    ) -> Self {
         Self {
             upstream: Some(upstream),
             upstream_ended: false,
             input: Input::new(headers),
+            decoder,
             answer,
             received: 0,
             error: None,
@@ -44,14 +55,15 @@ impl<RB> Body<RB> {
     }
 
     pub(super) fn head(&self) -> &Head {
-        self.answer.head()
+        &self.answer.head
     }
 }
 
-impl<RB> Body<RB>
+impl<RB, A> Body<RB, A>
 where
     RB: http_body::Body<Data = Bytes>,
     RB::Error: Into<BoxError>,
+    A: Api,
 {
     /// Waits for the first content, or the end.
     pub(super) fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -71,7 +83,9 @@ where
 
     /// Reads the next chunk, or some of it.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let progress = self.input.next(&mut self.answer, self.upstream_ended);
+        let progress = self
+            .input
+            .next(&mut self.decoder, &mut self.answer, self.upstream_ended);
         match progress {
             Ok(Progress::Chunk) => {}
             Ok(Progress::More) => {
@@ -96,7 +110,7 @@ where
         let frame = match frame {
             Ok(frame) => frame,
             // The connection broke, but not before the service's last word.
-            Err(_) if self.answer.is_whole() => {
+            Err(_) if self.decoder.is_whole() => {
                 self.upstream_ended = true;
                 return Poll::Ready(self.input.push(None, &self.answer));
             }
@@ -106,7 +120,7 @@ where
             return Poll::Ready(Ok(()));
         };
         self.received = self.received.saturating_add(bytes.len());
-        if self.received > self.answer.config().limits.response {
+        if self.received > self.answer.limits.response {
             let what = "the response is larger than the limit";
             return Poll::Ready(Err(self.answer.origin().error(ErrorKind::TooLarge, what)));
         }
@@ -123,7 +137,11 @@ where
             let _ = upstream.as_mut().poll_frame(cx);
         }
         self.upstream = None;
-        if let Err(error) = self.answer.close() {
+        let closed = match self.decoder.is_whole() {
+            true => self.decoder.close(&mut self.answer),
+            false => Err(truncated(&self.answer)),
+        };
+        if let Err(error) = closed {
             self.fail(error);
         }
     }
@@ -134,10 +152,11 @@ where
     }
 }
 
-impl<RB> Stream for Body<RB>
+impl<RB, A> Stream for Body<RB, A>
 where
     RB: http_body::Body<Data = Bytes>,
     RB::Error: Into<BoxError>,
+    A: Api,
 {
     type Item = Result<Event, Error>;
 
@@ -163,7 +182,10 @@ where
     }
 }
 
-impl<RB> fmt::Debug for Body<RB> {
+impl<RB, A> fmt::Debug for Body<RB, A>
+where
+    A: Api,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body")
             .field("head", self.head())

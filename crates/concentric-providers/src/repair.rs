@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Makes `null` of `NaN` and infinities, which Python's `json` writes, and the replacement
 /// character of half a surrogate pair, which is what a character in two deltas becomes.
-pub(super) fn repair(text: &str) -> Cow<'_, str> {
+pub(crate) fn repair(text: &str) -> Cow<'_, str> {
     let odd = ["NaN", "Infinity", "\\ud", "\\uD"];
     if !odd.iter().any(|odd| text.contains(odd)) {
         return text.into();

@@ -1,0 +1,190 @@
+//! A conversation as one service may read it, whoever wrote it.
+//!
+//! What only its own provider understands (a signature, encrypted reasoning, a block of a server's
+//! own tool) goes back to that provider, and to nobody else. Ids of tool calls are the provider's own
+//! where it gave them and made the call, and else ours, in the form that the service takes.
+
+use concentric_core::{Author, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn};
+use std::{
+    borrow::Cow,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+/// Which ids of tool calls a service takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdRules {
+    /// The most characters; the least, where `exact`.
+    pub(crate) length: usize,
+    pub(crate) exact: bool,
+    /// What may be in it besides ASCII letters and digits.
+    pub(crate) punctuation: &'static str,
+}
+
+impl IdRules {
+    /// Anything.
+    pub(crate) const ANY: Self = Self {
+        length: usize::MAX,
+        exact: false,
+        punctuation: "",
+    };
+
+    fn fits(&self, id: &str) -> bool {
+        if *self == Self::ANY {
+            return !id.is_empty();
+        }
+        let count = id.chars().count();
+        let length = match self.exact {
+            true => count == self.length,
+            false => (1..=self.length).contains(&count),
+        };
+        let is_known = |c: char| c.is_ascii_alphanumeric() || self.punctuation.contains(c);
+        length && id.chars().all(is_known)
+    }
+
+    /// What the service is to call `call`, which `part` is of.
+    ///
+    /// The same call has the same id wherever it stands in a conversation.
+    pub(crate) fn id<'a>(&self, call: &'a ToolCallPart, own: bool) -> Cow<'a, str> {
+        let provided = call
+            .provider_id
+            .as_deref()
+            .filter(|id| own && self.fits(id));
+        if let Some(id) = provided.or_else(|| Some(call.id.as_str()).filter(|id| self.fits(id))) {
+            return id.into();
+        }
+        // Letters and digits are taken by all.
+        const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+        let mut id = String::new();
+        let mut hash = DefaultHasher::new();
+        while id.len() < self.length.min(24) {
+            call.id.as_str().hash(&mut hash);
+            let mut left = hash.finish();
+            for _ in 0..12.min(self.length - id.len()) {
+                id.extend(DIGITS.get((left % 36) as usize).copied().map(char::from));
+                left /= 36;
+            }
+        }
+        id.into()
+    }
+}
+
+/// Whether `provider` authored `part`.
+pub(crate) fn is_own(part: &Part, provider: &Str) -> bool {
+    match &part.author {
+        Author::Model { provider: by, .. } => by == provider,
+        _ => part
+            .provider_data
+            .as_deref()
+            .is_some_and(|data| data.provider == *provider),
+    }
+}
+
+/// What `provider` wants back with `part`.
+pub(crate) fn own_data<'a>(part: &'a Part, provider: &Str) -> Option<&'a ProviderData> {
+    let data = match &part.kind {
+        PartKind::Provider(data) => Some(data),
+        _ => part.provider_data.as_deref(),
+    };
+    data.filter(|data| data.provider == *provider)
+}
+
+/// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
+///
+/// A turn that holds results of calls that somebody else executed is several: what was said and
+/// called, and behind its results, what was said then.
+#[derive(Debug)]
+pub(crate) struct Said<'a> {
+    pub(crate) parts: &'a [Part],
+    /// The calls in `parts` that have a result, which it is behind them; what a provider executed
+    /// itself has none here.
+    pub(crate) calls: Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)>,
+}
+
+/// The pieces of an assistant's turn.
+pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
+    let message = turn.as_message();
+    let own = message.parts.iter().filter_map(|part| match &part.kind {
+        PartKind::ToolResult(result) => Some(result),
+        _ => None,
+    });
+    let results: Vec<&ToolResult> = turn.results().iter().chain(own).collect();
+    let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
+    let mut pieces = Vec::new();
+    for parts in message
+        .parts
+        .split(is_result)
+        .filter(|parts| !parts.is_empty())
+    {
+        let calls = parts.iter().filter_map(|part| match &part.kind {
+            PartKind::ToolCall(call) => {
+                let result = results.iter().find(|result| result.call_id == call.id)?;
+                Some((part, call, *result))
+            }
+            _ => None,
+        });
+        pieces.push(Said {
+            parts,
+            calls: calls.collect(),
+        });
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use concentric_core::{CallId, Executor, Message, Role, ToolOutcome};
+
+    fn call(id: &str, provided: Option<&str>) -> ToolCallPart {
+        ToolCallPart::new(CallId::new(id), "f", "{}").with_provider_id(provided.map(Str::from))
+    }
+
+    #[test]
+    fn an_id_is_the_providers_own_or_ours_or_made_to_fit() {
+        let nine = IdRules {
+            length: 9,
+            exact: true,
+            punctuation: "",
+        };
+        let long = IdRules {
+            length: 40,
+            exact: false,
+            punctuation: "_-",
+        };
+        assert_eq!(
+            nine.id(&call("call_1", Some("abcdefghi")), true),
+            "abcdefghi"
+        );
+        let made = nine
+            .id(&call("call_1", Some("abcdefghi")), false)
+            .into_owned();
+        assert_eq!(made.len(), 9);
+        assert_eq!(nine.id(&call("call_1", None), true), made);
+        assert_ne!(nine.id(&call("call_2", None), true), made);
+        assert_eq!(long.id(&call("call_1", Some("a:b")), true), "call_1");
+        let strange = "x|y".repeat(40);
+        assert_eq!(long.id(&call(&strange, None), true).len(), 24);
+        assert_eq!(IdRules::ANY.id(&call(&strange, None), true), strange);
+    }
+
+    #[test]
+    fn a_turn_with_results_in_it_is_several() {
+        let result = ToolResult::new(CallId::new("1"), "f", ToolOutcome::done("ok"));
+        let parts = vec![
+            Part::text("a"),
+            Part::new(PartKind::ToolCall(
+                call("1", None).executed_by(Executor::Agent),
+            )),
+            Part::new(PartKind::ToolResult(result)),
+            Part::text("b"),
+        ];
+        let turn = Turn::message(Message::new(Role::Assistant, parts)).expect("a turn");
+        let pieces = said(&turn);
+        assert_eq!(pieces.len(), 2);
+        let counts: Vec<_> = pieces
+            .iter()
+            .map(|p| (p.parts.len(), p.calls.len()))
+            .collect();
+        assert_eq!(counts, [(2, 1), (1, 0)]);
+    }
+}

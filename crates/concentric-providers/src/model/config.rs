@@ -1,0 +1,140 @@
+use crate::{
+    ApiKey, Capabilities, Limits,
+    api::{Api, Base},
+    failure::Origin,
+};
+use concentric_core::{Error, ErrorKind, Str};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use std::fmt;
+
+/// What a layer was told.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) base_url: Str,
+    pub(super) model: Str,
+    pub(super) key: Option<ApiKey>,
+    pub(super) headers: Vec<(Str, Str)>,
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) streaming: bool,
+    pub(super) limits: Limits,
+}
+
+/// What its services go by.
+pub(super) struct Config<A> {
+    pub(super) api: A,
+    pub(super) model: Str,
+    pub(super) key: Option<ApiKey>,
+    /// Those of every model, if the layer was told.
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) streaming: bool,
+    pub(super) limits: Limits,
+    /// Where requests go and with which headers, or what is wrong with the settings.
+    pub(super) target: Result<Target, Error>,
+}
+
+pub(super) struct Target {
+    pub(super) base: Base,
+    pub(super) headers: HeaderMap,
+    pub(super) key_header: HeaderName,
+}
+
+impl Settings {
+    pub(super) fn config<A>(&self, api: &A) -> Config<A>
+    where
+        A: Api,
+    {
+        Config {
+            api: api.clone(),
+            model: self.model.clone(),
+            key: self.key.clone(),
+            capabilities: self.capabilities.clone(),
+            streaming: self.streaming,
+            limits: self.limits,
+            target: self.target(api),
+        }
+    }
+
+    fn target<A>(&self, api: &A) -> Result<Target, Error>
+    where
+        A: Api,
+    {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        headers.insert(
+            header::ACCEPT,
+            HeaderValue::from_static(api.accepts(self.streaming)),
+        );
+        for (name, value) in api.headers() {
+            headers.insert(*name, HeaderValue::from_static(value));
+        }
+        let (key_header, _) = api.key_header();
+        let key_header: HeaderName = key_header
+            .parse()
+            .map_err(|_| wrong("the name of the key's header is not one"))?;
+        for (name, value) in &self.headers {
+            let name: HeaderName = name
+                .parse()
+                .map_err(|_| wrong(format!("`{name}` is not the name of a header")))?;
+            // Not said: it may be a secret.
+            let mut value = HeaderValue::from_str(value)
+                .map_err(|_| wrong(format!("the value of the header `{name}` is not one")))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        let base = Base::new(&self.base_url)
+            .ok_or_else(|| wrong("the base URL is not an absolute HTTP URL"))?;
+        Ok(Target {
+            base,
+            headers,
+            key_header,
+        })
+    }
+}
+
+fn wrong(what: impl Into<Str>) -> Error {
+    Error::new(ErrorKind::Configuration, what)
+}
+
+impl<A> Config<A>
+where
+    A: Api,
+{
+    pub(super) fn origin(&self) -> Origin<'_> {
+        Origin {
+            provider: self.api.provider(),
+            key: self.key.as_ref(),
+            request_id: None,
+        }
+    }
+}
+
+// Neither shows an address or a header: both may hold secrets.
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("model", &self.model)
+            .field("key", &self.key)
+            .field("streaming", &self.streaming)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A> fmt::Debug for Config<A>
+where
+    A: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("api", &self.api)
+            .field("model", &self.model)
+            .field("key", &self.key)
+            .field("streaming", &self.streaming)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

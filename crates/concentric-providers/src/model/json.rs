@@ -1,0 +1,142 @@
+//! JSON from bytes as they come in: one object, several one after another (NDJSON), or an array of
+//! them.
+
+/// Splits bytes into objects.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter {
+    buf: Vec<u8>,
+    // How far `buf` was looked at.
+    at: usize,
+    // Where the object that is open begins, and how deep what was looked at is within it.
+    start: usize,
+    depth: usize,
+    string: bool,
+    escaped: bool,
+    // What was handed out ends here, and is dropped at the next call.
+    taken: usize,
+}
+
+impl Splitter {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.forget();
+        self.buf.extend_from_slice(bytes);
+    }
+
+    /// The next object that is whole, if one is there. `Err` is what is no object, nor stands
+    /// between two.
+    pub(crate) fn next(&mut self) -> Option<Result<&[u8], &[u8]>> {
+        self.forget();
+        while let Some(&byte) = self.buf.get(self.at) {
+            self.at += 1;
+            if self.depth == 0 {
+                match byte {
+                    b'{' => {
+                        self.start = self.at - 1;
+                        self.depth = 1;
+                    }
+                    b'[' | b']' | b',' | b' ' | b'\t' | b'\n' | b'\r' => {}
+                    // A byte order mark.
+                    0xef | 0xbb | 0xbf => {}
+                    _ => return Some(Err(self.buf.get(self.at - 1..).unwrap_or_default())),
+                }
+                continue;
+            }
+            if self.string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth -= 1,
+                _ => {}
+            }
+            if self.depth == 0 {
+                self.taken = self.at;
+                return Some(Ok(self.buf.get(self.start..self.at).unwrap_or_default()));
+            }
+        }
+        None
+    }
+
+    /// The object that is not whole yet; empty if there is none.
+    pub(crate) fn rest(&self) -> &[u8] {
+        match self.depth {
+            0 => &[],
+            _ => self.buf.get(self.start..).unwrap_or_default(),
+        }
+    }
+
+    fn forget(&mut self) {
+        if self.taken > 0 {
+            self.buf.drain(..self.taken);
+            self.at -= self.taken;
+            self.start = 0;
+            self.taken = 0;
+        } else if self.depth == 0 {
+            self.buf.drain(..self.at);
+            self.at = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Splitter;
+
+    fn split(pieces: &[&[u8]]) -> Vec<String> {
+        let mut splitter = Splitter::default();
+        let mut out = Vec::new();
+        for piece in pieces {
+            splitter.push(piece);
+            while let Some(next) = splitter.next() {
+                match next {
+                    Ok(object) => out.push(String::from_utf8_lossy(object).into_owned()),
+                    Err(odd) => {
+                        out.push(format!("odd: {}", String::from_utf8_lossy(odd)));
+                        return out;
+                    }
+                }
+            }
+        }
+        if !splitter.rest().is_empty() {
+            out.push(format!(
+                "rest: {}",
+                String::from_utf8_lossy(splitter.rest())
+            ));
+        }
+        out
+    }
+
+    #[test]
+    fn objects_come_whole_wherever_the_bytes_are_cut() {
+        let cases: [(&str, &[&str]); 6] = [
+            (r#"{"a":1}"#, &[r#"{"a":1}"#]),
+            (
+                "{\"a\":1}\n{\"b\":[{}]}\n",
+                &[r#"{"a":1}"#, r#"{"b":[{}]}"#],
+            ),
+            (
+                r#"[{"a":"}\"]{"} , {"b":{}}]"#,
+                &[r#"{"a":"}\"]{"}"#, r#"{"b":{}}"#],
+            ),
+            ("\u{feff} [ ]\r\n", &[]),
+            (r#"{"a":"ä\\"}{"b"#, &[r#"{"a":"ä\\"}"#, r#"rest: {"b"#]),
+            ("{}x", &["{}", "odd: x"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(split(&[text.as_bytes()]), expected, "{text}");
+            for cut in 0..=text.len() {
+                let (a, b) = text.as_bytes().split_at(cut);
+                assert_eq!(split(&[a, b]), expected, "{text} at {cut}");
+            }
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(split(&bytes), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+use super::{Model, config::Settings};
+use crate::{ApiKey, Capabilities, Limits, Unsupported, api::Api};
+use concentric_core::{ChatRequest, Str};
+use std::sync::Arc;
+use tower_layer::Layer;
+
+/// [`Layer`] that makes a model of an HTTP service, by the API `A`.
+///
+/// Each provider's layer is one of these: [`OpenAiLayer`](crate::OpenAiLayer) and its neighbours.
+#[derive(Clone, Debug)]
+pub struct ProviderLayer<A> {
+    settings: Settings,
+    pub(crate) api: A,
+}
+
+impl<A> ProviderLayer<A>
+where
+    A: Api,
+{
+    pub(crate) fn at(
+        base_url: impl Into<Str>,
+        api: A,
+        model: impl Into<Str>,
+        key: Option<ApiKey>,
+    ) -> Self {
+        Self {
+            settings: Settings {
+                base_url: base_url.into(),
+                model: model.into(),
+                key,
+                headers: Vec::new(),
+                capabilities: None,
+                streaming: true,
+                limits: Limits::default(),
+            },
+            api,
+        }
+    }
+
+    /// Sets the service's address, which its endpoints' paths follow, and changes nothing else.
+    ///
+    /// An address that is none is an error of the services' `poll_ready`.
+    #[must_use]
+    pub fn base_url(mut self, base_url: impl Into<Str>) -> Self {
+        self.settings.base_url = base_url.into();
+        self
+    }
+
+    /// Adds a header to every request. It counts as a secret.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<Str>, value: impl Into<Str>) -> Self {
+        self.settings.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Says what the model can do, where that is not all that its API can.
+    #[must_use]
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.settings.capabilities = Some(capabilities);
+        self
+    }
+
+    /// Lists what `request` asks for that the service will not do. A call with any of it fails with
+    /// [`ErrorKind::InvalidRequest`](concentric_core::ErrorKind::InvalidRequest) and the code
+    /// `unsupported`, before anything is sent.
+    pub fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
+        self.settings.config(&self.api).check(request)
+    }
+
+    /// Whether to ask for the answer as a stream, which is the default.
+    #[must_use]
+    pub fn streaming(mut self, streaming: bool) -> Self {
+        self.settings.streaming = streaming;
+        self
+    }
+
+    /// Sets how much the service may send.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.settings.limits = limits;
+        self
+    }
+}
+
+impl<S, A> Layer<S> for ProviderLayer<A>
+where
+    A: Api,
+{
+    type Service = Model<S, A>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Model::new(inner, Arc::new(self.settings.config(&self.api)))
+    }
+}
