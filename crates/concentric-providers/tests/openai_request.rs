@@ -11,8 +11,8 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use concentric_core::{
-    CallId, ChatRequest, Executor, Media, MediaSource, Message, OutputSchema, Part, PartKind,
-    ProviderData, Role, Round, Str, SystemSegment, ToolCallPart, ToolChoice, ToolOutcome,
+    Author, CallId, ChatRequest, Executor, Media, MediaSource, Message, OutputSchema, Part,
+    PartKind, ProviderData, Role, Round, Str, SystemSegment, ToolCallPart, ToolChoice, ToolOutcome,
     ToolResult, ToolSpec, Turn,
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -183,6 +183,10 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
             json!({"reasoning_details": details}),
         )))
     };
+    let by = |provider: &str| Author::Model {
+        provider: provider.into(),
+        model: "m".into(),
+    };
     let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
     let message = Message::new(
         Role::Assistant,
@@ -195,8 +199,15 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
                 "call_1",
                 "{\"a\":1}",
                 Some("theirs"),
-            ))),
-            part(PartKind::ToolCall(call("call_2", "{\"a\":", None))),
+            )))
+            .by(by("openrouter")),
+            // What somebody else calls it is nothing to this one.
+            part(PartKind::ToolCall(call(
+                "call_2",
+                "{\"a\":",
+                Some("toolu_2"),
+            )))
+            .by(by("anthropic")),
             part(PartKind::ToolCall(
                 call("call_3", "{}", None).executed_by(Executor::Provider),
             )),
