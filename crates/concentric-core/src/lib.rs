@@ -42,6 +42,7 @@ mod builder;
 pub mod capability;
 pub mod context;
 pub mod describe;
+pub mod envelope;
 mod error;
 mod event;
 mod finish;
@@ -67,6 +68,7 @@ pub use self::{
     capability::{Capability, Declares, Layers},
     context::{Context, EmitError, Environment, Phase},
     describe::Description,
+    envelope::{Envelope, Envelopes},
     error::{Effects, Error, ErrorKind},
     event::{
         Custom, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,

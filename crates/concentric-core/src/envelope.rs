@@ -1,0 +1,491 @@
+//! Events with their place in a run: for a log, a queue, a socket that may be opened again.
+//!
+//! Inside a run an [`Event`] says what happened and nothing else. Outside of it somebody may want to
+//! know which run it is of, that none is missing, and what it belongs to: an [`Envelope`] says so,
+//! and [`Envelopes`] puts the events of a body into envelopes as they leave.
+//!
+//! ```
+//! use concentric_core::{ChatRequest, ChatResponse, Error, Event, FinishReason, Usage};
+//! use futures_util::StreamExt;
+//! use tower::{ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! # let agent = service_fn(async |_: ChatRequest| {
+//! #     Ok::<_, Error>(ChatResponse::new(futures_util::stream::iter([
+//! #         Ok(Event::text("Hello!")),
+//! #         Ok(Event::finish(FinishReason::Stop, Usage::new(9, 2))),
+//! #     ])))
+//! # });
+//! let request = ChatRequest::user("hi");
+//! let context = request.context.clone();
+//! let mut body = agent.oneshot(request).await?.envelopes(&context).body;
+//! let mut at = 0;
+//! while let Some(envelope) = body.next().await {
+//!     let envelope = envelope?;
+//!     assert_eq!((envelope.seq, &envelope.run_id), (at, context.run_id()));
+//!     at += 1;
+//! }
+//! assert_eq!((at, body.next_seq()), (2, 2));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What belongs together
+//!
+//! | the event | its [`correlation_id`](Envelope::correlation_id) |
+//! |---|---|
+//! | is of a model's answer | the message's id; the run's, if the message has none |
+//! | is of a tool call: its start, its deltas, the whole call, a custom event that names it, its result | `message id/position/call id` |
+//! | is of a run inside this one | that of the call that the run is; [`inner`](Envelope::inner) says to what it belongs in there |
+//! | is of the run: it was resumed, its state, a custom event that names no call, its finish | the run's id |
+//!
+//! All that is told of one tool call has one id, and no other call has it, in any run and of any
+//! provider; only a call that is said again after an [`Event::Reset`] has the id that it had in the
+//! answer that is void. For a call that the loop around a model runs it is the call's
+//! [`idempotency_key`](Context::idempotency_key), as long as the model begins its calls in order, and
+//! none of them is its provider's to run.
+//!
+//! # Streams of one run
+//!
+//! A run that was interrupted goes on in another body. [`Envelopes::starting_at`] goes on with the
+//! numbers, and [`Envelopes::with_open_round`] with the calls: message ids are kept with the round,
+//! so results have the ids that their calls had in the earlier stream, in another process too. (But
+//! not a call whose id the model gave to two of them.) A stream that is not told of the round knows
+//! a call of it by `run id/call id`, which is the same for all its events in that stream; so the calls
+//! of an inner run that goes on are known.
+//!
+//! # The wire
+//!
+//! As JSON, `thread_id`, `agent`, `step` and `inner` are left out where there are none:
+//!
+//! ```json
+//! {
+//!   "version": 1,
+//!   "seq": 7,
+//!   "run_id": "run_1",
+//!   "thread_id": "thread_1",
+//!   "agent": "clerk",
+//!   "step": 0,
+//!   "correlation_id": "msg_1/0/call_1",
+//!   "event": {"tool_call_start": {"index": 0, "id": "call_1", "name": "search"}}
+//! }
+//! ```
+//!
+//! An envelope of another version is not read. A field that is added is not another version.
+
+use crate::{
+    CallId, ChatResponse, Context, Error, Event, Executor, MessageId, OpenRound, PartKind, Phase,
+    RunId, Str, SubAgentEvent, ThreadId, ToolCallPart, interrupt,
+};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    task::{self, Poll, ready},
+};
+
+/// The version of [`Envelope`]'s wire form.
+const VERSION: u16 = 1;
+
+/// An event, and its place in its run.
+///
+/// See the [module docs](self) for its wire form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Envelope {
+    /// The version of the wire form: 1.
+    #[serde(deserialize_with = "known")]
+    pub version: u16,
+    /// Which of the run's events it is, from 0: one more than that of the one before.
+    pub seq: u64,
+    /// The run whose stream it is in.
+    pub run_id: RunId,
+    /// The conversation the run belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<ThreadId>,
+    /// The run's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Str>,
+    /// The step, from 0; `None` before the first one of the stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
+    /// The same for all events that belong together; see the [module docs](self).
+    pub correlation_id: Str,
+    /// For an event of a run inside this one, its correlation id there, and so on inwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inner: Vec<Str>,
+    /// What happened.
+    pub event: Event,
+}
+
+fn known<'de, D>(deserializer: D) -> Result<u16, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    match u16::deserialize(deserializer)? {
+        VERSION => Ok(VERSION),
+        other => Err(de::Error::custom(format_args!(
+            "an envelope of version {other}, and only {VERSION} is known"
+        ))),
+    }
+}
+
+impl<B> ChatResponse<B> {
+    /// Puts the events of the body into envelopes, for a run in `context`.
+    pub fn envelopes(self, context: &Context) -> ChatResponse<Envelopes<B>> {
+        self.map_body(|body| Envelopes::new(body, context))
+    }
+}
+
+pin_project! {
+    /// The events of a body, each in an [`Envelope`].
+    ///
+    /// An error is no event: it comes as it is, takes no number, and is the last item. Every number
+    /// up to it was given.
+    ///
+    /// What it remembers are the calls of the round that is open, and the runs inside it.
+    ///
+    /// See the [module docs](self) for an example.
+    #[derive(Debug)]
+    #[must_use = "streams do nothing unless polled"]
+    pub struct Envelopes<B> {
+        #[pin]
+        body: B,
+        thread_id: Option<ThreadId>,
+        agent: Option<Str>,
+        next: u64,
+        threads: Threads,
+    }
+}
+
+impl<B> Envelopes<B> {
+    /// Wraps the body of a run in `context`; of a model call, if the context is inside the loop.
+    pub fn new(body: B, context: &Context) -> Self {
+        let mut threads = Threads::new(context.run_id().clone());
+        if context.phase() != Phase::Run {
+            threads.step = Some(context.step());
+            threads.message = context.message_id().cloned();
+        }
+        Self {
+            body,
+            thread_id: context.thread_id().cloned(),
+            agent: context.agent().cloned(),
+            next: 0,
+            threads,
+        }
+    }
+
+    /// Sets the number of the first event; 0 by default. It is the
+    /// [`next_seq`](Self::next_seq) of an earlier stream of the run.
+    pub const fn starting_at(mut self, seq: u64) -> Self {
+        self.next = seq;
+        self
+    }
+
+    /// Says which round the run takes up, as
+    /// [`MachineState::open_round`](crate::machine::MachineState::open_round) and
+    /// [`History`](crate::History) have it.
+    pub fn with_open_round(mut self, round: &OpenRound) -> Self {
+        self.threads.take_up(round);
+        self
+    }
+
+    /// The number of the next event.
+    pub const fn next_seq(&self) -> u64 {
+        self.next
+    }
+
+    /// Gets a reference to the body.
+    pub const fn get_ref(&self) -> &B {
+        &self.body
+    }
+
+    /// Consumes `self`, returning the body.
+    pub fn into_inner(self) -> B {
+        self.body
+    }
+}
+
+impl<B> Stream for Envelopes<B>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    type Item = Result<Envelope, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let event = match ready!(this.body.poll_next(cx)) {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
+                this.threads.end();
+                return Poll::Ready(Some(Err(error)));
+            }
+            None => {
+                this.threads.end();
+                return Poll::Ready(None);
+            }
+        };
+        let mut inner = Vec::new();
+        let correlation_id = this.threads.of(&event, &mut inner);
+        let seq = *this.next;
+        *this.next = seq.saturating_add(1);
+        Poll::Ready(Some(Ok(Envelope {
+            version: VERSION,
+            seq,
+            run_id: this.threads.run.clone(),
+            thread_id: this.thread_id.clone(),
+            agent: this.agent.clone(),
+            step: this.threads.step,
+            correlation_id,
+            inner,
+            event,
+        })))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.body.size_hint()
+    }
+}
+
+/// What the events of one run belong to.
+#[derive(Debug)]
+struct Threads {
+    run: RunId,
+    step: Option<u32>,
+    message: Option<MessageId>,
+    // Which of the message's calls the next one is, and how many have their results.
+    position: usize,
+    settled: usize,
+    // Calls that the model writes, in the order in which they began.
+    begun: VecDeque<Begun>,
+    // Calls of the round, by the ids that they have there, and how many of them have no result.
+    calls: HashMap<CallId, Called>,
+    open: usize,
+    runs: HashMap<RunId, Within>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    index: u32,
+    id: CallId,
+    key: Str,
+}
+
+#[derive(Debug)]
+struct Called {
+    key: Str,
+    is_settled: bool,
+}
+
+/// A run inside this one.
+#[derive(Debug)]
+struct Within {
+    // Of the call that it is.
+    key: Str,
+    threads: Threads,
+}
+
+impl Threads {
+    fn new(run: RunId) -> Self {
+        Self {
+            run,
+            step: None,
+            message: None,
+            position: 0,
+            settled: 0,
+            begun: VecDeque::new(),
+            calls: HashMap::new(),
+            open: 0,
+            runs: HashMap::new(),
+        }
+    }
+
+    fn take_up(&mut self, round: &OpenRound) {
+        let message = round.message().id.clone();
+        for (position, open) in round.calls().iter().enumerate() {
+            let key = self.key_at(message.as_ref(), position, &open.call.id);
+            self.open_call(&open.call.id, key);
+        }
+        self.position = round.calls().len();
+        self.message = message;
+    }
+
+    /// Forgets the message that was written, and its round.
+    fn end(&mut self) {
+        self.position = 0;
+        self.settled = 0;
+        self.begun = VecDeque::new();
+        self.calls = HashMap::new();
+        self.open = 0;
+        self.runs = HashMap::new();
+    }
+
+    /// What `event` belongs to, and inside of which runs.
+    fn of(&mut self, event: &Event, inner: &mut Vec<Str>) -> Str {
+        match event {
+            Event::StepStart(start) => {
+                self.end();
+                self.step = Some(start.step);
+                self.message = Some(start.message_id.clone());
+                self.of_message()
+            }
+            Event::ToolCallStart(start) => self.begin(start.index, &start.id),
+            Event::ToolCallDelta(delta) => {
+                let begun = self.begun.iter().rfind(|begun| begun.index == delta.index);
+                begun.map_or_else(|| self.of_message(), |begun| begun.key.clone())
+            }
+            Event::ToolCall(call) => self.call(&call.call),
+            Event::ToolResult(result) => self.settle(&result.call_id),
+            Event::Part(part) => match &part.kind {
+                PartKind::ToolCall(call) => self.call(call),
+                PartKind::ToolResult(result) => self.settle(&result.call_id),
+                _ => self.of_message(),
+            },
+            Event::Custom(custom) => match &custom.call_id {
+                Some(id) => self.of_call(id),
+                None => self.of_run(),
+            },
+            Event::SubAgent(event) => self.of_sub_agent(event, inner),
+            Event::State(_) | Event::Resumed => self.of_run(),
+            Event::Reset => {
+                self.begun.clear();
+                self.calls.retain(|_, call| call.is_settled);
+                self.open = 0;
+                self.position = self.settled;
+                self.of_message()
+            }
+            Event::Finish(_) => {
+                self.end();
+                self.of_run()
+            }
+            Event::TextDelta(_)
+            | Event::ReasoningDelta(_)
+            | Event::RefusalDelta(_)
+            | Event::PartEnd(_) => self.of_message(),
+            Event::StepFinish(_) => {
+                self.begun.clear();
+                self.of_message()
+            }
+        }
+    }
+
+    fn of_run(&self) -> Str {
+        self.run.clone().into()
+    }
+
+    fn of_message(&self) -> Str {
+        let message = self.message.clone();
+        message.map_or_else(|| self.of_run(), Str::from)
+    }
+
+    // ---- calls ----
+
+    fn key_at(&self, message: Option<&MessageId>, position: usize, id: &CallId) -> Str {
+        match (message, self.step.unwrap_or_default()) {
+            // As `Context::idempotency_key` has it.
+            (Some(_), _) => interrupt::key(message, position, id),
+            (None, step) => format!("{}/{step}/{position}/{id}", self.run).into(),
+        }
+    }
+
+    fn next_key(&mut self, id: &CallId) -> Str {
+        let position = self.position;
+        self.position += 1;
+        self.key_at(self.message.as_ref(), position, id)
+    }
+
+    fn begin(&mut self, index: u32, id: &CallId) -> Str {
+        let key = self.next_key(id);
+        let begun = Begun {
+            index,
+            id: id.clone(),
+            key: key.clone(),
+        };
+        self.begun.push_back(begun);
+        key
+    }
+
+    fn call(&mut self, call: &ToolCallPart) -> Str {
+        let key = match self.take_begun(&call.id) {
+            Some(key) => key,
+            // It is no call of the round.
+            None if call.executor == Executor::Provider => {
+                format!("{}/-/{}", self.of_message(), call.id).into()
+            }
+            None => self.next_key(&call.id),
+        };
+        // An agent in the model's place makes round after round in one message.
+        if self.open == 0 {
+            self.calls.clear();
+        }
+        self.open_call(&call.id, key.clone());
+        key
+    }
+
+    fn open_call(&mut self, id: &CallId, key: Str) {
+        let is_settled = false;
+        let before = self.calls.insert(id.clone(), Called { key, is_settled });
+        if before.is_none_or(|call| call.is_settled) {
+            self.open += 1;
+        }
+    }
+
+    /// The key of a whole call that had begun.
+    fn take_begun(&mut self, id: &CallId) -> Option<Str> {
+        let mut begun = self.begun.iter();
+        let at = begun.position(|begun| begun.id == *id).or_else(|| {
+            // The loop renames a call whose id is taken.
+            let (said, _) = id.as_str().rsplit_once('~')?;
+            let mut begun = self.begun.iter();
+            begun.position(|begun| begun.id.as_str() == said)
+        })?;
+        self.begun.remove(at).map(|begun| begun.key)
+    }
+
+    fn of_call(&self, id: &CallId) -> Str {
+        if let Some(call) = self.calls.get(id) {
+            return call.key.clone();
+        }
+        match self.begun.iter().rfind(|begun| begun.id == *id) {
+            Some(begun) => begun.key.clone(),
+            None => format!("{}/{id}", self.run).into(),
+        }
+    }
+
+    fn settle(&mut self, id: &CallId) -> Str {
+        let key = self.of_call(id);
+        if let Some(call) = self.calls.get_mut(id)
+            && !call.is_settled
+        {
+            call.is_settled = true;
+            self.open -= 1;
+            self.settled += 1;
+        }
+        self.runs.retain(|_, run| run.key != key);
+        key
+    }
+
+    // ---- runs inside this one ----
+
+    fn of_sub_agent(&mut self, event: &SubAgentEvent, inner: &mut Vec<Str>) -> Str {
+        let key = match &event.call_id {
+            Some(id) => self.of_call(id),
+            None => self.of_run(),
+        };
+        let within = self.runs.entry(event.run_id.clone());
+        let within = within.or_insert_with(|| Within {
+            key: key.clone(),
+            threads: Self::new(event.run_id.clone()),
+        });
+        let at = inner.len();
+        let correlation = within.threads.of(&event.event, inner);
+        inner.insert(at, correlation);
+        if event.event.is_finish() {
+            self.runs.remove(&event.run_id);
+        }
+        key
+    }
+}
