@@ -9,6 +9,7 @@ use std::fmt;
 pub(crate) enum Quantity {
     Instructions,
     Nanoseconds,
+    Microseconds,
     Allocations,
     Bytes,
 }
@@ -18,6 +19,7 @@ impl Quantity {
         match self {
             Self::Instructions => "Ir",
             Self::Nanoseconds => "ns",
+            Self::Microseconds => "µs",
             Self::Allocations => "allocations",
             Self::Bytes => "bytes",
         }
@@ -137,12 +139,12 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| {:<44} | {:>9} | {:>10} | {:>6} | {:>8} | {:<4} |",
+            "| {:<57} | {:>9} | {:>10} | {:>6} | {:>8} | {:<4} |",
             "work", "bare", "Concentric", "ratio", "goal", "met"
         )?;
         writeln!(
             f,
-            "|{:-<46}|{:->11}|{:->12}|{:->8}|{:->10}|{:-<6}|",
+            "|{:-<59}|{:->11}|{:->12}|{:->8}|{:->10}|{:-<6}|",
             "", ":", ":", ":", ":", ""
         )?;
         for row in &self.rows {
@@ -158,7 +160,7 @@ impl fmt::Display for Table {
             };
             writeln!(
                 f,
-                "| {:<44} | {:>9} | {:>10} | {:>6} | {goal:>8} | {met:<4} |",
+                "| {:<57} | {:>9} | {:>10} | {:>6} | {goal:>8} | {met:<4} |",
                 format!("{}, {}", row.title, row.quantity.unit()),
                 row.bare.map_or_else(String::new, number),
                 number(row.concentric),

@@ -30,7 +30,7 @@ use tower_service::Service;
 pub(crate) const CHUNKS: usize = 1_000;
 
 /// The bytes of a chunk of text on the wire.
-const WIRE: usize = 229;
+pub(super) const WIRE: usize = 229;
 
 static FRAMES: LazyLock<Vec<Bytes>> = LazyLock::new(|| {
     let role = frame(r#"{"role":"assistant","content":""}"#, "null");
@@ -47,7 +47,7 @@ static FRAMES: LazyLock<Vec<Bytes>> = LazyLock::new(|| {
         .collect()
 });
 
-fn frame(delta: &str, finish_reason: &str) -> String {
+pub(super) fn frame(delta: &str, finish_reason: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-{:019}\",\"object\":\"chat.completion.chunk\",\
          \"created\":1700000000,\"model\":\"gpt-5.5-2026-04\",\"choices\":[{{\"index\":0,\

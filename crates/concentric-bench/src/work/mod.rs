@@ -2,7 +2,9 @@
 
 mod codec;
 pub(crate) mod counters;
+pub(crate) mod disconnect;
 mod drive;
+mod hooks;
 mod noop;
 mod script;
 mod stream;
@@ -192,6 +194,63 @@ pub(crate) const ALL: &[Work] = {
             1,
             codec::bare_encode,
             codec::encode,
+        ),
+        // Here "bare" is Concentric, too: generic layers, or none.
+        work(
+            "hooks-run",
+            "event, 10 hooks of a run; bare: 10 layers",
+            1_000,
+            hooks::run_layers::<1_000>,
+            hooks::run_hooks::<1_000>,
+        ),
+        work(
+            "hooks-run-none",
+            "event, 10 hooks of a run; bare: none",
+            1_000,
+            hooks::none::<1_000>,
+            hooks::run_hooks::<1_000>,
+        ),
+        work(
+            "hooks-model",
+            "event, 10 hooks of a model; bare: 10 layers",
+            1_000,
+            hooks::model_layers::<1_000>,
+            hooks::model_hooks::<1_000>,
+        ),
+        work(
+            "hooks-model-none",
+            "event, 10 hooks of a model; bare: none",
+            1_000,
+            hooks::none::<1_000>,
+            hooks::model_hooks::<1_000>,
+        ),
+        work(
+            "hooks-empty-k1",
+            "event, an empty Hooks of a run; bare: none",
+            1_000,
+            hooks::none::<1_000>,
+            hooks::one_run_empty::<1_000>,
+        ),
+        work(
+            "hooks-empty-k10",
+            "event, 10 empty Hooks of a run; bare: none",
+            1_000,
+            hooks::none::<1_000>,
+            hooks::run_empty::<1_000>,
+        ),
+        work(
+            "hooks-empty-model",
+            "event, 10 empty Hooks of a model; bare: none",
+            1_000,
+            hooks::none::<1_000>,
+            hooks::model_empty::<1_000>,
+        ),
+        work(
+            "hooks-empty-trivial",
+            "trivial run, an empty Hooks; bare: none",
+            1,
+            hooks::none::<1>,
+            hooks::one_empty::<1>,
         ),
     ]
 };

@@ -19,7 +19,7 @@ pub(super) fn count<const I: usize>(event: &Event) {
     }
 }
 
-fn expected(chunks: usize) -> Seen {
+pub(super) fn expected(chunks: usize) -> Seen {
     Seen {
         text_bytes: (chunks * CHUNK) as u64,
         finishes: 1,

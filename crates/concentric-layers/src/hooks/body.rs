@@ -29,7 +29,10 @@ pin_project! {
 pin_project! {
     #[project = SourceProj]
     enum Source<B> {
-        Inner { #[pin] body: B },
+        /// Its events are seen as they go by, and that is all.
+        Seen { #[pin] body: B },
+        /// The hook is told of what it says.
+        Told { #[pin] body: B },
         /// The hook's own answer.
         Own { events: vec::IntoIter<Event> },
         Ended,
@@ -41,10 +44,11 @@ where
     P: Place,
 {
     pub(super) const fn new(body: B, watch: Watch<P>) -> Self {
-        Self {
-            source: Source::Inner { body },
-            watch,
-        }
+        let source = match watch.is_told() {
+            true => Source::Told { body },
+            false => Source::Seen { body },
+        };
+        Self { source, watch }
     }
 
     pub(super) fn own(events: Vec<Event>, watch: Watch<P>) -> Self {
@@ -57,19 +61,21 @@ where
     }
 }
 
-impl<B, P> Stream for HooksBody<B, P>
+impl<B, P> HooksBody<B, P>
 where
     B: Stream<Item = Result<Event, Error>>,
     P: Place,
 {
-    type Item = Result<Event, Error>;
-
-    #[inline]
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    /// Polls a body of whose steps, or of whose end, the hook is told.
+    // Never: what is below would stand in the caller a second time, for each layer.
+    #[inline(never)]
+    fn poll_told(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
         let mut this = self.project();
         if !this.watch.holds() {
             let item = match this.source.as_mut().project() {
-                SourceProj::Inner { body } => ready!(body.poll_next(cx)),
+                SourceProj::Seen { body } | SourceProj::Told { body } => {
+                    ready!(body.poll_next(cx))
+                }
                 SourceProj::Own { events } => events.next().map(Ok),
                 SourceProj::Ended => return Poll::Ready(None),
             };
@@ -84,11 +90,33 @@ where
         }
         this.watch.poll(cx)
     }
+}
+
+impl<B, P> Stream for HooksBody<B, P>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    P: Place,
+{
+    type Item = Result<Event, Error>;
+
+    // Always: through a call, an event would be copied, and a stack has many layers.
+    #[inline(always)]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.as_mut().project();
+        let SourceProj::Seen { body } = this.source.project() else {
+            return self.poll_told(cx);
+        };
+        let polled = body.poll_next(cx);
+        if let Poll::Ready(Some(Ok(event))) = &polled {
+            this.watch.see_event(event);
+        }
+        polled
+    }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let held = usize::from(self.watch.holds());
         let (least, most) = match &self.source {
-            Source::Inner { body } => body.size_hint(),
+            Source::Seen { body } | Source::Told { body } => body.size_hint(),
             Source::Own { events } => events.size_hint(),
             Source::Ended => (0, Some(0)),
         };

@@ -6,7 +6,9 @@ use super::{
     round::Closing,
 };
 use concentric_core::{
-    Context as RunContext, Error, Event, Head, ToolResult, layers::End, method::catch,
+    Context as RunContext, Error, Event, Head, ToolResult,
+    layers::End,
+    method::{Panic, catch},
 };
 use std::{
     future::Future,
@@ -90,9 +92,7 @@ where
     /// Shows `item` to the hook, and returns whether it is to wait for methods.
     #[inline]
     pub(super) fn see(&mut self, item: &Item) -> bool {
-        if let Some(Ok(event)) = item
-            && !self.panicked
-        {
+        if let Some(Ok(event)) = item {
             self.see_event(event);
         }
         match &mut self.told {
@@ -101,13 +101,28 @@ where
         }
     }
 
+    /// Shows an event to the hook, and nothing more.
     #[inline]
-    fn see_event(&mut self, event: &Event) {
+    pub(super) fn see_event(&mut self, event: &Event) {
+        if self.panicked {
+            return;
+        }
         let (place, context) = (&self.place, &self.context);
         if let Err(panic) = catch(|| place.event(event, context)) {
-            self.panicked = true;
-            report(place.id(), P::EVENT, panicked(&panic), context);
+            self.event_panicked(&panic);
         }
+    }
+
+    // Apart, so that little stands where events go by.
+    #[cold]
+    fn event_panicked(&mut self, panic: &Panic) {
+        self.panicked = true;
+        report(self.place.id(), P::EVENT, panicked(panic), &self.context);
+    }
+
+    /// Whether the hook is told of steps, or of the end.
+    pub(super) const fn is_told(&self) -> bool {
+        self.told.is_some()
     }
 
     /// Whether the hook has methods for the end.
