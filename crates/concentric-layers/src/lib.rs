@@ -5,6 +5,7 @@
 //! | layer | feature | does |
 //! |---|---|---|
 //! | `BudgetLayer` | `budget` | limits what runs spend: money, tokens, calls, time |
+//! | `DetachLayer` | `detach` | has a run come to its end when its consumer leaves |
 //! | `HooksLayer` | `hooks` | has one value told of runs, model calls and tool calls |
 //! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
 //! | `Sessions` | `session` | keeps a conversation, one turn at a time |
@@ -18,6 +19,8 @@
 
 #[cfg(feature = "budget")]
 pub mod budget;
+#[cfg(feature = "detach")]
+pub mod detach;
 #[cfg(feature = "hooks")]
 pub mod hooks;
 #[cfg(feature = "in-flight")]
@@ -33,6 +36,8 @@ pub mod suspend;
 
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetLayer};
+#[cfg(feature = "detach")]
+pub use self::detach::DetachLayer;
 #[cfg(feature = "hooks")]
 pub use self::hooks::{Hooks, hooks};
 #[cfg(feature = "in-flight")]

@@ -1,0 +1,68 @@
+use super::hold::{Hold, Rest};
+use concentric_core::{Error, Event, EventStream};
+use futures_core::Stream;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// Response body for [`Detach`](super::Detach): the inner body's items, unchanged.
+///
+/// Dropped before its end, it goes on without its consumer.
+#[must_use = "streams do nothing unless polled"]
+pub struct DetachBody {
+    // Taken out while it is polled: one that panics is not polled again.
+    body: Option<EventStream>,
+    hold: Option<Hold>,
+}
+
+impl DetachBody {
+    pub(super) const fn new(body: EventStream, hold: Option<Hold>) -> Self {
+        Self {
+            body: Some(body),
+            hold,
+        }
+    }
+}
+
+impl Stream for DetachBody {
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(mut body) = self.body.take() else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(&mut body).poll_next(cx);
+        if let Poll::Ready(None | Some(Err(_) | Ok(Event::Finish(_)))) = &polled {
+            // What is inside ends before whoever is outside hears of it.
+            drop(body);
+            self.hold = None;
+        } else {
+            self.body = Some(body);
+        }
+        polled
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.body {
+            Some(body) => body.size_hint(),
+            None => (0, Some(0)),
+        }
+    }
+}
+
+impl Drop for DetachBody {
+    fn drop(&mut self) {
+        if let (Some(body), Some(hold)) = (self.body.take(), self.hold.take()) {
+            hold.detach(Rest::Body(body));
+        }
+    }
+}
+
+impl fmt::Debug for DetachBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,65 @@
+use super::{
+    DetachBody,
+    hold::{Hold, Rest},
+};
+use concentric_core::{ChatResponse, Error, EventStream, service::BoxFuture};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// Response future for [`Detach`](super::Detach).
+///
+/// Dropped once it was polled, it goes on without its consumer.
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct ResponseFuture {
+    // Taken out while it is polled: one that panics is not polled again.
+    call: Option<BoxFuture<ChatResponse<EventStream>>>,
+    hold: Option<Hold>,
+    has_begun: bool,
+}
+
+impl ResponseFuture {
+    pub(super) const fn new(
+        call: BoxFuture<ChatResponse<EventStream>>,
+        hold: Option<Hold>,
+    ) -> Self {
+        Self {
+            call: Some(call),
+            hold,
+            has_begun: false,
+        }
+    }
+}
+
+impl Future for ResponseFuture {
+    type Output = Result<ChatResponse<DetachBody>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut call = self.call.take().expect("polled after completion");
+        self.has_begun = true;
+        let Poll::Ready(result) = call.as_mut().poll(cx) else {
+            self.call = Some(call);
+            return Poll::Pending;
+        };
+        let hold = self.hold.take();
+        Poll::Ready(result.map(|answer| answer.map_body(|body| DetachBody::new(body, hold))))
+    }
+}
+
+impl Drop for ResponseFuture {
+    fn drop(&mut self) {
+        if let (true, Some(call), Some(hold)) = (self.has_begun, self.call.take(), self.hold.take())
+        {
+            hold.detach(Rest::Call(call));
+        }
+    }
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,149 @@
+use super::{Consumer, DetachedRuns};
+use concentric_core::{
+    ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,
+    method::{Panic, catch},
+    service::BoxFuture,
+};
+use futures_core::Stream;
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
+
+/// How long a run that is cancelled may take to end.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What it takes to go on with a run whose consumer leaves.
+pub(super) struct Hold {
+    context: RunContext,
+    consumer: Consumer,
+    runs: DetachedRuns,
+    within: Duration,
+}
+
+/// What is left of a run.
+pub(super) enum Rest {
+    Call(BoxFuture<ChatResponse<EventStream>>),
+    Body(EventStream),
+}
+
+/// How it ended.
+enum End {
+    Finished(Outcome),
+    Failed(Error),
+    Truncated,
+    Panicked(Panic),
+    Late,
+    // It was cancelled, and did not end.
+    Cancelled,
+}
+
+impl Hold {
+    pub(super) const fn new(
+        context: RunContext,
+        consumer: Consumer,
+        runs: DetachedRuns,
+        within: Duration,
+    ) -> Self {
+        Self {
+            context,
+            consumer,
+            runs,
+            within,
+        }
+    }
+
+    /// Goes on with `rest`, if it may.
+    pub(super) fn detach(self, rest: Rest) {
+        self.consumer.leave();
+        let run = self.context.run_id();
+        let permit = match self.runs.take() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                tracing::warn!(%run, %refused, "a run's consumer is gone, and it is stopped");
+                return;
+            }
+        };
+        match Handle::try_current() {
+            Ok(runtime) => {
+                tracing::debug!(%run, "a run's consumer is gone, and it goes on");
+                runtime.spawn(drive(permit, self, rest));
+            }
+            Err(_) => {
+                tracing::warn!(%run, "no runtime for a run to go on with without its consumer");
+            }
+        }
+    }
+}
+
+/// Drives what is left to its end. The permit is given back once that is dropped.
+async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
+    let context = &hold.context;
+    let clock = context.environment().clock();
+    let mut limit = clock.sleep(hold.within);
+    let mut cancelled = pin!(context.cancelled());
+    let mut is_cancelled = false;
+    let end = poll_fn(|cx| {
+        match catch(|| rest.poll(cx)) {
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(end)) => return Poll::Ready(end),
+            Err(panic) => return Poll::Ready(End::Panicked(panic)),
+        }
+        if !is_cancelled && cancelled.as_mut().poll(cx).is_ready() {
+            is_cancelled = true;
+            limit = clock.sleep(GRACE.min(hold.within));
+        }
+        ready!(limit.as_mut().poll(cx));
+        Poll::Ready(match is_cancelled {
+            true => End::Cancelled,
+            false => End::Late,
+        })
+    })
+    .await;
+    end.log(context);
+}
+
+impl Rest {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        // Then others have their turn, and the limits are looked at.
+        for _ in 0..64 {
+            match self {
+                Self::Call(call) => match ready!(call.as_mut().poll(cx)) {
+                    Ok(answer) => *self = Self::Body(answer.body),
+                    Err(error) => return Poll::Ready(End::Failed(error)),
+                },
+                Self::Body(body) => match ready!(Pin::new(body).poll_next(cx)) {
+                    Some(Ok(Event::Finish(finish))) => {
+                        return Poll::Ready(End::Finished(finish.outcome));
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Poll::Ready(End::Failed(error)),
+                    None => return Poll::Ready(End::Truncated),
+                },
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl End {
+    fn log(&self, context: &RunContext) {
+        let run = context.run_id();
+        match self {
+            Self::Finished(outcome) => tracing::debug!(%run, ?outcome, "a detached run is over"),
+            Self::Failed(error) => tracing::warn!(%run, %error, "a detached run failed"),
+            Self::Truncated => tracing::warn!(%run, "a detached run ended early"),
+            Self::Panicked(panic) => {
+                tracing::warn!(%run, panic = panic.text(), "a detached run panicked");
+            }
+            Self::Late => tracing::warn!(%run, "a detached run took too long, and is stopped"),
+            Self::Cancelled => {
+                tracing::warn!(%run, "a detached run was cancelled, and had to be stopped");
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use super::{Consumer, DetachedRuns, ResponseFuture, hold::Hold};
+use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase};
+use std::{
+    fmt,
+    marker::PhantomData,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tower_service::Service;
+
+/// Middleware that has a run come to its end when its consumer leaves.
+///
+/// See the [module docs](super) for an example.
+pub struct Detach<S> {
+    inner: BoxModel,
+    runs: DetachedRuns,
+    within: Duration,
+    of: PhantomData<fn() -> S>,
+}
+
+impl<S> Detach<S> {
+    pub(super) fn new(inner: S, runs: DetachedRuns, within: Duration) -> Self
+    where
+        S: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        Self {
+            inner: BoxModel::new(inner),
+            runs,
+            within,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<S> Clone for Detach<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            runs: self.runs.clone(),
+            within: self.within,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<S> Service<ChatRequest> for Detach<S> {
+    type Response = ChatResponse<super::DetachBody>;
+    type Error = Error;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let context = &mut request.context;
+        // Inside another loop's model call, or in an agent that is its tool, the consumer is that
+        // loop.
+        let hold = (context.phase() == Phase::Run && context.parent().is_none()).then(|| {
+            let consumer = Consumer::new();
+            context.extensions_mut().insert(consumer.clone());
+            Hold::new(context.clone(), consumer, self.runs.clone(), self.within)
+        });
+        ResponseFuture::new(self.inner.call(request), hold)
+    }
+}
+
+impl<S> fmt::Debug for Detach<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detach")
+            .field("inner", &self.inner)
+            .field("runs", &self.runs)
+            .field("within", &self.within)
+            .finish()
+    }
+}
