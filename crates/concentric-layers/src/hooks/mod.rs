@@ -95,6 +95,11 @@
 //! [`Transform`](concentric_core::layers::Transform); to do something *around* a call, for
 //! [`from_fn`](concentric_core::layers::from_fn()).
 //!
+#![cfg_attr(
+    feature = "full",
+    doc = "Who comes from another framework finds its hooks in [`mapping`], one by one."
+)]
+//!
 //! # Attached to what
 //!
 //! | to | by |
@@ -175,6 +180,8 @@ mod future;
 mod gate;
 mod hook;
 mod layer;
+#[cfg(feature = "full")]
+pub mod mapping;
 mod method;
 mod place;
 mod round;
