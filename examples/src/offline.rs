@@ -9,6 +9,7 @@ mod answer;
 mod plan;
 mod question;
 mod schema;
+mod value;
 
 use self::plan::{Call, Plan};
 use concentric::{

@@ -169,6 +169,20 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Writes a line of the model's to stderr, dimmed.
+pub fn note(text: &str) {
+    dim(&printable(text));
+}
+
+/// Writes a text of the model's to stdout.
+///
+/// # Errors
+///
+/// Stdout is closed.
+pub fn print(text: &str) -> Result<(), Error> {
+    answer(&printable(text))
+}
+
 fn dim(text: &str) {
     let plain = !io::stderr().is_terminal() || env::var_os("NO_COLOR").is_some();
     if plain {

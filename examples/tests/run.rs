@@ -43,7 +43,9 @@ fn example(name: &str) -> PathBuf {
             "approval",
             "serve",
             "session",
+            "hooks",
             "state",
+            "structured",
             "custom_layer",
         ]
         .iter()
@@ -326,7 +328,11 @@ impl OpenAi {
     }
 
     fn quickstart(&self, folder: &Path, key: &str) -> Command {
-        let mut command = command("quickstart", folder);
+        self.example("quickstart", folder, key)
+    }
+
+    fn example(&self, name: &str, folder: &Path, key: &str) -> Command {
+        let mut command = command(name, folder);
         command
             .env("OPENAI_API_KEY", key)
             .env("OPENAI_MODEL", "a-model")
@@ -362,6 +368,7 @@ async fn complete(
         .last()
         .unwrap()
         .clone();
+    let typed = request["response_format"]["type"] == "json_schema";
     requests.lock().unwrap().push(request);
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
@@ -385,6 +392,16 @@ async fn complete(
             json!({"role": "assistant", "content": "Let me"}),
             Value::Null,
         )]
+    } else if last["role"] == "tool" && typed {
+        let pieces = [
+            r#"{"purpose": "To ke"#,
+            r#"ep watch.", "files": [{"path": "kee"#,
+            r#"per.txt", "bytes": 3"#,
+            "5}]}",
+        ];
+        let said = pieces.map(|piece| chunk(json!({"content": piece}), Value::Null));
+        let end = [chunk(json!({}), json!("stop")), usage(12, 4)];
+        said.into_iter().chain(end).collect()
     } else if last["role"] == "tool" {
         vec![
             chunk(
@@ -849,6 +866,135 @@ async fn session_answers_line_by_line_and_ends_with_its_input() {
     let notes = String::from_utf8(stderr).unwrap();
     assert!(status.success(), "{notes}");
     assert!(notes.contains("turns)"), "{notes}");
+}
+
+// ---- hooks ----
+
+#[tokio::test]
+async fn hooks_leave_a_trail_of_each_run_with_nothing_secret_in_it() {
+    let folder = Folder::new("hooks");
+    let audit = folder.0.join("kept.jsonl");
+    let mut shown = Vec::new();
+    for question in ["what is in this folder?", "where is the lamp mentioned?"] {
+        let mut command = command("hooks", &folder.0);
+        command.env("CONCENTRIC_AUDIT", &audit).arg(question);
+        let (code, answer, notes) = output(&mut command).await;
+        assert_eq!(code, Some(0), "{notes}");
+        assert!(answer.contains("keeper.txt"), "{answer}");
+        shown.extend(
+            notes
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok()),
+        );
+    }
+
+    // Each process has shown its own run, and the file has both.
+    let kept = std::fs::read_to_string(&audit).unwrap();
+    let kept: Vec<Value> = kept
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(shown, kept);
+    let runs = kept.chunk_by(|a, b| a["run"] == b["run"]);
+    let runs: Vec<Vec<&str>> = runs
+        .map(|run| run.iter().map(|e| e["what"].as_str().unwrap()).collect())
+        .collect();
+    let whole = ["run", "step", "call", "step", "end"];
+    assert_eq!(runs, [whole, whole], "{kept:?}");
+
+    let called = &kept[7]["details"];
+    assert_eq!(called["tool"], "search_files");
+    assert_eq!(called["arguments"], json!({"text": "(4 bytes)"}));
+    assert_eq!(called["status"], "done");
+    let end = &kept[9]["details"];
+    assert_eq!(end["outcome"], "completed");
+    let tokens = |of: &Value| of["usage"]["output_tokens"].as_u64().unwrap();
+    let of_steps = tokens(&kept[6]["details"]) + tokens(&kept[8]["details"]);
+    assert_eq!(tokens(end), of_steps);
+}
+
+#[tokio::test]
+async fn hooks_that_cannot_write_change_no_answer() {
+    let folder = Folder::new("hooks-disk");
+    let mut command = command("hooks", &folder.0);
+    // A folder is no file.
+    command.env("CONCENTRIC_AUDIT", folder.0.join("src"));
+    let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+    assert!(answer.contains("keeper.txt"), "{answer}");
+    assert!(notes.contains("The audit can't be written"), "{notes}");
+    assert_eq!(code, Some(1), "{notes}");
+}
+
+// ---- structured ----
+
+#[tokio::test]
+async fn structured_shows_the_value_while_it_is_written_and_then_as_its_type() {
+    let folder = Folder::new("structured");
+    let mut command = command("structured", &folder.0);
+    let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+    assert_eq!(code, Some(0), "{notes}");
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(lines[0], "This folder has 3 files and 1 folder");
+    assert_eq!(
+        lines[1..],
+        [
+            "      34  README.md",
+            "      35  keeper.txt",
+            "      17  src/lamp.rs"
+        ]
+    );
+
+    let values = notes
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let paths: Vec<Vec<String>> = values
+        .map(|value| {
+            let files = value["files"].as_array().into_iter().flatten();
+            files
+                .filter_map(|file| Some(file["path"].as_str()?.to_owned()))
+                .collect()
+        })
+        .collect();
+    assert_eq!(paths.first().map(Vec::len), Some(0), "{notes}");
+    assert_eq!(
+        paths.last().unwrap(),
+        &["README.md", "keeper.txt", "src/lamp.rs"]
+    );
+    assert!(
+        paths.windows(2).all(|two| two[1].starts_with(&two[0])),
+        "{notes}"
+    );
+
+    let (code, answer, notes) = output(&mut self::command("structured", &folder.0)).await;
+    assert_eq!((code, answer.as_str()), (Some(2), ""));
+    assert!(notes.starts_with("Usage:"), "{notes}");
+}
+
+#[tokio::test]
+async fn structured_sends_the_schema_beside_the_tools() {
+    let folder = Folder::new("typed");
+    let openai = OpenAi::start().await;
+    let mut command = openai.example("structured", &folder.0, "key-1");
+    let (code, answer, notes) = output(command.arg("who sleeps?")).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert_eq!(answer, "To keep watch.\n      35  keeper.txt\n");
+    let values: Vec<&str> = notes.lines().filter(|line| line.starts_with('{')).collect();
+    let expected = [
+        r#"{}"#,
+        r#"{"purpose":"To keep watch.","files":[{}]}"#,
+        r#"{"purpose":"To keep watch.","files":[{"path":"keeper.txt"}]}"#,
+        r#"{"purpose":"To keep watch.","files":[{"path":"keeper.txt","bytes":35}]}"#,
+    ];
+    assert_eq!(values, expected, "{notes}");
+    for request in openai.requests.lock().unwrap().iter() {
+        let schema = &request["response_format"]["json_schema"];
+        assert_eq!(schema["name"], "folder");
+        assert!(
+            schema["schema"]["properties"]["purpose"].is_object(),
+            "{schema}"
+        );
+        assert!(!request["tools"].as_array().unwrap().is_empty());
+    }
 }
 
 // ---- state ----

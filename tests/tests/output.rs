@@ -2,16 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
-    AgentLayer, Answer, ChatRequest, Error, ErrorKind, FinishReason, Interrupt, Outcome,
+    AgentLayer, Answer, ChatRequest, Error, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
     agent::{BeforeModel, StepGate, StepView},
     machine::MachineState,
 };
-use concentric_test::ScriptedModel;
-use concentric_tools::{NoArguments, Output, Toolset, output, tool};
+use concentric_test::{ScriptedModel, check_layer};
+use concentric_tools::{NoArguments, Output, Toolset, output, output::VALUE_FOLLOWS, tool};
+use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 
 #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
@@ -191,6 +192,12 @@ async fn a_schema_that_the_request_has_is_kept() {
     assert_eq!(model.request(0).options.output_schema, Some(own));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_layer_keeps_what_every_layer_keeps() {
+    check_layer(output::<Folder>("folder").layer()).await;
+    check_layer(output::<Folder>("folder").separately().layer()).await;
+}
+
 /// Asks before the last call.
 struct Asks;
 
@@ -225,13 +232,143 @@ async fn a_run_that_waits_before_its_last_call_goes_on_with_it_elsewhere() {
     let state = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
     let reply = Reply::resolve(state.interrupts()[0].id.clone(), json!({}));
     let request = ChatRequest::resume(state, vec![reply]);
-    let answer = agent()
+    let mut body = agent().oneshot(request).await.unwrap().body;
+    // Which step is for the value is seen without those before it.
+    let mut partials = folder.partials::<Value>();
+    let mut values = Vec::new();
+    while let Some(event) = body.next().await {
+        let event = event.unwrap();
+        values.extend(partials.push(&event));
+        if let Event::Finish(finish) = event {
+            assert_eq!(folder.of_finish(&finish).unwrap().files, 2);
+        }
+    }
+    assert_eq!(values, grows()[3..]);
+    assert_eq!(model.request(1).tools.len(), 0);
+}
+
+// ---- while it is written ----
+
+/// The events of a run, and the partial values, each after the event that it showed with.
+async fn events(output: &Output<Folder>, model: &ScriptedModel) -> (Vec<Event>, Vec<Value>) {
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools()).gate(output.gate()))
+        .layer(output.layer())
+        .service(model.clone());
+    let request = ChatRequest::user("What is in here?");
+    let mut body = agent.oneshot(request).await.unwrap().body;
+    let mut partials = output.partials::<Value>();
+    let (mut events, mut values) = (Vec::new(), Vec::new());
+    while let Some(event) = body.next().await {
+        let event = event.unwrap();
+        values.extend(partials.push(&event));
+        events.push(event);
+    }
+    (events, values)
+}
+
+/// The steps whose answer is to be the value.
+fn steps_for_the_value(events: &[Event]) -> Vec<u32> {
+    let mut step = None;
+    let mut found = Vec::new();
+    for event in events {
+        match event {
+            Event::StepStart(start) => step = Some(start.step),
+            Event::Custom(custom) if custom.name == VALUE_FOLLOWS => {
+                assert_eq!(custom.value, json!({"schema": "folder"}));
+                found.push(step.unwrap());
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn grows() -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({"purpose": "te"}),
+        json!({"purpose": "tests"}),
+        json!({"purpose": "tests", "files": 2}),
+    ]
+}
+
+const PIECES: [&str; 4] = ["{", r#""purpose": "te"#, r#"sts", "files": 2"#, "}"];
+
+#[tokio::test]
+async fn events_of_the_separate_call_are_told_from_those_before_it() {
+    let folder = output::<Folder>("folder").separately();
+    // An answer that is JSON, too, and is not the value.
+    let model = looks().text("[1, 2]").then().deltas(PIECES);
+    let (events, values) = events(&folder, &model).await;
+    assert_eq!(steps_for_the_value(&events), [2]);
+    assert_eq!(values, grows());
+    let Some(Event::Finish(finish)) = events.last() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(folder.of_finish(finish).unwrap().files, 2);
+}
+
+#[tokio::test]
+async fn with_the_schema_in_each_call_each_answer_may_be_the_value() {
+    let folder = output::<Folder>("folder");
+    let model = ScriptedModel::new()
+        .text("I look.")
+        .tool_call("look", json!({}))
+        .then()
+        .deltas(PIECES);
+    let (events, values) = events(&folder, &model).await;
+    assert_eq!(steps_for_the_value(&events), [0, 1]);
+    assert_eq!(values, grows());
+}
+
+#[tokio::test]
+async fn a_further_try_shows_anew() {
+    for separately in [false, true] {
+        let folder = output::<Folder>("folder");
+        let (folder, first) = match separately {
+            true => (
+                folder.separately(),
+                ScriptedModel::new().text("Two.").then(),
+            ),
+            false => (folder, ScriptedModel::new()),
+        };
+        let model = first.text("{").text("}").then().deltas(PIECES);
+        let (_, values) = events(&folder, &model).await;
+        let expected: Vec<_> = [json!({})].into_iter().chain(grows()).collect();
+        assert_eq!(values, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_is_void_shows_anew_and_is_announced_again() {
+    let folder = output::<Folder>("folder");
+    let model = ScriptedModel::new()
+        .text("{")
+        .event(Event::Reset)
+        .deltas(PIECES);
+    let (events, values) = events(&folder, &model).await;
+    assert_eq!(steps_for_the_value(&events), [0, 0]);
+    let expected: Vec<_> = [json!({})].into_iter().chain(grows()).collect();
+    assert_eq!(values, expected);
+}
+
+#[tokio::test]
+async fn what_another_schema_asks_for_does_not_show() {
+    let folder = output::<Folder>("folder");
+    let mut request = ChatRequest::user("hi");
+    let own = OutputSchema::new("own", json!({"type": "object"}));
+    request.options_mut().output_schema = Some(own);
+    let model = ScriptedModel::new().deltas(PIECES);
+    let mut body = folder
+        .layer()
+        .layer(model)
         .oneshot(request)
         .await
         .unwrap()
-        .collect()
-        .await
-        .unwrap();
-    assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
-    assert_eq!(model.request(1).tools.len(), 0);
+        .body;
+    let mut partials = folder.partials::<Value>();
+    while let Some(event) = body.next().await {
+        assert_eq!(partials.push(&event.unwrap()), None);
+    }
 }

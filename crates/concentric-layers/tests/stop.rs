@@ -15,8 +15,8 @@ use concentric_core::{
     machine::MachineState,
 };
 use concentric_layers::stop::{
-    ErrorLimit, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, StepApproval, StopWhen,
-    called, called_times, cost, finish_reason, holds, input_tokens, output_tokens, steps,
+    ErrorLimit, Judgement, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, StepApproval,
+    StopWhen, called, called_times, cost, finish_reason, holds, input_tokens, output_tokens, steps,
     total_tokens,
 };
 use concentric_test::{ScriptedModel, ScriptedTools, TestEnvironment};
@@ -642,9 +642,12 @@ fn says(answers: &[&str]) -> ScriptedModel {
 }
 
 fn digits() -> OutputConstraint {
-    OutputConstraint::new("digits", |answer: &str| {
+    OutputConstraint::new("digits", |answer, _| async move {
         let is_number = !answer.is_empty() && answer.chars().all(|c| c.is_ascii_digit());
-        is_number.then_some(()).ok_or("Answer with a number.")
+        Ok(match is_number {
+            true => Judgement::Accept,
+            false => Judgement::complain("Answer with a number."),
+        })
     })
 }
 
@@ -727,4 +730,95 @@ async fn a_run_that_waits_has_no_answer_to_be_judged() {
     let answer = run(&agent, reply(&state, Reply::approve)).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
     assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_judge_that_fails_fails_the_run() {
+    let judge = |_, _| async { Err("the grader is down".into()) };
+    let constraint = OutputConstraint::new("graded", judge);
+    let model = says(&["a", "b"]);
+    let agent = AgentLayer::new(tools())
+        .gate(constraint)
+        .layer(model.clone());
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    let error = body.collect().await.unwrap_err().error;
+    assert_eq!(error.kind(), ErrorKind::Other);
+    let said = "the gate `graded` failed: the grader is down";
+    assert_eq!(error.message(), said);
+    assert_eq!(model.calls(), 1);
+}
+
+#[cfg(feature = "budget")]
+mod graded {
+    use super::*;
+    use concentric_core::{CancelReason, Context, Str};
+    use concentric_layers::budget::{Budget, BudgetLayer, Limits};
+
+    /// Has `grader` say whether an answer is good.
+    fn graded(grader: &ScriptedModel) -> OutputConstraint {
+        let grader = BudgetLayer::new(Limits::new())
+            .model()
+            .layer(grader.clone());
+        OutputConstraint::new("graded", move |answer: Str, context: Context| {
+            let grader = grader.clone();
+            async move {
+                let request = ChatRequest::user(format!("Is this good? {answer}"));
+                let request = request.with_context(context.child().build());
+                let said = grader.oneshot(request).await?.text().await?;
+                Ok(match said.as_str() {
+                    "yes" => Judgement::Accept,
+                    why => Judgement::complain(why),
+                })
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn the_tokens_of_a_model_that_judges_are_its_budgets_and_not_the_runs() {
+        let grader = ScriptedModel::new()
+            .usage(Usage::new(100, 10))
+            .text("Be brief.")
+            .then()
+            .usage(Usage::new(100, 10))
+            .text("yes");
+        let model = says(&["well, 42", "42"]);
+        let agent = AgentLayer::new(tools())
+            .step_limit(2)
+            .gate(graded(&grader))
+            .layer(model);
+        let budget = Budget::new(Limits::new());
+        let mut request = ChatRequest::user("hi");
+        request.context.provide(budget.clone());
+        let answer = run(&agent, request).await;
+        assert_eq!(answer.finish.outcome, Outcome::Completed);
+        let transcript = answer.finish.transcript.unwrap();
+        let said: Vec<_> = transcript.iter().map(|t| t.as_message().text()).collect();
+        assert_eq!(said, ["hi", "well, 42", "Be brief.", "42"]);
+        let asked = grader.request(0).transcript;
+        let asked = asked.last().unwrap().as_message().text();
+        assert_eq!(asked, "Is this good? well, 42");
+
+        assert_eq!(answer.finish.usage, Usage::new(2, 2));
+        assert_eq!(budget.spent().input_tokens, 200);
+        assert_eq!(budget.spent().model_calls, 2);
+    }
+
+    #[tokio::test]
+    async fn a_model_that_judges_ends_with_the_run() {
+        let grader = ScriptedModel::new().text("Well").never();
+        let agent = AgentLayer::new(tools())
+            .gate(graded(&grader))
+            .layer(says(&["a"]));
+        let mut request = ChatRequest::user("hi");
+        request.context.provide(Budget::new(Limits::new()));
+        let context = request.context.clone();
+        let mut answer = tokio_test::task::spawn(run(&agent, request));
+        assert!(answer.poll().is_pending());
+        assert_eq!(grader.live(), 1);
+        context.cancel(CancelReason::User);
+        let answer = answer.await;
+        let reason = CancelReason::User;
+        assert_eq!(answer.finish.outcome, Outcome::Aborted { reason });
+        assert_eq!((grader.live(), grader.dropped()), (0, 1));
+    }
 }

@@ -281,7 +281,7 @@ fn plural(count: usize, what: &str) -> String {
 }
 
 /// The first `most` bytes of a text, on one line.
-fn one_line(text: &str, most: usize) -> String {
+pub(super) fn one_line(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.get(..line.floor_char_boundary(most)) {
         Some(short) if short.len() < line.len() => format!("{short}…"),

@@ -4,6 +4,7 @@ use super::{
     answer,
     question::{Question, concept, is_path, stem, stems},
     schema::{Kind, Parameter, parameters},
+    value,
 };
 use concentric::{ChatRequest, Role, Str, ToolChoice, ToolSpec, ToolStatus, Transcript};
 use serde_json::{Map, Value};
@@ -116,11 +117,15 @@ pub(super) fn next(request: &ChatRequest) -> Plan {
     };
     if calls.is_empty() {
         let missing = planner.missing();
-        let told = done
+        let told: Vec<&Done> = done
             .iter()
             .filter(|done| planner.is_asked_for(done))
             .collect();
-        return Plan::Say(answer::compose(&question, told, &tools, missing));
+        let said = answer::compose(&question, told.clone(), &tools, missing);
+        return Plan::Say(match &request.options.output_schema {
+            Some(output) => value::compose(&output.schema, &said, &told),
+            None => said,
+        });
     }
     if request.options.parallel_tool_calls == Some(false) {
         calls.truncate(1);

@@ -43,11 +43,7 @@ pub(super) enum Kind {
 /// The parameters of a tool.
 pub(super) fn parameters(spec: &ToolSpec) -> Vec<Parameter> {
     let root = &*spec.input_schema;
-    let required: Vec<&str> = root
-        .get("required")
-        .and_then(Value::as_array)
-        .map(|names| names.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
+    let required = required(root);
     let Some(properties) = root.get("properties").and_then(Value::as_object) else {
         return Vec::new();
     };
@@ -75,8 +71,18 @@ pub(super) fn parameters(spec: &ToolSpec) -> Vec<Parameter> {
         .collect()
 }
 
+/// The names of the properties that an object must have.
+pub(super) fn required(schema: &Value) -> Vec<&str> {
+    let names = schema.get("required").and_then(Value::as_array);
+    names
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
+}
+
 /// Follows references within the schema, and looks through `or null`.
-fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
+pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     // References may form a circle.
     for _ in 0..8 {
         let reference = schema.get("$ref").and_then(Value::as_str);
@@ -99,7 +105,7 @@ fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     schema
 }
 
-fn type_of(schema: &Value) -> Option<&str> {
+pub(super) fn type_of(schema: &Value) -> Option<&str> {
     match schema.get("type")? {
         Value::String(name) => Some(name),
         Value::Array(names) => names
@@ -150,7 +156,7 @@ fn kind(schema: &Value, root: &Value, name: &[String], description: &[String]) -
 }
 
 /// The values of an enumeration, however it is written.
-fn choices(schema: &Value) -> Option<Vec<Value>> {
+pub(super) fn choices(schema: &Value) -> Option<Vec<Value>> {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         return Some(values.iter().filter(|v| !v.is_null()).cloned().collect());
     }

@@ -401,3 +401,33 @@ async fn its_first_word_does_not_wait() {
     response.body.next().await.unwrap().unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
+
+#[test]
+fn it_writes_what_a_schema_asks_for_and_ends() {
+    #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    enum Mood {
+        Calm,
+        Wild,
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    struct Report {
+        said: String,
+        mood: Mood,
+        any: bool,
+        inner: Option<Box<Self>>,
+        others: Vec<Self>,
+    }
+
+    let report = concentric::tools::output::<Report>("report");
+    let mut request = ask("hello there", &[]);
+    request.options_mut().output_schema = Some(report.schema().clone());
+    let Plan::Say(text) = plan::next(&request) else {
+        panic!("it calls")
+    };
+    let said = report.of_text(&text).unwrap();
+    assert!(said.said.starts_with("Hello!") && !said.any, "{text}");
+    assert_eq!(said.mood, Mood::Calm);
+    assert!(said.inner.is_none() && said.others.is_empty(), "{text}");
+}

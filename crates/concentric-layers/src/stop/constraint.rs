@@ -1,9 +1,9 @@
 use super::turns;
 use concentric_core::{
-    BoxError, Role, Str, Turn,
+    BoxError, Context, Role, Str, Turn,
     agent::{BeforeFinish, BeforeModel, StepGate, StepView},
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// Has a run end only with an answer that is as it is to be.
 ///
@@ -16,16 +16,55 @@ use std::{fmt, sync::Arc};
 /// its step limit has no answer to be judged.
 ///
 /// ```
-/// use concentric_core::{AgentLayer, NoTools};
-/// use concentric_layers::stop::OutputConstraint;
+/// use concentric_core::{AgentLayer, NoTools, Str};
+/// use concentric_layers::stop::{Judgement, OutputConstraint};
 ///
-/// let short = OutputConstraint::new("short", |answer: &str| match answer.len() {
-///     0..=280 => Ok(()),
-///     n => Err(format!("Your answer has {n} bytes. Say it in 280.")),
+/// let short = OutputConstraint::new("short", |answer: Str, _| async move {
+///     Ok(match answer.len() {
+///         0..=280 => Judgement::Accept,
+///         n => Judgement::complain(format!("Your answer has {n} bytes. Say it in 280.")),
+///     })
 /// });
 /// let agent = AgentLayer::new(NoTools).gate(short.tries(3));
 /// # let _ = agent;
 /// ```
+///
+/// # A model as the judge
+///
+/// The function may wait, as for a model that grades the answer:
+///
+/// ```
+/// use concentric_core::{BoxModel, ChatRequest, Context, Str};
+/// use concentric_layers::stop::{Judgement, OutputConstraint};
+/// use tower::ServiceExt;
+///
+/// fn polite(grader: BoxModel) -> OutputConstraint {
+///     OutputConstraint::new("polite", move |answer: Str, context: Context| {
+///         let grader = grader.clone();
+///         async move {
+///             let ask = format!("Is this polite? Say OK, or what to change.\n\n{answer}");
+///             let request = ChatRequest::user(ask).with_context(context.child().build());
+///             let said = grader.oneshot(request).await?.text().await?;
+///             Ok(match said.trim() {
+///                 "OK" => Judgement::Accept,
+///                 change => Judgement::complain(change),
+///             })
+///         }
+///     })
+/// }
+/// # let _ = polite;
+/// ```
+///
+/// Its calls are no steps of the run: they don't count towards the step limit, their events are not in
+/// the run's stream, and their tokens not in the run's [usage](concentric_core::Finish::usage), nor in
+/// what a [`Condition`](super::Condition) sees of it. With a context that is a
+/// [child](Context::child) of the run's, they are within its deadline and the budgets that it has, if
+/// the grader has a budget's layer of its own. What the grader reads was written by a model: tell it
+/// so.
+///
+/// # Cancel safety
+///
+/// When the run is cancelled, or dropped, so is the judge's future.
 #[derive(Clone)]
 pub struct OutputConstraint {
     name: Str,
@@ -33,19 +72,42 @@ pub struct OutputConstraint {
     tries: usize,
 }
 
-type Judge = dyn Fn(&str) -> Result<(), Str> + Send + Sync;
+// Boxed, as each method of a gate is: once per answer.
+type Judge = dyn Fn(Str, Context) -> Judging + Send + Sync;
+type Judging = Pin<Box<dyn Future<Output = Result<Judgement, BoxError>> + Send>>;
+
+/// What is said of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Judgement {
+    /// It is as it is to be.
+    Accept,
+    /// It is not, and the model is told this.
+    Complain(Str),
+}
+
+impl Judgement {
+    /// Complains of the answer.
+    pub fn complain(text: impl Into<Str>) -> Self {
+        Self::Complain(text.into())
+    }
+}
 
 impl OutputConstraint {
-    /// Creates the constraint `name`, which no other gate of the agent is named. `judge` returns what
-    /// the model is to be told, if the answer is not as it is to be.
-    pub fn new<F, E>(name: impl Into<Str>, judge: F) -> Self
+    /// Creates the constraint `name`, which no other gate of the agent is named. `judge` is given the
+    /// text of the answer, and the context of the run.
+    ///
+    /// # Errors
+    ///
+    /// Those of `judge` fail the run: an answer that could not be judged is neither good nor bad.
+    pub fn new<F, Fut>(name: impl Into<Str>, judge: F) -> Self
     where
-        F: Fn(&str) -> Result<(), E> + Send + Sync + 'static,
-        E: Into<Str>,
+        F: Fn(Str, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Judgement, BoxError>> + Send + 'static,
     {
         Self {
             name: name.into(),
-            judge: Arc::new(move |answer| judge(answer).map_err(Into::into)),
+            judge: Arc::new(move |answer, context| Box::pin(judge(answer, context))),
             tries: 2,
         }
     }
@@ -73,7 +135,8 @@ impl StepGate for OutputConstraint {
         let last = step.transcript.last().map(Turn::as_message);
         let answer = last.filter(|message| message.role == Role::Assistant);
         let text = answer.map(|answer| answer.text()).unwrap_or_default();
-        let Err(complaint) = (self.judge)(&text) else {
+        let judged = (self.judge)(text.into(), step.context.clone()).await?;
+        let Judgement::Complain(complaint) = judged else {
             return Ok(BeforeFinish::Finish);
         };
         if turns::times_said_by(&self.name, step)? >= self.tries {

@@ -62,7 +62,7 @@ pub use self::{
         Condition, called, called_times, cost, finish_reason, holds, input_tokens, output_tokens,
         steps, total_tokens,
     },
-    constraint::OutputConstraint,
+    constraint::{Judgement, OutputConstraint},
     errors::ErrorLimit,
     loops::{LoopAction, LoopDetector},
     when::StopWhen,

@@ -1,5 +1,8 @@
-use super::Progress;
-use concentric_core::{ChatRequest, OutputSchema, ToolChoice, ToolSpecs};
+use super::{OutputBody, Progress, ResponseFuture};
+use concentric_core::{
+    ChatRequest, ChatResponse, Error, Event, OutputSchema, Str, ToolChoice, ToolSpecs,
+};
+use futures_core::Stream;
 use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -47,7 +50,8 @@ impl<S> WithOutput<S> {
 }
 
 impl OutputLayer {
-    fn apply(&self, request: &mut ChatRequest) {
+    /// Asks for the value, and returns the schema's name, if this call is for it.
+    fn apply(&self, request: &mut ChatRequest) -> Option<Str> {
         if self.separately {
             let asked = request.context.state::<Progress>();
             let asked = asked
@@ -57,31 +61,35 @@ impl OutputLayer {
                     false
                 });
             if !asked {
-                return;
+                return None;
             }
             request.tools = ToolSpecs::default();
             request.options_mut().tool_choice = None::<ToolChoice>;
         }
-        if request.options.output_schema.is_none() {
-            request.options_mut().output_schema = Some(self.schema.clone());
+        match &request.options.output_schema {
+            Some(schema) if *schema != self.schema => return None,
+            Some(_) => {}
+            None => request.options_mut().output_schema = Some(self.schema.clone()),
         }
+        Some(self.schema.name.clone())
     }
 }
 
-impl<S> Service<ChatRequest> for WithOutput<S>
+impl<S, B> Service<ChatRequest> for WithOutput<S>
 where
-    S: Service<ChatRequest>,
+    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    B: Stream<Item = Result<Event, Error>>,
 {
-    type Response = S::Response;
+    type Response = ChatResponse<OutputBody<B>>;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: ChatRequest) -> S::Future {
-        self.layer.apply(&mut request);
-        self.inner.call(request)
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let schema = self.layer.apply(&mut request);
+        ResponseFuture::new(self.inner.call(request), schema)
     }
 }

@@ -37,6 +37,43 @@
 //! its events are of a step of their own. A layer inside of [`OutputLayer`] sees the schema in the
 //! request's options, and may change it, either way.
 //!
+//! Whoever reads the run's events tells what is said for the value from what is said before it: the
+//! first event of an answer that is to be the value is an [`Event::Custom`] named [`VALUE_FOLLOWS`],
+//! whose value is `{"schema": name}`. It holds to the end of the step, is said again where a
+//! [`Event::Reset`] makes it void, and goes out to the clients of a server like the others.
+//!
+//! # While it is written
+//!
+//! [`Partials`] read the value from a run's events as it grows:
+//!
+//! ```
+//! # use concentric_core::{BoxModel, ChatRequest, Error, ErrorKind, Event};
+//! # use concentric_tools::output;
+//! # use futures_util::StreamExt;
+//! # use schemars::JsonSchema;
+//! # use serde::Deserialize;
+//! # use serde_json::Value;
+//! # use tower::ServiceExt;
+//! # #[derive(Deserialize, JsonSchema)]
+//! # struct Folder { purpose: String }
+//! async fn show(agent: BoxModel) -> Result<Folder, Error> {
+//!     let folder = output::<Folder>("folder");
+//!     let mut partials = folder.partials::<Value>();
+//!     let mut body = agent.oneshot(ChatRequest::user("What is in here?")).await?.body;
+//!     while let Some(event) = body.next().await {
+//!         let event = event?;
+//!         if let Some(value) = partials.push(&event) {
+//!             println!("{value}"); // {}, {"purpose":"Te"}, {"purpose":"Tests"}
+//!         }
+//!         if let Event::Finish(finish) = event {
+//!             return Ok(folder.of_finish(&finish)?);
+//!         }
+//!     }
+//!     Err(Error::new(ErrorKind::Truncated, "the answer broke off"))
+//! }
+//! # let _ = show;
+//! ```
+//!
 //! # An answer that does not fit
 //!
 //! The [gate](Output::gate) tells the model why and calls it again, [twice](Output::tries) by default;
@@ -47,13 +84,22 @@
 //!
 //! The layer goes just inside of the loop, the gate on the loop. A run that is given another schema
 //! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)).
+//!
+//! [`Event::Custom`]: concentric_core::Event::Custom
+//! [`Event::Reset`]: concentric_core::Event::Reset
 
+mod body;
+mod future;
 mod gate;
 mod layer;
+mod partial;
 
 pub use self::{
+    body::OutputBody,
+    future::ResponseFuture,
     gate::OutputGate,
     layer::{OutputLayer, WithOutput},
+    partial::Partials,
 };
 
 use crate::{
@@ -61,12 +107,17 @@ use crate::{
     overlong::short,
 };
 use concentric_core::{
-    Answer, Error, ErrorKind, OutputSchema, Str,
+    Answer, Error, ErrorKind, Finish, OutputSchema, Str,
     state::{Durable, Scope, Slot},
 };
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
+
+/// Names the event that the text of the step is the value from here on.
+///
+/// See the [module docs](self).
+pub const VALUE_FOLLOWS: Str = Str::from_static("value-follows");
 
 /// Describes answers that are a `T`, under a name that a provider is told.
 ///
@@ -136,6 +187,15 @@ where
         OutputGate::new(self.clone())
     }
 
+    /// Reads the value while it is written, as a `P`: a [`Value`](serde_json::Value), or a type
+    /// that bears that something is still missing.
+    pub fn partials<P>(&self) -> Partials<P>
+    where
+        P: DeserializeOwned,
+    {
+        Partials::new(self.schema().name.clone())
+    }
+
     /// Reads the value out of a text. Whitespace and a fence (` ```json `) around it are no part of
     /// it.
     ///
@@ -160,16 +220,27 @@ where
     ///
     /// Those of [`of_text`](Self::of_text).
     pub fn of_answer(&self, answer: &Answer) -> Result<T, OutputError> {
-        self.of_text(&last_text(answer))
+        // What the run's last message says: not what was said before it was asked for the value.
+        self.of_text(&last_text(&answer.finish).unwrap_or_else(|| answer.text()))
+    }
+
+    /// Reads the value out of a run's last event, for whoever reads the events one by one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of_text`](Self::of_text). A model's own answer has no conversation in it, and so no
+    /// value.
+    pub fn of_finish(&self, finish: &Finish) -> Result<T, OutputError> {
+        self.of_text(&last_text(finish).unwrap_or_default())
     }
 }
 
-/// What the run's last message says: not what was said before it was asked for the value.
-fn last_text(answer: &Answer) -> String {
-    let last = answer.transcript().and_then(|turns| turns.last());
-    last.map_or_else(|| answer.text(), |turn| turn.as_message().text())
+fn last_text(finish: &Finish) -> Option<String> {
+    let last = finish.transcript.as_ref()?.last()?;
+    Some(last.as_message().text())
 }
 
+/// The value in a whole text.
 fn unfenced(text: &str) -> &str {
     let text = text.trim();
     let inside = text

@@ -1,0 +1,97 @@
+//! An agent that answers with a value of a type, which shows while it is written.
+//!
+//! ```console
+//! $ cargo run --example structured -- "what is in this folder?"
+//! ```
+//!
+//! What is there of the value so far goes to stderr, a line each time that there is more of it; the
+//! value to stdout, when it is whole and fits its type. The files and the model are those of the
+//! quickstart.
+
+use concentric::{
+    AgentLayer, ChatRequest, Error, Event, Outcome, layers::DefaultsLayer, tools::output,
+};
+use concentric_examples::{files, model::model, terminal};
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use std::{fmt, future::ready, process::ExitCode};
+use tower::{ServiceBuilder, ServiceExt};
+
+/// What is said of a folder.
+#[derive(Deserialize, JsonSchema)]
+struct Folder {
+    /// What the folder is for, in a sentence.
+    purpose: String,
+    /// The files that matter most.
+    #[schemars(length(max = 20))]
+    files: Vec<File>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct File {
+    /// Relative to the current folder.
+    path: String,
+    bytes: u64,
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.purpose)?;
+        self.files
+            .iter()
+            .try_for_each(|File { path, bytes }| writeln!(f, "{bytes:>8}  {path}"))
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    terminal::log("off");
+    let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    if question.trim().is_empty() {
+        terminal::say("Usage: cargo run --example structured -- \"what is in this folder?\"");
+        return ExitCode::from(2);
+    }
+    match ask(question).await {
+        Ok(Outcome::Completed) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            terminal::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(question: String) -> Result<Outcome, Error> {
+    let folder = output::<Folder>("folder");
+    let agent = ServiceBuilder::new()
+        .layer(DefaultsLayer::new().system(
+            "You answer questions about the files of the current folder. Look before you answer.",
+        ))
+        // An answer that does not fit is corrected before the run may end.
+        .layer(AgentLayer::new(files::tools(".")?).gate(folder.gate()))
+        // The model is told of the type. With `.separately()`, it is asked for the value once it has
+        // answered in its own words.
+        .layer(folder.layer())
+        .service(model()?);
+
+    let response = agent.oneshot(ChatRequest::user(question)).await?;
+    // A string shows once it is whole; without this, each word of it makes a line.
+    let mut partials = folder.partials::<Value>().whole_strings();
+    let others = response.body.filter(|event| {
+        if let Ok(event) = event
+            && let Some(value) = partials.push(event)
+        {
+            terminal::note(&value.to_string());
+        }
+        // The text is the value, and shows as such.
+        ready(!matches!(event, Ok(Event::TextDelta(_))))
+    });
+    let finish = terminal::show(others).await?;
+    terminal::summary(&finish);
+    if finish.outcome == Outcome::Completed {
+        terminal::print(&folder.of_finish(&finish)?.to_string())?;
+    }
+    Ok(finish.outcome)
+}
