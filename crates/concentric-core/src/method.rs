@@ -26,6 +26,7 @@
 //! assert!(!has_before::<Nothing>());
 //! ```
 
+use crate::{Error, ErrorKind};
 use std::{
     any::{Any, type_name},
     fmt,
@@ -75,6 +76,12 @@ impl Panic {
     pub fn text(&self) -> Option<&str> {
         let text = self.0.downcast_ref::<&str>().copied();
         text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
+    }
+
+    /// The error that it is, of a hook.
+    pub fn error(&self) -> Error {
+        let text = self.text().unwrap_or("something that is not text");
+        Error::new(ErrorKind::Other, format!("it panicked: {text}"))
     }
 }
 

@@ -1,20 +1,24 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
 #![cfg(all(feature = "hooks", feature = "session"))]
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, ThreadId, Transcript,
+    AgentLayer, BoxError, ChatRequest, Error, Outcome, ThreadId, ToolCall, ToolOutcome, ToolStatus,
+    Transcript,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
     layers::{End, OfRunLayer},
 };
 use concentric_layers::{
-    hooks::{AgentHooks, Hooks, ModelFlow, RunFlow, Summary, hooks},
+    hooks::{AgentHooks, HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks},
     session::{SessionTarget, Sessions},
 };
 use concentric_test::{ScriptedModel, assert_finishes};
 use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
 use serde_json::json;
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
 #[derive(Clone, Default)]
@@ -212,4 +216,86 @@ async fn c065_work_that_after_run_leaves_for_later_is_done_while_handles_are_sti
     assert_finishes(agent.oneshot(request).await.unwrap().body).await;
     assert_eq!(done.recv().await, Some(1));
     drop(handle);
+}
+
+/// Fails around each tool call, in one of several ways.
+struct Failing(&'static str);
+
+impl Hooks for Failing {
+    fn id(&self) -> &str {
+        "failing"
+    }
+
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+        match self.0 {
+            "before fails" => Err("no".into()),
+            "before panics" => panic!("no"),
+            "before halts" => Err(Error::halted("enough").into()),
+            _ => Ok(Flow::Continue),
+        }
+    }
+
+    async fn after_call(
+        &self,
+        _: &ToolCall,
+        _: &ToolOutcome,
+        _: Duration,
+    ) -> Result<Option<ToolOutcome>, BoxError> {
+        match self.0 {
+            "after fails" => Err("no".into()),
+            "after panics" => panic!("no"),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[tokio::test]
+async fn c064_no_failure_around_a_tool_call_is_lost() {
+    let cases = [
+        (
+            "before fails",
+            Some(("before_call", "no")),
+            ToolStatus::Failed,
+        ),
+        (
+            "before panics",
+            Some(("before_call", "it panicked: no")),
+            ToolStatus::Failed,
+        ),
+        ("after fails", Some(("after_call", "no")), ToolStatus::Done),
+        (
+            "after panics",
+            Some(("after_call", "it panicked: no")),
+            ToolStatus::Done,
+        ),
+        ("before halts", None, ToolStatus::Failed),
+    ];
+    for (how, failed, status) in cases {
+        let (model, tools) = looks();
+        let agent = AgentLayer::new(tools).hooks(Failing(how)).layer(model);
+        let failures = HookFailures::new();
+        let mut request = ChatRequest::user("hi");
+        request.context.extensions_mut().insert(failures.clone());
+        let answer = agent
+            .oneshot(request)
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap();
+        let seen: Vec<_> = failures.take();
+        let seen: Vec<_> = seen.iter().map(|f| (f.method, f.error.message())).collect();
+        assert_eq!(seen, failed.into_iter().collect::<Vec<_>>(), "{how}");
+        let turns = answer.transcript().unwrap().iter();
+        let results: Vec<_> = turns.flat_map(|turn| turn.results().iter()).collect();
+        assert_eq!(results.len(), 1);
+        assert_eq!(results.first().unwrap().outcome.status, status, "{how}");
+        let outcome = match how {
+            "before halts" => Outcome::Halted {
+                reason: "enough".into(),
+            },
+            _ => Outcome::Completed,
+        };
+        assert_eq!(answer.finish.outcome, outcome, "{how}");
+    }
 }

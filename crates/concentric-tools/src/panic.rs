@@ -1,4 +1,4 @@
-use concentric_core::{Str, ToolOutcome, method};
+use concentric_core::{Error, Str, ToolOutcome, method};
 use std::{
     future::Future,
     pin::Pin,
@@ -12,6 +12,11 @@ impl Panic {
     /// What was said, if that is text; for the log.
     pub(crate) fn text(&self) -> Option<&str> {
         self.0.text()
+    }
+
+    /// The error that it is, of a hook.
+    pub(crate) fn error(&self) -> Error {
+        self.0.error()
     }
 
     /// What the model is told; the panic's own text goes to the log.

@@ -1,7 +1,7 @@
 use super::{
     HooksBody,
     failures::report,
-    method::{panicked, stopped, unless},
+    method::{stopped, unless},
     place::{Has, Place, of_run},
     watch::Watch,
 };
@@ -106,7 +106,7 @@ where
             ),
         },
         Err(panic) => {
-            report(place.id(), P::BEFORE, panicked(&panic), &context);
+            report(place.id(), P::BEFORE, panic.error(), &context);
             Error::new(
                 ErrorKind::Other,
                 format!("the hook `{}` panicked", place.id()),

@@ -1,8 +1,5 @@
 use super::failures::report;
-use concentric_core::{
-    BoxError, Context, Error, ErrorKind, Str,
-    method::{Panic, caught},
-};
+use concentric_core::{BoxError, Context, Error, ErrorKind, Str, method::caught};
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -50,7 +47,7 @@ pub(super) async fn tell<F>(
             ErrorKind::Timeout,
             Str::from_static("it did not come to an end, and was given up"),
         ),
-        Err(panic) => panicked(&panic),
+        Err(panic) => panic.error(),
     };
     report(hook, method, error, context);
 }
@@ -81,10 +78,4 @@ where
         Poll::Pending => end.as_mut().poll(cx).map(|()| None),
     })
     .await
-}
-
-/// The error that a panic is.
-pub(super) fn panicked(panic: &Panic) -> Error {
-    let text = panic.text().unwrap_or("something that is not text");
-    Error::new(ErrorKind::Other, format!("it panicked: {text}"))
 }

@@ -144,8 +144,8 @@
 //! | `after_run`, `after_model` | nothing; one that hangs is given up after 30 seconds |
 //! | those of tool calls | what [`ToolHooks`](concentric_tools::hooks) says |
 //!
-//! What changes nothing is logged with the hook's [id](Hooks::id), and gathered in the run's
-//! [`HookFailures`], if it has them; those of tool calls are logged only.
+//! All of them are logged with the hook's [id](Hooks::id), and gathered in the run's
+//! [`HookFailures`], if it has them; but for an error that fails the call it is about.
 //!
 //! # Place in the stack
 //!

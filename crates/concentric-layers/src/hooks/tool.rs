@@ -1,4 +1,4 @@
-use super::Hooks;
+use super::{Hooks, failures::report};
 use concentric_core::{BoxError, Error, ToolCall, ToolOutcome};
 use concentric_tools::{BeforeCall, Flow, ToolHooks};
 use std::{fmt, future::Future, sync::Arc, time::Duration};
@@ -38,6 +38,16 @@ where
 
     fn cancelled(&self, call: &ToolCall) {
         self.0.call_cancelled(call);
+    }
+
+    fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
+        let method = match method {
+            "before" => "before_call",
+            "after" => "after_call",
+            "on_error" => "on_call_error",
+            _ => "call_cancelled",
+        };
+        report(self.0.id(), method, error.clone(), &call.context);
     }
 }
 

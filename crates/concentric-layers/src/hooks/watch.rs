@@ -1,7 +1,7 @@
 use super::{
     Summary,
     failures::report,
-    method::{Until, panicked, tell},
+    method::{Until, tell},
     place::{Has, Place},
     round::Closing,
 };
@@ -117,7 +117,7 @@ where
     #[cold]
     fn event_panicked(&mut self, panic: &Panic) {
         self.panicked = true;
-        report(self.place.id(), P::EVENT, panicked(panic), &self.context);
+        report(self.place.id(), P::EVENT, panic.error(), &self.context);
     }
 
     /// Whether the hook is told of steps, or of the end.

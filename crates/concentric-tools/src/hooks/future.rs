@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{is_fatal, lifecycle::not_gone_on, panic::catch};
 use concentric_core::{
-    BoxError, Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, service::BoxFuture,
+    Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, service::BoxFuture,
 };
 use pin_project_lite::pin_project;
 use std::{
@@ -116,10 +116,7 @@ where
         if let Some(call) = self.call.take()
             && let Err(panic) = catch(|| self.shared.hooks.cancelled(&call))
         {
-            tracing::error!(
-                panic = panic.text(),
-                "a hook on a dropped tool call panicked"
-            );
+            self.shared.hooks.failed("cancelled", &panic.error(), &call);
         }
     }
 }
@@ -185,18 +182,8 @@ where
             let halted = ToolOutcome::cancelled(reason.clone()).and_halt(reason);
             Ok(not_gone_on(&call, halted))
         }
-        Ok(Err(error)) => failed(&guard.shared.hooks, &call, error),
-        Err(panic) => {
-            let (hook, tool) = (guard.shared.hooks.id(), call.name().as_str());
-            let panic = panic.text();
-            tracing::error!(
-                hook,
-                tool,
-                panic,
-                "a hook panicked, so the call was not run"
-            );
-            Ok(not_gone_on(&call, not_checked()))
-        }
+        Ok(Err(error)) => failed(&guard.shared.hooks, &call, Error::from(error)),
+        Err(panic) => failed(&guard.shared.hooks, &call, panic.error()),
     };
     Step::Settled {
         result: Some(result),
@@ -205,17 +192,14 @@ where
 }
 
 /// What comes of a call whose hook failed.
-fn failed<H>(hooks: &H, call: &ToolCall, error: BoxError) -> After
+fn failed<H>(hooks: &H, call: &ToolCall, error: Error) -> After
 where
     H: ToolHooks,
 {
-    let error = Error::from(error);
-    if waits(&error) || is_fatal(&error) {
+    if waits(&error) || is_fatal(&error) || error.kind() == ErrorKind::Halted {
         return Err(error);
     }
-    let (hook, tool) = (hooks.id(), call.name().as_str());
-    let error = format_args!("{error:#}");
-    tracing::error!(hook, tool, %error, "a hook failed, so the call was not run");
+    hooks.failed("before", &error, call);
     Ok(not_checked())
 }
 

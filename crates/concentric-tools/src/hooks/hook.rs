@@ -26,7 +26,8 @@ pub trait ToolHooks: Send + Sync + 'static {
     /// # Errors
     ///
     /// The call is not run, and the model is told no more than that a check failed. An error that
-    /// is [`fatal`](crate::fatal), or says that the call [waits](Error::waiting), is handed on.
+    /// is [`fatal`](crate::fatal), [halts](Error::halted) the run, or says that the call
+    /// [waits](Error::waiting), is handed on.
     fn before(&self, call: &mut BeforeCall) -> impl Future<Output = Result<Flow, BoxError>> + Send {
         let _ = call;
         unset(|| Ok(Flow::Continue))
@@ -43,7 +44,7 @@ pub trait ToolHooks: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// They are logged, and change nothing.
+    /// They are [told](Self::failed), and change nothing.
     fn after(
         &self,
         call: &ToolCall,
@@ -63,7 +64,7 @@ pub trait ToolHooks: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// They are logged, and change nothing.
+    /// They are [told](Self::failed), and change nothing.
     fn on_error(
         &self,
         call: &ToolCall,
@@ -83,6 +84,18 @@ pub trait ToolHooks: Send + Sync + 'static {
     /// now. It is called while that is so, and must not block.
     fn cancelled(&self, call: &ToolCall) {
         let _ = call;
+    }
+
+    /// Is told that another `method` of the hook failed: it returned an error, or panicked. By
+    /// default that is logged.
+    ///
+    /// # When
+    ///
+    /// At once. It must not block, or panic.
+    fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
+        let (hook, tool) = (self.id(), call.name().as_str());
+        let error = format_args!("{error:#}");
+        tracing::warn!(hook, tool, method, %error, "a hook on a tool call failed");
     }
 }
 
@@ -118,5 +131,9 @@ where
 
     fn cancelled(&self, call: &ToolCall) {
         H::cancelled(self, call);
+    }
+
+    fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
+        H::failed(self, method, error, call);
     }
 }

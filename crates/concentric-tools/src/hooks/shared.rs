@@ -76,27 +76,20 @@ where
         let shared = Arc::clone(self);
         self.after.start(async move {
             let hooks = &shared.hooks;
-            let said = match &result {
-                Ok(outcome) => caught(|| hooks.after(&call, outcome, took)).await,
-                Err(error) => caught(|| hooks.on_error(&call, error, took)).await,
+            let (method, said) = match &result {
+                Ok(outcome) => ("after", caught(|| hooks.after(&call, outcome, took)).await),
+                Err(error) => (
+                    "on_error",
+                    caught(|| hooks.on_error(&call, error, took)).await,
+                ),
             };
-            match said {
+            let error = match said {
                 Ok(Ok(None)) => return result,
                 Ok(Ok(Some(outcome))) => return Ok(outcome),
-                Ok(Err(error)) => {
-                    let (hook, tool) = (hooks.id(), call.name().as_str());
-                    tracing::warn!(hook, tool, %error, "a hook after a tool call failed");
-                }
-                Err(panic) => {
-                    let (hook, tool) = (hooks.id(), call.name().as_str());
-                    tracing::error!(
-                        hook,
-                        tool,
-                        panic = panic.text(),
-                        "a hook after a tool call panicked"
-                    );
-                }
-            }
+                Ok(Err(error)) => Error::from(error),
+                Err(panic) => panic.error(),
+            };
+            hooks.failed(method, &error, &call);
             result
         })
     }
