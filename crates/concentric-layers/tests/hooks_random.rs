@@ -220,12 +220,8 @@ impl Hooks for RandomHooks {
 
     async fn before_call(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
         self.enter(call.id().as_str());
-        match self.draw(&call.context).await {
-            Does::Well => Ok(Flow::Continue),
-            Does::Hangs => pending().await,
-            Does::Fails => Err(self.error()),
-            Does::Panics => panic::panic_any(Injected),
-        }
+        self.told("before_call", false, &call.context).await?;
+        Ok(Flow::Continue)
     }
 
     async fn after_call(
@@ -235,12 +231,8 @@ impl Hooks for RandomHooks {
         _: Duration,
     ) -> Result<Option<ToolOutcome>, BoxError> {
         self.leave(call.id().as_str());
-        match self.draw(&call.context).await {
-            Does::Well => Ok(None),
-            Does::Hangs => pending().await,
-            Does::Fails => Err(self.error()),
-            Does::Panics => panic::panic_any(Injected),
-        }
+        self.told("after_call", false, &call.context).await?;
+        Ok(None)
     }
 
     async fn on_call_error(

@@ -217,9 +217,9 @@ async fn a_message_is_not_lost_if_the_run_is_stopped_as_it_is_about_to_be_said()
             .layer(works_once());
         let answer = run(&agent, steered(ChatRequest::user("a"), by(&steering))).await;
         let transcript = answer.finish.transcript.unwrap();
-        assert_eq!(texts(&transcript), ["a", "I work."]);
+        assert_eq!(texts(&transcript), ["a", "I work.", "b"]);
 
-        // The next run says it.
+        // The next run answers it, and does not say it again.
         let mut next = ChatRequest::user("");
         next.transcript = transcript;
         let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("one"));
