@@ -1,4 +1,7 @@
-use crate::{Context, Event, OpenRound, Reply, Str, ToolSpecs, Transcript, machine::MachineState};
+use crate::{
+    Context, Event, OpenRound, Reply, Str, ToolSpecs, Transcript, machine::MachineState,
+    state::StoredSlot,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
@@ -54,7 +57,8 @@ impl ChatRequest {
     /// interrupted again.
     pub fn resume(state: MachineState, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
-        request.resume = Some(Resume::new(Suspended::State(Box::new(state)), replies));
+        let state = Suspended::State(Box::new(state));
+        request.set_resume(Resume::new(state, replies));
         request
     }
 
@@ -81,7 +85,22 @@ impl ChatRequest {
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
+        self.resume_slots();
         self
+    }
+
+    /// Has the request go on with a run. If its state is known, its [slots](crate::state) stand in
+    /// the context from now on.
+    pub fn set_resume(&mut self, resume: Resume) {
+        self.resume = Some(resume);
+        self.resume_slots();
+    }
+
+    fn resume_slots(&self) {
+        let slots = self.resume.as_ref().map(Resume::slots);
+        if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
+            self.context.run_slots().resume(slots);
+        }
     }
 
     /// Adds a system segment at the end.
@@ -327,6 +346,15 @@ impl Resume {
     /// When the replies were accepted, if not now.
     pub const fn was_accepted_at(&self) -> Option<SystemTime> {
         self.accepted_at
+    }
+
+    /// The slots of the run, if its state is known.
+    fn slots(&self) -> Vec<StoredSlot> {
+        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        match run.as_ref() {
+            Some((Suspended::State(state), _)) => state.slots().to_vec(),
+            _ => Vec::new(),
+        }
     }
 
     /// Takes the run and the replies, unless another attempt has.

@@ -7,9 +7,12 @@
 )]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Error, ErrorKind, Interrupt,
-    InterruptId, Message, Outcome, Part, Reply, ReplyError, Role, ToolStatus, Turn, Usage,
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
+    Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Role, ToolSpec, ToolStatus,
+    Turn, Usage,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    interrupt,
+    layers::map_events,
     live::Unanswered,
     machine::MachineState,
     state::{Durable, Scope, Slot},
@@ -569,6 +572,204 @@ impl StepGate for Asking {
         self.0.lock().unwrap().push(reply.read::<u8>()?.to_string());
         Ok(BeforeRound::Continue)
     }
+}
+
+#[tokio::test]
+async fn a_round_of_the_clients_calls_only_is_decided_about_too() {
+    let model = ScriptedModel::new()
+        .tool_call("confirm", json!({}))
+        .then()
+        .text("Done.");
+    let request = || {
+        let mut request = ChatRequest::user("hi");
+        let spec = ToolSpec::new("confirm", "", json!({"type": "object"}));
+        request.tools.push(Arc::new(spec));
+        request
+    };
+    let agent = |verdict: BeforeRound| {
+        let gate = round_gate("policy", move |step| match step.replies() {
+            [] => verdict.clone(),
+            _ => BeforeRound::Continue,
+        });
+        AgentLayer::new(ScriptedTools::new()).gate(gate)
+    };
+    let halted = run(agent(BeforeRound::halt("no")), &model.clone(), request()).await;
+    assert_eq!(
+        halted.finish.outcome,
+        Outcome::Halted {
+            reason: "no".into()
+        }
+    );
+    assert_eq!(results(&halted)[0].0, ToolStatus::Cancelled);
+
+    let model = ScriptedModel::new()
+        .tool_call("confirm", json!({}))
+        .then()
+        .text("Done.");
+    let skipped = run(agent(BeforeRound::skip("not now")), &model, request()).await;
+    assert_eq!(skipped.finish.outcome, Outcome::Completed);
+    assert_eq!(
+        results(&skipped),
+        [(ToolStatus::Denied, "not now".to_owned())]
+    );
+
+    // Asked first, and then the client runs it.
+    let model = ScriptedModel::new()
+        .tool_call("confirm", json!({}))
+        .then()
+        .text("Done.");
+    let ask = Interrupt::new(InterruptId::new("policy"), "may_it");
+    let asked = run(agent(BeforeRound::ask(ask.clone())), &model, request()).await;
+    assert_eq!(asked.finish.interrupts()[0].reason, "may_it");
+    let replies = vec![Reply::resolve(ask.id, json!(true))];
+    let mut resumed = ChatRequest::resume(state_of(&asked), replies);
+    resumed.tools = request().tools;
+    let layer = agent(BeforeRound::Continue);
+    let waits = run(layer.clone(), &model, resumed).await;
+    assert_eq!(waits.finish.interrupts()[0].reason, interrupt::CLIENT_TOOL);
+    let call = waits.finish.interrupts()[0].id.clone();
+    let mut resumed = ChatRequest::resume(state_of(&waits), vec![Reply::answer(call, "yes")]);
+    resumed.tools = request().tools;
+    // What the client has done is not decided about any more.
+    let done = run(agent(BeforeRound::halt("too late")), &model, resumed).await;
+    assert_eq!(done.finish.outcome, Outcome::Completed);
+    assert_eq!(results(&done), [(ToolStatus::Done, "yes".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_second_question_of_a_gate_is_not_answered_by_a_reply_that_comes_twice() {
+    let (model, tools) = once();
+    let gate = || {
+        round_gate("two", |step| {
+            let id = step.interrupt_id("two");
+            match step.reply(&id).map(|reply| reply.read::<u8>().unwrap()) {
+                None => BeforeRound::ask(Interrupt::new(id, "first")),
+                Some(1) => BeforeRound::ask(Interrupt::new(id, "second")),
+                Some(_) => BeforeRound::Continue,
+            }
+        })
+    };
+    let layer = || AgentLayer::new(tools.clone()).gate(gate());
+    let first = run(layer(), &model, ChatRequest::user("hi")).await;
+    let id = first.finish.interrupts()[0].id.clone();
+    let reply = Reply::resolve(id.clone(), json!(1));
+    let request = ChatRequest::resume(state_of(&first), vec![reply.clone()]);
+    let second = run(layer(), &model, request).await;
+    assert_eq!(second.finish.interrupts()[0].reason, "second");
+    assert_ne!(second.finish.interrupts()[0].id, id);
+    let again = ChatRequest::resume(state_of(&second), vec![reply]);
+    assert!(try_run(layer(), &model, again).await.is_err());
+    let id = second.finish.interrupts()[0].id.clone();
+    let request = ChatRequest::resume(state_of(&second), vec![Reply::resolve(id, json!(2))]);
+    let done = run(layer(), &model, request).await;
+    assert_eq!(done.finish.outcome, Outcome::Completed);
+}
+
+#[tokio::test]
+async fn what_is_said_beside_a_question_is_said_once() {
+    let log = Log::default();
+    let layer = || {
+        let ask = asks("asks", &log);
+        AgentLayer::new(ScriptedTools::new())
+            .gate(model_gate("says", |step| match step.step {
+                0 => BeforeModel::Say(vec![user("Be brief.")]),
+                _ => BeforeModel::Continue,
+            }))
+            .gate(model_gate("asks", move |step| {
+                ask(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+            }))
+    };
+    let model = ScriptedModel::new().text("Done.");
+    let waits = run(layer(), &model, ChatRequest::user("hi")).await;
+    let id = waits.finish.interrupts()[0].id.clone();
+    let request = ChatRequest::resume(state_of(&waits), vec![Reply::resolve(id, json!(true))]);
+    let done = run(layer(), &model, request).await;
+    let said = done.transcript().unwrap().iter();
+    let said: Vec<String> = said.map(|turn| turn.as_message().text()).collect();
+    assert_eq!(said, ["hi", "Be brief.", "Done."]);
+}
+
+#[tokio::test]
+async fn a_step_that_says_that_the_run_is_halted_runs_none_of_its_calls() {
+    let (model, tools) = once();
+    let spent = map_events(|event: &mut Event| {
+        if let Event::Finish(finish) = event {
+            finish.outcome = Outcome::Halted {
+                reason: "spent".into(),
+            };
+        }
+    });
+    let agent = AgentLayer::new(tools.clone()).layer(spent.layer(model.clone()));
+    let answer = agent
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(
+        answer.finish.outcome,
+        Outcome::Halted {
+            reason: "spent".into()
+        }
+    );
+    assert_eq!((model.calls(), tools.done()), (1, 0));
+    assert_eq!(results(&answer)[0].0, ToolStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn what_is_asked_live_inside_a_sub_run_is_replied_to_by_the_outer_ones_handle() {
+    let outer = Context::new();
+    let inner = outer.child().build();
+    let ask = Interrupt::new(InterruptId::new("q"), "row");
+    let reply = async {
+        tokio::task::yield_now().await;
+        outer.reply(Reply::resolve(InterruptId::new("q"), json!(3)))
+    };
+    let (asked, replied) = tokio::join!(inner.ask(ask, Duration::from_secs(60)), reply);
+    replied.unwrap();
+    assert_eq!(asked.unwrap().read::<u8>().unwrap(), 3);
+}
+
+struct Visits;
+
+impl Slot for Visits {
+    type Value = u32;
+    type Keep = Durable;
+    const NAME: &'static str = "visits";
+    const SCOPE: Scope = Scope::Run;
+}
+
+#[tokio::test]
+async fn the_slots_of_a_run_that_goes_on_are_there_before_it_does() {
+    let (model, tools) = once();
+    let log = Log::default();
+    let layer = || {
+        let ask = asks("asks", &log);
+        AgentLayer::new(tools.clone()).gate(round_gate("asks", move |step| {
+            step.context
+                .update_state::<Visits>(|visits| visits + 10)
+                .unwrap();
+            ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+        }))
+    };
+    let visit = |request: &ChatRequest| {
+        request
+            .context
+            .update_state::<Visits>(|visits| visits + 1)
+            .unwrap();
+        *request.context.state::<Visits>().unwrap()
+    };
+    let request = ChatRequest::user("hi");
+    assert_eq!(visit(&request), 1);
+    let waits = run(layer(), &model, request).await;
+    let id = waits.finish.interrupts()[0].id.clone();
+    let request = ChatRequest::resume(state_of(&waits), vec![Reply::resolve(id, json!(true))]);
+    let request = request.with_context(Context::new());
+    assert_eq!(visit(&request), 12);
+    let context = request.context.clone();
+    run(layer(), &model, request).await;
+    assert_eq!(*context.state::<Visits>().unwrap(), 22);
 }
 
 #[tokio::test]

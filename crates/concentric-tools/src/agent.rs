@@ -27,7 +27,7 @@
 //! # let _ = editor;
 //! ```
 
-use crate::{Tool, lifecycle::goes_on};
+use crate::{Tool, ToolLayers, lifecycle::goes_on};
 use concentric_core::{
     Answered, ChatRequest, ChatResponse, Context, Error, Event, Finish, Interrupt, MessageBuilder,
     Outcome, Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
@@ -155,12 +155,11 @@ impl Inner {
                 (run_id, request(arguments))
             }
         };
-        let context: Context = call
-            .context
-            .child()
-            .agent(agent.clone())
-            .run_id(run_id.clone())
-            .build();
+        let child = call.context.child();
+        let child = child.agent(agent.clone()).run_id(run_id.clone());
+        let mut context = child.build();
+        // Those of the outer run are not those of this one.
+        context.extensions_mut().remove::<ToolLayers>();
         Ok(Self {
             call: call.clone(),
             agent,

@@ -71,6 +71,14 @@ impl ToolError {
         {
             return Err(waiting.clone());
         }
+        if let Some(error) = self
+            .source
+            .as_deref()
+            .and_then(|e| e.downcast_ref::<Error>())
+            && error.kind() == ErrorKind::Halted
+        {
+            return Ok(ToolOutcome::failed(self.message).and_halt(error.message()));
+        }
         if !self.fatal {
             tracing::debug!(
                 tool,

@@ -231,6 +231,11 @@ where
 {
     /// Runs a round, once it is written down if somebody wants it.
     fn of_round(run: &mut Run<M, R>, round: ToolRound) -> Self {
+        if round.calls.is_empty() {
+            // They are its client's to run.
+            run.machine.input(Input::RoundEnded);
+            return Self::Idle;
+        }
         match run.checkpoint() {
             Some(save) => Self::Save {
                 save,

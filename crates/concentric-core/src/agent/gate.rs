@@ -14,8 +14,10 @@ use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 /// step, to have it make another one, to put a message in, to ask somebody. Gates are attached to an
 /// [`AgentLayer`](crate::AgentLayer::gate), or to one run as [`StepGates`]. All of them are asked, in
 /// the order in which they were added, those of the run first; and the strictest answer counts: to
-/// halt, to finish, to ask, to go on. What they ask at one moment is one batch: it is answered as a
-/// whole, and each gate sees all answers, once.
+/// halt, to finish, to ask, to go on; before the end: to halt, to go on, to ask, to finish. What one
+/// of them says is said whatever the others answer; but where the answer is to ask, nothing is said
+/// or done until that is answered, and then all of them decide again. What they ask at one moment is
+/// one batch: it is answered as a whole, and each gate sees all answers, once.
 ///
 /// ```
 /// use concentric_core::{
@@ -223,18 +225,43 @@ impl StepView {
     }
 
     /// The id of what a gate asks here: the same when it is asked again with the replies, in
-    /// whichever run that is.
+    /// whichever run that is. What it asks then is another question, and gets another id.
     pub fn interrupt_id(&self, gate: &str) -> InterruptId {
         let here = format!("/{}/{}/{gate}", self.step, self.moment);
+        let is_here = |id: &InterruptId| {
+            let id = id.as_str();
+            id.ends_with(&here)
+                || id
+                    .rsplit_once('#')
+                    .is_some_and(|(id, _)| id.ends_with(&here))
+        };
+        match self.asked().find(|asked| is_here(&asked.id)) {
+            Some(asked) => asked.id.clone(),
+            None => InterruptId::new(format!("{}{here}", self.context.run_id())),
+        }
+    }
+
+    /// What was asked here, and was replied to.
+    fn asked(&self) -> impl Iterator<Item = &Interrupt> {
         let pending = self
             .answered
             .as_ref()
             .and_then(|answered| answered.pending.as_ref());
-        let mut asked = pending.into_iter().flat_map(|pending| &pending.interrupts);
-        match asked.find(|asked| asked.id.as_str().ends_with(&here)) {
-            Some(asked) => asked.id.clone(),
-            None => InterruptId::new(format!("{}{here}", self.context.run_id())),
+        pending.into_iter().flat_map(|pending| &pending.interrupts)
+    }
+
+    /// Gives a question another id if it has that of one that was replied to: a reply that comes
+    /// twice is not one to both.
+    fn anew(&self, mut interrupt: Interrupt) -> Interrupt {
+        if self.asked().any(|asked| asked.id == interrupt.id) {
+            let id = interrupt.id.as_str();
+            let (base, times) = match id.rsplit_once('#') {
+                Some((base, times)) => (base, times.parse().unwrap_or(1)),
+                None => (id, 1_u32),
+            };
+            interrupt.id = InterruptId::new(format!("{base}#{}", times.saturating_add(1)));
         }
+        interrupt
     }
 }
 
@@ -279,6 +306,11 @@ impl StepGates {
         self.0.iter().any(|gate| gate.has().before_finish)
     }
 
+    /// Whether one of them has something to say before a round.
+    pub(super) fn ask_before_round(&self) -> bool {
+        self.0.iter().any(|gate| gate.has().before_round)
+    }
+
     /// What they say at `moment`; `None`, if none has something to say then.
     pub(super) fn decide(
         &self,
@@ -301,21 +333,21 @@ impl StepGates {
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_model(Arc::clone(&view)).await?);
                 }
-                model(&asked, said)
+                model(&asked, said, &view)
             })),
             Moment::Round => Deciding::Round(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_round(Arc::clone(&view)).await?);
                 }
-                round(&asked, said)
+                round(&asked, said, &view)
             })),
             Moment::Finish => Deciding::Finish(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
                 }
-                finish(&asked, said)
+                finish(&asked, said, &view)
             })),
         })
     }
@@ -375,7 +407,11 @@ pub(super) enum FinishVerdict {
     Halt(Str),
 }
 
-fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> Result<Said<ModelVerdict>, Error> {
+fn model(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeModel>,
+    view: &StepView,
+) -> Result<Said<ModelVerdict>, Error> {
     let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
     for (gate, said) in gates.iter().zip(said) {
         match said {
@@ -389,13 +425,21 @@ fn model(gates: &[Arc<dyn Erased>], said: Vec<BeforeModel>) -> Result<Said<Model
     let verdict = match (halt, finish, asked.is_empty()) {
         (Some(reason), ..) => ModelVerdict::Halt(reason),
         (None, true, _) => ModelVerdict::Finish,
-        (None, false, false) => ModelVerdict::Ask(batch(asked)?),
+        (None, false, false) => {
+            // All are asked again when that is answered.
+            turns.clear();
+            ModelVerdict::Ask(batch(asked, view)?)
+        }
         (None, false, true) => ModelVerdict::Continue,
     };
     Ok(Said { turns, verdict })
 }
 
-fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> Result<RoundVerdict, Error> {
+fn round(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeRound>,
+    view: &StepView,
+) -> Result<RoundVerdict, Error> {
     let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
     for (gate, said) in gates.iter().zip(said) {
         match said {
@@ -408,7 +452,7 @@ fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> Result<RoundVerdi
     Ok(match (halt, skip, asked.is_empty()) {
         (Some(reason), ..) => RoundVerdict::Halt(reason),
         (None, Some(reason), _) => RoundVerdict::Skip(reason),
-        (None, None, false) => RoundVerdict::Ask(batch(asked)?),
+        (None, None, false) => RoundVerdict::Ask(batch(asked, view)?),
         (None, None, true) => RoundVerdict::Continue,
     })
 }
@@ -416,6 +460,7 @@ fn round(gates: &[Arc<dyn Erased>], said: Vec<BeforeRound>) -> Result<RoundVerdi
 fn finish(
     gates: &[Arc<dyn Erased>],
     said: Vec<BeforeFinish>,
+    view: &StepView,
 ) -> Result<Said<FinishVerdict>, Error> {
     let (mut turns, mut asked, mut goes_on, mut halt) = (Vec::new(), Vec::new(), false, None);
     for (gate, said) in gates.iter().zip(said) {
@@ -433,7 +478,7 @@ fn finish(
         (Some(reason), ..) => FinishVerdict::Halt(reason),
         // Who asks whether it may end is asked again when it would.
         (None, true, _) => FinishVerdict::Continue,
-        (None, false, false) => FinishVerdict::Ask(batch(asked)?),
+        (None, false, false) => FinishVerdict::Ask(batch(asked, view)?),
         (None, false, true) => FinishVerdict::Finish,
     };
     Ok(Said { turns, verdict })
@@ -444,8 +489,10 @@ fn finish(
 /// # Errors
 ///
 /// Two of them have one name.
-fn batch(asked: Vec<(&str, Interrupt)>) -> Result<Pending, Error> {
-    let (names, interrupts): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Error> {
+    let asked = asked.into_iter();
+    let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
+    let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
     let mut seen = HashSet::new();
     if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
         let why = format!("two gates that ask are named `{twice}`");

@@ -75,6 +75,7 @@ where
             steps: self.step_limit,
             calls: self.call_limit,
             asks_to_finish: self.gates.ask_to_finish(),
+            asks_before_round: self.gates.ask_before_round(),
             ..self.tools.rules()
         };
         Agent::new(model, self.tools.clone(), rules, self.gates.clone())

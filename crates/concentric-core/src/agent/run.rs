@@ -57,8 +57,12 @@ impl<M, R> Run<M, R> {
         mut request: ChatRequest,
     ) -> Result<Box<Self>, Error> {
         let gates = gates.of_run(&mut request.context);
-        if !rules.asks_to_finish && gates.as_ref().is_some_and(StepGates::ask_to_finish) {
-            Arc::make_mut(&mut rules).asks_to_finish = true;
+        let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
+        let before_round = gates.as_ref().is_some_and(StepGates::ask_before_round);
+        if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {
+            let rules = Arc::make_mut(&mut rules);
+            rules.asks_to_finish |= to_finish;
+            rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, specs)?;
         let checkpoint = request.context.extensions_mut().remove::<Checkpoint>();
@@ -476,7 +480,7 @@ fn take_up(
         Suspended::State(mut state) => {
             let slots = state.take_slots();
             if !slots.is_empty() {
-                request.context.run_slots().put(slots);
+                request.context.run_slots().resume(slots);
             }
             Machine::restore(*state, rules)
         }

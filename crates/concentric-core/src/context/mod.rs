@@ -424,6 +424,10 @@ impl Context {
 
     /// Asks whoever reads the run's stream, and waits for the reply, for `timeout` at the most.
     ///
+    /// The question is in the stream while that is read. Nobody reads before the model has begun to
+    /// answer for the first time, nor while a hook is told of an event or of the end: what is asked
+    /// there is seen in [`live`](Self::live) only, and once the run has ended it is not asked.
+    ///
     /// # Errors
     ///
     /// There is no reply.
@@ -445,9 +449,13 @@ impl Context {
         self.live().reply(&Tenant::of(self), reply, self.now())
     }
 
-    /// What is asked in the run while it stays open.
+    /// What is asked in the run while it stays open, and in the runs inside it: theirs is that of
+    /// the outermost.
     pub fn live(&self) -> &LiveInterrupts {
-        self.run.live.get_or_init(LiveInterrupts::new)
+        match self.parent() {
+            Some(outer) => outer.live(),
+            None => self.run.live.get_or_init(LiveInterrupts::new),
+        }
     }
 
     /// Leaves `work` to be done after the run's outcome, whichever it is.

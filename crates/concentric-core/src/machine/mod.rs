@@ -135,7 +135,9 @@ pub enum Action {
         /// What it is to go on with: it is an agent that was interrupted.
         resume: Option<Resume>,
     },
-    /// Run these calls.
+    /// Run these calls. There are none, if they are all the client's to run and somebody may decide
+    /// about the round ([`Rules::asks_before_round`]): then nothing is to be done but
+    /// [`Input::RoundEnded`].
     RunTools {
         /// The step that made them.
         step: u32,
@@ -167,6 +169,8 @@ pub struct Machine {
     actions: VecDeque<Action>,
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
+    // A round whose calls are all its client's is to be decided about.
+    offered: bool,
     // What the open round waits to be told, once one of these calls has asked something.
     #[allow(
         clippy::box_collection,
@@ -251,6 +255,7 @@ impl Machine {
             asked: false,
             actions: VecDeque::new(),
             dispatched: Vec::new(),
+            offered: false,
             asked_ids: None,
             finishing: None,
             effects_before: Effects::None,
@@ -320,14 +325,14 @@ impl Machine {
         }
     }
 
-    /// Whether the calls that were handed out are all of a round that was not begun before.
+    /// Whether a round was handed out, and it was not begun before.
     pub fn is_round_new(&self) -> bool {
         match &self.state.stage {
             Stage::Round(round) => {
                 let slots = self.dispatched.iter().filter_map(|at| round.slots.get(*at));
                 // What its client has done is not to be decided about any more.
                 !round.begun
-                    && !self.dispatched.is_empty()
+                    && (self.offered || !self.dispatched.is_empty())
                     && slots.clone().all(|s| s.answered.is_none())
             }
             _ => false,
@@ -471,13 +476,10 @@ impl Machine {
                     }),
                 })
             }
+            Stage::Round(_) if self.offered || !self.dispatched.is_empty() => None,
             Stage::Round(_) => {
                 self.go_on_with_round();
-                if self.dispatched.is_empty() {
-                    self.action()
-                } else {
-                    self.actions.pop_front()
-                }
+                self.action()
             }
             Stage::Ended => None,
         }
@@ -554,7 +556,7 @@ impl Machine {
             Input::ModelFailed(error) if self.asked || self.stream.is_some() => self.fail(error),
             Input::Settled { index, outcome } => self.settle(index, outcome),
             Input::Waiting { index, pending } => self.wait(index, pending),
-            Input::RoundRefused(error) if !self.dispatched.is_empty() => {
+            Input::RoundRefused(error) if self.offered || !self.dispatched.is_empty() => {
                 self.take_round_back();
                 self.fail(error);
             }
@@ -638,6 +640,9 @@ impl Machine {
                 slot.await_client(&message, position);
             }
             self.state.stage = Stage::round(at, message, slots);
+            if let Outcome::Halted { .. } = finish.outcome {
+                self.stop(finish.outcome);
+            }
             return;
         }
         if !message.parts.is_empty() {
@@ -748,6 +753,13 @@ impl Machine {
                 message_id,
                 calls,
             });
+        } else if asks && self.rules.asks_before_round && !round.begun {
+            self.offered = true;
+            self.actions.push_back(Action::RunTools {
+                step,
+                message_id: round.message.id.clone(),
+                calls,
+            });
         } else if asks {
             self.interrupt();
         } else {
@@ -812,6 +824,7 @@ impl Machine {
 
     /// Takes the calls back that were handed out: the round service was not called.
     pub(crate) fn take_round_back(&mut self) {
+        self.offered = false;
         if let Stage::Round(round) = &mut self.state.stage {
             for at in self.dispatched.drain(..) {
                 if let Some(slot) = round.slots.get_mut(at)
@@ -844,6 +857,7 @@ impl Machine {
             return;
         };
         round.begun = true;
+        self.offered = false;
         let asks = round.slots.iter().any(Slot::asks);
         let is_settled = |at: &usize| {
             let slot = round.slots.get(*at);
@@ -900,6 +914,7 @@ impl Machine {
             return None;
         };
         self.dispatched.clear();
+        self.offered = false;
         let RoundState { message, slots, .. } = *round;
         let mut halt = None;
         let mut results = Vec::with_capacity(slots.len());

@@ -23,6 +23,9 @@ pub struct Rules {
     /// Whether a run that has come to its own end is to wait until it is told that it may
     /// ([`Action::MayFinish`](super::Action::MayFinish)).
     pub asks_to_finish: bool,
+    /// Whether somebody may decide about a round also where all its calls are the client's to run
+    /// ([`Action::RunTools`](super::Action::RunTools)).
+    pub asks_before_round: bool,
 }
 
 impl Default for Rules {
@@ -35,6 +38,7 @@ impl Default for Rules {
             resumes: false,
             ledger: false,
             asks_to_finish: false,
+            asks_before_round: false,
         }
     }
 }

@@ -90,6 +90,8 @@ struct Inner {
     // What was written down, and nobody has asked for yet.
     stored: HashMap<(Str, Place), StoredSlot>,
     names: HashMap<&'static str, TypeId>,
+    // What was written down of the run is there.
+    resumed: bool,
 }
 
 struct Live {
@@ -158,6 +160,15 @@ impl Slots {
     }
 
     /// Puts there what was written down, in place of what stands there by now.
+    /// Puts in what was written down of a run that goes on, unless that was done before: what was
+    /// changed since stays.
+    pub(crate) fn resume(&self, stored: impl IntoIterator<Item = StoredSlot>) {
+        let before = std::mem::replace(&mut self.lock().resumed, true);
+        if !before {
+            self.put(stored);
+        }
+    }
+
     pub(crate) fn put(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
         for stored in stored {

@@ -50,7 +50,9 @@ where
     /// of the agent's own: between its steps, at its tools, and at its model calls where the stack
     /// has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
     ///
-    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent.
+    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent. An agent that
+    /// is a tool of the run has none of them; the tools of one in the model's place do. A run that
+    /// goes on is another one: attach them again.
     pub fn attach(&self, context: &mut Context) {
         let extensions = context.extensions_mut();
         let gates = extensions.remove::<StepGates>().unwrap_or_default();

@@ -205,7 +205,7 @@ pub(super) fn prepare<A>(
             };
             // Taken once: what they have done is not done again.
             turn.resumed = Some(suspended.clone());
-            request.resume = Some(Resume::new(Suspended::State(suspended), replies));
+            request.set_resume(Resume::new(Suspended::State(suspended), replies));
         }
     }
     drop(state);

@@ -40,8 +40,8 @@
 //! | [at the next step](Steering::at_next_step) | before the next model call; if the run would end first, then, and it makes another step |
 //! | [when idle](Steering::when_idle) | when the run would end, and it makes another step |
 //! | of either kind, when the run is at its step limit | then, and the run ends; its history has the message |
-//! | of either kind, when another gate asks, finishes or halts at that moment | then; its history has the message |
-//! | of either kind, when the run is cancelled or fails, or ended before | not: it stays in the handle |
+//! | of either kind, when another gate finishes or halts the run at that moment | then; its history has the message |
+//! | of either kind, when the run is interrupted, cancelled or fails, or ended before | not: it stays in the handle |
 //!
 //! Messages are said in the order in which they came. One that has an id keeps it, and is known by it:
 //! no two may have the same.

@@ -153,7 +153,7 @@ fn go_on<St>(found: Found, request: &mut ChatRequest, drive: Option<&mut Drive<S
 where
     St: RunStore + ?Sized,
 {
-    request.resume = Some(match found {
+    let resume = match found {
         // It is a conversation like any other.
         Found::Nothing => return,
         // The agent decides.
@@ -170,7 +170,8 @@ where
                 None => resume,
             }
         }
-    });
+    };
+    request.set_resume(resume);
 }
 
 impl<S, St> fmt::Debug for ResponseFuture<S, St>
