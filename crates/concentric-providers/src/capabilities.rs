@@ -10,7 +10,7 @@ use std::fmt;
 /// A layer knows its API's; what one model of it can't do is for its
 /// [`capabilities`](crate::ProviderLayer::capabilities) to say. What a request asks for beyond that,
 /// [`check`](Self::check) lists; each call is checked before it is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(
     clippy::struct_excessive_bools,
