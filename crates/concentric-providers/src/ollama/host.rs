@@ -20,6 +20,11 @@ pub(super) fn address(host: &str) -> String {
         Some(at) => rest.split_at(at),
         None => (rest, ""),
     };
+    // A name and a password stay before the host.
+    let (user, authority) = match authority.rfind('@') {
+        Some(at) => authority.split_at(at + 1),
+        None => ("", authority),
+    };
     let (name, port) = split(authority);
     let port = port
         .filter(|port| port.parse::<u16>().is_ok())
@@ -31,7 +36,10 @@ pub(super) fn address(host: &str) -> String {
         _ if name.is_empty() => "localhost".to_owned(),
         _ => name.to_owned(),
     };
-    format!("{scheme}://{name}:{port}{}", path.trim_end_matches('/'))
+    format!(
+        "{scheme}://{user}{name}:{port}{}",
+        path.trim_end_matches('/')
+    )
 }
 
 /// The host and the port of an authority; IPv6 addresses stand in brackets, or alone.
@@ -72,6 +80,7 @@ mod tests {
             ("fe80::1", "http://[fe80::1]:11434"),
             ("[fe80::1]:9", "http://[fe80::1]:9"),
             ("example.com:99999", "http://example.com:11434"),
+            ("https://a:b@example.com", "https://a:b@example.com:443"),
             (" 10.0.0.1 ", "http://10.0.0.1:11434"),
         ];
         for (host, expected) in cases {

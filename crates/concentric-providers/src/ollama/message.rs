@@ -32,9 +32,9 @@ impl Serialize for Messages<'_> {
         for turn in &self.request.transcript {
             let message = turn.as_message();
             match message.role {
-                Role::System => out.put(&Wire::new("system", &said(&message.parts)))?,
+                Role::System => out.plain("system", message)?,
                 Role::Assistant => out.assistant(turn)?,
-                _ => out.user(message)?,
+                _ => out.plain("user", message)?,
             }
         }
         out.seq.end()
@@ -87,12 +87,18 @@ impl<S: SerializeSeq> Writer<'_, S> {
         self.seq.serialize_element(message)
     }
 
-    fn user(&mut self, message: &Message) -> Result<(), S::Error> {
-        let mut wire = Wire::new("user", "");
+    fn plain(&mut self, role: &'static str, message: &Message) -> Result<(), S::Error> {
         let content = said(&message.parts);
-        wire.content = &content;
-        wire.images = images(&message.parts);
-        self.put(&wire)
+        let images = images(&message.parts);
+        let says = |part: &Part| matches!(part.kind, PartKind::Text(_) | PartKind::Refusal(_));
+        // What is nothing to this server is no message.
+        if images.is_empty() && !message.parts.iter().any(says) {
+            return Ok(());
+        }
+        self.put(&Wire {
+            images,
+            ..Wire::new(role, &content)
+        })
     }
 
     fn assistant(&mut self, turn: &Turn) -> Result<(), S::Error> {

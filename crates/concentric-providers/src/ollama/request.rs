@@ -39,7 +39,7 @@ impl Serialize for Wire<'_> {
         };
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
-            replaced: &*replaced,
+            replaced: &replaced,
         };
         fields.put("model", call.model)?;
         match self.endpoint {

@@ -1,4 +1,8 @@
-use super::{decoder::Decoder, profile::Profile, request::Wire};
+use super::{
+    decoder::Decoder,
+    profile::{Profile, Turns},
+    request::Wire,
+};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
@@ -101,7 +105,7 @@ impl Api for Chat {
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
-        if self.profile.alternate && roles.next() == Some(Role::Assistant) {
+        if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
             unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
         }
     }

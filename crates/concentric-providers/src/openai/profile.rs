@@ -35,7 +35,7 @@ pub struct Profile {
     pub provider: &'static str,
     /// The address, without `/chat/completions`; empty if everybody has their own.
     pub base_url: &'static str,
-    /// The hosts it is known by, each with those below it.
+    /// The hosts it is known by, each with those below it; one with a port is known by both.
     pub hosts: &'static [&'static str],
     /// The environment variables for the key: the first that is set counts.
     pub key_env: &'static [&'static str],
@@ -60,9 +60,8 @@ pub struct Profile {
     pub reasoning: Option<&'static str>,
     /// Whether an assistant's message that only calls tools has empty content, and not `null`.
     pub empty_content: bool,
-    /// Whether the roles must take turns: then messages of one role in a row are one, and a system
-    /// message within the conversation is said as the user's.
-    pub alternate: bool,
+    /// Whether the roles must take turns.
+    pub turns: Turns,
     /// Whether a user's message may come right behind a tool's.
     pub user_after_tool: bool,
     /// How a message of the assistant's at the end is made one to go on with.
@@ -74,6 +73,19 @@ pub struct Profile {
     /// What it can do.
     pub capabilities: Capabilities,
     pub(super) ids: IdRules,
+}
+
+/// Whether the roles must take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Turns {
+    /// They come as they come.
+    Any,
+    /// Messages of one role in a row are one, and a system message within the conversation is said
+    /// as the user's.
+    Merged,
+    /// That, and the user must begin.
+    Strict,
 }
 
 /// How a message of the assistant's at the end is made one to go on with.
@@ -117,11 +129,14 @@ impl Profile {
     pub fn by_url(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let host = uri.host()?;
+        let port = format!("{host}:{}", uri.port_u16().unwrap_or_default());
+        let is = |host: &str, name: &str| {
+            host.strip_suffix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
         let is_at = |known: &&Self| {
-            known.hosts.iter().any(|name| {
-                host.strip_suffix(name)
-                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-            })
+            let mut names = known.hosts.iter();
+            names.any(|name| is(host, name) || is(&port, name))
         };
         let at: Vec<&Self> = Self::ALL.iter().filter(is_at).collect();
         // DeepSeek's address begins that of its beta.

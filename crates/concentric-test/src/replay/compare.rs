@@ -1,4 +1,4 @@
-use super::{DEVIATIONS, Observed, Recording};
+use super::{DEVIATIONS, Observed, Recording, deviation::with_apart};
 use serde_json::{Value, json};
 
 /// Holds what was observed against what is expected of `recording`.
@@ -132,7 +132,13 @@ impl Check<'_> {
         };
         for (name, count) in expected.iter().filter(|(name, _)| *name != "raw") {
             let ours = observed.get(name).unwrap_or(&Value::Null);
-            self.same(&format!("usage.{name}"), count, ours);
+            // What must not be missed is that ours is the very sum.
+            match with_apart(self.expected, name) {
+                Some(sum) if sum == *ours => {
+                    self.same(&format!("usage.{name}.apart"), count, ours);
+                }
+                _ => self.same(&format!("usage.{name}"), count, ours),
+            }
         }
     }
 

@@ -60,30 +60,14 @@ pub const DEVIATIONS: &[Deviation] = &[
         name: "reasoning-apart",
         reason: "the oracle passes on the service's counts; where output, input and reasoning \
                  make the total, reasoning is counted apart (xAI), and ours adds it to the output",
-        applies: |_, expected, field| {
-            let raw = |path: &str| {
-                let count = expected.pointer(&format!("/usage/raw/{path}"));
-                count.and_then(Value::as_u64).unwrap_or_default()
-            };
-            let reasoning = raw("completion_tokens_details/reasoning_tokens");
-            let apart = raw("prompt_tokens") + raw("completion_tokens") + reasoning;
-            field == "usage.output" && reasoning > 0 && raw("total_tokens") == apart
-        },
+        applies: |_, _, field| field == "usage.output.apart",
     },
     Deviation {
         name: "audio-apart",
         reason: "the oracle passes on the service's counts; where output, input and the input's \
                  audio make the total, audio is counted apart (Mistral), and ours adds it to the \
                  input",
-        applies: |_, expected, field| {
-            let raw = |path: &str| {
-                let count = expected.pointer(&format!("/usage/raw/{path}"));
-                count.and_then(Value::as_u64).unwrap_or_default()
-            };
-            let audio = raw("prompt_tokens_details/audio_tokens");
-            let apart = raw("prompt_tokens") + raw("completion_tokens") + audio;
-            field == "usage.input" && audio > 0 && raw("total_tokens") == apart
-        },
+        applies: |_, _, field| field == "usage.input.apart",
     },
     Deviation {
         name: "error-in-choice",
@@ -92,3 +76,17 @@ pub const DEVIATIONS: &[Deviation] = &[
         applies: |recording, _, field| field == "outcome" && recording.has("error-in-choice"),
     },
 ];
+
+/// The input or output of an answer, if the service counts some of it apart: its total has that
+/// besides.
+pub(super) fn with_apart(expected: &Value, name: &str) -> Option<Value> {
+    let raw = |path: &str| expected.pointer(&format!("/usage/raw/{path}"))?.as_u64();
+    let (input, output) = (raw("prompt_tokens")?, raw("completion_tokens")?);
+    let (counted, apart) = match name {
+        "input" => (input, raw("prompt_tokens_details/audio_tokens")?),
+        "output" => (output, raw("completion_tokens_details/reasoning_tokens")?),
+        _ => return None,
+    };
+    let is_apart = apart > 0 && raw("total_tokens")? == input + output + apart;
+    is_apart.then(|| Value::from(counted + apart))
+}

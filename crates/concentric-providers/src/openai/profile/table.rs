@@ -1,9 +1,9 @@
 //! The services that are known.
 //!
-//! Each row says where it differs from the one that it begins with. The words in brackets name the
+//! Each row says where it differs from the one that it begins with. The words in italics name the
 //! page of the service's own documentation that says so.
 
-use super::{Files, Prefill, Profile};
+use super::{Files, Prefill, Profile, Turns};
 use crate::{Capabilities, Sources, history::IdRules};
 
 /// In the request, or at a URL.
@@ -26,6 +26,13 @@ const TEXT: Capabilities = Capabilities {
     ..IMAGES
 };
 
+/// What `OpenAI` takes as the id of a call.
+const SHORT: IdRules = IdRules {
+    length: 40,
+    exact: false,
+    punctuation: "_-",
+};
+
 impl Profile {
     pub(super) const GENERIC: Self = Self {
         name: "",
@@ -43,7 +50,7 @@ impl Profile {
         metadata: false,
         reasoning: None,
         empty_content: false,
-        alternate: false,
+        turns: Turns::Any,
         user_after_tool: true,
         prefill: Prefill::Plain,
         files: Files::File,
@@ -54,8 +61,8 @@ impl Profile {
 
     /// OpenAI's own service.
     ///
-    /// Sound and documents come with the request; documents may have been uploaded [Create chat
-    /// completion].
+    /// Sound and documents come with the request; documents may have been uploaded; at most four
+    /// texts end an answer (*Create chat completion*). An id of a call has at most forty characters.
     pub const OPENAI: Self = Self {
         name: "openai",
         provider: "openai",
@@ -75,13 +82,14 @@ impl Profile {
             stop: 4,
             ..Capabilities::all()
         },
+        ids: SHORT,
         ..Self::GENERIC
     };
 
     /// Azure `OpenAI`: the address is `https://<resource>.openai.azure.com/openai/v1`.
     ///
-    /// The key has a header of its own, and chat completions take no documents [Azure `OpenAI` REST
-    /// API reference].
+    /// The key has a header of its own, and chat completions take no documents (*Azure `OpenAI` REST
+    /// API reference*).
     pub const AZURE: Self = Self {
         name: "azure",
         provider: "azure.ai.openai",
@@ -99,8 +107,8 @@ impl Profile {
     /// Groq.
     ///
     /// `max_tokens` is deprecated, penalties are not supported by any model, and at most four texts
-    /// end an answer [API reference: Create chat completion]; an output schema goes without tools
-    /// [Structured Outputs].
+    /// end an answer (*API reference: Create chat completion*); an output schema goes without tools
+    /// (*Structured Outputs*).
     pub const GROQ: Self = Self {
         name: "groq",
         provider: "groq",
@@ -123,7 +131,7 @@ impl Profile {
     /// It refuses fields that it does not know, ids of calls that are not nine letters and digits,
     /// a user's message right behind a tool's, and an assistant's at the end that has no `prefix`;
     /// it has its own fields for the seed and for documents, and its own word for a call that must
-    /// be made [Chat completion API; Document understanding].
+    /// be made (*Chat completion API; Document understanding*).
     pub const MISTRAL: Self = Self {
         name: "mistral",
         provider: "mistral_ai",
@@ -152,9 +160,9 @@ impl Profile {
 
     /// `DeepSeek`.
     ///
-    /// It wants the reasoning back that came with tool calls [Thinking Mode], writes JSON but of no
-    /// schema [JSON Output], and has no seed and no switch for parallel calls; at most sixteen texts
-    /// end an answer [Create Chat Completion].
+    /// It wants the reasoning back that came with tool calls (*Thinking Mode*), writes JSON but of no
+    /// schema (*JSON Output*), and has no seed and no switch for parallel calls; at most sixteen texts
+    /// end an answer (*Create Chat Completion*).
     pub const DEEPSEEK: Self = Self {
         name: "deepseek",
         provider: "deepseek",
@@ -175,7 +183,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// `DeepSeek`'s beta, which goes on with an assistant's message [Chat Prefix Completion].
+    /// `DeepSeek`'s beta, which goes on with an assistant's message (*Chat Prefix Completion*).
     pub const DEEPSEEK_BETA: Self = Self {
         name: "deepseek-beta",
         base_url: "https://api.deepseek.com/beta",
@@ -185,8 +193,8 @@ impl Profile {
 
     /// xAI.
     ///
-    /// `max_tokens` is deprecated [Chat completions]. It counts reasoning apart from the output,
-    /// which its totals tell [Models and Pricing].
+    /// `max_tokens` is deprecated (*Chat completions*). It counts reasoning apart from the output,
+    /// which its totals tell (*Models and Pricing*).
     pub const XAI: Self = Self {
         name: "xai",
         provider: "x_ai",
@@ -201,8 +209,9 @@ impl Profile {
 
     /// `OpenRouter`.
     ///
-    /// Documents may be at a URL [PDF Inputs], sound may not [Audio Inputs]. Its `reasoning_details`
-    /// go back as they came [Preserving Reasoning].
+    /// Documents may be at a URL (*PDF Inputs*), sound may not (*Audio Inputs*). Its `reasoning_details`
+    /// go back as they came (*Preserving Reasoning*). Ids of calls go on to whom it asks, so that they
+    /// are what all of those take.
     pub const OPENROUTER: Self = Self {
         name: "openrouter",
         provider: "openrouter",
@@ -216,12 +225,13 @@ impl Profile {
             files: HERE_OR_URL,
             ..Capabilities::all()
         },
+        ids: SHORT,
         ..Self::GENERIC
     };
 
     /// Together AI.
     ///
-    /// There is no switch for parallel calls [Create Chat Completion].
+    /// There is no switch for parallel calls (*Create Chat Completion*).
     pub const TOGETHER: Self = Self {
         name: "together",
         provider: "together_ai",
@@ -241,7 +251,7 @@ impl Profile {
     ///
     /// Behind the system messages, user and assistant take turns, and the user's is the last; there
     /// are no tools, no seed, and no texts that end an answer. Deep research counts its reasoning
-    /// apart from the output and from the total [Sonar API: Chat Completions].
+    /// apart from the output and from the total (*Sonar API: Chat Completions*).
     pub const PERPLEXITY: Self = Self {
         name: "perplexity",
         provider: "perplexity",
@@ -249,7 +259,7 @@ impl Profile {
         hosts: &["api.perplexity.ai"],
         key_env: &["PERPLEXITY_API_KEY", "PPLX_API_KEY"],
         key_optional: false,
-        alternate: true,
+        turns: Turns::Strict,
         reasoning_apart: true,
         capabilities: Capabilities {
             tools: false,
@@ -266,8 +276,8 @@ impl Profile {
 
     /// Cerebras.
     ///
-    /// Penalties and the switch for parallel calls are refused [`OpenAI` Compatibility], and so is an
-    /// output schema beside tools [Structured Outputs].
+    /// Penalties and the switch for parallel calls are refused (*`OpenAI` Compatibility*), and so is an
+    /// output schema beside tools (*Structured Outputs*).
     pub const CEREBRAS: Self = Self {
         name: "cerebras",
         provider: "cerebras",
@@ -287,10 +297,10 @@ impl Profile {
 
     /// Moonshot AI (Kimi).
     ///
-    /// No call can be demanded, since most models think [Tool Use]; it wants their reasoning back
-    /// [Thinking Models], writes JSON but of no schema, takes images in the request only [Vision],
-    /// and goes on with a message that is `partial` [Partial Mode]; at most five texts end an answer,
-    /// and there is neither a seed nor a switch for parallel calls [Chat].
+    /// No call can be demanded, since most models think (*Tool Use*); it wants their reasoning back
+    /// (*Thinking Models*), writes JSON but of no schema, takes images in the request only (*Vision*),
+    /// and goes on with a message that is `partial` (*Partial Mode*); at most five texts end an answer,
+    /// and there is neither a seed nor a switch for parallel calls (*Chat*).
     pub const MOONSHOT: Self = Self {
         name: "moonshot",
         provider: "moonshot_ai",
@@ -316,7 +326,7 @@ impl Profile {
     /// Z.ai.
     ///
     /// A tool choice is `auto`, one text may end an answer, JSON is of no schema, and there are
-    /// neither penalties nor a seed [Chat Completion]; it wants its reasoning back [Thinking Mode].
+    /// neither penalties nor a seed (*Chat Completion*); it wants its reasoning back (*Thinking Mode*).
     pub const ZAI: Self = Self {
         name: "zai",
         provider: "z_ai",
@@ -338,7 +348,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Hugging Face's router to others [Inference Providers: Chat Completion].
+    /// Hugging Face's router to others (*Inference Providers: Chat Completion*).
     pub const HUGGINGFACE: Self = Self {
         name: "huggingface",
         provider: "huggingface",
@@ -350,7 +360,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Fireworks AI, which wants reasoning back [Reasoning].
+    /// Fireworks AI, which wants reasoning back (*Reasoning*).
     pub const FIREWORKS: Self = Self {
         name: "fireworks",
         provider: "fireworks_ai",
@@ -366,8 +376,8 @@ impl Profile {
     /// Gemini's chat completions.
     ///
     /// Media come with the request, and a call goes back with its thought signature
-    /// (`extra_content`) [`OpenAI` compatibility; Thought signatures]; at most five texts end an
-    /// answer [`GenerationConfig`].
+    /// (`extra_content`) (*`OpenAI` compatibility; Thought signatures*); at most five texts end an
+    /// answer (*`GenerationConfig`*).
     pub const GEMINI: Self = Self {
         name: "gemini",
         provider: "gcp.gemini",
@@ -387,14 +397,14 @@ impl Profile {
     /// llama.cpp's server.
     ///
     /// A model's own template lays out the messages, and many demand that roles take turns. A schema
-    /// is a grammar, which tools rule out [llama-server README; Function calling].
+    /// is a grammar, which tools rule out (*llama-server README; Function calling*).
     pub const LLAMA_CPP: Self = Self {
         name: "llama.cpp",
         provider: "llama.cpp",
         base_url: "http://localhost:8080/v1",
         key_env: &["LLAMA_API_KEY"],
         reasoning: Some("reasoning_content"),
-        alternate: true,
+        turns: Turns::Merged,
         capabilities: Capabilities {
             output_schema_with_tools: false,
             audio: Sources::BASE64,
@@ -403,8 +413,8 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// vLLM, which goes on with an assistant's message if the request says so [`OpenAI`-Compatible
-    /// Server], and takes its reasoning back [Reasoning Outputs].
+    /// vLLM, which goes on with an assistant's message if the request says so (*`OpenAI`-Compatible
+    /// Server*), and takes its reasoning back (*Reasoning Outputs*).
     pub const VLLM: Self = Self {
         name: "vllm",
         provider: "vllm",
@@ -419,15 +429,15 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Ollama's chat completions; for its own API see [`ollama`](crate::ollama).
+    /// Ollama's chat completions; for its own API see (*`ollama`*)(crate::ollama).
     ///
-    /// There is no tool choice, and images come with the request [`OpenAI` compatibility]; a schema is
+    /// There is no tool choice, and images come with the request (*`OpenAI` compatibility*); a schema is
     /// a grammar, which rules tools out.
     pub const OLLAMA: Self = Self {
         name: "ollama",
         provider: "ollama",
         base_url: "http://localhost:11434/v1",
-        hosts: &["ollama.com"],
+        hosts: &["ollama.com", "localhost:11434", "127.0.0.1:11434"],
         key_env: &["OLLAMA_API_KEY"],
         reasoning: Some("reasoning"),
         capabilities: Capabilities {
@@ -441,13 +451,13 @@ impl Profile {
     };
 
     /// LM Studio: as of llama.cpp's, a model's template lays out the messages; images come with the
-    /// request [`OpenAI` Compatibility Endpoints].
+    /// request (*`OpenAI` Compatibility Endpoints*).
     pub const LM_STUDIO: Self = Self {
         name: "lmstudio",
         provider: "lmstudio",
         base_url: "http://localhost:1234/v1",
         key_env: &["LM_API_TOKEN"],
-        alternate: true,
+        turns: Turns::Merged,
         capabilities: Capabilities {
             images: Sources::BASE64,
             ..IMAGES

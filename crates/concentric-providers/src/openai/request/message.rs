@@ -1,6 +1,6 @@
 //! The messages of a request.
 
-use super::super::profile::{Files, Prefill, Profile};
+use super::super::profile::{Files, Prefill, Profile, Turns};
 use crate::history::{self, Said, is_own, own_data, text};
 use concentric_core::{
     ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart, Turn,
@@ -34,8 +34,13 @@ impl<'a> Messages<'a> {
         for turn in &request.transcript {
             let message = turn.as_message();
             match message.role {
-                Role::System if profile.alternate => out.user(message),
-                Role::System => out.put(Wire::plain(profile.instructions, text(&message.parts))),
+                Role::System if profile.turns != Turns::Any => out.user(message),
+                Role::System => {
+                    let content = text(&message.parts);
+                    if !content.is_empty() {
+                        out.put(Wire::plain(profile.instructions, content));
+                    }
+                }
                 Role::Assistant => out.assistant(turn),
                 _ => out.user(message),
             }
@@ -69,7 +74,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn put(&mut self, message: Wire<'a>) {
-        if self.profile.alternate {
+        if self.profile.turns != Turns::Any {
             match (self.list.last_mut(), message) {
                 (Some(Wire::User(old)), Wire::User(new)) => old.content.extend(new.content),
                 (Some(Wire::Assistant(old)), Wire::Assistant(new)) if old.calls.is_empty() => {
@@ -87,11 +92,17 @@ impl<'a> Writer<'a> {
     }
 
     fn user(&mut self, message: &'a Message) {
-        let content = message
+        let several = message.parts.len() > 1;
+        let content: Vec<Content<'_>> = message
             .parts
             .iter()
-            .filter_map(|part| Content::of(part, self.profile.files));
-        self.put(Wire::user(content.collect()));
+            .filter_map(|part| Content::of(part, self.profile.files))
+            // Not all take an empty one.
+            .filter(|part| !(several && part.is_empty()))
+            .collect();
+        if !content.is_empty() {
+            self.put(Wire::user(content));
+        }
     }
 
     fn assistant(&mut self, turn: &'a Turn) {
@@ -355,6 +366,10 @@ impl<'a> Content<'a> {
             PartKind::File(file) => Self::file(file, files),
             _ => None,
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Text { text } if text.is_empty())
     }
 
     const fn text(text: &'a str) -> Self {
