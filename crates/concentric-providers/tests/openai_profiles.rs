@@ -10,8 +10,8 @@ mod common;
 
 use common::*;
 use concentric_core::{
-    CallId, ChatRequest, ErrorKind, Event, Media, MediaSource, Message, Part, PartKind, Role,
-    Round, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
+    Author, CallId, ChatRequest, ErrorKind, Event, Media, MediaSource, Message, Part, PartKind,
+    Role, Round, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
 };
 use concentric_providers::{ApiKey, OpenAiLayer, openai::Profile};
 use serde_json::{Value, json};
@@ -237,6 +237,33 @@ async fn reasoning_goes_back_where_it_is_wanted() {
             .find_map(|field| Some((field, said.get(field)?.clone())));
         assert_eq!(found, expected, "{}", profile.name);
     }
+}
+
+#[tokio::test]
+async fn mistral_is_told_what_it_thought_and_nobody_else_did() {
+    let by = |provider: &str| Author::Model {
+        provider: provider.into(),
+        model: "m".into(),
+    };
+    let thought =
+        |text: &str, provider| Part::new(PartKind::Reasoning(text.into())).by(by(provider));
+    let parts = vec![
+        thought("mine", "mistral_ai"),
+        thought("theirs", "anthropic"),
+        Part::text("So."),
+    ];
+    let mut request = ChatRequest::user("hi");
+    let message = Message::new(Role::Assistant, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    request.transcript.push_user("and?");
+    let expected = json!([
+        {"type": "thinking", "thinking": [{"type": "text", "text": "mine"}]},
+        {"type": "text", "text": "So."},
+    ]);
+    assert_eq!(
+        messages(Profile::MISTRAL, request).await[1]["content"],
+        expected
+    );
 }
 
 #[tokio::test]

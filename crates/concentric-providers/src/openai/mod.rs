@@ -76,5 +76,5 @@ mod wire;
 
 pub use self::{
     chat::{Chat, OpenAi, OpenAiLayer},
-    profile::{Files, Prefill, Profile, Turns},
+    profile::{Files, Prefill, Profile, Reasoning, Turns},
 };

@@ -56,8 +56,8 @@ pub struct Profile {
     pub stream_options: bool,
     /// Whether metadata is sent.
     pub metadata: bool,
-    /// The field of an assistant's message in which the server wants its reasoning back, if it does.
-    pub reasoning: Option<&'static str>,
+    /// How the server wants its reasoning back.
+    pub reasoning: Reasoning,
     /// Whether an assistant's message that only calls tools has empty content, and not `null`.
     pub empty_content: bool,
     /// Whether the roles must take turns.
@@ -73,6 +73,18 @@ pub struct Profile {
     /// What it can do.
     pub capabilities: Capabilities,
     pub(super) ids: IdRules,
+}
+
+/// How a server wants its reasoning back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reasoning {
+    /// Not at all.
+    No,
+    /// In this field of the assistant's message.
+    Field(&'static str),
+    /// As Mistral's `thinking` within the content, and only what it thought itself.
+    Content,
 }
 
 /// Whether the roles must take turns.

@@ -3,7 +3,7 @@
 //! Each row says where it differs from the one that it begins with. The words in italics name the
 //! page of the service's own documentation that says so.
 
-use super::{Files, Prefill, Profile, Turns};
+use super::{Files, Prefill, Profile, Reasoning, Turns};
 use crate::{Capabilities, Sources, history::IdRules};
 
 /// In the request, or at a URL.
@@ -48,7 +48,7 @@ impl Profile {
         required: "required",
         stream_options: true,
         metadata: false,
-        reasoning: None,
+        reasoning: Reasoning::No,
         empty_content: false,
         turns: Turns::Any,
         user_after_tool: true,
@@ -130,8 +130,9 @@ impl Profile {
     ///
     /// It refuses fields that it does not know, ids of calls that are not nine letters and digits,
     /// a user's message right behind a tool's, and an assistant's at the end that has no `prefix`;
-    /// it has its own fields for the seed and for documents, and its own word for a call that must
-    /// be made (*Chat completion API; Document understanding*).
+    /// it has its own fields for the seed and for documents, its own word for a call that must be
+    /// made, and its reasoning among the content (*Chat completion API; Document understanding;
+    /// Reasoning*).
     pub const MISTRAL: Self = Self {
         name: "mistral",
         provider: "mistral_ai",
@@ -144,6 +145,7 @@ impl Profile {
         stream_options: false,
         user_after_tool: false,
         prefill: Prefill::Field("prefix"),
+        reasoning: Reasoning::Content,
         files: Files::DocumentUrl,
         capabilities: Capabilities {
             images: HERE_OR_URL,
@@ -170,7 +172,7 @@ impl Profile {
         hosts: &["api.deepseek.com"],
         key_env: &["DEEPSEEK_API_KEY"],
         key_optional: false,
-        reasoning: Some("reasoning_content"),
+        reasoning: Reasoning::Field("reasoning_content"),
         empty_content: true,
         capabilities: Capabilities {
             parallel_tool_calls: false,
@@ -299,8 +301,9 @@ impl Profile {
     ///
     /// No call can be demanded, since most models think (*Tool Use*); it wants their reasoning back
     /// (*Thinking Models*), writes JSON but of no schema, takes images in the request only (*Vision*),
-    /// and goes on with a message that is `partial` (*Partial Mode*); at most five texts end an answer,
-    /// and there is neither a seed nor a switch for parallel calls (*Chat*).
+    /// and goes on with a message that is `partial` (*Partial Mode*); `max_tokens` is deprecated, at
+    /// most five texts end an answer, and there is neither a seed nor a switch for parallel calls
+    /// (*Create Chat Completion*).
     pub const MOONSHOT: Self = Self {
         name: "moonshot",
         provider: "moonshot_ai",
@@ -308,7 +311,8 @@ impl Profile {
         hosts: &["api.moonshot.ai", "api.moonshot.cn"],
         key_env: &["MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY"],
         key_optional: false,
-        reasoning: Some("reasoning_content"),
+        max_tokens: "max_completion_tokens",
+        reasoning: Reasoning::Field("reasoning_content"),
         prefill: Prefill::Field("partial"),
         capabilities: Capabilities {
             tool_choice: false,
@@ -334,7 +338,7 @@ impl Profile {
         hosts: &["api.z.ai", "open.bigmodel.cn"],
         key_env: &["ZAI_API_KEY", "Z_AI_API_KEY"],
         key_optional: false,
-        reasoning: Some("reasoning_content"),
+        reasoning: Reasoning::Field("reasoning_content"),
         capabilities: Capabilities {
             tool_choice: false,
             parallel_tool_calls: false,
@@ -368,7 +372,7 @@ impl Profile {
         hosts: &["api.fireworks.ai"],
         key_env: &["FIREWORKS_API_KEY"],
         key_optional: false,
-        reasoning: Some("reasoning_content"),
+        reasoning: Reasoning::Field("reasoning_content"),
         capabilities: IMAGES,
         ..Self::GENERIC
     };
@@ -403,7 +407,7 @@ impl Profile {
         provider: "llama.cpp",
         base_url: "http://localhost:8080/v1",
         key_env: &["LLAMA_API_KEY"],
-        reasoning: Some("reasoning_content"),
+        reasoning: Reasoning::Field("reasoning_content"),
         turns: Turns::Merged,
         capabilities: Capabilities {
             output_schema_with_tools: false,
@@ -420,7 +424,7 @@ impl Profile {
         provider: "vllm",
         base_url: "http://localhost:8000/v1",
         key_env: &["VLLM_API_KEY"],
-        reasoning: Some("reasoning"),
+        reasoning: Reasoning::Field("reasoning"),
         prefill: Prefill::Continue,
         capabilities: Capabilities {
             audio: HERE_OR_URL,
@@ -439,7 +443,7 @@ impl Profile {
         base_url: "http://localhost:11434/v1",
         hosts: &["ollama.com", "localhost:11434", "127.0.0.1:11434"],
         key_env: &["OLLAMA_API_KEY"],
-        reasoning: Some("reasoning"),
+        reasoning: Reasoning::Field("reasoning"),
         capabilities: Capabilities {
             tool_choice: false,
             parallel_tool_calls: false,

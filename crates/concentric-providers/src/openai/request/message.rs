@@ -1,6 +1,6 @@
 //! The messages of a request.
 
-use super::super::profile::{Files, Prefill, Profile, Turns};
+use super::super::profile::{Files, Prefill, Profile, Reasoning, Turns};
 use crate::history::{self, Said, is_own, own_data, text};
 use concentric_core::{
     ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart, Turn,
@@ -219,8 +219,13 @@ struct Assistant<'a> {
 
 impl<'a> Assistant<'a> {
     fn new(parts: &'a [Part], content: Cow<'a, str>, profile: &'a Profile, provider: &Str) -> Self {
+        let wanted = |part: &Part| match profile.reasoning {
+            Reasoning::No => false,
+            Reasoning::Field(_) => true,
+            Reasoning::Content => is_own(part, provider),
+        };
         let reasoning = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::Reasoning(text) if profile.reasoning.is_some() => Some(text.as_str()),
+            PartKind::Reasoning(text) if wanted(part) => Some(text.as_str()),
             _ => None,
         });
         let details = parts.iter().filter_map(|part| {
@@ -256,12 +261,25 @@ impl Serialize for Assistant<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("role", "assistant")?;
-        let filled = !self.content.is_empty() || self.profile.empty_content;
-        map.serialize_entry("content", &filled.then_some(&self.content))?;
+        if self.profile.reasoning == Reasoning::Content && !self.reasoning.is_empty() {
+            let text = |text| Content::Text {
+                text: Cow::Borrowed(text),
+            };
+            let mut content = vec![Content::Thinking {
+                thinking: [Box::new(text(&self.reasoning))],
+            }];
+            if !self.content.is_empty() {
+                content.push(text(&self.content));
+            }
+            map.serialize_entry("content", &content)?;
+        } else {
+            let filled = !self.content.is_empty() || self.profile.empty_content;
+            map.serialize_entry("content", &filled.then_some(&self.content))?;
+        }
         if !self.calls.is_empty() {
             map.serialize_entry("tool_calls", &self.calls)?;
         }
-        if let Some(field) = self.profile.reasoning
+        if let Reasoning::Field(field) = self.profile.reasoning
             && !self.reasoning.is_empty()
         {
             map.serialize_entry(field, &self.reasoning)?;
@@ -329,6 +347,10 @@ enum Content<'a> {
         document_url: DataUrl<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         document_name: Option<&'a str>,
+    },
+    /// Mistral's reasoning.
+    Thinking {
+        thinking: [Box<Self>; 1],
     },
     #[serde(rename = "file")]
     FileId {
