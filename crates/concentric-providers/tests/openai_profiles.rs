@@ -332,6 +332,55 @@ async fn a_refusal_is_said_again() {
 }
 
 #[tokio::test]
+async fn what_was_said_aloud_is_said_again_in_writing() {
+    let body = json!({"choices": [{
+        "message": {"audio": {"id": "a", "data": "QUJD", "transcript": "Hello."}},
+        "finish_reason": "stop",
+    }]});
+    let events = answer(Profile::OPENAI, &body).await.into_iter();
+    let parts: Vec<Part> = events
+        .filter_map(|event| match event {
+            Event::Part(part) => Some(*part),
+            _ => None,
+        })
+        .collect();
+    let mut request = ChatRequest::user("one");
+    let message = Message::new(Role::Assistant, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    request.transcript.push_user("two");
+    let said = messages(Profile::OPENAI, request.clone()).await[1].take();
+    assert_eq!(said, json!({"role": "assistant", "content": "Hello."}));
+    // To others it is a sound that they can't be given.
+    let said = messages(Profile::GROQ, request).await;
+    assert_eq!(said.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_image_that_the_service_does_not_take_is_none_in_a_result_either() {
+    let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
+    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+    let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
+    let outcome = ToolOutcome::done(vec![Part::new(PartKind::Image(image))]);
+    let result = ToolResult::new(CallId::new("call_1"), "t", outcome);
+    let mut request = ChatRequest::user("hi");
+    request
+        .transcript
+        .push(Round::new(message, vec![result]).unwrap());
+    for (profile, count) in [
+        (Profile::OPENAI, 0),
+        (Profile::MOONSHOT, 1),
+        (Profile::DEEPSEEK, 1),
+    ] {
+        assert_eq!(
+            layer(profile).check(&request).len(),
+            count,
+            "{}",
+            profile.name
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_id_that_is_too_long_is_made_short() {
     let long = "x".repeat(60);
     let call = ToolCallPart::new(CallId::new(&*long), "t", "{}");

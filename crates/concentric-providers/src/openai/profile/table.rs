@@ -23,6 +23,7 @@ const IMAGES: Capabilities = Capabilities {
 /// A service of text.
 const TEXT: Capabilities = Capabilities {
     images: Sources::NONE,
+    images_in_results: false,
     ..IMAGES
 };
 

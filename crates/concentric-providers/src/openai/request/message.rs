@@ -113,7 +113,15 @@ impl<'a> Writer<'a> {
 
     fn said(&mut self, said: &Said<'a>) {
         let (profile, provider) = (self.profile, self.provider);
-        let content = text(said.parts);
+        let mut content = text(said.parts);
+        if content.is_empty() {
+            // What it said aloud; the sound itself is kept by the service for an hour only.
+            let aloud = said.parts.iter().filter_map(|part| {
+                let own = own_data(part, provider)?;
+                own.data.get("transcript")?.as_str()
+            });
+            content = aloud.collect::<String>().into();
+        }
         if content.is_empty() && said.calls.is_empty() {
             return;
         }
