@@ -2,6 +2,7 @@
 //!
 //! What goes on the wire is borrowed from the request.
 
+mod content;
 mod message;
 
 use super::profile::{Prefill, Profile};
