@@ -2,14 +2,16 @@
 
 use crate::api::Answer;
 use concentric_core::{
-    CallId, Context, Error, ErrorKind, Event, Str, ToolCallDelta, ToolCallEvent, ToolCallPart,
-    ToolCallStart,
+    CallId, Context, Error, ErrorKind, Event, ProviderData, Str, ToolCallDelta, ToolCallEvent,
+    ToolCallPart, ToolCallStart,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     list: Vec<Pending>,
+    /// The call that the last piece is of.
+    last: usize,
 }
 
 #[derive(Debug)]
@@ -22,6 +24,7 @@ struct Pending {
     name: Str,
     arguments: String,
     legacy: bool,
+    data: Option<Arc<ProviderData>>,
 }
 
 /// Why the pieces make no calls.
@@ -83,6 +86,15 @@ impl Calls {
         self.append(at, piece.id, piece.name, piece.arguments, answer)
     }
 
+    /// Takes in a call that comes in one piece.
+    pub(crate) fn whole(&mut self, call: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
+        if self.list.len() >= answer.limits.tool_calls {
+            return Err(Conflict::TooMany);
+        }
+        let at = self.begin(call.index, &answer.context);
+        self.append(at, call.id, call.name, call.arguments, answer)
+    }
+
     /// Takes in a piece of the one call that an answer could make before there were several.
     pub(crate) fn legacy(
         &mut self,
@@ -104,6 +116,13 @@ impl Calls {
             }
         };
         self.append(at, None, name, arguments, answer)
+    }
+
+    /// Keeps what the provider wants back with the call that the last piece is of.
+    pub(crate) fn attach(&mut self, data: ProviderData) {
+        if let Some(call) = self.list.get_mut(self.last) {
+            call.data = Some(Arc::new(data));
+        }
     }
 
     /// The call that a piece belongs to, or `None` if it begins one.
@@ -166,6 +185,7 @@ impl Calls {
             name: Str::default(),
             arguments: String::new(),
             legacy: false,
+            data: None,
         });
         self.list.len() - 1
     }
@@ -178,6 +198,7 @@ impl Calls {
         arguments: &str,
         answer: &mut Answer,
     ) -> Result<(), Conflict> {
+        self.last = at;
         let Some(call) = self.list.get_mut(at) else {
             return Ok(());
         };
@@ -217,7 +238,9 @@ impl Calls {
         for call in self.list.drain(..) {
             let part = ToolCallPart::new(call.id, call.name, call.arguments)
                 .with_provider_id(call.provider_id);
-            events.push_back(Event::ToolCall(Box::new(ToolCallEvent::new(part, None))));
+            events.push_back(Event::ToolCall(Box::new(ToolCallEvent::new(
+                part, call.data,
+            ))));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::fmt;
 /// A layer knows its API's; what one model of it can't do is for its
 /// [`capabilities`](crate::ProviderLayer::capabilities) to say. What a request asks for beyond that,
 /// [`check`](Self::check) lists; each call is checked before it is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(
     clippy::struct_excessive_bools,
@@ -23,7 +23,7 @@ pub struct Capabilities {
     pub tool_choice: bool,
     /// Whether it can be told to make one call at a time, or several.
     pub parallel_tool_calls: bool,
-    /// Whether a tool's result may hold images.
+    /// Whether a tool's result may hold images, of those it takes.
     pub images_in_results: bool,
     /// Whether it writes JSON of a schema.
     pub output_schema: bool,
@@ -186,10 +186,9 @@ impl Capabilities {
             if at + 1 == turns && is_answer && !self.prefill {
                 refused.push(Unsupported::new("to go on with an assistant's message").at(at));
             }
-            let mut results = turn.results().iter();
-            if !self.images_in_results
-                && results.any(|result| result.outcome.content.images().next().is_some())
-            {
+            let results = turn.results().iter();
+            let mut images = results.flat_map(|result| result.outcome.content.images());
+            if images.any(|image| !self.images_in_results || !self.images.take(&image.source)) {
                 refused.push(Unsupported::new("an image in a tool's result").at(at));
             }
         }

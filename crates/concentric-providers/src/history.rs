@@ -130,6 +130,23 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     pieces
 }
 
+/// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
+pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
+    let mut texts = parts.iter().filter_map(|part| match &part.kind {
+        PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
+        _ => None,
+    });
+    match (texts.next(), texts.next()) {
+        (None, _) => "".into(),
+        (Some(only), None) => only.into(),
+        (Some(first), Some(second)) => {
+            let mut all = [first, second].concat();
+            all.extend(texts);
+            all.into()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -227,6 +227,34 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
+/// Whether something is so: not unless `true` is said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flag(pub(crate) bool);
+
+struct FlagVisitor;
+
+impl<'de> Visitor<'de> for FlagVisitor {
+    type Value = Flag;
+
+    nothing!(number seq map);
+
+    #[inline]
+    fn visit_bool<E>(self, said: bool) -> Result<Flag, E> {
+        Ok(Flag(said))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Flag, E> {
+        Ok(Flag(text == "true"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Flag {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FlagVisitor)
+    }
+}
+
 /// An object, if it is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Maybe<T>(pub(crate) Option<T>);

@@ -35,11 +35,13 @@ mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
+mod fields;
 mod history;
 mod key;
 mod lenient;
 mod limits;
 pub mod model;
+pub mod ollama;
 pub mod openai;
 mod repair;
 mod retry_after;
@@ -53,5 +55,6 @@ pub use self::{
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},
+    ollama::OllamaLayer,
     openai::OpenAiLayer,
 };

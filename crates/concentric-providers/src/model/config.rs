@@ -47,7 +47,7 @@ impl Settings {
             api: api.clone(),
             model: self.model.clone(),
             key: self.key.clone(),
-            capabilities: self.capabilities.clone(),
+            capabilities: self.capabilities,
             streaming: self.streaming,
             limits: self.limits,
             target: self.target(api),

@@ -94,8 +94,9 @@ where
     /// Lists what `request` asks for that the service will not do.
     pub(super) fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         let call = self.call(request);
-        let capabilities = self.capabilities.clone();
-        let capabilities = capabilities.unwrap_or_else(|| self.api.capabilities(call.model));
+        let capabilities = self
+            .capabilities
+            .unwrap_or_else(|| self.api.capabilities(call.model));
         let mut unsupported = capabilities.check(request);
         self.api.check(&call, &mut unsupported);
         unsupported

@@ -1,15 +1,20 @@
-use super::{compat::Compat, decoder::Decoder, request::Wire};
+use super::{
+    decoder::Decoder,
+    profile::{Profile, Turns},
+    request::Wire,
+};
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer,
+    ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
 };
-use concentric_core::{Error, Str};
+use concentric_core::{Error, Role, Str};
 use http::Uri;
 
 /// OpenAI's chat completions.
 #[derive(Clone, Debug)]
 pub struct Chat {
-    compat: Compat,
+    provider: Str,
+    profile: Profile,
 }
 
 /// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by OpenAI's chat
@@ -24,33 +29,57 @@ pub type OpenAi<S> = Model<S, Chat>;
 impl OpenAiLayer {
     /// Creates a layer for OpenAI's own service. `model` is asked unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
-        let api = Chat {
-            compat: Compat::openai(),
-        };
-        Self::at("https://api.openai.com/v1", api, model, Some(key))
+        Self::profile(Profile::OPENAI, model, Some(key))
+    }
+
+    /// Creates a layer for the service of `profile`, at its address.
+    ///
+    /// Where it has none (Azure), say which with [`base_url`](ProviderLayer::base_url): until then,
+    /// none is an error of the services' `poll_ready`.
+    pub fn profile(profile: Profile, model: impl Into<Str>, key: Option<ApiKey>) -> Self {
+        let provider = Str::from_static(profile.provider);
+        Self::at(profile.base_url, Chat { provider, profile }, model, key)
+    }
+
+    /// Creates a layer for the service of `profile`, with the key that the environment has for it
+    /// ([`Profile::key_env`]).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration) if there is none, and
+    /// the service wants one.
+    pub fn from_env(profile: Profile, model: impl Into<Str>) -> Result<Self, Error> {
+        let mut missing = None;
+        let key = profile.key_env.iter().find_map(|variable| {
+            let key = ApiKey::from_env(variable);
+            key.map_err(|error| missing.get_or_insert(error).clone())
+                .ok()
+        });
+        match (key, missing) {
+            (None, Some(missing)) if !profile.key_optional => Err(missing),
+            (key, _) => Ok(Self::profile(profile, model, key)),
+        }
     }
 
     /// Creates a layer for a service that speaks as OpenAI's does, at `base_url`: the address
     /// without `/chat/completions`.
     ///
-    /// What is known of the service at that host goes for it; for what is not, see
-    /// [`compat`](Self::compat). An address that is none is an error of the services' `poll_ready`.
+    /// What is known of the service at that address goes for it ([`Profile::by_url`]); for what is
+    /// not, see [`profile`](Self::profile). An address that is none is an error of the services'
+    /// `poll_ready`.
     pub fn compatible(
         base_url: impl Into<Str>,
         model: impl Into<Str>,
         key: Option<ApiKey>,
     ) -> Self {
         let base_url = base_url.into();
+        let profile = Profile::by_url(&base_url).unwrap_or(Profile::generic(""));
         let uri: Option<Uri> = base_url.parse().ok();
-        let compat = Compat::of_host(uri.as_ref().and_then(Uri::host).unwrap_or_default());
-        Self::at(base_url, Chat { compat }, model, key)
-    }
-
-    /// Says where the service differs from OpenAI's.
-    #[must_use]
-    pub fn compat(mut self, compat: Compat) -> Self {
-        self.api.compat = compat;
-        self
+        let provider = match profile.provider {
+            "" => uri.as_ref().and_then(Uri::host).unwrap_or_default().into(),
+            known => Str::from_static(known),
+        };
+        Self::at(base_url, Chat { provider, profile }, model, key)
     }
 }
 
@@ -58,11 +87,11 @@ impl Api for Chat {
     type Decoder = Decoder;
 
     fn provider(&self) -> &Str {
-        &self.compat.provider
+        &self.provider
     }
 
     fn key_header(&self) -> (&str, &str) {
-        let name = &*self.compat.key_header;
+        let name = self.profile.key_header;
         let prefix = match name {
             "authorization" => "Bearer ",
             _ => "",
@@ -71,7 +100,14 @@ impl Api for Chat {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities::all()
+        self.profile.capabilities
+    }
+
+    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
+        if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
+            unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
+        }
     }
 
     fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
@@ -81,11 +117,12 @@ impl Api for Chat {
     fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
         call.write(&Wire {
             call: *call,
-            compat: &self.compat,
+            profile: &self.profile,
+            provider: &self.provider,
         })
     }
 
     fn decoder(&self, _: &Call<'_>) -> Decoder {
-        Decoder::default()
+        Decoder::new(self.profile.reasoning_apart)
     }
 }

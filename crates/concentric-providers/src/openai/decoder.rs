@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub struct Decoder {
     // Something of the answer was said.
     said: bool,
+    // How the service counts.
+    reasoning_apart: bool,
     usage: Usage,
     reason: Option<Str>,
     native_reason: Option<Str>,
@@ -54,7 +56,7 @@ impl api::Decoder for Decoder {
         name(&mut answer.head.model, chunk.model.as_str());
         let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
         if let Some(tokens) = chunk.usage.0.or(groq) {
-            self.usage = tokens.usage();
+            self.usage = tokens.usage(self.reasoning_apart);
         }
         for choice in chunk.choices.0 {
             if choice.index.0.unwrap_or(0) == 0 {
@@ -95,6 +97,13 @@ impl api::Decoder for Decoder {
 }
 
 impl Decoder {
+    pub(super) fn new(reasoning_apart: bool) -> Self {
+        Self {
+            reasoning_apart,
+            ..Self::default()
+        }
+    }
+
     /// Sees that the answer is still the same.
     ///
     /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
@@ -130,7 +139,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         if let Some(tokens) = choice.usage.0 {
-            self.usage = tokens.usage();
+            self.usage = tokens.usage(self.reasoning_apart);
         }
         // Perplexity sends both: in a stream the message is all that was said so far, in a unary
         // answer the delta is empty.
@@ -188,6 +197,11 @@ impl Decoder {
             self.end_reasoning(answer);
             let taken = self.calls.piece(&piece(&call), answer);
             taken.map_err(|conflict| conflict.error(answer))?;
+            if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null()) {
+                let data = json!({ "extra_content": extra });
+                self.calls
+                    .attach(ProviderData::new(answer.provider.clone(), data));
+            }
         }
         if let Some(function) = message.function_call.0 {
             self.end_reasoning(answer);

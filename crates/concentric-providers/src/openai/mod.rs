@@ -41,20 +41,40 @@
 //! What counts as the end is the finish reason; of a unary answer, that its JSON is whole. Whether
 //! an answer is a stream is told by its content, since servers answer one where the other was asked
 //! for. Tool calls get ids of ours; the service's are their
-//! [`provider_id`](concentric_core::ToolCallPart::provider_id). Usage is as the service counts it.
+//! [`provider_id`](concentric_core::ToolCallPart::provider_id).
+//!
+//! # Other services
+//!
+//! [`Profile`] says of each where it is, and where it differs; [`OpenAiLayer::profile`] and
+//! [`OpenAiLayer::from_env`] take one, [`OpenAiLayer::compatible`] finds it by the address.
+//!
+//! # Usage
+//!
+//! [`Usage`](concentric_core::Usage) means the same of every service; what one counts otherwise is
+//! converted:
+//!
+//! | of the answer | in `Usage` |
+//! |---|---|
+//! | `prompt_tokens` | `input_tokens` |
+//! | the input's `audio_tokens`, where the total has them besides (Mistral) | in `input_tokens` too |
+//! | `completion_tokens` | `output_tokens` |
+//! | `reasoning_tokens`, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
+//! | `total_tokens` | `total_tokens`, as it is |
+//! | `cached_tokens`, `prompt_cache_hit_tokens` | `cached_input_tokens` |
+//! | `cache_write_tokens`, `cache_creation_input_tokens` | `cache_write_tokens` |
 //!
 //! # Place in the stack
 //!
 //! The innermost layer that knows of chats; under it are only layers of HTTP.
 
 mod chat;
-mod compat;
 mod decoder;
+mod profile;
 mod reasoning;
 mod request;
 mod wire;
 
 pub use self::{
     chat::{Chat, OpenAi, OpenAiLayer},
-    compat::Compat,
+    profile::{Files, Prefill, Profile, Reasoning, Turns},
 };

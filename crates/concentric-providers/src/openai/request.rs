@@ -2,10 +2,11 @@
 //!
 //! What goes on the wire is borrowed from the request.
 
+mod content;
 mod message;
 
-use super::Compat;
-use crate::api::Call;
+use super::profile::{Prefill, Profile};
+use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -13,31 +14,17 @@ use serde_json::{Map, Value};
 /// The body of a call.
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
-    pub(super) compat: &'a Compat,
-}
-
-/// Writes fields, but for those that the request's own provider options replace.
-struct Fields<'a, M> {
-    map: M,
-    replaced: &'a Map<String, Value>,
-}
-
-impl<M: SerializeMap> Fields<'_, M> {
-    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
-        if self.replaced.contains_key(name) {
-            return Ok(());
-        }
-        self.map.serialize_entry(name, value)
-    }
-
-    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<&T>) -> Result<(), M::Error> {
-        value.map_or(Ok(()), |value| self.put(name, value))
-    }
+    pub(super) profile: &'a Profile,
+    pub(super) provider: &'a Str,
 }
 
 impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { call, compat } = self;
+        let Self {
+            call,
+            profile,
+            provider,
+        } = self;
         let request = call.request;
         let options = &*request.options;
         let mut fields = Fields {
@@ -45,9 +32,14 @@ impl Serialize for Wire<'_> {
             replaced: &options.provider,
         };
         fields.put("model", call.model)?;
-        fields.put("messages", &message::Messages::new(request, compat))?;
+        let messages = message::Messages::new(request, profile, provider);
+        fields.put("messages", &messages)?;
+        if profile.prefill == Prefill::Continue && messages.ends_open() {
+            fields.put("continue_final_message", &true)?;
+            fields.put("add_generation_prompt", &false)?;
+        }
         fields.put("stream", &call.streaming)?;
-        if call.streaming && compat.stream_options {
+        if call.streaming && profile.stream_options {
             fields.put(
                 "stream_options",
                 &StreamOptions {
@@ -55,16 +47,22 @@ impl Serialize for Wire<'_> {
                 },
             )?;
         }
-        if !request.tools.is_empty() {
+        // Where that none may be called can't be said, they are not named.
+        let may_call =
+            profile.capabilities.tool_choice || options.tool_choice != Some(ToolChoice::None);
+        if !request.tools.is_empty() && may_call {
             fields.put("tools", &Tools(request))?;
             // Without tools, these two are refused.
-            let choice = options.tool_choice.as_ref().map(Choice);
+            let choice = options.tool_choice.as_ref().map(|choice| Choice {
+                choice,
+                required: profile.required,
+            });
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
         let format = options.output_schema.as_ref().map(ResponseFormat::new);
         fields.put_some("response_format", format.as_ref())?;
-        fields.put_some(&compat.max_tokens, options.max_output_tokens.as_ref())?;
+        fields.put_some(profile.max_tokens, options.max_output_tokens.as_ref())?;
         fields.put_some("temperature", options.temperature.as_ref())?;
         fields.put_some("top_p", options.top_p.as_ref())?;
         fields.put_some("frequency_penalty", options.frequency_penalty.as_ref())?;
@@ -72,15 +70,12 @@ impl Serialize for Wire<'_> {
         if !options.stop.is_empty() {
             fields.put("stop", &options.stop)?;
         }
-        fields.put_some(&compat.seed, options.seed.as_ref())?;
+        fields.put_some(profile.seed, options.seed.as_ref())?;
         fields.put_some("reasoning_effort", options.reasoning_effort.as_ref())?;
-        if compat.metadata && !options.metadata.is_empty() {
+        if profile.metadata && !options.metadata.is_empty() {
             fields.put("metadata", &Metadata(&options.metadata))?;
         }
-        for (name, value) in &options.provider {
-            fields.map.serialize_entry(name, value)?;
-        }
-        fields.map.end()
+        fields.end()
     }
 }
 
@@ -124,13 +119,16 @@ impl<'a> Function<'a> {
     }
 }
 
-struct Choice<'a>(&'a ToolChoice);
+struct Choice<'a> {
+    choice: &'a ToolChoice,
+    required: &'static str,
+}
 
 impl Serialize for Choice<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let word = match self.0 {
+        let word = match self.choice {
             ToolChoice::None => "none",
-            ToolChoice::Required => "required",
+            ToolChoice::Required => self.required,
             ToolChoice::Tool(name) => {
                 return Named {
                     r#type: "function",

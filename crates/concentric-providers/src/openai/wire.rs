@@ -115,6 +115,9 @@ pub(super) struct Call<'a> {
     pub(super) function: Maybe<Box<Function<'a>>>,
     #[serde(borrow, default)]
     pub(super) custom: Maybe<Box<CustomTool<'a>>>,
+    /// Gemini's: its thought signature.
+    #[serde(default)]
+    pub(super) extra_content: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -290,6 +293,8 @@ struct InputDetails {
     cached_tokens: Count,
     #[serde(default)]
     cache_write_tokens: Count,
+    #[serde(default)]
+    audio_tokens: Count,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -299,8 +304,11 @@ struct OutputDetails {
 }
 
 impl Tokens {
-    /// The service's own counts: where it counts reasoning apart from its output, so does this.
-    pub(super) fn usage(self) -> Usage {
+    /// The counts as ours are meant: all input, and all output with its reasoning.
+    ///
+    /// Where the total is the sum of all, what is counted apart is known by it. `reasoning_apart`
+    /// says that reasoning is, though the total does not have it.
+    pub(super) fn usage(self, reasoning_apart: bool) -> Usage {
         let input = self.prompt_tokens_details.0.unwrap_or_default();
         let output = self.completion_tokens_details.0.unwrap_or_default();
         let mut usage = Usage::default();
@@ -313,6 +321,23 @@ impl Tokens {
         usage.cache_write_tokens =
             (input.cache_write_tokens.0).or(self.cache_creation_input_tokens.0);
         usage.reasoning_tokens = output.reasoning_tokens.0.or(self.reasoning_tokens.0);
+        let counted = |input: u64, output: u64| input.checked_add(output);
+        let (Some(said), Some(wrote)) = (usage.input_tokens, usage.output_tokens) else {
+            return usage;
+        };
+        let left = usage
+            .total_tokens
+            .zip(counted(said, wrote))
+            .and_then(|(total, counted)| total.checked_sub(counted));
+        if let Some(reasoning) = usage.reasoning_tokens
+            && (left == Some(reasoning) || reasoning_apart)
+        {
+            usage.output_tokens = counted(wrote, reasoning);
+        } else if let Some(audio) = input.audio_tokens.0
+            && left == Some(audio)
+        {
+            usage.input_tokens = counted(said, audio);
+        }
         usage
     }
 }

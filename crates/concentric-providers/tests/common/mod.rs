@@ -4,20 +4,22 @@
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use concentric_providers::{ApiKey, OpenAiLayer, model, openai::Chat};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, Stream, StreamExt};
 use http_body::{Body, Frame};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    future::Ready,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// No output of ours may ever show it.
 pub const CANARY: &str = "canary-7f3a9d51e0c84b26";
@@ -93,7 +95,79 @@ pub async fn call(
 
 /// All that comes of a body: the events, and the error that ended them.
 pub async fn read_script(layer: &OpenAiLayer, script: Script) -> (Vec<Event>, Option<Error>) {
-    let body = match call(layer, http::Response::new(script)).await {
+    drain(call(layer, http::Response::new(script)).await).await
+}
+
+/// An HTTP service that keeps what it was asked, and answers once.
+#[derive(Clone)]
+pub struct Http {
+    reply: Arc<Mutex<Option<http::Response<Script>>>>,
+    asked: Arc<Mutex<Option<(http::request::Parts, Value)>>>,
+}
+
+impl Service<http::Request<Full<Bytes>>> for Http {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Script>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().now_or_never().unwrap().unwrap().to_bytes();
+        let json = serde_json::from_slice(&body).unwrap();
+        *self.asked.lock().unwrap() = Some((parts, json));
+        std::future::ready(Ok(self.reply.lock().unwrap().take().unwrap()))
+    }
+}
+
+/// What a model says to `request`, if its service answers with `response`.
+pub async fn ask<L, B>(
+    layer: &L,
+    request: ChatRequest,
+    response: http::Response<Script>,
+) -> Result<ChatResponse<B>, Error>
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Http {
+        reply: Arc::new(Mutex::new(Some(response))),
+        asked: Arc::default(),
+    };
+    layer.layer(http).oneshot(request).await
+}
+
+/// What is sent of `request`, or why it is not.
+pub async fn sent_by<L, B>(
+    layer: &L,
+    request: ChatRequest,
+) -> Result<(http::request::Parts, Value), Error>
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Http {
+        reply: Arc::new(Mutex::new(Some(http::Response::new(Script::new(
+            [""],
+            End::Clean,
+        ))))),
+        asked: Arc::default(),
+    };
+    let asked = Arc::clone(&http.asked);
+    let answer = layer.layer(http).oneshot(request).await;
+    let asked = asked.lock().unwrap().take();
+    asked.ok_or_else(|| answer.err().unwrap())
+}
+
+/// All that comes of an answer.
+pub async fn drain<B>(answer: Result<ChatResponse<B>, Error>) -> (Vec<Event>, Option<Error>)
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let body = match answer {
         Ok(response) => response.body,
         Err(error) => return (Vec::new(), Some(error)),
     };

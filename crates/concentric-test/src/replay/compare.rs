@@ -1,4 +1,4 @@
-use super::{DEVIATIONS, Observed, Recording};
+use super::{DEVIATIONS, Observed, Recording, deviation::with_apart};
 use serde_json::{Value, json};
 
 /// Holds what was observed against what is expected of `recording`.
@@ -104,10 +104,19 @@ impl Check<'_> {
     fn answer(&mut self, observed: &Observed) {
         let expected = self.expected;
         self.said(observed);
+        let (theirs, ours) = (calls(expected), observed.tool_calls());
+        let ids = |calls: &[Value]| {
+            calls
+                .iter()
+                .map(|call| call["id"].clone())
+                .collect::<Value>()
+        };
+        self.same("tool_calls.id", &ids(&theirs), &ids(&ours));
+        let parsed = theirs.iter().any(|call| !call["arguments"].is_string());
         self.same(
             "tool_calls",
-            &json!(calls(expected)),
-            &json!(observed.tool_calls()),
+            &json!(without_ids(theirs, false)),
+            &json!(without_ids(ours, parsed)),
         );
         let reason = expected.get("finish_reason").unwrap_or(&Value::Null);
         self.same("finish_reason", reason, &observed.finish_reason());
@@ -123,7 +132,13 @@ impl Check<'_> {
         };
         for (name, count) in expected.iter().filter(|(name, _)| *name != "raw") {
             let ours = observed.get(name).unwrap_or(&Value::Null);
-            self.same(&format!("usage.{name}"), count, ours);
+            // What must not be missed is that ours is the very sum.
+            match with_apart(self.expected, name) {
+                Some(sum) if sum == *ours => {
+                    self.same(&format!("usage.{name}.apart"), count, ours);
+                }
+                _ => self.same(&format!("usage.{name}"), count, ours),
+            }
         }
     }
 
@@ -193,6 +208,28 @@ fn kinds(class: &str) -> &'static [&'static str] {
     }
 }
 
+/// The names and the arguments of `calls`, as text or as the JSON that it is.
+fn without_ids(mut calls: Vec<Value>, parsed: bool) -> Vec<Value> {
+    for call in calls.iter_mut().filter_map(Value::as_object_mut) {
+        call.remove("id");
+        if let Some(arguments) = call.get_mut("arguments")
+            && parsed
+            && let Some(json) = arguments.as_str().and_then(|text| text.parse().ok())
+        {
+            *arguments = json;
+        }
+    }
+    calls
+}
+
+/// The arguments of a call: the text, or the JSON where the service sends no text.
+fn arguments(call: &Value) -> Value {
+    match (call.get("arguments_raw"), call.get("arguments")) {
+        (None, Some(json @ Value::Object(_))) => json.clone(),
+        (text, _) => json!(text.and_then(Value::as_str).unwrap_or_default()),
+    }
+}
+
 /// The tool calls that are expected.
 fn calls(expected: &Value) -> Vec<Value> {
     let list = expected.get("tool_calls").and_then(Value::as_array);
@@ -203,7 +240,7 @@ fn calls(expected: &Value) -> Vec<Value> {
             json!({
                 "id": call.get("id"),
                 "name": call.get("name"),
-                "arguments": call.get("arguments_raw").and_then(Value::as_str).unwrap_or_default(),
+                "arguments": arguments(call),
             })
         })
         .collect();

@@ -12,12 +12,13 @@ pub struct Cut {
     pub whole: Option<bool>,
 }
 
-/// The places to end `recording` at: the boundaries of its events, or, if it is one JSON value,
-/// random places in it; and `more` random places besides.
+/// The places to end `recording` at: the boundaries of its events or lines, or, if it is one JSON
+/// value, random places in it; and `more` random places besides.
 pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
     let body = &*recording.body;
     let trimmed = body.trim_ascii();
-    if trimmed.starts_with(b"{") || trimmed.starts_with(b"[") {
+    let lines = lines(body);
+    if lines.is_empty() && (trimmed.starts_with(b"{") || trimmed.starts_with(b"[")) {
         let last = body.trim_ascii_end().len();
         return (0..more)
             .map(|_| Cut {
@@ -26,7 +27,10 @@ pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
             })
             .collect();
     }
-    let events = events(body);
+    let events = match lines.is_empty() {
+        true => events(body),
+        false => lines,
+    };
     let terminal = events
         .iter()
         .copied()
@@ -70,8 +74,30 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
     events
 }
 
-/// Whether the event says how the first choice ends.
+/// Where each line begins and ends, if each is an object and there are several (NDJSON).
+fn lines(body: &[u8]) -> Vec<(usize, usize)> {
+    let mut start = 0;
+    let mut lines = Vec::new();
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let end = start + line.len();
+        match serde_json::from_slice::<Value>(line) {
+            Ok(Value::Object(_)) => lines.push((start, end)),
+            _ if line.trim_ascii().is_empty() => {}
+            _ => return Vec::new(),
+        }
+        start = end;
+    }
+    if lines.len() < 2 {
+        lines.clear();
+    }
+    lines
+}
+
+/// Whether the event says how the answer ends, or its first choice.
 fn is_terminal(event: &[u8]) -> bool {
+    if let Ok(line) = serde_json::from_slice::<Value>(event) {
+        return line.get("done") == Some(&Value::Bool(true));
+    }
     let event = String::from_utf8_lossy(event);
     let data: Vec<&str> = event
         .lines()

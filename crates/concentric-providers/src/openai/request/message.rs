@@ -1,34 +1,28 @@
 //! The messages of a request.
 
-use super::super::compat::Compat;
-use crate::history::{self, Said, is_own, own_data};
-use concentric_core::{
-    ChatRequest, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart, Turn,
+use super::{
+    super::profile::{Prefill, Profile, Reasoning, Turns},
+    content::Content,
 };
-use serde::{
-    Serialize, Serializer,
-    ser::{SerializeMap, SerializeSeq},
-};
-use std::{borrow::Cow, fmt};
+use crate::history::{self, Said, is_own, own_data, text};
+use concentric_core::{ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, Turn};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::Value;
+use std::borrow::Cow;
 
+/// The messages, as the service takes them.
 pub(super) struct Messages<'a> {
-    request: &'a ChatRequest,
-    compat: &'a Compat,
+    list: Vec<Wire<'a>>,
 }
 
 impl<'a> Messages<'a> {
-    pub(super) const fn new(request: &'a ChatRequest, compat: &'a Compat) -> Self {
-        Self { request, compat }
-    }
-}
-
-impl Serialize for Messages<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn new(request: &'a ChatRequest, profile: &'a Profile, provider: &'a Str) -> Self {
         let mut out = Writer {
-            seq: serializer.serialize_seq(None)?,
-            compat: self.compat,
+            list: Vec::with_capacity(request.transcript.len() + 1),
+            profile,
+            provider,
         };
-        let system = &self.request.system;
+        let system = &request.system;
         if !system.is_empty() {
             // One message: many servers take no second.
             let mut segments = system.iter();
@@ -36,172 +30,274 @@ impl Serialize for Messages<'_> {
                 (Some(only), None) => Cow::Borrowed(only.text.as_str()),
                 _ => system.text().into(),
             };
-            out.plain("system", &content)?;
+            out.put(Wire::plain(profile.instructions, content));
         }
-        for turn in &self.request.transcript {
+        for turn in &request.transcript {
             let message = turn.as_message();
             match message.role {
-                Role::System => out.plain("system", &text(&message.parts))?,
-                Role::Assistant => out.assistant(turn)?,
-                _ => out.user(message)?,
+                Role::System if profile.turns != Turns::Any => out.user(message),
+                Role::System => {
+                    let content = text(&message.parts);
+                    if !content.is_empty() {
+                        out.put(Wire::plain(profile.instructions, content));
+                    }
+                }
+                Role::Assistant => out.assistant(turn),
+                _ => out.user(message),
             }
         }
-        out.seq.end()
-    }
-}
-
-struct Writer<'a, S> {
-    seq: S,
-    compat: &'a Compat,
-}
-
-impl<'a, S: SerializeSeq> Writer<'a, S> {
-    fn plain(&mut self, role: &'static str, content: &str) -> Result<(), S::Error> {
-        self.seq.serialize_element(&Plain { role, content })
-    }
-
-    fn user(&mut self, message: &Message) -> Result<(), S::Error> {
-        if let [
-            Part {
-                kind: PartKind::Text(text),
-                ..
-            },
-        ] = &*message.parts
+        if let (Prefill::Field(field), Some(Wire::Assistant(last))) =
+            (profile.prefill, out.list.last_mut())
+            && last.calls.is_empty()
         {
-            return self.plain("user", text);
+            last.prefill = Some(field);
         }
-        let content: Vec<Content<'_>> = message.parts.iter().filter_map(Content::of).collect();
-        self.seq.serialize_element(&User {
-            role: "user",
-            content: &content,
-        })
+        Self { list: out.list }
     }
 
-    fn assistant(&mut self, turn: &Turn) -> Result<(), S::Error> {
-        for said in history::said(turn) {
-            self.said(&said)?;
+    /// Whether the last is the assistant's, to go on with.
+    pub(super) fn ends_open(&self) -> bool {
+        matches!(self.list.last(), Some(Wire::Assistant(last)) if last.calls.is_empty())
+    }
+}
+
+impl Serialize for Messages<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.list.serialize(serializer)
+    }
+}
+
+struct Writer<'a> {
+    list: Vec<Wire<'a>>,
+    profile: &'a Profile,
+    provider: &'a Str,
+}
+
+impl<'a> Writer<'a> {
+    fn put(&mut self, message: Wire<'a>) {
+        if self.profile.turns != Turns::Any {
+            match (self.list.last_mut(), message) {
+                (Some(Wire::User(old)), Wire::User(new)) => old.content.extend(new.content),
+                (Some(Wire::Assistant(old)), Wire::Assistant(new)) if old.calls.is_empty() => {
+                    old.add(new);
+                }
+                (_, message) => self.list.push(message),
+            }
+            return;
         }
-        Ok(())
+        let behind_tool = matches!(self.list.last(), Some(Wire::Tool(_)));
+        if behind_tool && matches!(message, Wire::User(_)) && !self.profile.user_after_tool {
+            self.list.push(Wire::plain("assistant", "OK".into()));
+        }
+        self.list.push(message);
     }
 
-    fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
-        let compat = self.compat;
-        let content = text(said.parts);
-        if content.is_empty() && said.calls.is_empty() {
-            return Ok(());
-        }
-        let calls: Vec<Call<'_>> = said
-            .calls
+    fn user(&mut self, message: &'a Message) {
+        let several = message.parts.len() > 1;
+        let content: Vec<Content<'_>> = message
+            .parts
             .iter()
-            .map(|(part, call, _)| Call::new(part, call, compat))
+            .filter_map(|part| Content::of(part, self.profile.files))
+            // Not all take an empty one.
+            .filter(|part| !(several && part.is_empty()))
             .collect();
-        self.seq.serialize_element(&Assistant {
-            parts: said.parts,
-            content: &content,
-            calls: &calls,
-            compat,
-        })?;
-        for (call, (_, _, result)) in calls.iter().zip(&said.calls) {
-            self.seq.serialize_element(&Tool {
-                role: "tool",
-                tool_call_id: &call.id,
-                content: &result.outcome.content.text(),
-            })?;
+        if !content.is_empty() {
+            self.put(Wire::user(content));
+        }
+    }
+
+    fn assistant(&mut self, turn: &'a Turn) {
+        for said in history::said(turn) {
+            self.said(&said);
+        }
+    }
+
+    fn said(&mut self, said: &Said<'a>) {
+        let (profile, provider) = (self.profile, self.provider);
+        let mut content = text(said.parts);
+        if content.is_empty() {
+            // What it said aloud; the sound itself is kept by the service for an hour only.
+            let aloud = said.parts.iter().filter_map(|part| {
+                let own = own_data(part, provider)?;
+                own.data.get("transcript")?.as_str()
+            });
+            content = aloud.collect::<String>().into();
+        }
+        if content.is_empty() && said.calls.is_empty() {
+            return;
+        }
+        let can_call = profile.capabilities.tools;
+        if can_call || !content.is_empty() {
+            let mut assistant = Assistant::new(said.parts, content, profile, provider);
+            if can_call {
+                let calls = said.calls.iter();
+                assistant.calls = calls
+                    .map(|(part, call, _)| Call::new(part, call, profile, provider))
+                    .collect();
+            }
+            self.put(Wire::Assistant(assistant));
+        }
+        for (part, call, result) in &said.calls {
+            let content = result.outcome.content.text();
+            self.put(match can_call {
+                true => Wire::Tool(Tool {
+                    role: "tool",
+                    tool_call_id: profile.ids.id(call, is_own(part, provider)),
+                    content,
+                }),
+                // Who can't be told of calls is told what came of them.
+                false => {
+                    let told = format!("The tool `{}` returned:\n{content}", call.name);
+                    Wire::user(vec![Content::Text { text: told.into() }])
+                }
+            });
         }
         // A tool's message can hold text only.
         let images: Vec<Content<'_>> = said
             .calls
             .iter()
             .flat_map(|(_, _, result)| result.outcome.content.images())
-            .filter_map(Content::image)
+            .filter_map(|image| Content::image(image, profile.files))
             .collect();
         if images.is_empty() {
-            return Ok(());
+            return;
         }
         let mut content = vec![Content::text("Images that the tools returned:")];
         content.extend(images);
-        self.seq.serialize_element(&User {
-            role: "user",
-            content: &content,
-        })
+        self.put(Wire::user(content));
     }
 }
 
-/// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
-fn text(parts: &[Part]) -> Cow<'_, str> {
-    let mut texts = parts.iter().filter_map(|part| match &part.kind {
-        PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
-        _ => None,
-    });
-    match (texts.next(), texts.next()) {
-        (None, _) => "".into(),
-        (Some(only), None) => only.into(),
-        (Some(first), Some(second)) => {
-            let mut all = [first, second].concat();
-            all.extend(texts);
-            all.into()
-        }
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Wire<'a> {
+    Plain(Plain<'a>),
+    User(User<'a>),
+    Assistant(Assistant<'a>),
+    Tool(Tool<'a>),
+}
+
+impl<'a> Wire<'a> {
+    const fn plain(role: &'static str, content: Cow<'a, str>) -> Self {
+        Self::Plain(Plain { role, content })
+    }
+
+    const fn user(content: Vec<Content<'a>>) -> Self {
+        Self::User(User { content })
     }
 }
 
 #[derive(Serialize)]
 struct Plain<'a> {
     role: &'static str,
-    content: &'a str,
+    content: Cow<'a, str>,
 }
 
-#[derive(Serialize)]
 struct User<'a> {
-    role: &'static str,
-    content: &'a [Content<'a>],
+    content: Vec<Content<'a>>,
+}
+
+impl Serialize for User<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("role", "user")?;
+        match &*self.content {
+            // Not all take a list.
+            [Content::Text { text }] => map.serialize_entry("content", text)?,
+            content => map.serialize_entry("content", content)?,
+        }
+        map.end()
+    }
 }
 
 #[derive(Serialize)]
 struct Tool<'a> {
     role: &'static str,
-    tool_call_id: &'a str,
-    content: &'a str,
+    tool_call_id: Cow<'a, str>,
+    content: Cow<'a, str>,
 }
 
 struct Assistant<'a> {
-    parts: &'a [Part],
-    content: &'a str,
-    calls: &'a [Call<'a>],
-    compat: &'a Compat,
+    content: Cow<'a, str>,
+    calls: Vec<Call<'a>>,
+    reasoning: String,
+    details: Vec<&'a Value>,
+    prefill: Option<&'static str>,
+    profile: &'a Profile,
+}
+
+impl<'a> Assistant<'a> {
+    fn new(parts: &'a [Part], content: Cow<'a, str>, profile: &'a Profile, provider: &Str) -> Self {
+        let wanted = |part: &Part| match profile.reasoning {
+            Reasoning::No => false,
+            Reasoning::Field(_) => true,
+            Reasoning::Content => is_own(part, provider),
+        };
+        let reasoning = parts.iter().filter_map(|part| match &part.kind {
+            PartKind::Reasoning(text) if wanted(part) => Some(text.as_str()),
+            _ => None,
+        });
+        let details = parts.iter().filter_map(|part| {
+            let own = own_data(part, provider)?;
+            own.data.get("reasoning_details")?.as_array()
+        });
+        Self {
+            content,
+            calls: Vec::new(),
+            reasoning: reasoning.collect(),
+            details: details.flatten().collect(),
+            prefill: None,
+            profile,
+        }
+    }
+
+    /// Adds what was said right behind it.
+    fn add(&mut self, more: Self) {
+        if self.content.is_empty() {
+            self.content = more.content;
+        } else if !more.content.is_empty() {
+            let content = self.content.to_mut();
+            content.push_str("\n\n");
+            content.push_str(&more.content);
+        }
+        self.calls = more.calls;
+        self.reasoning.push_str(&more.reasoning);
+        self.details.extend(more.details);
+    }
 }
 
 impl Serialize for Assistant<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("role", "assistant")?;
-        let content = (!self.content.is_empty()).then_some(self.content);
-        map.serialize_entry("content", &content)?;
-        if !self.calls.is_empty() {
-            map.serialize_entry("tool_calls", self.calls)?;
-        }
-        if let Some(field) = &self.compat.reasoning {
-            let reasoning: String = self
-                .parts
-                .iter()
-                .filter_map(|part| match &part.kind {
-                    PartKind::Reasoning(text) => Some(text.as_str()),
-                    _ => None,
-                })
-                .collect();
-            if !reasoning.is_empty() {
-                map.serialize_entry(field, &reasoning)?;
+        if self.profile.reasoning == Reasoning::Content && !self.reasoning.is_empty() {
+            let text = |text| Content::Text {
+                text: Cow::Borrowed(text),
+            };
+            let mut content = vec![Content::Thinking {
+                thinking: [Box::new(text(&self.reasoning))],
+            }];
+            if !self.content.is_empty() {
+                content.push(text(&self.content));
             }
+            map.serialize_entry("content", &content)?;
+        } else {
+            let filled = !self.content.is_empty() || self.profile.empty_content;
+            map.serialize_entry("content", &filled.then_some(&self.content))?;
         }
-        let details = self.parts.iter().filter_map(|part| {
-            let own = own_data(part, &self.compat.provider)?;
-            own.data.get("reasoning_details")
-        });
-        let details: Vec<_> = details
-            .filter_map(|list| list.as_array())
-            .flatten()
-            .collect();
-        if !details.is_empty() {
-            map.serialize_entry("reasoning_details", &details)?;
+        if !self.calls.is_empty() {
+            map.serialize_entry("tool_calls", &self.calls)?;
+        }
+        if let Reasoning::Field(field) = self.profile.reasoning
+            && !self.reasoning.is_empty()
+        {
+            map.serialize_entry(field, &self.reasoning)?;
+        }
+        if !self.details.is_empty() {
+            map.serialize_entry("reasoning_details", &self.details)?;
+        }
+        if let Some(field) = self.prefill {
+            map.serialize_entry(field, &true)?;
         }
         map.end()
     }
@@ -212,17 +308,21 @@ struct Call<'a> {
     id: Cow<'a, str>,
     r#type: &'static str,
     function: Function<'a>,
+    // Gemini's thought signature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<&'a Value>,
 }
 
 impl<'a> Call<'a> {
-    fn new(part: &Part, call: &'a ToolCallPart, compat: &Compat) -> Self {
+    fn new(part: &'a Part, call: &'a ToolCallPart, profile: &Profile, provider: &Str) -> Self {
         Self {
-            id: compat.ids.id(call, is_own(part, &compat.provider)),
+            id: profile.ids.id(call, is_own(part, provider)),
             r#type: "function",
             function: Function {
                 name: &call.name,
                 arguments: call.arguments.for_history(),
             },
+            extra_content: own_data(part, provider).and_then(|own| own.data.get("extra_content")),
         }
     }
 }
@@ -231,133 +331,4 @@ impl<'a> Call<'a> {
 struct Function<'a> {
     name: &'a Str,
     arguments: &'a str,
-}
-
-/// One part of a message's content.
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Content<'a> {
-    Text { text: &'a str },
-    ImageUrl { image_url: Url<'a> },
-    InputAudio { input_audio: Audio<'a> },
-    AudioUrl { audio_url: Url<'a> },
-    File { file: File<'a> },
-}
-
-#[derive(Serialize)]
-struct Url<'a> {
-    url: DataUrl<'a>,
-}
-
-#[derive(Serialize)]
-struct Audio<'a> {
-    data: &'a str,
-    format: &'a str,
-}
-
-#[derive(Default, Serialize)]
-struct File<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    filename: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file_data: Option<DataUrl<'a>>,
-}
-
-impl<'a> Content<'a> {
-    fn of(part: &'a Part) -> Option<Self> {
-        match &part.kind {
-            PartKind::Text(text) | PartKind::Refusal(text) => Some(Self::text(text)),
-            PartKind::Image(image) => Self::image(image),
-            PartKind::Audio(audio) => Self::audio(audio),
-            PartKind::File(file) => Self::file(file),
-            _ => None,
-        }
-    }
-
-    const fn text(text: &'a str) -> Self {
-        Self::Text { text }
-    }
-
-    fn image(image: &'a Media) -> Option<Self> {
-        match DataUrl::of(image, "image/png") {
-            Some(url) => Some(Self::ImageUrl {
-                image_url: Url { url },
-            }),
-            None => Self::file(image),
-        }
-    }
-
-    fn audio(audio: &'a Media) -> Option<Self> {
-        match &audio.source {
-            MediaSource::Base64(data) => {
-                let media_type = audio.media_type.as_deref().unwrap_or("audio/wav");
-                let format = match media_type.rsplit('/').next().unwrap_or_default() {
-                    "mpeg" | "mpga" => "mp3",
-                    "x-wav" | "wave" | "vnd.wave" => "wav",
-                    other => other,
-                };
-                Some(Self::InputAudio {
-                    input_audio: Audio { data, format },
-                })
-            }
-            MediaSource::Url(_) => DataUrl::of(audio, "audio/wav").map(|url| Self::AudioUrl {
-                audio_url: Url { url },
-            }),
-            _ => Self::file(audio),
-        }
-    }
-
-    fn file(file: &'a Media) -> Option<Self> {
-        let wire = match &file.source {
-            MediaSource::Id(id) => File {
-                file_id: Some(id),
-                ..File::default()
-            },
-            _ => File {
-                file_id: None,
-                filename: Some(file.name.as_deref().unwrap_or("file")),
-                file_data: Some(DataUrl::of(file, "application/pdf")?),
-            },
-        };
-        Some(Self::File { file: wire })
-    }
-}
-
-/// A medium as a URL, which holds its bytes (RFC 2397) unless they are elsewhere.
-enum DataUrl<'a> {
-    Url(&'a str),
-    Data {
-        media_type: &'a str,
-        base64: &'a str,
-    },
-}
-
-impl<'a> DataUrl<'a> {
-    fn of(media: &'a Media, default: &'a str) -> Option<Self> {
-        match &media.source {
-            MediaSource::Url(url) => Some(Self::Url(url)),
-            MediaSource::Base64(base64) => Some(Self::Data {
-                media_type: media.media_type.as_deref().unwrap_or(default),
-                base64,
-            }),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for DataUrl<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Url(url) => f.write_str(url),
-            Self::Data { media_type, base64 } => write!(f, "data:{media_type};base64,{base64}"),
-        }
-    }
-}
-
-impl Serialize for DataUrl<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
 }

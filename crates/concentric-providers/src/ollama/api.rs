@@ -1,0 +1,139 @@
+use super::{decoder::Decoder, host, request::Wire};
+use crate::{
+    ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
+    api::{Api, Base, Call},
+};
+use concentric_core::{Error, Str};
+use http::Uri;
+
+/// Ollama's own API.
+#[derive(Clone, Debug)]
+pub struct Ollama {
+    provider: Str,
+    endpoint: Endpoint,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Chat,
+    Generate,
+}
+
+/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by Ollama's own API.
+///
+/// See the [module docs](super) for an example.
+pub type OllamaLayer = ProviderLayer<Ollama>;
+
+/// A model, by Ollama's own API over the HTTP service `S`.
+pub type OllamaModel<S> = Model<S, Ollama>;
+
+impl OllamaLayer {
+    /// Creates a layer for the server on this machine, `http://localhost:11434`, which takes no
+    /// key. `model` is asked unless a request names another.
+    pub fn new(model: impl Into<Str>) -> Self {
+        Self::with_host("", model, None)
+    }
+
+    /// Creates a layer for the server at `host`, in any of the forms of `OLLAMA_HOST`: `host`,
+    /// `host:port`, `https://host/path`. Without a scheme or a port, they are `http` and 11434.
+    ///
+    /// `key` goes into `authorization`, as `ollama.com` and proxies before a server want it. A host
+    /// that is none is an error of the services' `poll_ready`.
+    pub fn with_host(host: &str, model: impl Into<Str>, key: Option<ApiKey>) -> Self {
+        let api = Ollama {
+            provider: Str::from_static("ollama"),
+            endpoint: Endpoint::Chat,
+        };
+        Self::at(host::address(host), api, model, key)
+    }
+
+    /// Creates a layer for the server that `OLLAMA_HOST` names, with the key in `OLLAMA_API_KEY`;
+    /// without these, for the one on this machine, and without a key.
+    pub fn from_env(model: impl Into<Str>) -> Self {
+        let host = std::env::var("OLLAMA_HOST").unwrap_or_default();
+        Self::with_host(&host, model, ApiKey::from_env("OLLAMA_API_KEY").ok())
+    }
+
+    /// Asks `/api/generate` in place of `/api/chat`: one user's message is a prompt to go on with,
+    /// for models that do not chat. Its own fields (`raw`, `suffix`, `template`) are provider
+    /// options.
+    ///
+    /// It takes no tools, and no message but the one.
+    #[must_use]
+    pub fn generate(mut self) -> Self {
+        self.api.endpoint = Endpoint::Generate;
+        self
+    }
+}
+
+impl Api for Ollama {
+    type Decoder = Decoder;
+
+    fn provider(&self) -> &Str {
+        &self.provider
+    }
+
+    fn key_header(&self) -> (&str, &str) {
+        ("authorization", "Bearer ")
+    }
+
+    fn accepts(&self, streaming: bool) -> &'static str {
+        match streaming {
+            true => "application/x-ndjson, application/json",
+            false => "application/json",
+        }
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            tools: self.endpoint == Endpoint::Chat,
+            // There is no field for either.
+            tool_choice: false,
+            parallel_tool_calls: false,
+            // The schema is a grammar, by which no call can be written.
+            output_schema_with_tools: false,
+            images: Sources::BASE64,
+            audio: Sources::NONE,
+            files: Sources::NONE,
+            ..Capabilities::all()
+        }
+    }
+
+    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        let options = &*call.request.options;
+        if let Some(effort) = &options.reasoning_effort
+            && !super::request::EFFORTS.contains(&effort.as_str())
+            && !options.provider.contains_key("think")
+        {
+            unsupported.push(Unsupported::new(format!("the reasoning effort `{effort}`")));
+        }
+        if self.endpoint == Endpoint::Generate {
+            let transcript = &call.request.transcript;
+            let is_prompt = transcript
+                .iter()
+                .all(|turn| turn.as_message().role == concentric_core::Role::User);
+            if transcript.len() > 1 || !is_prompt {
+                unsupported.push(Unsupported::new("more than one user's message"));
+            }
+        }
+    }
+
+    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
+        base.join(match self.endpoint {
+            Endpoint::Chat => "/api/chat",
+            Endpoint::Generate => "/api/generate",
+        })
+    }
+
+    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+        call.write(&Wire {
+            call: *call,
+            provider: &self.provider,
+            endpoint: self.endpoint,
+        })
+    }
+
+    fn decoder(&self, _: &Call<'_>) -> Decoder {
+        Decoder::default()
+    }
+}

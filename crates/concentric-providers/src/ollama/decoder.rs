@@ -1,0 +1,92 @@
+//! What the server says, line by line, as events.
+
+use super::wire::{Chunk, Message};
+use crate::{
+    api::{self, Answer, Framing},
+    calls::{Calls, Piece},
+    failure::Failure,
+};
+use concentric_core::{Error, Event, Finish, FinishReason, Str, Usage};
+use serde_json::json;
+
+/// An answer as far as it has arrived.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Decoder {
+    usage: Usage,
+    done: bool,
+    reason: Option<Str>,
+    calls: Calls,
+}
+
+impl api::Decoder for Decoder {
+    type Chunk<'a> = Chunk<'a>;
+
+    fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        if let Some(error) = chunk.error.as_ref().filter(|error| !error.is_null()) {
+            let failure = Failure::of_json(&json!({ "error": error }));
+            return Err(answer.origin().reported(&failure));
+        }
+        if from == Framing::ErrorEvent {
+            return Err(answer.origin().reported(&Failure::default()));
+        }
+        if answer.head.model.is_none() {
+            answer.head.model = chunk.model.filled().map(Str::from);
+        }
+        if chunk.done.0 {
+            self.done = true;
+            self.usage = chunk.usage();
+            self.reason = chunk.done_reason.into_filled();
+        }
+        let message = chunk.message.0.unwrap_or(Message {
+            content: chunk.response,
+            thinking: chunk.thinking,
+            tool_calls: chunk.tool_calls,
+        });
+        if let Some(text) = message.thinking.into_filled() {
+            answer.emit(Event::ReasoningDelta(text));
+        }
+        if let Some(text) = message.content.into_filled() {
+            answer.emit(Event::TextDelta(text));
+        }
+        for call in message.tool_calls.0 {
+            let function = call.function.0.as_ref();
+            let piece = Piece {
+                // Some versions give every call the same.
+                index: None,
+                id: call.id.filled(),
+                name: function.and_then(|function| function.name.filled()),
+                arguments: function
+                    .and_then(|function| function.arguments.0.filled())
+                    .unwrap_or_default(),
+            };
+            let taken = self.calls.whole(&piece, answer);
+            taken.map_err(|conflict| conflict.error(answer))?;
+        }
+        Ok(())
+    }
+
+    fn is_whole(&self) -> bool {
+        self.done
+    }
+
+    fn is_over(&self) -> bool {
+        self.done
+    }
+
+    fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        let reason = match self.reason.as_deref() {
+            // It says `stop` of tool calls too, and older versions say nothing.
+            None | Some("stop") if !self.calls.is_empty() => FinishReason::ToolCalls,
+            None | Some("stop") => FinishReason::Stop,
+            Some("length") => FinishReason::Length,
+            Some(other) => FinishReason::Other(other.into()),
+        };
+        let closed = self.calls.finish(&mut answer.events);
+        closed.map_err(|conflict| conflict.error(answer))?;
+        let mut finish = Finish::new(reason, self.usage);
+        finish.provider_reason = self.reason.take();
+        answer.emit(Event::Finish(Box::new(finish)));
+        Ok(())
+    }
+}

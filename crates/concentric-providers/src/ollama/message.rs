@@ -1,0 +1,213 @@
+//! The messages of a request.
+
+use crate::history::{self, IdRules, Said, is_own};
+use concentric_core::{ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, Turn};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeSeq},
+};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+pub(super) struct Messages<'a> {
+    request: &'a ChatRequest,
+    provider: &'a Str,
+}
+
+impl<'a> Messages<'a> {
+    pub(super) const fn new(request: &'a ChatRequest, provider: &'a Str) -> Self {
+        Self { request, provider }
+    }
+}
+
+impl Serialize for Messages<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = Writer {
+            seq: serializer.serialize_seq(None)?,
+            provider: self.provider,
+        };
+        if !self.request.system.is_empty() {
+            out.put(&Wire::new("system", &self.request.system.text()))?;
+        }
+        for turn in &self.request.transcript {
+            let message = turn.as_message();
+            match message.role {
+                Role::System => out.plain("system", message)?,
+                Role::Assistant => out.assistant(turn)?,
+                _ => out.plain("user", message)?,
+            }
+        }
+        out.seq.end()
+    }
+}
+
+/// The text of a user's `parts`. Images stand apart, so that what is around one would run together.
+pub(super) fn said(parts: &[Part]) -> Cow<'_, str> {
+    let mut texts = parts.iter().filter_map(|part| match &part.kind {
+        PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
+        _ => None,
+    });
+    match (texts.next(), texts.next()) {
+        (None, _) => "".into(),
+        (Some(only), None) => only.into(),
+        (Some(first), Some(second)) => {
+            let mut all = [first, "\n", second].concat();
+            for text in texts {
+                all.push('\n');
+                all.push_str(text);
+            }
+            all.into()
+        }
+    }
+}
+
+/// The images among `parts`, in base64.
+pub(super) fn images(parts: &[Part]) -> Vec<&str> {
+    let images = parts.iter().filter_map(|part| match &part.kind {
+        PartKind::Image(image) => Some(image),
+        _ => None,
+    });
+    images.filter_map(|image| base64(&image.source)).collect()
+}
+
+fn base64(source: &MediaSource) -> Option<&str> {
+    match source {
+        MediaSource::Base64(data) => Some(data),
+        _ => None,
+    }
+}
+
+struct Writer<'a, S> {
+    seq: S,
+    provider: &'a Str,
+}
+
+impl<S: SerializeSeq> Writer<'_, S> {
+    fn put(&mut self, message: &Wire<'_>) -> Result<(), S::Error> {
+        self.seq.serialize_element(message)
+    }
+
+    fn plain(&mut self, role: &'static str, message: &Message) -> Result<(), S::Error> {
+        let content = said(&message.parts);
+        let images = images(&message.parts);
+        let says = |part: &Part| matches!(part.kind, PartKind::Text(_) | PartKind::Refusal(_));
+        // What is nothing to this server is no message.
+        if images.is_empty() && !message.parts.iter().any(says) {
+            return Ok(());
+        }
+        self.put(&Wire {
+            images,
+            ..Wire::new(role, &content)
+        })
+    }
+
+    fn assistant(&mut self, turn: &Turn) -> Result<(), S::Error> {
+        for said in history::said(turn) {
+            self.said(&said)?;
+        }
+        Ok(())
+    }
+
+    fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
+        let content = history::text(said.parts);
+        let images = images(said.parts);
+        if content.is_empty() && images.is_empty() && said.calls.is_empty() {
+            return Ok(());
+        }
+        let thinking: String = said
+            .parts
+            .iter()
+            .filter_map(|part| match &part.kind {
+                PartKind::Reasoning(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        let calls: Result<Vec<Call<'_>>, S::Error> = said
+            .calls
+            .iter()
+            .enumerate()
+            .map(|(index, (part, call, _))| {
+                let arguments = serde_json::from_str(call.arguments.for_history());
+                Ok(Call {
+                    id: IdRules::ANY.id(call, is_own(part, self.provider)),
+                    function: Function {
+                        index,
+                        name: &call.name,
+                        arguments: arguments.map_err(S::Error::custom)?,
+                    },
+                })
+            })
+            .collect();
+        let calls = calls?;
+        self.put(&Wire {
+            thinking: &thinking,
+            images,
+            tool_calls: &calls,
+            ..Wire::new("assistant", &content)
+        })?;
+        for (call, (.., result)) in calls.iter().zip(&said.calls) {
+            self.put(&Wire {
+                // Templates know a result by the one or by the other.
+                tool_name: call.function.name,
+                tool_call_id: &call.id,
+                ..Wire::new("tool", &result.outcome.content.text())
+            })?;
+        }
+        let results = said.calls.iter().map(|(.., result)| result);
+        let images: Vec<&str> = results
+            .flat_map(|result| result.outcome.content.images())
+            .filter_map(|image| base64(&image.source))
+            .collect();
+        if images.is_empty() {
+            return Ok(());
+        }
+        // Few templates show those of a tool's message.
+        self.put(&Wire {
+            images,
+            ..Wire::new("user", "Images that the tools returned:")
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    role: &'static str,
+    content: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    thinking: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tool_calls: &'a [Call<'a>],
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tool_name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tool_call_id: &'a str,
+}
+
+impl<'a> Wire<'a> {
+    const fn new(role: &'static str, content: &'a str) -> Self {
+        Self {
+            role,
+            content,
+            thinking: "",
+            images: Vec::new(),
+            tool_calls: &[],
+            tool_name: "",
+            tool_call_id: "",
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    id: Cow<'a, str>,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    index: usize,
+    name: &'a str,
+    arguments: &'a RawValue,
+}

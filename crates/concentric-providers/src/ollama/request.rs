@@ -1,0 +1,172 @@
+//! A [`ChatRequest`] as the JSON of `/api/chat` and `/api/generate`.
+//!
+//! What goes on the wire is borrowed from the request.
+
+use super::{
+    api::Endpoint,
+    message::{Messages, images, said},
+    schema,
+};
+use crate::{api::Call, fields::Fields};
+use concentric_core::{ChatOptions, ChatRequest, Str, ToolChoice, ToolSpec};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// The words for how much a model is to think.
+pub(super) const EFFORTS: [&str; 5] = ["none", "low", "medium", "high", "max"];
+
+/// The body of a call.
+pub(super) struct Wire<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) provider: &'a Str,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let call = self.call;
+        let request = call.request;
+        let options = &*request.options;
+        // Theirs and ours go into one object.
+        let replaced = match options.provider.contains_key("options") {
+            false => Cow::Borrowed(&options.provider),
+            true => {
+                let mut replaced = options.provider.clone();
+                replaced.remove("options");
+                Cow::Owned(replaced)
+            }
+        };
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: &replaced,
+        };
+        fields.put("model", call.model)?;
+        match self.endpoint {
+            Endpoint::Chat => fields.put("messages", &Messages::new(request, self.provider))?,
+            Endpoint::Generate => {
+                let parts = request.transcript.iter().next();
+                let parts = parts.map_or(&[][..], |turn| &turn.as_message().parts);
+                fields.put("prompt", &*said(parts))?;
+                let images = images(parts);
+                if !images.is_empty() {
+                    fields.put("images", &images)?;
+                }
+                if !request.system.is_empty() {
+                    fields.put("system", &request.system.text())?;
+                }
+            }
+        }
+        fields.put("stream", &call.streaming)?;
+        // There is no way to say that none may be called, but not to name them.
+        let may_call = options.tool_choice != Some(ToolChoice::None);
+        if !request.tools.is_empty() && may_call {
+            fields.put("tools", &Tools(request))?;
+        }
+        let format = options.output_schema.as_ref().map(|format| &format.schema);
+        fields.put_some("format", format)?;
+        let effort = options.reasoning_effort.as_deref().map(Think);
+        fields.put_some("think", effort.as_ref())?;
+        let theirs = options.provider.get("options");
+        match theirs {
+            None | Some(Value::Object(_)) => {
+                let empty = Map::new();
+                let theirs = theirs.and_then(Value::as_object).unwrap_or(&empty);
+                let sampling = Sampling { options, theirs };
+                if !sampling.is_empty() {
+                    fields.map.serialize_entry("options", &sampling)?;
+                }
+            }
+            Some(odd) => fields.map.serialize_entry("options", odd)?,
+        }
+        fields.end()
+    }
+}
+
+/// How much to think: not at all is `false`.
+struct Think<'a>(&'a str);
+
+impl Serialize for Think<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            "none" => serializer.serialize_bool(false),
+            effort => serializer.serialize_str(effort),
+        }
+    }
+}
+
+struct Tools<'a>(&'a ChatRequest);
+
+impl Serialize for Tools<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.tools.iter().map(|spec| Tool {
+            r#type: "function",
+            function: Function::new(spec),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    r#type: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    parameters: Cow<'a, Value>,
+}
+
+impl<'a> Function<'a> {
+    fn new(spec: &'a ToolSpec) -> Self {
+        Self {
+            name: &spec.name,
+            description: &spec.description,
+            parameters: schema::parameters(&spec.input_schema),
+        }
+    }
+}
+
+/// `options`: what the request asks for, and the model's other parameters as its provider options
+/// have them under the same name (`num_ctx`, `top_k`), which win.
+struct Sampling<'a> {
+    options: &'a ChatOptions,
+    theirs: &'a Map<String, Value>,
+}
+
+impl Sampling<'_> {
+    fn is_empty(&self) -> bool {
+        let options = self.options;
+        self.theirs.is_empty()
+            && options.max_output_tokens.is_none()
+            && options.temperature.is_none()
+            && options.top_p.is_none()
+            && options.frequency_penalty.is_none()
+            && options.presence_penalty.is_none()
+            && options.seed.is_none()
+            && options.stop.is_empty()
+    }
+}
+
+impl Serialize for Sampling<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let options = self.options;
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: self.theirs,
+        };
+        fields.put_some("num_predict", options.max_output_tokens.as_ref())?;
+        fields.put_some("temperature", options.temperature.as_ref())?;
+        fields.put_some("top_p", options.top_p.as_ref())?;
+        fields.put_some("frequency_penalty", options.frequency_penalty.as_ref())?;
+        fields.put_some("presence_penalty", options.presence_penalty.as_ref())?;
+        fields.put_some("seed", options.seed.as_ref())?;
+        if !options.stop.is_empty() {
+            fields.put("stop", &options.stop)?;
+        }
+        fields.end()
+    }
+}

@@ -1,0 +1,496 @@
+//! The services that are known.
+//!
+//! Each row says where it differs from the one that it begins with. The words in italics name the
+//! page of the service's own documentation that says so.
+
+use super::{Files, Prefill, Profile, Reasoning, Turns};
+use crate::{Capabilities, Sources, history::IdRules};
+
+/// In the request, or at a URL.
+const HERE_OR_URL: Sources = Sources {
+    id: false,
+    ..Sources::ALL
+};
+
+/// A service of text and images.
+const IMAGES: Capabilities = Capabilities {
+    images: HERE_OR_URL,
+    audio: Sources::NONE,
+    files: Sources::NONE,
+    ..Capabilities::all()
+};
+
+/// A service of text.
+const TEXT: Capabilities = Capabilities {
+    images: Sources::NONE,
+    images_in_results: false,
+    ..IMAGES
+};
+
+/// What `OpenAI` takes as the id of a call.
+const SHORT: IdRules = IdRules {
+    length: 40,
+    exact: false,
+    punctuation: "_-",
+};
+
+impl Profile {
+    pub(super) const GENERIC: Self = Self {
+        name: "",
+        provider: "",
+        base_url: "",
+        hosts: &[],
+        key_env: &[],
+        key_optional: true,
+        key_header: "authorization",
+        instructions: "system",
+        max_tokens: "max_tokens",
+        seed: "seed",
+        required: "required",
+        stream_options: true,
+        metadata: false,
+        reasoning: Reasoning::No,
+        empty_content: false,
+        turns: Turns::Any,
+        user_after_tool: true,
+        prefill: Prefill::Plain,
+        files: Files::File,
+        reasoning_apart: false,
+        capabilities: Capabilities::all(),
+        ids: IdRules::ANY,
+    };
+
+    /// OpenAI's own service.
+    ///
+    /// Sound and documents come with the request; documents may have been uploaded; at most four
+    /// texts end an answer (*Create chat completion*). An id of a call has at most forty characters.
+    pub const OPENAI: Self = Self {
+        name: "openai",
+        provider: "openai",
+        base_url: "https://api.openai.com/v1",
+        hosts: &["api.openai.com"],
+        key_env: &["OPENAI_API_KEY"],
+        key_optional: false,
+        max_tokens: "max_completion_tokens",
+        metadata: true,
+        capabilities: Capabilities {
+            images: HERE_OR_URL,
+            audio: Sources::BASE64,
+            files: Sources {
+                url: false,
+                ..Sources::ALL
+            },
+            stop: 4,
+            ..Capabilities::all()
+        },
+        ids: SHORT,
+        ..Self::GENERIC
+    };
+
+    /// Azure `OpenAI`: the address is `https://<resource>.openai.azure.com/openai/v1`.
+    ///
+    /// The key has a header of its own, and chat completions take no documents (*Azure `OpenAI` REST
+    /// API reference*).
+    pub const AZURE: Self = Self {
+        name: "azure",
+        provider: "azure.ai.openai",
+        base_url: "",
+        hosts: &["openai.azure.com", "services.ai.azure.com"],
+        key_env: &["AZURE_OPENAI_API_KEY"],
+        key_header: "api-key",
+        capabilities: Capabilities {
+            files: Sources::NONE,
+            ..Self::OPENAI.capabilities
+        },
+        ..Self::OPENAI
+    };
+
+    /// Groq.
+    ///
+    /// `max_tokens` is deprecated, penalties are not supported by any model, and at most four texts
+    /// end an answer (*API reference: Create chat completion*); an output schema goes without tools
+    /// (*Structured Outputs*).
+    pub const GROQ: Self = Self {
+        name: "groq",
+        provider: "groq",
+        base_url: "https://api.groq.com/openai/v1",
+        hosts: &["api.groq.com"],
+        key_env: &["GROQ_API_KEY"],
+        key_optional: false,
+        max_tokens: "max_completion_tokens",
+        capabilities: Capabilities {
+            output_schema_with_tools: false,
+            penalties: false,
+            stop: 4,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Mistral.
+    ///
+    /// It refuses fields that it does not know, ids of calls that are not nine letters and digits,
+    /// a user's message right behind a tool's, and an assistant's at the end that has no `prefix`;
+    /// it has its own fields for the seed and for documents, its own word for a call that must be
+    /// made, and its reasoning among the content (*Chat completion API; Document understanding;
+    /// Reasoning*).
+    pub const MISTRAL: Self = Self {
+        name: "mistral",
+        provider: "mistral_ai",
+        base_url: "https://api.mistral.ai/v1",
+        hosts: &["api.mistral.ai"],
+        key_env: &["MISTRAL_API_KEY"],
+        key_optional: false,
+        seed: "random_seed",
+        required: "any",
+        stream_options: false,
+        user_after_tool: false,
+        prefill: Prefill::Field("prefix"),
+        reasoning: Reasoning::Content,
+        files: Files::DocumentUrl,
+        capabilities: Capabilities {
+            images: HERE_OR_URL,
+            audio: HERE_OR_URL,
+            ..Capabilities::all()
+        },
+        ids: IdRules {
+            length: 9,
+            exact: true,
+            punctuation: "",
+        },
+        ..Self::GENERIC
+    };
+
+    /// `DeepSeek`.
+    ///
+    /// It wants the reasoning back that came with tool calls (*Thinking Mode*), writes JSON but of no
+    /// schema (*JSON Output*), and has no seed and no switch for parallel calls; at most sixteen texts
+    /// end an answer (*Create Chat Completion*).
+    pub const DEEPSEEK: Self = Self {
+        name: "deepseek",
+        provider: "deepseek",
+        base_url: "https://api.deepseek.com",
+        hosts: &["api.deepseek.com"],
+        key_env: &["DEEPSEEK_API_KEY"],
+        key_optional: false,
+        reasoning: Reasoning::Field("reasoning_content"),
+        empty_content: true,
+        capabilities: Capabilities {
+            parallel_tool_calls: false,
+            output_schema: false,
+            output_schema_with_tools: false,
+            seed: false,
+            stop: 16,
+            ..TEXT
+        },
+        ..Self::GENERIC
+    };
+
+    /// `DeepSeek`'s beta, which goes on with an assistant's message (*Chat Prefix Completion*).
+    pub const DEEPSEEK_BETA: Self = Self {
+        name: "deepseek-beta",
+        base_url: "https://api.deepseek.com/beta",
+        prefill: Prefill::Field("prefix"),
+        ..Self::DEEPSEEK
+    };
+
+    /// xAI.
+    ///
+    /// `max_tokens` is deprecated (*Chat completions*). It counts reasoning apart from the output,
+    /// which its totals tell (*Models and Pricing*).
+    pub const XAI: Self = Self {
+        name: "xai",
+        provider: "x_ai",
+        base_url: "https://api.x.ai/v1",
+        hosts: &["api.x.ai"],
+        key_env: &["XAI_API_KEY"],
+        key_optional: false,
+        max_tokens: "max_completion_tokens",
+        capabilities: IMAGES,
+        ..Self::GENERIC
+    };
+
+    /// `OpenRouter`.
+    ///
+    /// Documents may be at a URL (*PDF Inputs*), sound may not (*Audio Inputs*). Its `reasoning_details`
+    /// go back as they came (*Preserving Reasoning*). Ids of calls go on to whom it asks, so that they
+    /// are what all of those take.
+    pub const OPENROUTER: Self = Self {
+        name: "openrouter",
+        provider: "openrouter",
+        base_url: "https://openrouter.ai/api/v1",
+        hosts: &["openrouter.ai"],
+        key_env: &["OPENROUTER_API_KEY"],
+        key_optional: false,
+        capabilities: Capabilities {
+            images: HERE_OR_URL,
+            audio: Sources::BASE64,
+            files: HERE_OR_URL,
+            ..Capabilities::all()
+        },
+        ids: SHORT,
+        ..Self::GENERIC
+    };
+
+    /// Together AI.
+    ///
+    /// There is no switch for parallel calls (*Create Chat Completion*).
+    pub const TOGETHER: Self = Self {
+        name: "together",
+        provider: "together_ai",
+        base_url: "https://api.together.xyz/v1",
+        hosts: &["api.together.xyz", "api.together.ai"],
+        key_env: &["TOGETHER_API_KEY"],
+        key_optional: false,
+        capabilities: Capabilities {
+            parallel_tool_calls: false,
+            audio: HERE_OR_URL,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Perplexity's Sonar.
+    ///
+    /// Behind the system messages, user and assistant take turns, and the user's is the last; there
+    /// are no tools, no seed, and no texts that end an answer. Deep research counts its reasoning
+    /// apart from the output and from the total (*Sonar API: Chat Completions*).
+    pub const PERPLEXITY: Self = Self {
+        name: "perplexity",
+        provider: "perplexity",
+        base_url: "https://api.perplexity.ai",
+        hosts: &["api.perplexity.ai"],
+        key_env: &["PERPLEXITY_API_KEY", "PPLX_API_KEY"],
+        key_optional: false,
+        turns: Turns::Strict,
+        reasoning_apart: true,
+        capabilities: Capabilities {
+            tools: false,
+            tool_choice: false,
+            parallel_tool_calls: false,
+            output_schema_with_tools: false,
+            prefill: false,
+            seed: false,
+            stop: 0,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Cerebras.
+    ///
+    /// Penalties and the switch for parallel calls are refused (*`OpenAI` Compatibility*), and so is an
+    /// output schema beside tools (*Structured Outputs*).
+    pub const CEREBRAS: Self = Self {
+        name: "cerebras",
+        provider: "cerebras",
+        base_url: "https://api.cerebras.ai/v1",
+        hosts: &["api.cerebras.ai"],
+        key_env: &["CEREBRAS_API_KEY"],
+        key_optional: false,
+        max_tokens: "max_completion_tokens",
+        capabilities: Capabilities {
+            parallel_tool_calls: false,
+            output_schema_with_tools: false,
+            penalties: false,
+            ..TEXT
+        },
+        ..Self::GENERIC
+    };
+
+    /// Moonshot AI (Kimi).
+    ///
+    /// No call can be demanded, since most models think (*Tool Use*); it wants their reasoning back
+    /// (*Thinking Models*), writes JSON but of no schema, takes images in the request only (*Vision*),
+    /// and goes on with a message that is `partial` (*Partial Mode*); `max_tokens` is deprecated, at
+    /// most five texts end an answer, and there is neither a seed nor a switch for parallel calls
+    /// (*Create Chat Completion*).
+    pub const MOONSHOT: Self = Self {
+        name: "moonshot",
+        provider: "moonshot_ai",
+        base_url: "https://api.moonshot.ai/v1",
+        hosts: &["api.moonshot.ai", "api.moonshot.cn"],
+        key_env: &["MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY"],
+        key_optional: false,
+        max_tokens: "max_completion_tokens",
+        reasoning: Reasoning::Field("reasoning_content"),
+        prefill: Prefill::Field("partial"),
+        capabilities: Capabilities {
+            tool_choice: false,
+            parallel_tool_calls: false,
+            output_schema: false,
+            output_schema_with_tools: false,
+            images: Sources::BASE64,
+            seed: false,
+            stop: 5,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Z.ai.
+    ///
+    /// A tool choice is `auto`, one text may end an answer, JSON is of no schema, and there are
+    /// neither penalties nor a seed (*Chat Completion*); it wants its reasoning back (*Thinking Mode*).
+    pub const ZAI: Self = Self {
+        name: "zai",
+        provider: "z_ai",
+        base_url: "https://api.z.ai/api/paas/v4",
+        hosts: &["api.z.ai", "open.bigmodel.cn"],
+        key_env: &["ZAI_API_KEY", "Z_AI_API_KEY"],
+        key_optional: false,
+        reasoning: Reasoning::Field("reasoning_content"),
+        capabilities: Capabilities {
+            tool_choice: false,
+            parallel_tool_calls: false,
+            output_schema: false,
+            output_schema_with_tools: false,
+            penalties: false,
+            seed: false,
+            stop: 1,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Hugging Face's router to others (*Inference Providers: Chat Completion*).
+    pub const HUGGINGFACE: Self = Self {
+        name: "huggingface",
+        provider: "huggingface",
+        base_url: "https://router.huggingface.co/v1",
+        hosts: &["router.huggingface.co"],
+        key_env: &["HF_TOKEN"],
+        key_optional: false,
+        capabilities: IMAGES,
+        ..Self::GENERIC
+    };
+
+    /// Fireworks AI, which wants reasoning back (*Reasoning*).
+    pub const FIREWORKS: Self = Self {
+        name: "fireworks",
+        provider: "fireworks_ai",
+        base_url: "https://api.fireworks.ai/inference/v1",
+        hosts: &["api.fireworks.ai"],
+        key_env: &["FIREWORKS_API_KEY"],
+        key_optional: false,
+        reasoning: Reasoning::Field("reasoning_content"),
+        capabilities: IMAGES,
+        ..Self::GENERIC
+    };
+
+    /// Gemini's chat completions.
+    ///
+    /// Media come with the request, and a call goes back with its thought signature
+    /// (`extra_content`) (*`OpenAI` compatibility; Thought signatures*); at most five texts end an
+    /// answer (*`GenerationConfig`*).
+    pub const GEMINI: Self = Self {
+        name: "gemini",
+        provider: "gcp.gemini",
+        base_url: "https://generativelanguage.googleapis.com/v1beta/openai",
+        hosts: &["generativelanguage.googleapis.com"],
+        key_env: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+        key_optional: false,
+        capabilities: Capabilities {
+            images: Sources::BASE64,
+            audio: Sources::BASE64,
+            stop: 5,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// llama.cpp's server.
+    ///
+    /// A model's own template lays out the messages, and many demand that roles take turns. A schema
+    /// is a grammar, which tools rule out (*llama-server README; Function calling*).
+    pub const LLAMA_CPP: Self = Self {
+        name: "llama.cpp",
+        provider: "llama.cpp",
+        base_url: "http://localhost:8080/v1",
+        key_env: &["LLAMA_API_KEY"],
+        reasoning: Reasoning::Field("reasoning_content"),
+        turns: Turns::Merged,
+        capabilities: Capabilities {
+            output_schema_with_tools: false,
+            audio: Sources::BASE64,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// vLLM, which goes on with an assistant's message if the request says so (*`OpenAI`-Compatible
+    /// Server*), and takes its reasoning back (*Reasoning Outputs*).
+    pub const VLLM: Self = Self {
+        name: "vllm",
+        provider: "vllm",
+        base_url: "http://localhost:8000/v1",
+        key_env: &["VLLM_API_KEY"],
+        reasoning: Reasoning::Field("reasoning"),
+        prefill: Prefill::Continue,
+        capabilities: Capabilities {
+            audio: HERE_OR_URL,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// Ollama's chat completions; for its own API see (*`ollama`*)(crate::ollama).
+    ///
+    /// There is no tool choice, and images come with the request (*`OpenAI` compatibility*); a schema is
+    /// a grammar, which rules tools out.
+    pub const OLLAMA: Self = Self {
+        name: "ollama",
+        provider: "ollama",
+        base_url: "http://localhost:11434/v1",
+        hosts: &["ollama.com", "localhost:11434", "127.0.0.1:11434"],
+        key_env: &["OLLAMA_API_KEY"],
+        reasoning: Reasoning::Field("reasoning"),
+        capabilities: Capabilities {
+            tool_choice: false,
+            parallel_tool_calls: false,
+            output_schema_with_tools: false,
+            images: Sources::BASE64,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// LM Studio: as of llama.cpp's, a model's template lays out the messages; images come with the
+    /// request (*`OpenAI` Compatibility Endpoints*).
+    pub const LM_STUDIO: Self = Self {
+        name: "lmstudio",
+        provider: "lmstudio",
+        base_url: "http://localhost:1234/v1",
+        key_env: &["LM_API_TOKEN"],
+        turns: Turns::Merged,
+        capabilities: Capabilities {
+            images: Sources::BASE64,
+            ..IMAGES
+        },
+        ..Self::GENERIC
+    };
+
+    /// The services that are known.
+    pub const ALL: &'static [Self] = &[
+        Self::OPENAI,
+        Self::AZURE,
+        Self::GROQ,
+        Self::MISTRAL,
+        Self::DEEPSEEK,
+        Self::DEEPSEEK_BETA,
+        Self::XAI,
+        Self::OPENROUTER,
+        Self::TOGETHER,
+        Self::PERPLEXITY,
+        Self::CEREBRAS,
+        Self::MOONSHOT,
+        Self::ZAI,
+        Self::HUGGINGFACE,
+        Self::FIREWORKS,
+        Self::GEMINI,
+        Self::LLAMA_CPP,
+        Self::VLLM,
+        Self::OLLAMA,
+        Self::LM_STUDIO,
+    ];
+}

@@ -1,0 +1,525 @@
+//! The services that speak chat completions, each as it wants to be spoken to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::*;
+use concentric_core::{
+    Author, CallId, ChatRequest, ErrorKind, Event, Media, MediaSource, Message, Part, PartKind,
+    Role, Round, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
+};
+use concentric_providers::{ApiKey, OpenAiLayer, openai::Profile};
+use serde_json::{Value, json};
+use std::{collections::HashSet, sync::Arc};
+
+fn layer(profile: Profile) -> OpenAiLayer {
+    OpenAiLayer::profile(profile, "m", Some(ApiKey::new("k")))
+}
+
+async fn messages(profile: Profile, request: ChatRequest) -> Value {
+    let sent = sent_by(&layer(profile), request).await;
+    sent.unwrap().1["messages"].take()
+}
+
+/// A call and its result, and what the user says to that.
+fn round() -> ChatRequest {
+    let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
+    let message = Message::new(
+        Role::Assistant,
+        vec![
+            Part::new(PartKind::Reasoning("hm".into())),
+            Part::new(PartKind::ToolCall(call)),
+        ],
+    );
+    let result = ToolResult::new(CallId::new("call_1"), "t", ToolOutcome::done("ok"));
+    let mut request = ChatRequest::user("hi");
+    let round = Round::new(message, vec![result]).unwrap();
+    request.transcript.push(round);
+    request.transcript.push_user("and?");
+    request
+}
+
+fn assistant(text: &str) -> Turn {
+    Turn::message(Message::assistant(text)).unwrap()
+}
+
+#[test]
+fn each_is_known_by_its_name_and_its_address() {
+    let mut names = HashSet::new();
+    for profile in Profile::ALL {
+        assert!(
+            names.insert(profile.name),
+            "{} is there twice",
+            profile.name
+        );
+        assert_eq!(Profile::by_name(profile.name), Some(*profile));
+        if !profile.hosts.is_empty() && !profile.base_url.is_empty() {
+            assert_eq!(Profile::by_url(profile.base_url), Some(*profile));
+        }
+        assert!(!profile.key_env.is_empty());
+    }
+    let cases = [
+        ("https://api.deepseek.com/beta", Some("deepseek-beta")),
+        ("https://api.deepseek.com/v1", Some("deepseek")),
+        ("https://x.openai.azure.com/openai/v1", Some("azure")),
+        ("https://api.moonshot.cn/v1", Some("moonshot")),
+        ("https://notapi.groq.com.test/v1", None),
+        ("https://xapi.groq.com/v1", None),
+        ("http://localhost:11434/v1", Some("ollama")),
+        ("http://localhost:8080/v1", None),
+        ("no url", None),
+    ];
+    for (url, name) in cases {
+        assert_eq!(Profile::by_url(url).map(|p| p.name), name, "{url}");
+    }
+    assert_eq!(Profile::by_name("nobody"), None);
+}
+
+#[tokio::test]
+async fn each_takes_a_request_at_its_address() {
+    for profile in Profile::ALL {
+        let sent = sent_by(&layer(*profile), ChatRequest::user("hi")).await;
+        if profile.base_url.is_empty() {
+            assert_eq!(sent.unwrap_err().kind(), ErrorKind::Configuration);
+            continue;
+        }
+        let (parts, body) = sent.unwrap();
+        let expected = format!("{}/chat/completions", profile.base_url);
+        assert_eq!(parts.uri, expected.as_str());
+        assert_eq!(parts.headers["authorization"], "Bearer k");
+        assert_eq!(body["messages"], json!([{"role": "user", "content": "hi"}]));
+        assert_eq!(body.get("stream_options").is_some(), profile.stream_options);
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_ones_own() {
+    let mut mine = Profile::generic("mine");
+    mine.instructions = "developer";
+    mine.max_tokens = "most";
+    let layer = OpenAiLayer::profile(mine, "m", None).base_url("http://gpu.test:9000/v1");
+    let mut request = ChatRequest::user("hi").with_system("Be brief.");
+    request.options_mut().max_output_tokens = Some(5);
+    let (parts, body) = sent_by(&layer, request).await.unwrap();
+    assert_eq!(parts.uri, "http://gpu.test:9000/v1/chat/completions");
+    assert_eq!(body["messages"][0]["role"], "developer");
+    assert_eq!(body["most"], 5);
+}
+
+#[test]
+fn the_key_is_the_environments() {
+    let mut profile = Profile::generic("mine");
+    profile.base_url = "http://a.test";
+    profile.key_env = &["CONCENTRIC_NO_SUCH_VARIABLE", "CONCENTRIC_NOR_THIS"];
+    OpenAiLayer::from_env(profile, "m").unwrap();
+    profile.key_optional = false;
+    let error = OpenAiLayer::from_env(profile, "m").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(
+        error.message().contains("CONCENTRIC_NO_SUCH_VARIABLE"),
+        "{error}"
+    );
+    // Set by cargo, to something that is no secret.
+    profile.key_env = &["CONCENTRIC_NO_SUCH_VARIABLE", "CARGO_PKG_NAME"];
+    OpenAiLayer::from_env(profile, "m").unwrap();
+}
+
+#[tokio::test]
+async fn mistral_wants_ids_of_nine_and_an_answer_behind_a_tool() {
+    let messages = messages(Profile::MISTRAL, round()).await;
+    let id = messages[1]["tool_calls"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()),
+        "{id}"
+    );
+    let function = json!({"name": "t", "arguments": "{}"});
+    let calls = json!([{"id": id, "type": "function", "function": function}]);
+    let expected = json!([
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": null, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": id, "content": "ok"},
+        {"role": "assistant", "content": "OK"},
+        {"role": "user", "content": "and?"},
+    ]);
+    assert_eq!(messages, expected);
+}
+
+#[tokio::test]
+async fn mistral_has_words_of_its_own() {
+    let file = |source| Part::new(PartKind::File(Media::new(source).with_name("a.pdf")));
+    let parts = vec![
+        file(MediaSource::Url("https://a.test/a.pdf".into())),
+        file(MediaSource::Id("f1".into())),
+    ];
+    let mut request = ChatRequest::user("hi");
+    let message = Message::new(Role::User, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    let spec = ToolSpec::new("t", "", json!({"type": "object"}));
+    request.tools.push(Arc::new(spec));
+    request.options_mut().tool_choice = Some(ToolChoice::Required);
+    let (_, body) = sent_by(&layer(Profile::MISTRAL), request).await.unwrap();
+    assert_eq!(body["tool_choice"], "any");
+    assert_eq!(
+        body["messages"][1]["content"],
+        json!([
+            {"type": "document_url", "document_url": "https://a.test/a.pdf", "document_name": "a.pdf"},
+            {"type": "file", "file_id": "f1"},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn an_assistants_message_at_the_end_is_one_to_go_on_with() {
+    let mut request = ChatRequest::user("hi");
+    request.transcript.push(assistant("Well,"));
+    let cases = [
+        (
+            Profile::MISTRAL,
+            json!({"role": "assistant", "content": "Well,", "prefix": true}),
+        ),
+        (
+            Profile::DEEPSEEK_BETA,
+            json!({"role": "assistant", "content": "Well,", "prefix": true}),
+        ),
+        (
+            Profile::MOONSHOT,
+            json!({"role": "assistant", "content": "Well,", "partial": true}),
+        ),
+        (
+            Profile::GROQ,
+            json!({"role": "assistant", "content": "Well,"}),
+        ),
+    ];
+    for (profile, last) in cases {
+        assert_eq!(
+            messages(profile, request.clone()).await[1],
+            last,
+            "{}",
+            profile.name
+        );
+    }
+    let (_, body) = sent_by(&layer(Profile::VLLM), request.clone())
+        .await
+        .unwrap();
+    assert_eq!(body["continue_final_message"], true);
+    assert_eq!(body["add_generation_prompt"], false);
+    let error = sent_by(&layer(Profile::PERPLEXITY), request)
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Some("unsupported"));
+
+    // One that has been answered is not.
+    let (_, body) = sent_by(&layer(Profile::VLLM), round()).await.unwrap();
+    assert!(body.get("continue_final_message").is_none());
+}
+
+#[tokio::test]
+async fn reasoning_goes_back_where_it_is_wanted() {
+    let wanted = [
+        (Profile::DEEPSEEK, Some("reasoning_content"), json!("")),
+        (Profile::VLLM, Some("reasoning"), Value::Null),
+        (Profile::GROQ, None, Value::Null),
+    ];
+    for (profile, field, content) in wanted {
+        let said = messages(profile, round()).await[1].take();
+        assert_eq!(said["content"], content);
+        let expected = field.map(|field| (field, json!("hm")));
+        let found = ["reasoning", "reasoning_content"]
+            .into_iter()
+            .find_map(|field| Some((field, said.get(field)?.clone())));
+        assert_eq!(found, expected, "{}", profile.name);
+    }
+}
+
+#[tokio::test]
+async fn mistral_is_told_what_it_thought_and_nobody_else_did() {
+    let by = |provider: &str| Author::Model {
+        provider: provider.into(),
+        model: "m".into(),
+    };
+    let thought =
+        |text: &str, provider| Part::new(PartKind::Reasoning(text.into())).by(by(provider));
+    let parts = vec![
+        thought("mine", "mistral_ai"),
+        thought("theirs", "anthropic"),
+        Part::text("So."),
+    ];
+    let mut request = ChatRequest::user("hi");
+    let message = Message::new(Role::Assistant, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    request.transcript.push_user("and?");
+    let expected = json!([
+        {"type": "thinking", "thinking": [{"type": "text", "text": "mine"}]},
+        {"type": "text", "text": "So."},
+    ]);
+    assert_eq!(
+        messages(Profile::MISTRAL, request).await[1]["content"],
+        expected
+    );
+}
+
+#[tokio::test]
+async fn roles_take_turns_where_they_must() {
+    let mut request = ChatRequest::user("one").with_system("Be brief.");
+    request.transcript.push_user("two");
+    request.transcript.push(assistant("three"));
+    request.transcript.push(assistant("four"));
+    let system = Message::new(Role::System, vec![Part::text("five")]);
+    request.transcript.push(Turn::message(system).unwrap());
+    request.transcript.push_user("six");
+    let parts = |texts: [&str; 2]| texts.map(|text| json!({"type": "text", "text": text}));
+    for profile in [Profile::PERPLEXITY, Profile::LLAMA_CPP, Profile::LM_STUDIO] {
+        let expected = json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": parts(["one", "two"])},
+            {"role": "assistant", "content": "three\n\nfour"},
+            {"role": "user", "content": parts(["five", "six"])},
+        ]);
+        assert_eq!(messages(profile, request.clone()).await, expected);
+    }
+    assert_eq!(
+        messages(Profile::OPENAI, request)
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        7
+    );
+
+    let mut request = ChatRequest::user("one");
+    request.transcript = [assistant("zero")].into_iter().collect();
+    request.transcript.push_user("one");
+    let unsupported = layer(Profile::PERPLEXITY).check(&request);
+    assert_eq!(
+        unsupported[0].to_string(),
+        "a conversation that the assistant begins (turn 0)"
+    );
+}
+
+#[tokio::test]
+async fn what_is_nothing_to_the_service_is_no_message() {
+    let mut request = ChatRequest::user("one");
+    let opaque = concentric_core::ProviderData::new("elsewhere", json!({}));
+    let parts = vec![Part::new(PartKind::Provider(opaque))];
+    let message = Message::new(Role::User, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    let message = Message::new(Role::User, vec![Part::text(""), Part::text("two")]);
+    request.transcript.push(Turn::message(message).unwrap());
+    let expected = json!([
+        {"role": "user", "content": "one"},
+        {"role": "user", "content": "two"},
+    ]);
+    assert_eq!(messages(Profile::OPENAI, request).await, expected);
+}
+
+#[tokio::test]
+async fn a_refusal_is_said_again() {
+    let refusal = Part::new(PartKind::Refusal("I can't.".into()));
+    let mut request = ChatRequest::user("one");
+    let message = Message::new(Role::Assistant, vec![refusal]);
+    request.transcript.push(Turn::message(message).unwrap());
+    request.transcript.push_user("two");
+    let said = messages(Profile::OPENAI, request).await[1].take();
+    assert_eq!(said, json!({"role": "assistant", "content": "I can't."}));
+}
+
+#[tokio::test]
+async fn what_was_said_aloud_is_said_again_in_writing() {
+    let body = json!({"choices": [{
+        "message": {"audio": {"id": "a", "data": "QUJD", "transcript": "Hello."}},
+        "finish_reason": "stop",
+    }]});
+    let events = answer(Profile::OPENAI, &body).await.into_iter();
+    let parts: Vec<Part> = events
+        .filter_map(|event| match event {
+            Event::Part(part) => Some(*part),
+            _ => None,
+        })
+        .collect();
+    let mut request = ChatRequest::user("one");
+    let message = Message::new(Role::Assistant, parts);
+    request.transcript.push(Turn::message(message).unwrap());
+    request.transcript.push_user("two");
+    let said = messages(Profile::OPENAI, request.clone()).await[1].take();
+    assert_eq!(said, json!({"role": "assistant", "content": "Hello."}));
+    // To others it is a sound that they can't be given.
+    let said = messages(Profile::GROQ, request).await;
+    assert_eq!(said.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_image_that_the_service_does_not_take_is_none_in_a_result_either() {
+    let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
+    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+    let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
+    let outcome = ToolOutcome::done(vec![Part::new(PartKind::Image(image))]);
+    let result = ToolResult::new(CallId::new("call_1"), "t", outcome);
+    let mut request = ChatRequest::user("hi");
+    request
+        .transcript
+        .push(Round::new(message, vec![result]).unwrap());
+    for (profile, count) in [
+        (Profile::OPENAI, 0),
+        (Profile::MOONSHOT, 1),
+        (Profile::DEEPSEEK, 1),
+    ] {
+        assert_eq!(
+            layer(profile).check(&request).len(),
+            count,
+            "{}",
+            profile.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_id_that_is_too_long_is_made_short() {
+    let long = "x".repeat(60);
+    let call = ToolCallPart::new(CallId::new(&*long), "t", "{}");
+    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+    let result = ToolResult::new(CallId::new(&*long), "t", ToolOutcome::done("ok"));
+    let mut request = ChatRequest::user("hi");
+    request
+        .transcript
+        .push(Round::new(message, vec![result]).unwrap());
+    let messages = messages(Profile::OPENAI, request).await;
+    let id = messages[1]["tool_calls"][0]["id"].as_str().unwrap();
+    assert!(id.len() <= 40);
+    assert_eq!(messages[2]["tool_call_id"], id);
+}
+
+#[tokio::test]
+async fn who_knows_no_tools_is_told_what_they_returned() {
+    let expected = json!([
+        {"role": "user", "content": [
+            {"type": "text", "text": "hi"},
+            {"type": "text", "text": "The tool `t` returned:\nok"},
+            {"type": "text", "text": "and?"},
+        ]},
+    ]);
+    assert_eq!(messages(Profile::PERPLEXITY, round()).await, expected);
+}
+
+#[tokio::test]
+async fn where_no_tool_may_be_called_none_is_named() {
+    let mut request = ChatRequest::user("hi");
+    let spec = ToolSpec::new("t", "", json!({"type": "object"}));
+    request.tools.push(Arc::new(spec));
+    request.options_mut().tool_choice = Some(ToolChoice::None);
+    let (_, body) = sent_by(&layer(Profile::ZAI), request.clone())
+        .await
+        .unwrap();
+    assert!(body.get("tools").is_none() && body.get("tool_choice").is_none());
+    let (_, body) = sent_by(&layer(Profile::OPENAI), request).await.unwrap();
+    assert_eq!(body["tool_choice"], "none");
+}
+
+async fn answer(profile: Profile, body: &Value) -> Vec<Event> {
+    let script = Script::new([body.to_string()], End::Clean);
+    let answer = ask(
+        &layer(profile),
+        ChatRequest::user("hi"),
+        http::Response::new(script),
+    )
+    .await;
+    let (events, error) = drain(answer).await;
+    assert!(error.is_none(), "{error:?}");
+    events
+}
+
+#[tokio::test]
+async fn a_thought_signature_goes_back_with_its_call() {
+    let extra = json!({"google": {"thought_signature": "abc"}});
+    let body = json!({"choices": [{"message": {"content": null, "tool_calls": [
+        {"id": "a", "function": {"name": "t", "arguments": "{}"}, "extra_content": extra},
+        {"id": "b", "function": {"name": "t", "arguments": "{}"}},
+    ]}, "finish_reason": "tool_calls"}]});
+    let calls = answer(Profile::GEMINI, &body).await.into_iter();
+    let parts: Vec<Part> = calls
+        .filter_map(|event| match event {
+            Event::ToolCall(event) => Some(
+                Part::new(PartKind::ToolCall(event.call)).with_provider_data(event.provider_data),
+            ),
+            _ => None,
+        })
+        .collect();
+    let results: Vec<ToolResult> = parts
+        .iter()
+        .filter_map(|part| match &part.kind {
+            PartKind::ToolCall(call) => Some(ToolResult::new(
+                call.id.clone(),
+                "t",
+                ToolOutcome::done("ok"),
+            )),
+            _ => None,
+        })
+        .collect();
+    let mut request = ChatRequest::user("hi");
+    let round = Round::new(Message::new(Role::Assistant, parts), results).unwrap();
+    request.transcript.push(round);
+    let messages_of = |profile| messages(profile, request.clone());
+    let calls = messages_of(Profile::GEMINI).await[1]["tool_calls"].take();
+    assert_eq!(calls[0]["extra_content"], extra);
+    assert!(calls[1].get("extra_content").is_none());
+    let calls = messages_of(Profile::OPENAI).await[1]["tool_calls"].take();
+    assert!(calls[0].get("extra_content").is_none());
+}
+
+#[tokio::test]
+async fn usage_means_the_same_of_every_service() {
+    let counted = |input: u64, output: u64, total: u64, reasoning: Option<u64>| {
+        let mut usage = Usage::new(input, output);
+        usage.total_tokens = Some(total);
+        usage.reasoning_tokens = reasoning;
+        usage
+    };
+    let apart = json!({
+        "prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 101,
+        "completion_tokens_details": {"reasoning_tokens": 60},
+    });
+    let within = json!({
+        "prompt_tokens": 32, "completion_tokens": 69, "total_tokens": 101,
+        "completion_tokens_details": {"reasoning_tokens": 60},
+    });
+    let audio = json!({
+        "prompt_tokens": 9, "completion_tokens": 20, "total_tokens": 404,
+        "prompt_tokens_details": {"audio_tokens": 375},
+    });
+    let research = json!({
+        "prompt_tokens": 33, "completion_tokens": 40, "total_tokens": 73, "reasoning_tokens": 900,
+    });
+    let cases = [
+        (Profile::XAI, &apart, counted(32, 69, 101, Some(60))),
+        (
+            Profile::generic("gateway"),
+            &apart,
+            counted(32, 69, 101, Some(60)),
+        ),
+        (Profile::XAI, &within, counted(32, 69, 101, Some(60))),
+        (Profile::MISTRAL, &audio, counted(384, 20, 404, None)),
+        (
+            Profile::PERPLEXITY,
+            &research,
+            counted(33, 940, 73, Some(900)),
+        ),
+        (Profile::OPENAI, &research, counted(33, 40, 73, Some(900))),
+    ];
+    for (mut profile, usage, expected) in cases {
+        profile.base_url = "http://a.test";
+        let body = json!({
+            "choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "usage": usage,
+        });
+        match answer(profile, &body).await.last() {
+            Some(Event::Finish(finish)) => assert_eq!(finish.usage, expected, "{usage}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
