@@ -45,6 +45,7 @@ mod repair;
 mod retry_after;
 mod scrub;
 mod sse;
+mod timeouts;
 
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
@@ -54,4 +55,5 @@ pub use self::{
     limits::Limits,
     model::{Model, ProviderLayer},
     openai::OpenAiLayer,
+    timeouts::Timeouts,
 };

@@ -1,6 +1,6 @@
 use super::{compat::Compat, decoder::Decoder, request::Wire};
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer,
+    ApiKey, Capabilities, Model, ProviderLayer, Timeouts,
     api::{Api, Base, Call},
 };
 use concentric_core::{Error, Str};
@@ -68,6 +68,10 @@ impl Api for Chat {
             _ => "",
         };
         (name, prefix)
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.compat.timeouts
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {

@@ -1,5 +1,6 @@
-use crate::history::IdRules;
+use crate::{Timeouts, history::IdRules};
 use concentric_core::Str;
+use std::time::Duration;
 
 /// Where a server that speaks chat completions differs from OpenAI's.
 ///
@@ -23,6 +24,9 @@ pub struct Compat {
     pub key_header: Str,
     /// The field of an assistant's message in which the server wants its reasoning back, if it does.
     pub reasoning: Option<Str>,
+    /// How long the server may take, unless the layer is told
+    /// ([`timeouts`](super::OpenAiLayer::timeouts)).
+    pub timeouts: Timeouts,
     pub(super) ids: IdRules,
 }
 
@@ -37,6 +41,7 @@ impl Compat {
             metadata: true,
             key_header: Str::from_static("authorization"),
             reasoning: None,
+            timeouts: Timeouts::new(),
             ids: IdRules::ANY,
         }
     }
@@ -53,6 +58,7 @@ impl Compat {
 
     /// What is known of the server at `host`.
     pub(super) fn of_host(host: &str) -> Self {
+        const FIVE_MINUTES: Duration = Duration::from_mins(5);
         const REASONING: Option<&str> = Some("reasoning_content");
         const KNOWN: [(&str, &str, Option<&str>); 12] = [
             ("api.deepseek.com", "deepseek", REASONING),
@@ -86,6 +92,14 @@ impl Compat {
                 compat.metadata = true;
                 compat.key_header = Str::from_static("api-key");
             }
+            // Both send comments while a request waits: five minutes without any are too many.
+            "deepseek" => {
+                // It closes the connection of a request that is not done after 30 minutes.
+                compat.timeouts = Timeouts::new()
+                    .idle(FIVE_MINUTES)
+                    .progress(FIVE_MINUTES * 6);
+            }
+            "openrouter" => compat.timeouts = Timeouts::new().idle(FIVE_MINUTES),
             "mistral_ai" => {
                 // It refuses fields that it does not know.
                 compat.seed = Str::from_static("random_seed");
