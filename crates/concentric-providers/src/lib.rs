@@ -32,6 +32,7 @@
 mod api;
 mod calls;
 mod capabilities;
+pub mod catalogue;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
@@ -51,6 +52,7 @@ mod timeouts;
 pub use self::client::HttpClient;
 pub use self::{
     capabilities::{Capabilities, Sources, Unsupported},
+    catalogue::Catalogue,
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},
