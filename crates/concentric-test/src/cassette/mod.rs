@@ -64,7 +64,8 @@
 //! # Secrets
 //!
 //! [`Redaction`] takes out what must not be kept before anything is written. A secret that a model
-//! repeats is found if it is whole, and not if it comes in several events.
+//! repeats is found if it is whole, and not if it comes in several events. In a compressed body none
+//! is found, so that it is not kept, neither a request's nor an answer's.
 //!
 //! # Which recording answers
 //!

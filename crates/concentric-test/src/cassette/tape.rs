@@ -1,9 +1,10 @@
 //! What a recording is, and its file.
 
-use super::Redaction;
+use super::redaction::{GONE, Redaction};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use concentric_core::{Error, ErrorKind};
+use http::{HeaderMap, header};
 use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -106,15 +107,26 @@ impl Content {
 impl Request {
     /// What is kept of a request.
     pub(super) fn new(request: &http::Request<Full<Bytes>>, redaction: &Redaction) -> Self {
-        let (body, _) = redaction.bytes(&whole(request.body()), &[]);
+        let body = match is_encoded(request.headers()) {
+            // No secret can be found in it.
+            true => Content::Text(GONE.to_owned()),
+            false => Content::json(redaction.bytes(&whole(request.body()), &[]).0),
+        };
         Self {
             method: request.method().to_string(),
             path: redaction.path(request.uri()),
             query: redaction.parameters(request.uri()),
             headers: redaction.headers(request.headers()),
-            body: Content::json(body),
+            body,
         }
     }
+}
+
+/// Whether a body is compressed.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 /// The bytes of a body that is one piece.

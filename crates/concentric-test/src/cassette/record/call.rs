@@ -1,11 +1,11 @@
 use super::layer::Tape;
 use crate::cassette::{
     Redaction,
-    tape::{Content, End, Exchange, Request, Response},
+    tape::{Content, End, Exchange, Request, Response, is_encoded},
 };
 use bytes::Bytes;
 use concentric_core::{BoxError, Error};
-use http::{HeaderMap, header, response::Parts};
+use http::response::Parts;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -119,12 +119,6 @@ impl Drop for Call {
     fn drop(&mut self) {
         self.end(End::Dropped);
     }
-}
-
-fn is_encoded(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_ENCODING)
-        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn millis(elapsed: Duration) -> u64 {
