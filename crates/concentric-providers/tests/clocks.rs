@@ -560,3 +560,29 @@ async fn while_bytes_flow_no_clock_is_read_and_no_timer_set() {
     let [_, sleeps] = clock.counts();
     assert!(sleeps - before[1] <= 1 + 1000 / 29, "{sleeps}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_within_the_poll_is_not_lost() {
+    let layer = OpenAiLayer::new("gpt-test", ApiKey::new(CANARY)).timeouts(timeouts());
+    let http = service_fn(|_: http::Request<Full<Bytes>>| async {
+        let mut yielded = 0;
+        std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            yielded += 1;
+            if yielded > 5 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        let (connection, _) = serve(vec![(0, says("a") + &finish("stop"))], true);
+        Ok::<_, Infallible>(http::Response::new(connection))
+    });
+    let begun = Instant::now();
+    let call = layer.layer(http).oneshot(ChatRequest::user("hi"));
+    let (events, error) = read(call.await.unwrap()).await;
+    assert!(error.is_none());
+    assert_eq!(text(&events), "a");
+    assert_eq!(begun.elapsed().as_secs(), 0);
+}

@@ -28,8 +28,8 @@ pub(super) struct Clocks {
     idle: Duration,
     progress: Duration,
     total: Duration,
-    // When it rings.
-    alarm: Option<(Duration, Sleep)>,
+    // Rings when the first of the clocks is over, or before: whatever happens makes that later.
+    alarm: Option<Sleep>,
     watch: Arc<Watch>,
     waker: Waker,
 }
@@ -141,15 +141,14 @@ impl Clocks {
         if left.is_zero() {
             return Poll::Ready(expired);
         }
-        let ends = now.saturating_add(left);
-        if let Some((_, alarm)) = self.alarm.as_mut().filter(|(rings, _)| *rings <= ends) {
+        if let Some(alarm) = &mut self.alarm {
             ready!(alarm.as_mut().poll(cx).map(|()| self.alarm = None));
         }
         let mut alarm = self.watch.environment.clock().sleep(left);
         if alarm.as_mut().poll(cx).is_ready() {
             return Poll::Ready(expired);
         }
-        self.alarm = Some((ends, alarm));
+        self.alarm = Some(alarm);
         Poll::Pending
     }
 
