@@ -1,6 +1,6 @@
 //! What one provider's API is to the [`Model`](crate::Model) that speaks it.
 
-use crate::{ApiKey, Capabilities, Limits, Unsupported, failure::Origin};
+use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin};
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
 use http::Uri;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,11 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
             true => "text/event-stream, application/json",
             false => "application/json",
         }
+    }
+
+    /// How long the service may take.
+    fn timeouts(&self) -> Timeouts {
+        Timeouts::default()
     }
 
     /// What `model` can do, as far as the API says.
@@ -145,6 +150,8 @@ pub struct Answer {
     pub(crate) provider: Str,
     pub(crate) key: Option<ApiKey>,
     pub(crate) limits: Limits,
+    /// A chunk changed the answer; see [`changed`](Self::changed).
+    pub(crate) changed: bool,
 }
 
 impl Answer {
@@ -160,6 +167,13 @@ impl Answer {
     #[inline]
     pub(crate) fn emit(&mut self, event: Event) {
         self.events.push_back(event);
+    }
+
+    /// Says that a chunk is part of the answer though nothing is emitted for it, so that it is not
+    /// taken for a sign of life ([`Timeouts::progress`]).
+    #[inline]
+    pub(crate) fn changed(&mut self) {
+        self.changed = true;
     }
 }
 

@@ -29,7 +29,7 @@ pub struct HttpClient {
 #[must_use]
 pub struct Builder {
     connect_timeout: Duration,
-    read_timeout: Duration,
+    read_timeout: Option<Duration>,
 }
 
 impl Builder {
@@ -39,10 +39,12 @@ impl Builder {
         self
     }
 
-    /// Sets how long a response may be silent. The default is 5 minutes: some models think as long
-    /// before they speak.
+    /// Sets how long a response may be silent; it may for ever by default.
+    ///
+    /// A provider's layer has [`Timeouts`](crate::Timeouts) of its own, which know a service that
+    /// stalls from a consumer that takes its time. This one, which is reqwest's, does not.
     pub fn read_timeout(mut self, timeout: Duration) -> Self {
-        self.read_timeout = timeout;
+        self.read_timeout = Some(timeout);
         self
     }
 
@@ -67,11 +69,14 @@ impl Builder {
             .map_err(|error| wrong(error.into()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let inner = reqwest::Client::builder()
+        let mut client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(self.connect_timeout)
-            .read_timeout(self.read_timeout)
+            .connect_timeout(self.connect_timeout);
+        if let Some(timeout) = self.read_timeout {
+            client = client.read_timeout(timeout);
+        }
+        let inner = client
             .build()
             .map_err(|error| wrong(error.without_url().into()))?;
         Ok(HttpClient { inner })
@@ -92,7 +97,7 @@ impl HttpClient {
     pub const fn builder() -> Builder {
         Builder {
             connect_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(5 * 60),
+            read_timeout: None,
         }
     }
 }

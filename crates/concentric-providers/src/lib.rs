@@ -32,6 +32,7 @@
 mod api;
 mod calls;
 mod capabilities;
+pub mod catalogue;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
@@ -47,14 +48,17 @@ mod repair;
 mod retry_after;
 mod scrub;
 mod sse;
+mod timeouts;
 
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
 pub use self::{
     capabilities::{Capabilities, Sources, Unsupported},
+    catalogue::Catalogue,
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},
     ollama::OllamaLayer,
     openai::OpenAiLayer,
+    timeouts::Timeouts,
 };

@@ -7,8 +7,10 @@
 //! | time, ids and chance | [`TestEnvironment`] |
 //! | that a service is called only when it is ready | [`Strict`] |
 //! | what came out | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
+//! | traffic with a real service, again and again | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
 //! | that a layer of your own keeps the rules | [`check_layer`] |
 
+pub mod cassette;
 pub mod environment;
 pub mod events;
 mod gate;

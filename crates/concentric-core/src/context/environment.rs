@@ -9,7 +9,7 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// The future of [`Clock::sleep`].
@@ -22,6 +22,15 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Waits for `duration`.
     fn sleep(&self, duration: Duration) -> Sleep;
+
+    /// How long it is since some moment of the past: what lengths of time are measured by, where the
+    /// wall time may be set in between. It passes as [`sleep`](Self::sleep) waits.
+    ///
+    /// That moment is 1970 unless a clock says otherwise, so that this is the wall time.
+    fn monotonic(&self) -> Duration {
+        let since = self.now().duration_since(SystemTime::UNIX_EPOCH);
+        since.unwrap_or_default()
+    }
 }
 
 /// Makes ids.
@@ -97,6 +106,19 @@ impl Clock for SystemClock {
 
     fn sleep(&self, duration: Duration) -> Sleep {
         Box::pin(tokio::time::sleep(duration))
+    }
+
+    // tokio's, as is the timer: with a runtime's paused clock both stand still.
+    fn monotonic(&self) -> Duration {
+        // Well in the past, since a runtime whose clock was paused may be behind the others.
+        const AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
+        static START: LazyLock<Instant> = LazyLock::new(|| {
+            let now = Instant::now();
+            now.checked_sub(AHEAD).unwrap_or(now)
+        });
+        tokio::time::Instant::now()
+            .into_std()
+            .saturating_duration_since(*START)
     }
 }
 

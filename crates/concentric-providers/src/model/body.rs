@@ -1,4 +1,7 @@
-use super::input::{Input, Progress, truncated};
+use super::{
+    clocks::Clocks,
+    input::{Input, Progress, truncated},
+};
 use crate::api::{Answer, Api, Decoder};
 use bytes::Bytes;
 use concentric_core::{BoxError, Error, ErrorKind, Event, Head};
@@ -29,6 +32,7 @@ where
     decoder: A::Decoder,
     answer: Answer,
     received: usize,
+    clocks: Option<Box<Clocks>>,
     // Comes after what is left in `answer.events`.
     error: Option<Error>,
 }
@@ -39,6 +43,7 @@ where
 {
     pub(super) fn new(
         upstream: Pin<Box<RB>>,
+        clocks: Option<Box<Clocks>>,
         headers: &HeaderMap,
         answer: Answer,
         decoder: A::Decoder,
@@ -50,6 +55,7 @@ where
             decoder,
             answer,
             received: 0,
+            clocks,
             error: None,
         }
     }
@@ -83,11 +89,19 @@ where
 
     /// Reads the next chunk, or some of it.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let events = self.answer.events.len();
         let progress = self
             .input
             .next(&mut self.decoder, &mut self.answer, self.upstream_ended);
         match progress {
-            Ok(Progress::Chunk) => {}
+            Ok(Progress::Chunk) => {
+                if let Some(clocks) = &mut self.clocks
+                    && (std::mem::take(&mut self.answer.changed)
+                        || self.answer.events.len() > events)
+                {
+                    clocks.progress();
+                }
+            }
             Ok(Progress::More) => {
                 if let Err(error) = ready!(self.poll_bytes(cx)) {
                     self.fail(error);
@@ -103,22 +117,28 @@ where
         let Some(upstream) = &mut self.upstream else {
             return Poll::Ready(Ok(()));
         };
-        let Some(frame) = ready!(upstream.as_mut().poll_frame(cx)) else {
+        let origin = self.answer.origin();
+        let polled = Clocks::poll(&mut self.clocks, cx, |cx| upstream.as_mut().poll_frame(cx));
+        let frame = match ready!(polled) {
+            Ok(Some(Ok(frame))) => Ok(Some(frame)),
+            Ok(None) => Ok(None),
+            // The connection broke, or nothing more came, but not before the service's last word.
+            _ if self.decoder.is_whole() => Ok(None),
+            Ok(Some(Err(error))) => Err(origin.transport(error.into())),
+            Err(expired) => Err(expired.error(origin)),
+        };
+        let Some(frame) = frame? else {
             self.upstream_ended = true;
             return Poll::Ready(self.input.push(None, &self.answer));
-        };
-        let frame = match frame {
-            Ok(frame) => frame,
-            // The connection broke, but not before the service's last word.
-            Err(_) if self.decoder.is_whole() => {
-                self.upstream_ended = true;
-                return Poll::Ready(self.input.push(None, &self.answer));
-            }
-            Err(error) => return Poll::Ready(Err(self.answer.origin().transport(error.into()))),
         };
         let Some(bytes) = frame.data_ref() else {
             return Poll::Ready(Ok(()));
         };
+        if let Some(clocks) = &mut self.clocks
+            && !bytes.is_empty()
+        {
+            clocks.byte();
+        }
         self.received = self.received.saturating_add(bytes.len());
         if self.received > self.answer.limits.response {
             let what = "the response is larger than the limit";

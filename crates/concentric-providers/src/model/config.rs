@@ -1,5 +1,5 @@
 use crate::{
-    ApiKey, Capabilities, Limits,
+    ApiKey, Capabilities, Limits, Timeouts,
     api::{Api, Base},
     failure::Origin,
 };
@@ -17,6 +17,8 @@ pub(super) struct Settings {
     pub(super) capabilities: Option<Capabilities>,
     pub(super) streaming: bool,
     pub(super) limits: Limits,
+    /// `None` if the layer was not told.
+    pub(super) timeouts: Option<Timeouts>,
 }
 
 /// What its services go by.
@@ -28,6 +30,7 @@ pub(super) struct Config<A> {
     pub(super) capabilities: Option<Capabilities>,
     pub(super) streaming: bool,
     pub(super) limits: Limits,
+    pub(super) timeouts: Timeouts,
     /// Where requests go and with which headers, or what is wrong with the settings.
     pub(super) target: Result<Target, Error>,
 }
@@ -50,6 +53,7 @@ impl Settings {
             capabilities: self.capabilities,
             streaming: self.streaming,
             limits: self.limits,
+            timeouts: self.timeouts.unwrap_or_else(|| api.timeouts()),
             target: self.target(api),
         }
     }
@@ -120,6 +124,7 @@ impl fmt::Debug for Settings {
             .field("key", &self.key)
             .field("streaming", &self.streaming)
             .field("limits", &self.limits)
+            .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()
     }
 }
@@ -135,6 +140,7 @@ where
             .field("key", &self.key)
             .field("streaming", &self.streaming)
             .field("limits", &self.limits)
+            .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-use super::Body;
+use super::{Body, clocks::Clocks};
 use crate::api::{Answer, Api};
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, Str};
@@ -20,6 +20,7 @@ pin_project! {
     {
         #[pin]
         call: Option<F>,
+        clocks: Option<Box<Clocks>>,
         state: State<RB, A>,
     }
 }
@@ -43,6 +44,7 @@ struct Refused<RB> {
     headers: HeaderMap,
     // Boxed for the same reason as that of `Body`.
     body: Pin<Box<RB>>,
+    clocks: Option<Box<Clocks>>,
     read: Vec<u8>,
     answer: Answer,
     now: std::time::SystemTime,
@@ -52,9 +54,15 @@ impl<F, RB, A> ResponseFuture<F, RB, A>
 where
     A: Api,
 {
-    pub(super) const fn new(call: F, answer: Answer, decoder: A::Decoder) -> Self {
+    pub(super) const fn new(
+        call: F,
+        clocks: Option<Box<Clocks>>,
+        answer: Answer,
+        decoder: A::Decoder,
+    ) -> Self {
         Self {
             call: Some(call),
+            clocks,
             state: State::Called(answer, decoder),
         }
     }
@@ -62,6 +70,7 @@ where
     pub(super) const fn failed(error: Error) -> Self {
         Self {
             call: None,
+            clocks: None,
             state: State::Failed(error),
         }
     }
@@ -85,8 +94,11 @@ where
                     let Some(call) = this.call.as_mut().as_pin_mut() else {
                         return Poll::Ready(Err(done()));
                     };
-                    let response = ready!(call.poll(cx))
-                        .map_err(|error| answer.origin().transport(error.into()));
+                    let response = match ready!(Clocks::poll(this.clocks, cx, |cx| call.poll(cx))) {
+                        Ok(Ok(response)) => Ok(response),
+                        Ok(Err(error)) => Err(answer.origin().transport(error.into())),
+                        Err(expired) => Err(expired.error(answer.origin())),
+                    };
                     // A future that is done holds nothing.
                     this.call.set(None);
                     let State::Called(answer, decoder) = std::mem::replace(this.state, State::Done)
@@ -94,7 +106,11 @@ where
                         return Poll::Ready(Err(done()));
                     };
                     let (parts, body) = response?.into_parts();
-                    *this.state = answered(parts, body, answer, decoder);
+                    let mut clocks = this.clocks.take();
+                    if let Some(clocks) = &mut clocks {
+                        clocks.byte();
+                    }
+                    *this.state = answered(parts, body, clocks, answer, decoder);
                 }
                 State::Answered(body) => {
                     let result = ready!(body.poll_content(cx));
@@ -128,19 +144,26 @@ fn done() -> Error {
     Error::new(ErrorKind::Other, "the future was polled after it was done")
 }
 
-fn answered<RB, A>(parts: Parts, body: RB, mut answer: Answer, decoder: A::Decoder) -> State<RB, A>
+fn answered<RB, A>(
+    parts: Parts,
+    body: RB,
+    clocks: Option<Box<Clocks>>,
+    mut answer: Answer,
+    decoder: A::Decoder,
+) -> State<RB, A>
 where
     A: Api,
 {
     answer.head.request_id = request_id(&parts.headers);
     let body = Box::pin(body);
     if parts.status.is_success() {
-        State::Answered(Body::new(body, &parts.headers, answer, decoder))
+        State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
     } else {
         State::Refused(Box::new(Refused {
             status: parts.status,
             headers: parts.headers,
             body,
+            clocks,
             read: Vec::new(),
             now: answer.context.now(),
             answer,
@@ -162,16 +185,25 @@ where
     fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
         let limits = self.answer.limits;
         while self.read.len() < limits.error {
-            match ready!(self.body.as_mut().poll_frame(cx)) {
-                Some(Ok(frame)) => {
+            let body = &mut self.body;
+            match ready!(Clocks::poll(&mut self.clocks, cx, |cx| body
+                .as_mut()
+                .poll_frame(cx)))
+            {
+                Ok(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else {
                         continue;
                     };
+                    if let Some(clocks) = &mut self.clocks
+                        && !data.is_empty()
+                    {
+                        clocks.byte();
+                    }
                     let room = limits.error - self.read.len();
                     self.read.extend(data.iter().take(room));
                 }
                 // The status says enough.
-                Some(Err(_)) | None => break,
+                Ok(Some(Err(_)) | None) | Err(_) => break,
             }
         }
         Poll::Ready(self.answer.origin().refused(

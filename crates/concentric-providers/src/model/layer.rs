@@ -1,5 +1,5 @@
 use super::{Model, config::Settings};
-use crate::{ApiKey, Capabilities, Limits, Unsupported, api::Api};
+use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, api::Api};
 use concentric_core::{ChatRequest, Str};
 use std::sync::Arc;
 use tower_layer::Layer;
@@ -32,6 +32,7 @@ where
                 capabilities: None,
                 streaming: true,
                 limits: Limits::default(),
+                timeouts: None,
             },
             api,
         }
@@ -78,6 +79,13 @@ where
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
+        self
+    }
+
+    /// Sets how long the service may take, in place of what is known of it.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.settings.timeouts = Some(timeouts);
         self
     }
 }

@@ -4,6 +4,7 @@
 //! is read as it arrives, in whichever frames, and how it ends.
 
 mod body;
+mod clocks;
 mod config;
 mod future;
 mod input;

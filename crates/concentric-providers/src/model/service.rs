@@ -1,4 +1,4 @@
-use super::{Body, ResponseFuture, config::Config};
+use super::{Body, ResponseFuture, clocks::Clocks, config::Config};
 use crate::{
     ApiKey, Unsupported,
     api::{Answer, Api, Call},
@@ -69,7 +69,8 @@ where
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         match self.config.prepare(request) {
             Ok((upstream, answer, decoder)) => {
-                ResponseFuture::new(self.inner.call(upstream), answer, decoder)
+                let clocks = Clocks::new(self.config.timeouts, &answer.context);
+                ResponseFuture::new(self.inner.call(upstream), clocks, answer, decoder)
             }
             Err(error) => ResponseFuture::failed(error),
         }
@@ -139,6 +140,7 @@ where
             provider: self.api.provider().clone(),
             key,
             limits: self.limits,
+            changed: false,
         };
         Ok((upstream, answer, decoder))
     }

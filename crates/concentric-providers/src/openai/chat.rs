@@ -4,7 +4,7 @@ use super::{
     request::Wire,
 };
 use crate::{
-    ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
+    ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
     api::{Api, Base, Call},
 };
 use concentric_core::{Error, Role, Str};
@@ -97,6 +97,10 @@ impl Api for Chat {
             _ => "",
         };
         (name, prefix)
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.profile.timeouts
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {

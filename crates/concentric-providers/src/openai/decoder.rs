@@ -52,11 +52,11 @@ impl api::Decoder for Decoder {
         }
         self.check_same(&chunk, answer)?;
         // Some send a first chunk in which both are empty.
-        name(&mut answer.head.id, chunk.id.as_str());
-        name(&mut answer.head.model, chunk.model.as_str());
+        answer.changed |= name(&mut answer.head.id, chunk.id.as_str());
+        answer.changed |= name(&mut answer.head.model, chunk.model.as_str());
         let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
         if let Some(tokens) = chunk.usage.0.or(groq) {
-            self.usage = tokens.usage(self.reasoning_apart);
+            self.count(tokens.usage(self.reasoning_apart), answer);
         }
         for choice in chunk.choices.0 {
             if choice.index.0.unwrap_or(0) == 0 {
@@ -132,6 +132,14 @@ impl Decoder {
         Ok(())
     }
 
+    /// Takes in a count, which some servers repeat in each chunk.
+    fn count(&mut self, usage: Usage, answer: &mut Answer) {
+        if usage != self.usage {
+            self.usage = usage;
+            answer.changed();
+        }
+    }
+
     fn choice(
         &mut self,
         choice: Choice<'_>,
@@ -139,7 +147,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         if let Some(tokens) = choice.usage.0 {
-            self.usage = tokens.usage(self.reasoning_apart);
+            self.count(tokens.usage(self.reasoning_apart), answer);
         }
         // Perplexity sends both: in a stream the message is all that was said so far, in a unary
         // answer the delta is empty.
@@ -167,6 +175,7 @@ impl Decoder {
                 ));
             }
             self.reason = Some(reason);
+            answer.changed();
         }
         if let Some(reason) = choice.native_finish_reason.into_filled() {
             self.native_reason = Some(reason);
@@ -202,9 +211,11 @@ impl Decoder {
                 self.calls
                     .attach(ProviderData::new(answer.provider.clone(), data));
             }
+            answer.changed();
         }
         if let Some(function) = message.function_call.0 {
             self.end_reasoning(answer);
+            answer.changed();
             let arguments = function.arguments.0.filled().unwrap_or_default();
             let taken = self.calls.legacy(function.name.filled(), arguments, answer);
             taken.map_err(|conflict| conflict.error(answer))?;
@@ -213,9 +224,10 @@ impl Decoder {
             self.part(image, answer);
         }
         if let Some(audio) = message.audio.0 {
-            self.audio(&audio);
+            self.audio(&audio, answer);
         }
         if let Some(Value::Array(annotations)) = message.annotations {
+            answer.changed |= !annotations.is_empty();
             self.annotations.extend(annotations);
         }
         Ok(())
@@ -262,12 +274,13 @@ impl Decoder {
         }
     }
 
-    fn audio(&mut self, audio: &Audio<'_>) {
+    fn audio(&mut self, audio: &Audio<'_>, answer: &mut Answer) {
         let text = |text: &Text<'_>| text.filled().map(str::to_owned);
         let (id, data, transcript) = (text(&audio.id), text(&audio.data), text(&audio.transcript));
         if id.is_none() && data.is_none() && transcript.is_none() {
             return;
         }
+        answer.changed();
         let sound = self.audio.get_or_insert_default();
         sound.id = sound.id.take().or_else(|| id.map(Str::from));
         sound.data.extend(data);
@@ -356,14 +369,14 @@ fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
     })
 }
 
-/// Sets what the service calls something, unless it has said so before.
+/// Sets what the service calls something, unless it has said so before; whether it had not.
 #[inline]
-fn name(field: &mut Option<Str>, said: Option<&str>) {
-    if let Some(said) = said
-        && field.as_ref().is_none_or(|field| field.is_empty())
-    {
+fn name(field: &mut Option<Str>, said: Option<&str>) -> bool {
+    let said = said.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
+    if let Some(said) = said {
         *field = Some(said.into());
     }
+    said.is_some_and(|said| !said.is_empty())
 }
 
 /// An image at `url`, which may be a data URL (RFC 2397).

@@ -2,7 +2,7 @@
 
 mod table;
 
-use crate::{Capabilities, history::IdRules};
+use crate::{Capabilities, Timeouts, history::IdRules};
 use http::Uri;
 
 /// A service that speaks chat completions: where it is, and where it differs from OpenAI's.
@@ -70,6 +70,9 @@ pub struct Profile {
     pub files: Files,
     /// Whether `reasoning_tokens` are not among `completion_tokens`, though the total does not tell.
     pub reasoning_apart: bool,
+    /// How long it may take, unless the layer is told
+    /// ([`timeouts`](crate::ProviderLayer::timeouts)).
+    pub timeouts: Timeouts,
     /// What it can do.
     pub capabilities: Capabilities,
     pub(super) ids: IdRules,

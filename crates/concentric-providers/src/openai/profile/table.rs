@@ -4,7 +4,8 @@
 //! page of the service's own documentation that says so.
 
 use super::{Files, Prefill, Profile, Reasoning, Turns};
-use crate::{Capabilities, Sources, history::IdRules};
+use crate::{Capabilities, Sources, Timeouts, history::IdRules};
+use std::time::Duration;
 
 /// In the request, or at a URL.
 const HERE_OR_URL: Sources = Sources {
@@ -56,6 +57,7 @@ impl Profile {
         prefill: Prefill::Plain,
         files: Files::File,
         reasoning_apart: false,
+        timeouts: Timeouts::new(),
         capabilities: Capabilities::all(),
         ids: IdRules::ANY,
     };
@@ -175,6 +177,13 @@ impl Profile {
         key_optional: false,
         reasoning: Reasoning::Field("reasoning_content"),
         empty_content: true,
+        // It sends comments while a request waits, and closes one that is not done after half an
+        // hour (*Rate Limit*).
+        timeouts: Timeouts {
+            idle: Some(Duration::from_mins(5)),
+            progress: Some(Duration::from_mins(30)),
+            ..Timeouts::new()
+        },
         capabilities: Capabilities {
             parallel_tool_calls: false,
             output_schema: false,
@@ -222,6 +231,11 @@ impl Profile {
         hosts: &["openrouter.ai"],
         key_env: &["OPENROUTER_API_KEY"],
         key_optional: false,
+        // It sends comments while a request waits (*Streaming*).
+        timeouts: Timeouts {
+            idle: Some(Duration::from_mins(5)),
+            ..Timeouts::new()
+        },
         capabilities: Capabilities {
             images: HERE_OR_URL,
             audio: Sources::BASE64,

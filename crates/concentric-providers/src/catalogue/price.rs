@@ -1,0 +1,181 @@
+use concentric_core::Usage;
+use serde::{Deserialize, Serialize};
+use std::{fmt, iter::Sum, ops::AddAssign};
+
+/// What a model's tokens cost: in millionths of a dollar for a million of them.
+///
+/// So 2,500,000 is 2.50 dollars for a million tokens, and a token costs this many millionths of a
+/// millionth of a dollar: whole numbers, however cheap a token is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Price {
+    /// Input.
+    pub input: u64,
+    /// Output, reasoning included.
+    pub output: u64,
+    /// Input that is read from the provider's cache; as other input if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<u64>,
+    /// Input that is written to the provider's cache; as other input if it is not known. Where this
+    /// depends on how long it is kept, the shortest time (Anthropic: five minutes).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<u64>,
+    /// What calls with a long input cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<Above>,
+}
+
+/// What all tokens of a call cost whose input is longer than some length. What is `None` costs as
+/// it does below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Above {
+    /// The length, in tokens of input, cached or not.
+    pub input_tokens: u64,
+    /// Input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<u64>,
+    /// Output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<u64>,
+    /// Input that is read from the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<u64>,
+    /// Input that is written to the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<u64>,
+}
+
+impl Price {
+    /// Creates a price of input and output.
+    pub const fn new(input: u64, output: u64) -> Self {
+        Self {
+            input,
+            output,
+            cached_input: None,
+            cache_write: None,
+            above: None,
+        }
+    }
+
+    /// Sets that of cached input.
+    #[must_use]
+    pub const fn cached_input(mut self, price: u64) -> Self {
+        self.cached_input = Some(price);
+        self
+    }
+
+    /// Sets that of input that goes into the cache.
+    #[must_use]
+    pub const fn cache_write(mut self, price: u64) -> Self {
+        self.cache_write = Some(price);
+        self
+    }
+
+    /// What a call costs; `None` if its input or its output was not counted.
+    ///
+    /// Cached tokens are part of the input, and reasoning is part of the output, so neither is
+    /// counted twice. Media count as tokens of text.
+    pub fn cost(&self, usage: &Usage) -> Option<Cost> {
+        let (input, output) = (usage.input_tokens?, usage.output_tokens?);
+        let price = self.at(input);
+        let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
+        let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
+        let plain = input - cached - written;
+        let cost = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+        Some(Cost {
+            input: cost(plain, price.input),
+            cached_input: cost(cached, price.cached_input.unwrap_or(price.input)),
+            cache_write: cost(written, price.cache_write.unwrap_or(price.input)),
+            output: cost(output, price.output),
+        })
+    }
+
+    /// The price of a call with so many tokens of input.
+    fn at(&self, input: u64) -> Self {
+        match self.above {
+            Some(above) if input > above.input_tokens => Self {
+                input: above.input.unwrap_or(self.input),
+                output: above.output.unwrap_or(self.output),
+                cached_input: above.cached_input.or(self.cached_input),
+                cache_write: above.cache_write.or(self.cache_write),
+                above: None,
+            },
+            _ => *self,
+        }
+    }
+}
+
+/// What something cost: in millionths of a millionth of a dollar, in which it is exact.
+///
+/// ```
+/// use concentric_core::Usage;
+/// use concentric_providers::catalogue::{Cost, Price};
+///
+/// let price = Price::new(3_000_000, 15_000_000);
+/// let calls = [Usage::new(1_000, 100), Usage::new(1_200, 50)];
+/// let run: Cost = calls.iter().filter_map(|usage| price.cost(usage)).sum();
+/// assert_eq!(run.to_string(), "$0.00885");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct Cost {
+    /// Input, without what was read from or written to the cache.
+    pub input: u128,
+    /// Input that was read from the cache.
+    pub cached_input: u128,
+    /// Input that was written to the cache.
+    pub cache_write: u128,
+    /// Output.
+    pub output: u128,
+}
+
+/// In a dollar.
+const DOLLAR: u128 = 1_000_000_000_000;
+
+impl Cost {
+    /// All of it.
+    pub fn total(&self) -> u128 {
+        self.input
+            .saturating_add(self.cached_input)
+            .saturating_add(self.cache_write)
+            .saturating_add(self.output)
+    }
+
+    /// All of it in millionths of a dollar, rounded up.
+    pub fn micros(&self) -> u64 {
+        let micros = self.total().div_ceil(DOLLAR / 1_000_000);
+        u64::try_from(micros).unwrap_or(u64::MAX)
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.cached_input = self.cached_input.saturating_add(other.cached_input);
+        self.cache_write = self.cache_write.saturating_add(other.cache_write);
+        self.output = self.output.saturating_add(other.output);
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        costs.fold(Self::default(), |mut sum, cost| {
+            sum += cost;
+            sum
+        })
+    }
+}
+
+/// In dollars, exactly, with two digits at least: `$0.02`.
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.total();
+        let fraction = format!("{:012}", total % DOLLAR);
+        let digits = fraction.trim_end_matches('0').len().max(2);
+        let fraction = fraction.get(..digits).unwrap_or_default();
+        write!(f, "${}.{fraction}", total / DOLLAR)
+    }
+}

@@ -1,0 +1,429 @@
+use http::{HeaderMap, HeaderValue, Uri, header::HeaderName};
+use memchr::memmem;
+use std::{collections::BTreeMap, fmt, ops::Range};
+
+/// What stands where a secret stood.
+pub(super) const GONE: &str = "[REDACTED]";
+
+/// Which parts of a request and its answer are not kept.
+///
+/// | where | what goes |
+/// |---|---|
+/// | headers | all but a few that matter to a reader (content type, request id, `retry-after`) and those that are [added](Self::keep_header); the value of one whose name speaks of a key, a token or a cookie goes even then |
+/// | query | values of `key`, `token`, `signature` and the like, and of those that are [added](Self::query) |
+/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; JSON fields such as `api_key` and `password` |
+///
+/// A request that is replayed is treated in the same way before it is compared, so that it does not
+/// matter which key it has.
+#[derive(Clone)]
+pub struct Redaction {
+    // In each of the forms in which they may stand.
+    values: Vec<Vec<u8>>,
+    headers: Vec<HeaderName>,
+    query: Vec<String>,
+}
+
+/// Headers that are kept.
+const HEADERS: [&str; 9] = [
+    "accept",
+    "apim-request-id",
+    "cf-ray",
+    "content-type",
+    "request-id",
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    "x-should-retry",
+];
+
+/// A header whose name has one of these in it has a secret.
+const SECRET_HEADERS: [&str; 6] = ["auth", "cookie", "key", "token", "secret", "signature"];
+
+/// Parameters of a query, and fields of JSON, that are secrets; without hyphens and underscores.
+const SECRET_NAMES: [&str; 17] = [
+    "accesstoken",
+    "apikey",
+    "auth",
+    "authorization",
+    "clientsecret",
+    "code",
+    "key",
+    "password",
+    "privatekey",
+    "refreshtoken",
+    "secret",
+    "sig",
+    "signature",
+    "token",
+    "xamzcredential",
+    "xamzsecuritytoken",
+    "xamzsignature",
+];
+
+/// Fields of JSON that are secrets wherever they stand, as they are written.
+const SECRET_FIELDS: [&str; 14] = [
+    "access_token",
+    "accessToken",
+    "api-key",
+    "api_key",
+    "apiKey",
+    "authorization",
+    "Authorization",
+    "client_secret",
+    "clientSecret",
+    "password",
+    "private_key",
+    "refresh_token",
+    "refreshToken",
+    "x-api-key",
+];
+
+/// What keys begin with.
+const PREFIXES: [&str; 19] = [
+    "sk-",
+    "sk_",
+    "rk_",
+    "AIza",
+    "AKIA",
+    "ASIA",
+    "gsk_",
+    "xai-",
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "key-",
+    "nvapi-",
+    "pplx-",
+];
+
+/// No key is shorter.
+const LEAST: usize = 16;
+
+impl Default for Redaction {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            headers: HEADERS
+                .iter()
+                .map(|name| HeaderName::from_static(name))
+                .collect(),
+            query: Vec::new(),
+        }
+    }
+}
+
+impl Redaction {
+    /// Takes out `value` wherever it stands. An empty one is nowhere.
+    #[must_use]
+    pub fn value(mut self, value: impl AsRef<str>) -> Self {
+        let value = value.as_ref();
+        let json = serde_json::Value::from(value).to_string();
+        let json = json.trim_start_matches('"');
+        let forms = [
+            value.to_owned(),
+            json.strip_suffix('"').unwrap_or(json).to_owned(),
+            percent(value),
+        ];
+        for form in forms.map(String::into_bytes) {
+            if !form.is_empty() && !self.values.contains(&form) {
+                self.values.push(form);
+            }
+        }
+        // The longest first, so that nothing of it is left where another is part of it.
+        self.values
+            .sort_by_key(|value| std::cmp::Reverse(value.len()));
+        self
+    }
+
+    /// Keeps a header.
+    #[must_use]
+    pub fn keep_header(mut self, name: HeaderName) -> Self {
+        self.headers.push(name);
+        self
+    }
+
+    /// Takes out the value of a parameter of the query.
+    #[must_use]
+    pub fn query(mut self, name: impl Into<String>) -> Self {
+        self.query.push(name.into());
+        self
+    }
+
+    pub(super) fn headers(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
+        let kept = headers
+            .iter()
+            .filter(|(name, _)| self.headers.contains(name));
+        let kept = kept.map(|(name, value)| (name.to_string(), self.header(name, value)));
+        kept.collect()
+    }
+
+    fn header(&self, name: &HeaderName, value: &HeaderValue) -> String {
+        let named = SECRET_HEADERS
+            .iter()
+            .any(|part| name.as_str().contains(part));
+        if named || value.is_sensitive() {
+            GONE.to_owned()
+        } else {
+            self.text(&String::from_utf8_lossy(value.as_bytes()))
+        }
+    }
+
+    /// The path of a URL.
+    pub(super) fn path(&self, uri: &Uri) -> String {
+        self.text(uri.path())
+    }
+
+    /// The parameters of a URL, as they are written, in order.
+    pub(super) fn parameters(&self, uri: &Uri) -> Vec<(String, String)> {
+        let pairs = uri.query().unwrap_or_default().split('&');
+        let mut pairs: Vec<_> = pairs
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                let plain = name.replace(['-', '_'], "").to_ascii_lowercase();
+                let secret =
+                    SECRET_NAMES.contains(&&*plain) || self.query.iter().any(|q| q == name);
+                let value = if secret {
+                    GONE.to_owned()
+                } else {
+                    self.text(value)
+                };
+                (self.text(name), value)
+            })
+            .collect();
+        pairs.sort();
+        pairs
+    }
+
+    pub(super) fn text(&self, text: &str) -> String {
+        let (bytes, _) = self.bytes(text.as_bytes(), &[]);
+        // What is taken out are whole characters.
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// `bytes` without secrets, and where the places `cuts` are in it, which must be in order.
+    pub(super) fn bytes(&self, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<usize>) {
+        let mut out = Vec::with_capacity(bytes.len());
+        let mut moved = Vec::with_capacity(cuts.len());
+        let mut cuts = cuts.iter().copied().peekable();
+        let mut at = 0;
+        for gone in self.secrets(bytes) {
+            while let Some(cut) = cuts.next_if(|cut| *cut <= gone.start) {
+                moved.push(out.len() + cut.saturating_sub(at));
+            }
+            out.extend_from_slice(bytes.get(at..gone.start).unwrap_or_default());
+            out.extend_from_slice(GONE.as_bytes());
+            while cuts.next_if(|cut| *cut < gone.end).is_some() {
+                moved.push(out.len());
+            }
+            at = gone.end;
+        }
+        moved.extend(cuts.map(|cut| out.len() + cut.saturating_sub(at)));
+        out.extend_from_slice(bytes.get(at..).unwrap_or_default());
+        (out, moved)
+    }
+
+    /// Where secrets are, in order, none touching another.
+    fn secrets(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        for value in &self.values {
+            found.extend(memmem::find_iter(bytes, value).map(|at| at..at + value.len()));
+        }
+        for prefix in PREFIXES {
+            for at in memmem::find_iter(bytes, prefix) {
+                let token = token(bytes, at);
+                let digits = bytes.get(token.clone()).unwrap_or_default();
+                let digits = digits.iter().any(u8::is_ascii_digit);
+                if begins(bytes, at) && token.len() >= LEAST && digits {
+                    found.push(token);
+                }
+            }
+        }
+        // `eyJ` is how a JSON object begins in base64.
+        for at in memmem::find_iter(bytes, "eyJ") {
+            let token = token(bytes, at);
+            let dots = bytes.get(token.clone()).unwrap_or_default();
+            if begins(bytes, at) && dots.iter().filter(|byte| **byte == b'.').count() == 2 {
+                found.push(token);
+            }
+        }
+        for word in ["Bearer ", "bearer "] {
+            for at in memmem::find_iter(bytes, word) {
+                let token = token(bytes, at + word.len());
+                if token.len() >= LEAST {
+                    found.push(token);
+                }
+            }
+        }
+        for name in SECRET_FIELDS {
+            found.extend(memmem::find_iter(bytes, name).filter_map(|at| field(bytes, at, name)));
+        }
+        merge(found)
+    }
+}
+
+/// Joins ranges that touch.
+fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+')
+}
+
+/// The word that begins at `at`.
+fn token(bytes: &[u8], at: usize) -> Range<usize> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    at..at + rest.iter().take_while(|byte| is_token(**byte)).count()
+}
+
+/// Whether a word begins at `at`: nothing of a word stands before it, unless that is an escape's.
+fn begins(bytes: &[u8], at: usize) -> bool {
+    let before = bytes.get(..at).unwrap_or_default();
+    match before {
+        [.., b'\\', b'n' | b'r' | b't' | b'b' | b'f'] => true,
+        [.., b'\\', b'u', _, _, _, _] => true,
+        [.., last] => !is_token(*last),
+        [] => true,
+    }
+}
+
+/// The string that is the value of the field `name`, which stands at `at`. The quotes may have
+/// backslashes before them: JSON in JSON.
+fn field(bytes: &[u8], at: usize, name: &str) -> Option<Range<usize>> {
+    let before = bytes.get(..at)?.strip_suffix(b"\"")?;
+    let slashes = before
+        .iter()
+        .rev()
+        .take_while(|byte| **byte == b'\\')
+        .count();
+    let quote = [vec![b'\\'; slashes], vec![b'"']].concat();
+    let rest = bytes.get(at + name.len()..)?.strip_prefix(&*quote)?;
+    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
+    let value = rest.trim_ascii_start().strip_prefix(&*quote)?;
+    let start = bytes.len() - value.len();
+    // The end is a quote with no more backslashes before it than the first one has.
+    let mut escapes = 0;
+    for (index, byte) in value.iter().enumerate() {
+        match byte {
+            b'"' if escapes <= slashes => return Some(start..start + index - escapes),
+            b'\\' => escapes += 1,
+            _ => escapes = 0,
+        }
+    }
+    // It is cut off.
+    Some(start..bytes.len())
+}
+
+/// `text` as it stands in a query.
+fn percent(text: &str) -> String {
+    use fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(byte.into());
+        } else {
+            // Writing to a `String` does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+// Without the values.
+impl fmt::Debug for Redaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redaction")
+            .field("values", &self.values.len())
+            .field("headers", &self.headers)
+            .field("query", &self.query)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_go_and_words_stay() {
+        let redaction = Redaction::default().value("pa\"ss wörd");
+        let cases = [
+            ("a sk-0123456789abcdef.", "a [REDACTED]"),
+            (
+                r#"{"t":"\nsk-0123456789abcdef"}"#,
+                r#"{"t":"\n[REDACTED]"}"#,
+            ),
+            (
+                "task-0123456789abcdef sk-word",
+                "task-0123456789abcdef sk-word",
+            ),
+            ("pa\"ss wörd", "[REDACTED]"),
+            (r#"{"t":"pa\"ss wörd"}"#, r#"{"t":"[REDACTED]"}"#),
+            ("?x=pa%22ss%20w%C3%B6rd&y", "?x=[REDACTED]&y"),
+            ("Bearer 0123456789abcdef", "Bearer [REDACTED]"),
+            (
+                "eyJhbGciOiJIUzI1NiJ9.e30.abc eyJhbGciOiJIUzI1NiJ9",
+                "[REDACTED] eyJhbGciOiJIUzI1NiJ9",
+            ),
+            (
+                r#"{"api_key" : "a\"b","x":"y"}"#,
+                r#"{"api_key" : "[REDACTED]","x":"y"}"#,
+            ),
+            (
+                r#"{"a":"{\"password\":\"p\",\"x\":1}"}"#,
+                r#"{"a":"{\"password\":\"[REDACTED]\",\"x\":1}"}"#,
+            ),
+            (r#"{"max_tokens":"3"}"#, r#"{"max_tokens":"3"}"#),
+            (r#"{"password":"cut"#, r#"{"password":"[REDACTED]"#),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(redaction.text(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_places_of_cuts_move_along() {
+        let redaction = Redaction::default().value("secret");
+        let text = b"ab secret cd secret";
+        let (out, cuts) = redaction.bytes(text, &[1, 3, 5, 9, 11, 13, 16, 19]);
+        assert_eq!(out, b"ab [REDACTED] cd [REDACTED]");
+        assert_eq!(cuts, [1, 3, 13, 13, 15, 17, 27, 27]);
+    }
+
+    #[test]
+    fn headers_and_parameters_that_are_secrets_have_no_value() {
+        let redaction = Redaction::default()
+            .keep_header(HeaderName::from_static("x-custom-token"))
+            .keep_header(HeaderName::from_static("x-kept"));
+        let mut headers = HeaderMap::new();
+        for name in ["authorization", "x-custom-token", "x-kept", "cookie"] {
+            headers.insert(name, HeaderValue::from_static("v"));
+        }
+        let kept = redaction.headers(&headers);
+        let kept: Vec<_> = kept.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        assert_eq!(kept, [("x-custom-token", GONE), ("x-kept", "v")]);
+
+        let uri = "https://u:p@x.test/p?b=1&key=v&Api-Key=v&a=2&X-Amz-Signature=v";
+        let parameters = redaction.parameters(&uri.parse().unwrap());
+        let parameters: Vec<_> = parameters.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        assert_eq!(
+            parameters.join("&"),
+            "Api-Key=[REDACTED]&X-Amz-Signature=[REDACTED]&a=2&b=1&key=[REDACTED]"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+use super::Replay;
+use crate::cassette::{
+    Redaction,
+    canonical::{self, Difference},
+    tape::{self, Exchange, Request},
+};
+use concentric_core::{Error, ErrorKind};
+use serde_json::Value;
+use std::{
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tower_layer::Layer;
+
+/// [`Layer`] that answers from a recording; what it is put around is never called.
+///
+/// See the [module docs](crate::cassette). Clones, and all services that they make, use up the same
+/// recordings.
+#[derive(Clone)]
+pub struct ReplayLayer {
+    recorded: Arc<Vec<Recorded>>,
+    redaction: Arc<Redaction>,
+    ignored: Vec<Vec<String>>,
+    reuse: bool,
+    pub(super) at_times: bool,
+}
+
+struct Recorded {
+    exchange: Arc<Exchange>,
+    used: AtomicUsize,
+}
+
+impl ReplayLayer {
+    /// Reads what was recorded into the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be read, or is not of a [`RecordLayer`](crate::cassette::RecordLayer).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let exchanges = tape::read(path.as_ref())?;
+        let recorded = exchanges.into_iter().map(|exchange| Recorded {
+            exchange: Arc::new(exchange),
+            used: AtomicUsize::new(0),
+        });
+        Ok(Self {
+            recorded: Arc::new(recorded.collect()),
+            redaction: Arc::default(),
+            ignored: Vec::new(),
+            reuse: false,
+            at_times: false,
+        })
+    }
+
+    /// Sets what was not kept: what was told to the recorder.
+    #[must_use]
+    pub fn redaction(mut self, redaction: Redaction) -> Self {
+        self.redaction = Arc::new(redaction);
+        self
+    }
+
+    /// Leaves a part of requests out of account: a JSON pointer that begins with `/body`, `/query`,
+    /// `/path` or `/method`, in which `*` is any field or item, as `/body/messages/*/name`.
+    #[must_use]
+    pub fn ignore(mut self, pointer: impl AsRef<str>) -> Self {
+        self.ignored.push(canonical::pointer(pointer.as_ref()));
+        self
+    }
+
+    /// Answers with the last of equal recordings again when all of them were used.
+    #[must_use]
+    pub fn reuse(mut self) -> Self {
+        self.reuse = true;
+        self
+    }
+
+    /// Lets the pieces of a body come when they came, if that was recorded. They come at once
+    /// otherwise.
+    #[must_use]
+    pub fn at_times(mut self) -> Self {
+        self.at_times = true;
+        self
+    }
+
+    /// How many recordings have not answered anything.
+    pub fn unused(&self) -> usize {
+        let unused = |recorded: &&Recorded| recorded.used.load(Ordering::SeqCst) == 0;
+        self.recorded.iter().filter(unused).count()
+    }
+
+    /// The recording that answers `request`.
+    pub(super) fn take(
+        &self,
+        request: &http::Request<http_body_util::Full<bytes::Bytes>>,
+    ) -> Result<Arc<Exchange>, Error> {
+        let request = Request::new(request, &self.redaction);
+        let asked = canonical::of(&request, &self.ignored);
+        let mut last = None;
+        let mut nearest: Option<(usize, Difference)> = None;
+        for (index, recorded) in self.recorded.iter().enumerate() {
+            let other = canonical::of(&recorded.exchange.request, &self.ignored);
+            let difference = Difference::of(&other, &asked);
+            if difference.count > 0 {
+                let nearer = nearest
+                    .as_ref()
+                    .is_none_or(|(_, n)| difference.count < n.count);
+                if nearer {
+                    nearest = Some((index, difference));
+                }
+                continue;
+            }
+            let free = recorded
+                .used
+                .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+            if free.is_ok() {
+                return Ok(Arc::clone(&recorded.exchange));
+            }
+            last = Some((index, recorded));
+        }
+        match last {
+            Some((_, recorded)) if self.reuse => {
+                recorded.used.fetch_add(1, Ordering::SeqCst);
+                Ok(Arc::clone(&recorded.exchange))
+            }
+            Some((index, _)) => Err(missing(
+                &request,
+                &format!(
+                    "all that equal it were used, the last in line {}",
+                    index + 2
+                ),
+            )),
+            None => Err(missing(&request, &describe(nearest))),
+        }
+    }
+}
+
+fn missing(request: &Request, why: &str) -> Error {
+    let Request { method, path, .. } = request;
+    Error::new(
+        ErrorKind::Configuration,
+        format!("no recording answers {method} {path}: {why}"),
+    )
+    .with_code("no_recording")
+}
+
+fn describe(nearest: Option<(usize, Difference)>) -> String {
+    let Some((index, difference)) = nearest else {
+        return "there is none".to_owned();
+    };
+    // The first line is the header.
+    let line = index + 2;
+    let count = difference.count;
+    let Some((pointer, recorded, asked)) = difference.first else {
+        return format!("the nearest, in line {line}, differs");
+    };
+    format!(
+        "the nearest, in line {line}, differs in {count}, first at {pointer}: recorded {}, asked {}",
+        short(recorded.as_ref()),
+        short(asked.as_ref())
+    )
+}
+
+/// A value as far as it fits into a message.
+fn short(value: Option<&Value>) -> String {
+    const MOST: usize = 200;
+    let Some(value) = value else {
+        return "nothing".to_owned();
+    };
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+impl<S> Layer<S> for ReplayLayer {
+    type Service = Replay;
+
+    fn layer(&self, _: S) -> Replay {
+        Replay::new(self.clone())
+    }
+}
+
+impl fmt::Debug for ReplayLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayLayer")
+            .field("recorded", &self.recorded.len())
+            .field("unused", &self.unused())
+            .finish_non_exhaustive()
+    }
+}
