@@ -35,6 +35,7 @@ mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
+pub mod gemini;
 mod history;
 mod key;
 mod lenient;
@@ -50,6 +51,7 @@ mod sse;
 pub use self::client::HttpClient;
 pub use self::{
     capabilities::{Capabilities, Sources, Unsupported},
+    gemini::GeminiLayer,
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},

@@ -1,5 +1,7 @@
 use super::{DEVIATIONS, Observed, Recording};
+use concentric_core::{Event, Executor};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// Holds what was observed against what is expected of `recording`.
 ///
@@ -50,7 +52,7 @@ pub fn compare(
             if observed
                 .events
                 .iter()
-                .any(|e| matches!(e, concentric_core::Event::ToolCall(_)))
+                .any(|e| matches!(e, Event::ToolCall(e) if e.call.executor != Executor::Provider))
             {
                 check
                     .differences
@@ -104,11 +106,14 @@ impl Check<'_> {
     fn answer(&mut self, observed: &Observed) {
         let expected = self.expected;
         self.said(observed);
-        self.same(
-            "tool_calls",
-            &json!(calls(expected)),
-            &json!(observed.tool_calls()),
-        );
+        match self.recording.api.as_str() {
+            "gemini-generate" => self.gemini(observed),
+            _ => self.same(
+                "tool_calls",
+                &json!(calls(expected)),
+                &json!(observed.tool_calls()),
+            ),
+        }
         let reason = expected.get("finish_reason").unwrap_or(&Value::Null);
         self.same("finish_reason", reason, &observed.finish_reason());
         self.usage(&observed.usage());
@@ -121,9 +126,68 @@ impl Check<'_> {
         let Some(Value::Object(expected)) = self.expected.get("usage") else {
             return self.same("usage", &Value::Null, observed);
         };
+        let is_gemini = self.recording.api == "gemini-generate";
         for (name, count) in expected.iter().filter(|(name, _)| *name != "raw") {
+            let mut count = Cow::Borrowed(count);
+            match name.as_str() {
+                // Its output does not count what was thought; ours does.
+                "output" if is_gemini => {
+                    let counts = [expected.get("output"), expected.get("reasoning")];
+                    let counts = counts.into_iter().flatten().filter_map(Value::as_u64);
+                    let sum = counts.reduce(|a, b| a + b);
+                    count = Cow::Owned(json!(sum));
+                }
+                // In the total alone.
+                "tool_use_prompt" => continue,
+                _ => {}
+            }
             let ours = observed.get(name).unwrap_or(&Value::Null);
-            self.same(&format!("usage.{name}"), count, ours);
+            self.same(&format!("usage.{name}"), &count, ours);
+        }
+    }
+
+    /// What is said of an answer of Gemini's only.
+    fn gemini(&mut self, observed: &Observed) {
+        let list = self.expected.get("tool_calls").and_then(Value::as_array);
+        let mut theirs: Vec<Value> = Vec::new();
+        for call in list.into_iter().flatten() {
+            // A piece of a call: the oracle does not put them together.
+            if call.get("name").is_none_or(Value::is_null) {
+                continue;
+            }
+            let is_partial = call.get("partial") == Some(&json!(true));
+            let arguments = call.get("arguments").filter(|arguments| !arguments.is_null());
+            theirs.push(json!({
+                "id": call.get("id"),
+                "name": call.get("name"),
+                "arguments": match is_partial {
+                    true => Value::Null,
+                    false => arguments.cloned().unwrap_or_else(|| json!({})),
+                },
+            }));
+        }
+        let mut ours = observed.tool_calls();
+        for (at, call) in ours.iter_mut().enumerate() {
+            let text = call.get("arguments").and_then(Value::as_str);
+            let parsed: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());
+            let is_partial = theirs
+                .get(at)
+                .is_some_and(|theirs| theirs.get("arguments") == Some(&Value::Null));
+            if let (Some(arguments), Some(field)) = (parsed, call.get_mut("arguments")) {
+                *field = if is_partial { Value::Null } else { arguments };
+            }
+        }
+        self.same("tool_calls", &json!(theirs), &json!(ours));
+        if let Some(count) = self.expected.get("thought_signatures") {
+            self.same("thought_signatures", count, &json!(observed.signatures()));
+        }
+        let parts = self.expected.get("parts").and_then(Value::as_array);
+        let is_medium = |part: &&Value| {
+            ["inline_data", "file_data"].iter().any(|kind| **part == *kind)
+        };
+        if let Some(parts) = parts {
+            let count = parts.iter().filter(is_medium).count();
+            self.same("media", &json!(count), &json!(observed.media()));
         }
     }
 
@@ -151,10 +215,14 @@ impl Check<'_> {
         if let Some(code) = expected.get("code").and_then(text) {
             self.same("error.code", &json!(code), &json!(error.code()));
         }
-        if let Some(type_) = expected.get("type").and_then(text) {
+        // Google's SDK calls the type a status.
+        let type_ = expected.get("type").or_else(|| expected.get("status"));
+        if let Some(type_) = type_.and_then(text) {
             self.same("error.type", &json!(type_), &json!(error.error_type()));
         }
         // The SDKs put their own words around what the service said.
+        let class = expected.get("class").and_then(Value::as_str);
+        let is_google = class.is_some_and(|class| class.starts_with("google."));
         let body = expected.get("body");
         let nested = |body: &Value| {
             body.get("error")
@@ -163,6 +231,8 @@ impl Check<'_> {
         };
         let said = body
             .and_then(|body| body.get("message").cloned().or_else(|| nested(body)))
+            // Google's adds none.
+            .or_else(|| expected.get("message").filter(|_| is_google).cloned())
             .as_ref()
             .and_then(text);
         if let Some(said) = said {

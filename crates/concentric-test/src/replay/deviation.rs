@@ -47,6 +47,15 @@ pub const DEVIATIONS: &[Deviation] = &[
         },
     },
     Deviation {
+        name: "prompt-blocked",
+        reason: "a prompt that Gemini refused is, to the oracle, an answer in which nothing is \
+                 said; to us an error, as of any provider that refuses one",
+        applies: |_, expected, field| {
+            let reason = expected.get("prompt_block_reason");
+            field == "outcome" && reason.is_some_and(Value::is_string)
+        },
+    },
+    Deviation {
         name: "error-in-choice",
         reason: "a choice that holds an error is, to the oracle, an answer with an unknown field; \
                  to us an answer that failed",

@@ -1,7 +1,7 @@
 use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
-use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event};
-use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event, Executor};
+use concentric_providers::{ApiKey, GeminiLayer, HttpClient, OpenAiLayer};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -51,7 +51,7 @@ impl Report {
 }
 
 /// The APIs whose recordings can be read.
-pub const APIS: &[&str] = &["openai-chat"];
+pub const APIS: &[&str] = &["gemini-generate", "openai-chat"];
 
 /// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
@@ -70,6 +70,10 @@ where
     Some(match api {
         "openai-chat" => {
             let layer = OpenAiLayer::compatible(base_url, "replay-model", Some(key));
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "gemini-generate" => {
+            let layer = GeminiLayer::new("replay-model", key).base_url(base_url);
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         _ => return None,
@@ -216,7 +220,7 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
     let calls = observed
         .events
         .iter()
-        .any(|event| matches!(event, Event::ToolCall(_)));
+        .any(|event| matches!(event, Event::ToolCall(event) if event.call.executor == Executor::Loop));
     if let Some(broken) = observed.broken {
         return Some(broken.to_owned());
     }
