@@ -42,6 +42,7 @@ mod limits;
 pub mod model;
 pub mod openai;
 mod repair;
+pub mod responses;
 mod retry_after;
 mod scrub;
 mod sse;
@@ -54,4 +55,5 @@ pub use self::{
     limits::Limits,
     model::{Model, ProviderLayer},
     openai::OpenAiLayer,
+    responses::OpenAiResponsesLayer,
 };

@@ -1,7 +1,7 @@
 use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
 use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event};
-use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use concentric_providers::{ApiKey, HttpClient, OpenAiLayer, OpenAiResponsesLayer};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -51,7 +51,7 @@ impl Report {
 }
 
 /// The APIs whose recordings can be read.
-pub const APIS: &[&str] = &["openai-chat"];
+pub const APIS: &[&str] = &["openai-chat", "openai-responses"];
 
 /// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
@@ -70,6 +70,10 @@ where
     Some(match api {
         "openai-chat" => {
             let layer = OpenAiLayer::compatible(base_url, "replay-model", Some(key));
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "openai-responses" => {
+            let layer = OpenAiResponsesLayer::compatible(base_url, "replay-model", Some(key));
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         _ => return None,

@@ -70,7 +70,7 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
     events
 }
 
-/// Whether the event says how the first choice ends.
+/// Whether the event says how the answer ends; of several choices, the first one.
 fn is_terminal(event: &[u8]) -> bool {
     let event = String::from_utf8_lossy(event);
     let data: Vec<&str> = event
@@ -80,6 +80,11 @@ fn is_terminal(event: &[u8]) -> bool {
     let Ok(chunk) = serde_json::from_str::<Value>(&data.join("\n")) else {
         return false;
     };
+    if let Some(type_) = chunk.get("type").and_then(Value::as_str)
+        && let "response.completed" | "response.incomplete" | "response.failed" = type_
+    {
+        return true;
+    }
     let choices = chunk.get("choices").and_then(Value::as_array);
     choices.into_iter().flatten().any(|choice| {
         let index = choice.get("index").and_then(Value::as_u64);
