@@ -1,13 +1,13 @@
 //! What a service says, event by event, as ours.
 
 use super::{
-    hosted,
     items::{At, Items, Place, text},
+    tools::{call_arguments, call_id, call_name, is_hosted},
     wire::{Chunk, Response},
 };
 use crate::{
     api::{self, Answer, Framing},
-    calls::{Calls, Piece},
+    calls::{Calls, Conflict, Piece},
     failure::Failure,
     openai::name,
 };
@@ -223,7 +223,7 @@ impl Decoder {
                 self.ended(chunk.into_response(), Str::default(), answer)?;
             }
             _ => {
-                if let Some(failure) = failure(&chunk, from) {
+                if let Some(failure) = failure(chunk, from) {
                     return Err(answer.origin().reported(&failure));
                 }
             }
@@ -237,17 +237,29 @@ impl Decoder {
         item: Value,
         answer: &mut Answer,
     ) -> Result<(), Error> {
-        let call = call_name(&item);
-        let id = call_id(&item).map(Str::from);
+        let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
         let Some(at) = self.items.begin(index, item) else {
             return Err(answer
                 .origin()
                 .error(ErrorKind::Protocol, "two items at one place of an answer"));
         };
-        match call {
-            Some(name) => self.piece(at, id.as_deref(), Some(&name), "", answer),
-            None => Ok(()),
-        }
+        self.call_begins(at, id, name, answer)
+    }
+
+    fn call_begins(
+        &mut self,
+        at: At,
+        id: Option<Str>,
+        name: Option<Str>,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        // Once is enough: that of an item may be another one by now.
+        let id = id.filter(|_| !self.items.is_said(at, Place::Name));
+        self.items.note(at, Place::Name);
+        self.piece(at, id.as_deref(), Some(&name), "", answer)
     }
 
     fn arguments(
@@ -314,6 +326,7 @@ impl Decoder {
     }
 
     fn message(&mut self, at: At, item: &Value, answer: &mut Answer) {
+        self.items.name(at, item);
         for (place, part) in (0..).zip(list(item, "content")) {
             let (text, refusal) = (text(part, "text"), text(part, "refusal"));
             self.items
@@ -321,7 +334,7 @@ impl Decoder {
             self.fill(at, Place::Text(place), text, answer);
             self.fill(at, Place::Refusal(place), refusal, answer);
         }
-        self.items.end_message(at, item, answer);
+        self.items.end_message(at, answer);
     }
 
     fn reasoning(&mut self, at: At, item: Value, answer: &mut Answer) {
@@ -348,8 +361,11 @@ impl Decoder {
 
     fn call(&mut self, at: At, mut item: Value, answer: &mut Answer) -> Result<(), Error> {
         let executor = self.executor(&item);
+        if self.items.is_other_call(at, &item) {
+            return Err(Conflict::Id.error(answer));
+        }
         let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
-        self.piece(at, id.as_deref(), name.as_deref(), "", answer)?;
+        self.call_begins(at, id, name, answer)?;
         let arguments = call_arguments(&item);
         self.fill_arguments(at, arguments.as_deref(), answer)?;
         if executor == Executor::Loop
@@ -380,7 +396,7 @@ impl Decoder {
             "shell_call" => item
                 .pointer("/environment/type")
                 .is_some_and(|of| of != "local"),
-            type_ => hosted::name(type_).is_some(),
+            type_ => is_hosted(type_),
         };
         match by_service {
             true => Executor::Provider,
@@ -402,7 +418,7 @@ impl Decoder {
         }
         let status = response.status.filled().map(Str::from);
         let status = status.unwrap_or(event);
-        let error = response.error.filter(|error| !error.is_null());
+        let error = response.error.and_then(some);
         match &*status {
             _ if error.is_some() => {}
             "failed" => {}
@@ -474,62 +490,39 @@ fn list<'a>(item: &'a Value, field: &str) -> &'a [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// The name of the tool that an item calls, if it is a call.
-fn call_name(item: &Value) -> Option<Str> {
-    let name = text(item, "name").map(Str::from);
-    match text(item, "type")? {
-        "function_call" | "custom_tool_call" => Some(name.unwrap_or_default()),
-        type_ => {
-            let tool = hosted::name(type_).or_else(|| hosted::client_name(type_))?;
-            Some(name.unwrap_or_else(|| Str::from_static(tool)))
-        }
-    }
-}
-
-fn call_id(item: &Value) -> Option<&str> {
-    call_name(item)?;
-    text(item, "call_id").or_else(|| text(item, "id"))
-}
-
-/// What an item calls its tool with.
-fn call_arguments(item: &Value) -> Option<String> {
-    let field = |name: &str| item.get(name).filter(|value| !value.is_null());
-    let said = field("arguments").or_else(|| field("input"));
-    let said = said
-        .or_else(|| field("action"))
-        .or_else(|| field("operation"));
-    match said {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(value) => Some(value.to_string()),
-        None => {
-            let named = ["queries", "code"].iter();
-            let mut named = named.filter_map(|name| Some((*name, field(name)?)));
-            named
-                .next()
-                .map(|(name, value)| json!({ name: value }).to_string())
-        }
-    }
-}
-
 /// Takes in what the service says of itself.
 fn head(response: &Response<'_>, answer: &mut Answer) {
     name(&mut answer.head.id, response.id.as_str());
     name(&mut answer.head.model, response.model.as_str());
 }
 
+/// What is more than nothing.
+fn some(value: Value) -> Option<Value> {
+    let is_empty = match &value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    };
+    (!is_empty).then_some(value)
+}
+
 /// The error that an event reports.
-fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
-    let some = |value: &Option<Value>| value.clone().filter(|value| !value.is_null());
-    let message = some(&chunk.message).or_else(|| some(&chunk.detail));
-    if let Some(error) = some(&chunk.error) {
+fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
+    let type_ = chunk.type_.filled();
+    let is_error = from == Framing::ErrorEvent || type_.is_some_and(|t| t.ends_with("error"));
+    if type_.is_some() && !is_error {
+        return None;
+    }
+    let message = chunk.message.and_then(some);
+    let message = message.or_else(|| chunk.detail.and_then(some));
+    if let Some(error) = chunk.error.and_then(some) {
         // A name alone may stand beside its message.
         let outer = json!({ "error": error, "message": message, "code": chunk.code });
         return Some(Failure::of_json(&outer));
     }
-    let type_ = chunk.type_.filled();
-    let bare = message.is_some() && type_.is_none();
-    (bare || type_ == Some("error") || from == Framing::ErrorEvent).then(|| {
-        let type_ = type_.filter(|type_| *type_ != "error");
+    let type_ = type_.filter(|type_| !matches!(*type_, "error" | "response.error"));
+    (is_error || message.is_some()).then(|| {
         Failure::of_json(&json!({ "message": message, "code": chunk.code, "type": type_ }))
     })
 }

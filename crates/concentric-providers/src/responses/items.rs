@@ -12,6 +12,7 @@ pub(super) enum Place {
     Refusal(u64),
     Summary(u64),
     Reasoning(u64),
+    Name,
     Arguments,
 }
 
@@ -21,7 +22,7 @@ impl Place {
         match self {
             Self::Text(_) | Self::Refusal(_) => Some("message"),
             Self::Summary(_) | Self::Reasoning(_) => Some("reasoning"),
-            Self::Arguments => None,
+            Self::Name | Self::Arguments => None,
         }
     }
 }
@@ -31,6 +32,8 @@ struct Item {
     index: u64,
     id: Option<Str>,
     kind: Option<Str>,
+    /// The id of the call that it is.
+    call_id: Option<Str>,
     /// What a message is in its answer: a comment, or the answer itself.
     phase: Option<Str>,
     /// The item as it was when it began, until it is done.
@@ -63,6 +66,7 @@ impl Items {
             index,
             id: None,
             kind: None,
+            call_id: None,
             phase: None,
             begun: None,
             said: Vec::new(),
@@ -119,6 +123,7 @@ impl Items {
         }
         begun.id = id;
         begun.kind = text(&item, "type").map(Str::from);
+        begun.call_id = text(&item, "call_id").map(Str::from);
         begun.phase = text(&item, "phase").map(Str::from);
         begun.begun = Some(item);
         Some(at)
@@ -150,6 +155,13 @@ impl Items {
         let left = items.filter(|(_, item)| !item.done);
         left.filter_map(|(at, item)| Some((At(at), item.begun.take()?)))
             .collect()
+    }
+
+    /// Whether `item` is another call than the one that began there.
+    pub(super) fn is_other_call(&self, at: At, item: &Value) -> bool {
+        let known = self.list.get(at.0).and_then(|item| item.call_id.as_deref());
+        let id = text(item, "call_id");
+        known.is_some() && id.is_some() && known != id
     }
 
     /// An item is done. `false` if it was already.
@@ -249,12 +261,16 @@ impl Items {
         Some(Arc::new(data))
     }
 
-    /// A message is done: what is open of it ends.
-    pub(super) fn end_message(&mut self, at: At, item: &Value, answer: &mut Answer) {
+    /// Takes in what a message is called by the end of it.
+    pub(super) fn name(&mut self, at: At, item: &Value) {
         if let Some(known) = self.list.get_mut(at.0) {
             known.id = text(item, "id").map(Str::from).or(known.id.take());
             known.phase = text(item, "phase").map(Str::from).or(known.phase.take());
         }
+    }
+
+    /// A message is done: what is open of it ends.
+    pub(super) fn end_message(&mut self, at: At, answer: &mut Answer) {
         if self.open.is_some_and(|(open, _)| open == at.0) {
             self.end_part(answer);
         }

@@ -102,10 +102,10 @@
 
 mod compat;
 mod decoder;
-mod hosted;
 mod items;
 mod layer;
 mod request;
+mod tools;
 mod wire;
 
 pub use self::{
