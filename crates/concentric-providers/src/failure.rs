@@ -107,7 +107,14 @@ impl Failure {
             ))
         {
             ErrorKind::ContextWindow
-        } else if says(&["content_filter", "content_policy", "moderation", "safety"]) {
+        } else if says(&[
+            "content_filter",
+            "content_policy",
+            "bio_policy",
+            "cyber_policy",
+            "moderation",
+            "safety",
+        ]) {
             ErrorKind::ContentFilter
         } else if says(&["insufficient_quota", "billing", "insufficient_balance"]) {
             ErrorKind::Quota
@@ -127,7 +134,13 @@ impl Failure {
             ErrorKind::NotFound
         } else if says(&["timeout"]) {
             ErrorKind::Timeout
-        } else if says(&["invalid", "bad_request", "tool_use_failed"]) {
+        } else if says(&[
+            "invalid",
+            "bad_request",
+            "tool_use_failed",
+            "image",
+            "data_residency",
+        ]) {
             ErrorKind::InvalidRequest
         } else {
             ErrorKind::Server

@@ -43,6 +43,7 @@ mod limits;
 pub mod model;
 pub mod openai;
 mod repair;
+pub mod responses;
 mod retry_after;
 mod scrub;
 mod sse;
@@ -56,4 +57,5 @@ pub use self::{
     limits::Limits,
     model::{Model, ProviderLayer},
     openai::OpenAiLayer,
+    responses::OpenAiResponsesLayer,
 };

@@ -52,7 +52,7 @@ impl Compat {
     }
 
     /// What is known of the server at `host`.
-    pub(super) fn of_host(host: &str) -> Self {
+    pub(crate) fn of_host(host: &str) -> Self {
         const REASONING: Option<&str> = Some("reasoning_content");
         const KNOWN: [(&str, &str, Option<&str>); 12] = [
             ("api.deepseek.com", "deepseek", REASONING),

@@ -58,3 +58,7 @@ pub use self::{
     chat::{Chat, OpenAi, OpenAiLayer},
     compat::Compat,
 };
+pub(crate) use self::{
+    decoder::name,
+    request::{DataUrl, Fields, Metadata, text},
+};

@@ -4,6 +4,8 @@
 
 mod message;
 
+pub(crate) use self::message::{DataUrl, text};
+
 use super::Compat;
 use crate::api::Call;
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
@@ -17,20 +19,28 @@ pub(super) struct Wire<'a> {
 }
 
 /// Writes fields, but for those that the request's own provider options replace.
-struct Fields<'a, M> {
-    map: M,
-    replaced: &'a Map<String, Value>,
+pub(crate) struct Fields<'a, M> {
+    pub(crate) map: M,
+    pub(crate) replaced: &'a Map<String, Value>,
 }
 
 impl<M: SerializeMap> Fields<'_, M> {
-    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
+    pub(crate) fn put<T: Serialize + ?Sized>(
+        &mut self,
+        name: &str,
+        value: &T,
+    ) -> Result<(), M::Error> {
         if self.replaced.contains_key(name) {
             return Ok(());
         }
         self.map.serialize_entry(name, value)
     }
 
-    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<&T>) -> Result<(), M::Error> {
+    pub(crate) fn put_some<T: Serialize>(
+        &mut self,
+        name: &str,
+        value: Option<&T>,
+    ) -> Result<(), M::Error> {
         value.map_or(Ok(()), |value| self.put(name, value))
     }
 }
@@ -182,7 +192,7 @@ impl<'a> ResponseFormat<'a> {
 }
 
 /// Metadata, whose values must be text.
-struct Metadata<'a>(&'a Map<String, Value>);
+pub(crate) struct Metadata<'a>(pub(crate) &'a Map<String, Value>);
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -3,33 +3,36 @@
 
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_providers::{ApiKey, OpenAiLayer, model, openai::Chat};
-use futures_util::StreamExt;
+use concentric_providers::{ApiKey, OpenAiLayer};
+use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    future::{Ready, ready},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt};
 
 /// No output of ours may ever show it.
 pub const CANARY: &str = "canary-7f3a9d51e0c84b26";
 
 /// A body in pieces; after them it ends, breaks, or stays silent.
+#[derive(Debug)]
 pub struct Script {
     pub pieces: VecDeque<Bytes>,
     pub end: End,
     pub dropped: Arc<AtomicBool>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Clean,
     Broken,
@@ -78,21 +81,78 @@ pub fn layer() -> OpenAiLayer {
     OpenAiLayer::new("gpt-test", ApiKey::new(CANARY))
 }
 
-pub async fn call(
-    layer: &OpenAiLayer,
+/// An HTTP service that has one answer.
+#[derive(Debug)]
+pub struct Once(Option<http::Response<Script>>);
+
+impl Service<http::Request<Full<Bytes>>> for Once {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Script>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<Full<Bytes>>) -> Self::Future {
+        ready(Ok(self.0.take().unwrap()))
+    }
+}
+
+/// What `layer` makes of `response`.
+pub async fn call<L, S, B>(
+    layer: &L,
     response: http::Response<Script>,
-) -> Result<ChatResponse<model::Body<Script, Chat>>, Error> {
-    let response = std::sync::Mutex::new(Some(response));
-    let http = service_fn(|_: http::Request<Full<Bytes>>| {
-        std::future::ready(Ok::<_, Infallible>(
-            response.lock().unwrap().take().unwrap(),
-        ))
-    });
+) -> Result<ChatResponse<B>, Error>
+where
+    L: Layer<Once, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Once(Some(response));
     layer.layer(http).oneshot(ChatRequest::user("hi")).await
 }
 
+/// What `layer` sends of `request`.
+pub async fn sent<L, S, B>(layer: L, request: ChatRequest) -> (http::request::Parts, Value)
+where
+    L: Layer<Record, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    ChatResponse<B>: std::fmt::Debug,
+{
+    let record = Record::default();
+    let seen = Arc::clone(&record.0);
+    layer.layer(record).oneshot(request).await.unwrap_err();
+    let (parts, body) = seen.lock().unwrap().take().unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts, serde_json::from_slice(&body).unwrap())
+}
+
+/// An HTTP service that keeps what it is sent, and answers with an empty body.
+#[derive(Debug, Default)]
+pub struct Record(Arc<Mutex<Option<http::Request<Full<Bytes>>>>>);
+
+impl Service<http::Request<Full<Bytes>>> for Record {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Script>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
+        *self.0.lock().unwrap() = Some(request);
+        ready(Ok(http::Response::new(Script::new([""], End::Clean))))
+    }
+}
+
 /// All that comes of a body: the events, and the error that ended them.
-pub async fn read_script(layer: &OpenAiLayer, script: Script) -> (Vec<Event>, Option<Error>) {
+pub async fn read_script<L, S, B>(layer: &L, script: Script) -> (Vec<Event>, Option<Error>)
+where
+    L: Layer<Once, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    B: Stream<Item = Result<Event, Error>>,
+{
     let body = match call(layer, http::Response::new(script)).await {
         Ok(response) => response.body,
         Err(error) => return (Vec::new(), Some(error)),

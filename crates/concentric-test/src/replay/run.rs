@@ -1,7 +1,9 @@
 use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
 use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event, Executor};
-use concentric_providers::{ApiKey, GeminiLayer, HttpClient, OpenAiLayer};
+use concentric_providers::{
+    ApiKey, GeminiLayer, HttpClient, OpenAiLayer, OpenAiResponsesLayer,
+};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -51,7 +53,7 @@ impl Report {
 }
 
 /// The APIs whose recordings can be read.
-pub const APIS: &[&str] = &["gemini-generate", "openai-chat"];
+pub const APIS: &[&str] = &["gemini-generate", "openai-chat", "openai-responses"];
 
 /// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
@@ -74,6 +76,10 @@ where
         }
         "gemini-generate" => {
             let layer = GeminiLayer::new("replay-model", key).base_url(base_url);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "openai-responses" => {
+            let layer = OpenAiResponsesLayer::compatible(base_url, "replay-model", Some(key));
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         _ => return None,

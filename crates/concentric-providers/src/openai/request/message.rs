@@ -128,7 +128,7 @@ impl<'a, S: SerializeSeq> Writer<'a, S> {
 }
 
 /// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
-fn text(parts: &[Part]) -> Cow<'_, str> {
+pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
     let mut texts = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
         _ => None,
@@ -326,7 +326,7 @@ impl<'a> Content<'a> {
 }
 
 /// A medium as a URL, which holds its bytes (RFC 2397) unless they are elsewhere.
-enum DataUrl<'a> {
+pub(crate) enum DataUrl<'a> {
     Url(&'a str),
     Data {
         media_type: &'a str,
@@ -335,7 +335,7 @@ enum DataUrl<'a> {
 }
 
 impl<'a> DataUrl<'a> {
-    fn of(media: &'a Media, default: &'a str) -> Option<Self> {
+    pub(crate) fn of(media: &'a Media, default: &'a str) -> Option<Self> {
         match &media.source {
             MediaSource::Url(url) => Some(Self::Url(url)),
             MediaSource::Base64(base64) => Some(Self::Data {
