@@ -89,13 +89,20 @@ impl Failure {
                 None | Some(ErrorKind::InvalidRequest | ErrorKind::TooLarge)
             ) && any(
                 message,
-                &["context length", "context window", "prompt is too long"],
+                &[
+                    "context length",
+                    "context limit",
+                    "context window",
+                    "prompt is too long",
+                ],
             ))
         {
             ErrorKind::ContextWindow
         } else if says(&["content_filter", "content_policy", "moderation", "safety"]) {
             ErrorKind::ContentFilter
-        } else if says(&["insufficient_quota", "billing", "insufficient_balance"]) {
+        } else if says(&["insufficient_quota", "billing", "insufficient_balance"])
+            || any(message, &["credit balance is too low"])
+        {
             ErrorKind::Quota
         } else if matches!(kind, None | Some(ErrorKind::InvalidRequest))
             && says(&["invalid_api_key", "authentication"])
@@ -111,6 +118,8 @@ impl Failure {
             ErrorKind::Permission
         } else if says(&["not_found"]) {
             ErrorKind::NotFound
+        } else if says(&["too_large"]) {
+            ErrorKind::TooLarge
         } else if says(&["timeout"]) {
             ErrorKind::Timeout
         } else if says(&["invalid", "bad_request", "tool_use_failed"]) {

@@ -29,12 +29,14 @@
     reason = "what an API is to a model is nobody else's to name"
 )]
 
+pub mod anthropic;
 mod api;
 mod calls;
 mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
+mod fields;
 mod history;
 mod key;
 mod lenient;
@@ -49,6 +51,7 @@ mod sse;
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
 pub use self::{
+    anthropic::AnthropicLayer,
     capabilities::{Capabilities, Sources, Unsupported},
     key::ApiKey,
     limits::Limits,

@@ -273,7 +273,7 @@ impl Decoder {
                 FinishReason::Length
             }
             // Some say `stop` of tool calls.
-            (FinishReason::Stop, _) if !self.calls.is_empty() => FinishReason::ToolCalls,
+            (FinishReason::Stop, _) if self.calls.wait_for_results() => FinishReason::ToolCalls,
             (reason, _) => reason,
         }
     }

@@ -5,7 +5,7 @@
 mod message;
 
 use super::Compat;
-use crate::api::Call;
+use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -14,25 +14,6 @@ use serde_json::{Map, Value};
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
     pub(super) compat: &'a Compat,
-}
-
-/// Writes fields, but for those that the request's own provider options replace.
-struct Fields<'a, M> {
-    map: M,
-    replaced: &'a Map<String, Value>,
-}
-
-impl<M: SerializeMap> Fields<'_, M> {
-    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
-        if self.replaced.contains_key(name) {
-            return Ok(());
-        }
-        self.map.serialize_entry(name, value)
-    }
-
-    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<&T>) -> Result<(), M::Error> {
-        value.map_or(Ok(()), |value| self.put(name, value))
-    }
 }
 
 impl Serialize for Wire<'_> {
@@ -77,10 +58,7 @@ impl Serialize for Wire<'_> {
         if compat.metadata && !options.metadata.is_empty() {
             fields.put("metadata", &Metadata(&options.metadata))?;
         }
-        for (name, value) in &options.provider {
-            fields.map.serialize_entry(name, value)?;
-        }
-        fields.map.end()
+        fields.end()
     }
 }
 
