@@ -47,8 +47,6 @@ pub struct Chunk<'a> {
 /// What is new of a block, or, in a `message_delta`, of the message.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default, rename = "type")]
-    pub(super) type_: Text<'a>,
     #[serde(borrow, default)]
     pub(super) text: Text<'a>,
     #[serde(borrow, default)]

@@ -3,21 +3,23 @@
 
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_providers::{ApiKey, OpenAiLayer, model, openai::Chat};
-use futures_util::StreamExt;
+use concentric_providers::{ApiKey, OpenAiLayer};
+use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    future::{Ready, ready},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt};
 
 /// No output of ours may ever show it.
 pub const CANARY: &str = "canary-7f3a9d51e0c84b26";
@@ -78,21 +80,72 @@ pub fn layer() -> OpenAiLayer {
     OpenAiLayer::new("gpt-test", ApiKey::new(CANARY))
 }
 
-pub async fn call(
-    layer: &OpenAiLayer,
+/// An HTTP service that answers once, and keeps what it was asked.
+#[derive(Clone)]
+pub struct Http {
+    response: Arc<Mutex<Option<http::Response<Script>>>>,
+    pub asked: Arc<Mutex<Option<http::Request<Full<Bytes>>>>>,
+}
+
+impl Http {
+    pub fn new(response: http::Response<Script>) -> Self {
+        Self {
+            response: Arc::new(Mutex::new(Some(response))),
+            asked: Arc::default(),
+        }
+    }
+}
+
+impl Service<http::Request<Full<Bytes>>> for Http {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
+        *self.asked.lock().unwrap() = Some(request);
+        ready(Ok(self.response.lock().unwrap().take().unwrap()))
+    }
+}
+
+pub async fn call<L, B>(
+    layer: &L,
     response: http::Response<Script>,
-) -> Result<ChatResponse<model::Body<Script, Chat>>, Error> {
-    let response = std::sync::Mutex::new(Some(response));
-    let http = service_fn(|_: http::Request<Full<Bytes>>| {
-        std::future::ready(Ok::<_, Infallible>(
-            response.lock().unwrap().take().unwrap(),
-        ))
-    });
-    layer.layer(http).oneshot(ChatRequest::user("hi")).await
+) -> Result<ChatResponse<B>, Error>
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let model = layer.layer(Http::new(response));
+    model.oneshot(ChatRequest::user("hi")).await
+}
+
+/// What goes on the wire.
+pub async fn sent_by<L, B>(layer: &L, request: ChatRequest) -> (http::request::Parts, Value)
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Http::new(http::Response::new(Script::new([""], End::Clean)));
+    let asked = Arc::clone(&http.asked);
+    let answer = layer.layer(http).oneshot(request).await;
+    let asked = asked.lock().unwrap().take();
+    let asked = asked.unwrap_or_else(|| panic!("nothing was sent: {:?}", answer.err()));
+    let (parts, body) = asked.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts, serde_json::from_slice(&body).unwrap())
 }
 
 /// All that comes of a body: the events, and the error that ended them.
-pub async fn read_script(layer: &OpenAiLayer, script: Script) -> (Vec<Event>, Option<Error>) {
+pub async fn read_script<L, B>(layer: &L, script: Script) -> (Vec<Event>, Option<Error>)
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    B: Stream<Item = Result<Event, Error>>,
+{
     let body = match call(layer, http::Response::new(script)).await {
         Ok(response) => response.body,
         Err(error) => return (Vec::new(), Some(error)),

@@ -1,5 +1,6 @@
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Head, Str,
+    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor,
+    Head, Str,
     context::{Clock, Ids, Random, Sleep},
 };
 use futures_util::{Stream, StreamExt};
@@ -129,6 +130,14 @@ impl Observed {
                 })
             })
             .collect()
+    }
+
+    /// Whether there is a tool call that the provider has not executed itself.
+    pub fn has_calls_to_execute(&self) -> bool {
+        self.events.iter().any(|event| match event {
+            Event::ToolCall(event) => event.call.executor != Executor::Provider,
+            _ => false,
+        })
     }
 
     /// The finish reason in the service's own words.

@@ -70,7 +70,7 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
     events
 }
 
-/// Whether the event says how the first choice ends.
+/// Whether the event says how the answer ends: its first choice, where it has choices.
 fn is_terminal(event: &[u8]) -> bool {
     let event = String::from_utf8_lossy(event);
     let data: Vec<&str> = event
@@ -80,6 +80,12 @@ fn is_terminal(event: &[u8]) -> bool {
     let Ok(chunk) = serde_json::from_str::<Value>(&data.join("\n")) else {
         return false;
     };
+    if chunk
+        .get("type")
+        .is_some_and(|type_| type_ == "message_stop")
+    {
+        return true;
+    }
     let choices = chunk.get("choices").and_then(Value::as_array);
     choices.into_iter().flatten().any(|choice| {
         let index = choice.get("index").and_then(Value::as_u64);
