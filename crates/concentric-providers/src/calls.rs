@@ -25,6 +25,20 @@ struct Pending {
     /// What the service wants back with the call.
     data: Option<Arc<ProviderData>>,
     legacy: bool,
+    /// It was emitted.
+    done: bool,
+}
+
+impl Pending {
+    fn event(&mut self) -> Event {
+        self.done = true;
+        let arguments = std::mem::take(&mut self.arguments);
+        let part = ToolCallPart::new(self.id.clone(), self.name.clone(), arguments)
+            .executed_by(self.executor)
+            .with_provider_id(self.provider_id.clone());
+        let event = ToolCallEvent::new(part, self.data.take());
+        Event::ToolCall(Box::new(event))
+    }
 }
 
 /// Why the pieces make no calls.
@@ -89,6 +103,19 @@ impl Calls {
             call.executor = executor;
             call.data = Some(data);
         }
+    }
+
+    /// Emits the call at `index` before the answer is whole: whoever executes it has all of it.
+    pub(crate) fn settle(&mut self, index: u64, answer: &mut Answer) -> Result<(), Conflict> {
+        let at = self.rposition(|call| call.index == Some(index));
+        let Some(call) = at.and_then(|at| self.list.get_mut(at)) else {
+            return Ok(());
+        };
+        if call.name.is_empty() {
+            return Err(Conflict::Nameless);
+        }
+        answer.emit(call.event());
+        Ok(())
     }
 
     /// Whether there is a call for the loop to execute.
@@ -181,6 +208,7 @@ impl Calls {
             executor: Executor::Loop,
             data: None,
             legacy: false,
+            done: false,
         });
         self.list.len() - 1
     }
@@ -229,14 +257,9 @@ impl Calls {
         if self.list.iter().any(|call| call.name.is_empty()) {
             return Err(Conflict::Nameless);
         }
-        for call in self.list.drain(..) {
-            let part = ToolCallPart::new(call.id, call.name, call.arguments)
-                .executed_by(call.executor)
-                .with_provider_id(call.provider_id);
-            events.push_back(Event::ToolCall(Box::new(ToolCallEvent::new(
-                part, call.data,
-            ))));
-        }
+        let left = self.list.iter_mut().filter(|call| !call.done);
+        events.extend(left.map(Pending::event));
+        self.list.clear();
         Ok(())
     }
 }

@@ -87,8 +87,7 @@ impl Failure {
             words.iter().any(|word| text.contains(word))
         };
         let reason = self.reason.as_deref().unwrap_or_default();
-        let says =
-            |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
+        let says = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
 
         let status = status.or_else(|| self.status());
         let kind = status.map(ErrorKind::of_status);
@@ -100,6 +99,7 @@ impl Failure {
                 message,
                 &[
                     "context length",
+                    "context limit",
                     "context window",
                     "prompt is too long",
                     "exceeds the maximum number of tokens",
@@ -116,7 +116,9 @@ impl Failure {
             "safety",
         ]) {
             ErrorKind::ContentFilter
-        } else if says(&["insufficient_quota", "billing", "insufficient_balance"]) {
+        } else if says(&["insufficient_quota", "billing", "insufficient_balance"])
+            || any(message, &["credit balance is too low"])
+        {
             ErrorKind::Quota
         } else if matches!(kind, None | Some(ErrorKind::InvalidRequest))
             && says(&["invalid_api_key", "api_key_invalid", "authentication"])
@@ -132,6 +134,8 @@ impl Failure {
             ErrorKind::Permission
         } else if says(&["not_found"]) {
             ErrorKind::NotFound
+        } else if says(&["too_large"]) {
+            ErrorKind::TooLarge
         } else if says(&["timeout"]) {
             ErrorKind::Timeout
         } else if says(&[

@@ -29,12 +29,14 @@
     reason = "what an API is to a model is nobody else's to name"
 )]
 
+pub mod anthropic;
 mod api;
 mod calls;
 mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
+mod fields;
 pub mod gemini;
 mod history;
 mod key;
@@ -51,6 +53,7 @@ mod sse;
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
 pub use self::{
+    anthropic::AnthropicLayer,
     capabilities::{Capabilities, Sources, Unsupported},
     gemini::GeminiLayer,
     key::ApiKey,

@@ -46,7 +46,12 @@ pub(crate) async fn call(
             let layer = OpenAiLayer::new(MODEL, key);
             BoxModel::new(layer.streaming(stream).layer(http))
         }
-        _ => return (Err(Error::new(ErrorKind::Configuration, "no such API")), None),
+        _ => {
+            return (
+                Err(Error::new(ErrorKind::Configuration, "no such API")),
+                None,
+            );
+        }
     };
     let result = match model.oneshot(request).await {
         Ok(response) => response.collect().await.map_err(Error::from),

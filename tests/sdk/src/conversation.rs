@@ -260,7 +260,11 @@ fn results(of: &Message, outcomes: &[Outcome]) -> Result<Vec<ToolResult>, Box<dy
     }
     let results = calls.iter().zip(outcomes).map(|(call, outcome)| {
         let content = match &*outcome.content {
-            [Piece { text: Some(text), .. }] => ToolContent::Text(text.as_str().into()),
+            [
+                Piece {
+                    text: Some(text), ..
+                },
+            ] => ToolContent::Text(text.as_str().into()),
             pieces => {
                 let author = Author::Tool {
                     name: call.name.clone(),

@@ -43,8 +43,9 @@ fn conversations(dir: &Path) -> Result<BTreeMap<String, Conversation>, Box<dyn E
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
-        let file: BTreeMap<String, Conversation> = serde_json::from_slice(&std::fs::read(&path)?)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let file: BTreeMap<String, Conversation> =
+            serde_json::from_slice(&std::fs::read(&path)?)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
         for (name, conversation) in file {
             if all.insert(name.clone(), conversation).is_some() {
                 return Err(format!("two conversations are called `{name}`").into());

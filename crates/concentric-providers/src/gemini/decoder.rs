@@ -193,12 +193,7 @@ impl Decoder {
 
     /// Text, or a thought.
     #[inline]
-    fn text(
-        &mut self,
-        part: WirePart<'_>,
-        extras: Option<Arc<ProviderData>>,
-        answer: &mut Answer,
-    ) {
+    fn text(&mut self, part: WirePart<'_>, extras: Option<Arc<ProviderData>>, answer: &mut Answer) {
         let kind = if part.thought {
             Open::Thought
         } else {
@@ -339,8 +334,9 @@ impl Decoder {
             let result = self.server_result(&fields);
             let data = ProviderData::new(provider.clone(), json!({ "part": fields }));
             let part = match result {
-                Some(result) => Part::new(PartKind::ToolResult(result))
-                    .with_provider_data(Some(Arc::new(data))),
+                Some(result) => {
+                    Part::new(PartKind::ToolResult(result)).with_provider_data(Some(Arc::new(data)))
+                }
                 None => Part::new(PartKind::Provider(data)),
             };
             Event::Part(Box::new(part))
@@ -384,17 +380,24 @@ impl Decoder {
         match reason.to_ascii_uppercase().as_str() {
             "STOP" => self.stop(),
             "MAX_TOKENS" => FinishReason::Length,
-            "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII"
-            | "MODEL_ARMOR" | "JAILBREAK" | "IMAGE_SAFETY" | "IMAGE_PROHIBITED_CONTENT"
+            "SAFETY"
+            | "RECITATION"
+            | "BLOCKLIST"
+            | "PROHIBITED_CONTENT"
+            | "SPII"
+            | "MODEL_ARMOR"
+            | "JAILBREAK"
+            | "IMAGE_SAFETY"
+            | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
             _ => FinishReason::Other(reason.clone()),
         }
     }
 
     fn stop(&self) -> FinishReason {
-        match self.calls.is_empty() {
-            true => FinishReason::Stop,
-            false => FinishReason::ToolCalls,
+        match self.calls.wait_for_results() {
+            true => FinishReason::ToolCalls,
+            false => FinishReason::Stop,
         }
     }
 }
@@ -466,11 +469,7 @@ fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallP
         (call, name.unwrap_or("tool").into(), arguments)
     };
     let id = said.get("id").and_then(Value::as_str);
-    let call = ToolCallPart::new(
-        CallId::new(answer.context.new_id("call_")),
-        name,
-        arguments,
-    );
+    let call = ToolCallPart::new(CallId::new(answer.context.new_id("call_")), name, arguments);
     Some(
         call.executed_by(Executor::Provider)
             .with_provider_id(id.filter(|id| !id.is_empty()).map(Str::from)),

@@ -60,5 +60,5 @@ pub use self::{
 };
 pub(crate) use self::{
     decoder::name,
-    request::{DataUrl, Fields, Metadata, text},
+    request::{DataUrl, Metadata, text},
 };

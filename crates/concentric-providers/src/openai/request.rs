@@ -7,7 +7,7 @@ mod message;
 pub(crate) use self::message::{DataUrl, text};
 
 use super::Compat;
-use crate::api::Call;
+use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -16,33 +16,6 @@ use serde_json::{Map, Value};
 pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
     pub(super) compat: &'a Compat,
-}
-
-/// Writes fields, but for those that the request's own provider options replace.
-pub(crate) struct Fields<'a, M> {
-    pub(crate) map: M,
-    pub(crate) replaced: &'a Map<String, Value>,
-}
-
-impl<M: SerializeMap> Fields<'_, M> {
-    pub(crate) fn put<T: Serialize + ?Sized>(
-        &mut self,
-        name: &str,
-        value: &T,
-    ) -> Result<(), M::Error> {
-        if self.replaced.contains_key(name) {
-            return Ok(());
-        }
-        self.map.serialize_entry(name, value)
-    }
-
-    pub(crate) fn put_some<T: Serialize>(
-        &mut self,
-        name: &str,
-        value: Option<&T>,
-    ) -> Result<(), M::Error> {
-        value.map_or(Ok(()), |value| self.put(name, value))
-    }
 }
 
 impl Serialize for Wire<'_> {
@@ -87,10 +60,7 @@ impl Serialize for Wire<'_> {
         if compat.metadata && !options.metadata.is_empty() {
             fields.put("metadata", &Metadata(&options.metadata))?;
         }
-        for (name, value) in &options.provider {
-            fields.map.serialize_entry(name, value)?;
-        }
-        fields.map.end()
+        fields.end()
     }
 }
 

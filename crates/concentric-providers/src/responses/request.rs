@@ -8,11 +8,7 @@ mod output;
 mod schema;
 
 use super::Compat;
-use crate::{
-    Unsupported,
-    api::Call,
-    openai::{Fields, Metadata},
-};
+use crate::{Unsupported, api::Call, fields::Fields, openai::Metadata};
 use concentric_core::{
     ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
 };

@@ -146,6 +146,53 @@ impl Service<http::Request<Full<Bytes>>> for Record {
     }
 }
 
+/// An HTTP service that answers once, and keeps what it was asked.
+#[derive(Clone)]
+pub struct Http {
+    response: Arc<Mutex<Option<http::Response<Script>>>>,
+    pub asked: Arc<Mutex<Option<http::Request<Full<Bytes>>>>>,
+}
+
+impl Http {
+    pub fn new(response: http::Response<Script>) -> Self {
+        Self {
+            response: Arc::new(Mutex::new(Some(response))),
+            asked: Arc::default(),
+        }
+    }
+}
+
+impl Service<http::Request<Full<Bytes>>> for Http {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
+        *self.asked.lock().unwrap() = Some(request);
+        ready(Ok(self.response.lock().unwrap().take().unwrap()))
+    }
+}
+
+/// What goes on the wire.
+pub async fn sent_by<L, B>(layer: &L, request: ChatRequest) -> (http::request::Parts, Value)
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Http::new(http::Response::new(Script::new([""], End::Clean)));
+    let asked = Arc::clone(&http.asked);
+    let answer = layer.layer(http).oneshot(request).await;
+    let asked = asked.lock().unwrap().take();
+    let asked = asked.unwrap_or_else(|| panic!("nothing was sent: {:?}", answer.err()));
+    let (parts, body) = asked.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts, serde_json::from_slice(&body).unwrap())
+}
+
 /// All that comes of a body: the events, and the error that ended them.
 pub async fn read_script<L, S, B>(layer: &L, script: Script) -> (Vec<Event>, Option<Error>)
 where

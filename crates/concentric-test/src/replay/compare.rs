@@ -1,5 +1,5 @@
 use super::{DEVIATIONS, Observed, Recording};
-use concentric_core::{Event, Executor};
+use concentric_core::Event;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
@@ -61,11 +61,7 @@ pub fn compare(
             check.error(expected.get("stream_error"), observed);
             check.error(response_error(expected), observed);
             check.said(observed);
-            if observed
-                .events
-                .iter()
-                .any(|e| matches!(e, Event::ToolCall(e) if e.call.executor != Executor::Provider))
-            {
+            if observed.has_calls_to_execute() {
                 check
                     .differences
                     .push("a tool call of an answer that failed".to_owned());
@@ -121,7 +117,7 @@ impl Check<'_> {
     fn answer(&mut self, observed: &Observed) {
         let expected = self.expected;
         self.said(observed);
-        let mut ours = observed.tool_calls();
+        let (theirs, mut ours) = (calls(expected), observed.tool_calls());
         if self.recording.api == "gemini-generate" {
             self.gemini(observed);
         } else if let Some(Value::Array(arguments)) = expected.get("delta_arguments")
@@ -133,7 +129,10 @@ impl Check<'_> {
             if expected.get("output_items").is_some() {
                 ours = of_functions(observed);
             }
-            self.same("tool_calls", &json!(calls(expected)), &json!(ours));
+            for (theirs, ours) in theirs.iter().zip(&mut ours) {
+                read_arguments(theirs, ours);
+            }
+            self.same("tool_calls", &json!(theirs), &json!(ours));
         }
         let status = ["finish_reason", "incomplete_reason", "status"].iter();
         let mut status = status.filter_map(|field| expected.get(*field));
@@ -158,6 +157,7 @@ impl Check<'_> {
             return self.same("usage", &Value::Null, observed);
         };
         let is_gemini = self.recording.api == "gemini-generate";
+        let is_anthropic = self.recording.api == "anthropic-messages";
         for (name, count) in expected.iter().filter(|(name, _)| *name != "raw") {
             let mut count = Cow::Borrowed(count);
             match name.as_str() {
@@ -167,6 +167,11 @@ impl Check<'_> {
                     let counts = counts.into_iter().flatten().filter_map(Value::as_u64);
                     let sum = counts.reduce(|a, b| a + b);
                     count = Cow::Owned(json!(sum));
+                }
+                // It counts its input without what it read from the cache, or wrote to it.
+                "input" if is_anthropic => {
+                    let input = count.as_u64().map(|count| count + cached(expected));
+                    count = Cow::Owned(json!(input));
                 }
                 // In the total alone.
                 "tool_use_prompt" => continue,
@@ -187,7 +192,9 @@ impl Check<'_> {
                 continue;
             }
             let is_partial = call.get("partial") == Some(&json!(true));
-            let arguments = call.get("arguments").filter(|arguments| !arguments.is_null());
+            let arguments = call
+                .get("arguments")
+                .filter(|arguments| !arguments.is_null());
             theirs.push(json!({
                 "id": call.get("id"),
                 "name": call.get("name"),
@@ -214,7 +221,9 @@ impl Check<'_> {
         }
         let parts = self.expected.get("parts").and_then(Value::as_array);
         let is_medium = |part: &&Value| {
-            ["inline_data", "file_data"].iter().any(|kind| **part == *kind)
+            ["inline_data", "file_data"]
+                .iter()
+                .any(|kind| **part == *kind)
         };
         if let Some(parts) = parts {
             let count = parts.iter().filter(is_medium).count();
@@ -343,9 +352,28 @@ fn kinds(class: &str) -> &'static [&'static str] {
             "context_window",
             "content_filter",
             "authentication",
+            "quota",
         ],
         "InternalServerError" => &["server", "overloaded", "timeout"],
         _ => &[],
+    }
+}
+
+/// The input that is expected to have been read from the cache, or written to it.
+fn cached(usage: &serde_json::Map<String, Value>) -> u64 {
+    let count = |name| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
+    count("cached_input") + count("cache_write")
+}
+
+/// Reads the arguments of `ours` where `theirs` were read, and not kept as the service wrote them.
+fn read_arguments(theirs: &Value, ours: &mut Value) {
+    let read = theirs.get("arguments").is_some_and(Value::is_object);
+    if let Some(arguments) = ours.get_mut("arguments").filter(|_| read)
+        && let Some(value) = arguments
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok())
+    {
+        *arguments = value;
     }
 }
 
@@ -359,7 +387,11 @@ fn calls(expected: &Value) -> Vec<Value> {
             json!({
                 "id": call.get("id"),
                 "name": call.get("name"),
-                "arguments": call.get("arguments_raw").and_then(Value::as_str).unwrap_or_default(),
+                "arguments": match (call.get("arguments_raw"), call.get("arguments")) {
+                    (Some(raw), _) => json!(raw.as_str().unwrap_or_default()),
+                    (None, Some(read @ Value::Object(_))) => read.clone(),
+                    (None, _) => json!(""),
+                },
             })
         })
         .collect();

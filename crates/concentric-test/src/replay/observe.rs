@@ -1,5 +1,6 @@
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor, Head, PartKind, Str,
+    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor,
+    Head, PartKind, Str,
     context::{Clock, Ids, Random, Sleep},
 };
 use futures_util::{Stream, StreamExt};
@@ -162,6 +163,14 @@ impl Observed {
             _ => false,
         };
         self.events.iter().filter(is_medium).count()
+    }
+
+    /// Whether there is a tool call that the provider has not executed itself.
+    pub fn has_calls_to_execute(&self) -> bool {
+        self.events.iter().any(|event| match event {
+            Event::ToolCall(event) => event.call.executor != Executor::Provider,
+            _ => false,
+        })
     }
 
     /// The finish reason in the service's own words.

@@ -1,8 +1,8 @@
 use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
-use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event, Executor};
+use concentric_core::{BoxError, BoxModel, ChatRequest, Error};
 use concentric_providers::{
-    ApiKey, GeminiLayer, HttpClient, OpenAiLayer, OpenAiResponsesLayer,
+    AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OpenAiLayer, OpenAiResponsesLayer,
 };
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -53,7 +53,12 @@ impl Report {
 }
 
 /// The APIs whose recordings can be read.
-pub const APIS: &[&str] = &["gemini-generate", "openai-chat", "openai-responses"];
+pub const APIS: &[&str] = &[
+    "anthropic-messages",
+    "gemini-generate",
+    "openai-chat",
+    "openai-responses",
+];
 
 /// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
@@ -70,6 +75,10 @@ where
 {
     let key = ApiKey::new("replay-key");
     Some(match api {
+        "anthropic-messages" => {
+            let layer = AnthropicLayer::compatible(base_url, "replay-model", Some(key));
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
         "openai-chat" => {
             let layer = OpenAiLayer::compatible(base_url, "replay-model", Some(key));
             BoxModel::new(layer.streaming(stream).layer(http))
@@ -223,10 +232,7 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
             .events
             .iter()
             .eq(full.events.iter().take(observed.events.len()));
-    let calls = observed
-        .events
-        .iter()
-        .any(|event| matches!(event, Event::ToolCall(event) if event.call.executor == Executor::Loop));
+    let calls = observed.has_calls_to_execute();
     if let Some(broken) = observed.broken {
         return Some(broken.to_owned());
     }

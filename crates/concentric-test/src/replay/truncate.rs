@@ -107,7 +107,7 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
     events
 }
 
-/// Whether the event says how the answer ends; of several choices, the first one.
+/// Whether the event says how the answer ends: its first choice, where it has choices.
 fn is_terminal(event: &[u8]) -> bool {
     let event = String::from_utf8_lossy(event);
     let data: Vec<&str> = event
@@ -121,8 +121,9 @@ fn is_terminal(event: &[u8]) -> bool {
     let Ok(chunk) = serde_json::from_str::<Value>(&json) else {
         return false;
     };
-    if let Some(type_) = chunk.get("type").and_then(Value::as_str)
-        && let "response.completed" | "response.incomplete" | "response.failed" = type_
+    let type_ = chunk.get("type").and_then(Value::as_str);
+    if let Some("message_stop" | "response.completed" | "response.incomplete" | "response.failed") =
+        type_
     {
         return true;
     }

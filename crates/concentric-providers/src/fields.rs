@@ -1,0 +1,39 @@
+//! A request's fields, as they are written.
+
+use serde::{Serialize, ser::SerializeMap};
+use serde_json::{Map, Value};
+
+/// Writes fields, but for those that the request's own provider options replace.
+pub(crate) struct Fields<'a, M> {
+    pub(crate) map: M,
+    pub(crate) replaced: &'a Map<String, Value>,
+}
+
+impl<M: SerializeMap> Fields<'_, M> {
+    pub(crate) fn put<T: Serialize + ?Sized>(
+        &mut self,
+        name: &str,
+        value: &T,
+    ) -> Result<(), M::Error> {
+        if self.replaced.contains_key(name) {
+            return Ok(());
+        }
+        self.map.serialize_entry(name, value)
+    }
+
+    pub(crate) fn put_some<T: Serialize>(
+        &mut self,
+        name: &str,
+        value: Option<&T>,
+    ) -> Result<(), M::Error> {
+        value.map_or(Ok(()), |value| self.put(name, value))
+    }
+
+    /// Writes the replacements, and ends the object.
+    pub(crate) fn end(mut self) -> Result<M::Ok, M::Error> {
+        for (name, value) in self.replaced {
+            self.map.serialize_entry(name, value)?;
+        }
+        self.map.end()
+    }
+}
