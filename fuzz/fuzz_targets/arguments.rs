@@ -24,7 +24,7 @@ fuzz_target!(|answer: Calls| {
         .take(64)
         .map(|(name, pieces)| (format!("tool_{name}"), pieces.clone()))
         .collect();
-    if calls.is_empty() {
+    if calls.is_empty() || !script.streams_arguments() {
         return;
     }
     let chunks = script.calls(&calls, &answer.order);
@@ -42,20 +42,30 @@ fuzz_target!(|answer: Calls| {
     );
     check(&observed, bytes);
     assert_eq!(observed.error.is_some(), early.is_some());
-    let made: Vec<(&str, &str)> = observed
+    let made: Vec<(&str, String)> = observed
         .events
         .iter()
         .filter_map(|event| match event {
-            Event::ToolCall(event) => Some((&*event.call.name, event.call.arguments.as_str())),
+            Event::ToolCall(event) => {
+                let arguments = event.call.arguments.as_str();
+                Some((&*event.call.name, written_or_none(arguments)))
+            }
             _ => None,
         })
         .collect();
-    let written: Vec<String> = calls.iter().map(|(_, pieces)| pieces.concat()).collect();
-    let expected: Vec<(&str, &str)> = match early {
-        None => (calls.iter().zip(&written))
-            .map(|((name, _), written)| (name.as_str(), written.as_str()))
+    let expected: Vec<(&str, String)> = match early {
+        None => (calls.iter())
+            .map(|(name, pieces)| (name.as_str(), written_or_none(&pieces.concat())))
             .collect(),
         Some(_) => Vec::new(),
     };
     assert_eq!(made, expected);
 });
+
+/// An API may say that there are no arguments where it was said nothing of them.
+fn written_or_none(arguments: &str) -> String {
+    match arguments {
+        "" => "{}".to_owned(),
+        written => written.to_owned(),
+    }
+}

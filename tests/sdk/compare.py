@@ -7,7 +7,6 @@ as a difference does.
 """
 
 import difflib
-import fnmatch
 import json
 import pathlib
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tomllib
 
 from conversation import Conversation, NotTaken
-from sdks import APIS
+from sdks import APIS, NORMAL
 from server import Server
 
 HERE = pathlib.Path(__file__).parent
@@ -71,53 +70,57 @@ class Table:
         table = tomllib.loads((HERE / "differences.toml").read_text())
         self.entries = [(kind, entry) for kind in ("difference", "refusal")
                         for entry in table.get(kind, []) if entry["api"] in apis]
-        self.used = set()
+        self.needed = {(number, name, value) for number, (_, entry) in enumerate(self.entries)
+                       for name in ("paths", "conversations") for value in entry.get(name, [""])}
 
-    def find(self, kind, api, conversation, fits):
+    def find(self, kind, api, conversation, paths, fits):
         for number, (of, entry) in enumerate(self.entries):
-            names = entry.get("conversations", ["*"])
-            if (of == kind and entry["api"] == api and fits(entry)
-                    and any(fnmatch.fnmatchcase(conversation, name) for name in names)):
-                self.used.add(number)
+            if of != kind or entry["api"] != api or not fits(entry):
+                continue
+            names = [name for name in entry.get("conversations", [""]) if name in ("", conversation)]
+            paths_here = [path for path in entry.get("paths", [""]) if not path or path_fits(path, paths)]
+            if names and paths_here:
+                self.needed -= {(number, "conversations", name) for name in names}
+                self.needed -= {(number, "paths", path) for path in paths_here}
                 return True
         return False
 
     def difference(self, api, conversation, at, ours, theirs):
         def fits(entry):
             values = (("ours", ours), ("theirs", theirs))
-            return path_fits(entry["path"], at) and all(
-                name not in entry or value is not MISSING and same(entry[name], value)
-                for name, value in values)
-        return self.find("difference", api, conversation, fits)
+            return all(name not in entry or value is not MISSING and same(entry[name], value)
+                       for name, value in values)
+        return self.find("difference", api, conversation, at, fits)
 
     def refusal(self, api, conversation, ours, sdk):
         def fits(entry):
             return entry["says"] in ours and entry.get("sdk", "can't") == sdk
-        return self.find("refusal", api, conversation, fits)
+        return self.find("refusal", api, conversation, "", fits)
 
     def unused(self):
-        for number, (kind, entry) in enumerate(self.entries):
-            if number not in self.used:
-                yield f"{kind} that is not needed: {entry}"
+        for number, name, value in sorted(self.needed):
+            kind, entry = self.entries[number]
+            yield f"{kind} that is not needed, {name} {value!r}: {entry['why']}"
 
 
 def path_fits(pattern, at):
     """`*` stands for one step."""
     pattern, at = pattern.split("/"), at.split("/")
-    return len(pattern) == len(at) and all(map(fnmatch.fnmatchcase, at, pattern))
+    return len(pattern) == len(at) and all(one in ("*", other) for one, other in zip(pattern, at))
 
 
 # What of the headers is the service's business.
 HEADERS = ("anthropic-beta", "anthropic-version", "authorization", "content-type", "x-api-key", "x-goog-api-key")
 
 
-def request(sent):
+def request(sent, api):
     """What is compared of a request."""
+    body = json.loads(sent["body"])
     return {
         "method": sent["method"],
         "target": sent["target"],
         "headers": {name: sent["headers"][name] for name in HEADERS if name in sent["headers"]},
-        "body": json.loads(sent["body"]),
+        "body": NORMAL[api](body) if api in NORMAL else body,
     }
 
 
@@ -125,7 +128,7 @@ def compare(binary, apis, shown):
     lines = subprocess.run([binary, HERE / "conversations"], check=True, stdout=subprocess.PIPE)
     lines = [json.loads(line) for line in lines.stdout.split(b"\n") if line]
     all_conversations, table, failures = conversations(), Table(apis), []
-    counts = {api: {"conversations": set(), "same": 0, "listed": 0, "refused": 0} for api in apis}
+    counts = {api: {"conversations": set(), "same": 0, "differ": 0, "refused": 0} for api in apis}
     with Server() as server:
         for line in lines:
             api, name, stream = line["api"], line["conversation"], line["stream"]
@@ -134,7 +137,7 @@ def compare(binary, apis, shown):
             counts[api]["conversations"].add(name)
             where = f"{api}, {name}, {'stream' if stream else 'whole'}"
             ours = line["sent"]
-            conversation = Conversation(all_conversations[name], api)
+            conversation = Conversation(all_conversations[name], api, line["model"])
             try:
                 APIS[api](server, conversation, stream)
                 theirs = server.last()
@@ -149,11 +152,11 @@ def compare(binary, apis, shown):
             if "refused" in theirs:
                 failures.append(f"{where}: the SDK can't: {theirs['refused']}; ours sends {ours['body'][:600]}")
                 continue
-            ours, theirs = request(ours), request(theirs)
+            ours, theirs = request(ours, api), request(theirs, api)
             if shown:
                 print(where, json.dumps({"ours": ours, "theirs": theirs}, indent=1, ensure_ascii=False))
             found = list(differences(ours, theirs))
-            counts[api]["same" if not found else "listed"] += 1
+            counts[api]["differ" if found else "same"] += 1
             for at, one, other in found:
                 if not table.difference(api, name, at, one, other):
                     failures.append(f"{where}: {at}: ours {show(one)}, theirs {show(other)}")
@@ -163,7 +166,7 @@ def compare(binary, apis, shown):
         print(failure)
     for api, count in counts.items():
         print(f"{api}: {len(count.pop('conversations'))} conversations, each as a stream and whole:", count)
-        if shown is None and count["same"] + count["listed"] == 0:
+        if shown is None and count["same"] + count["differ"] == 0:
             failures.append("nothing was compared")
     print(f"{len(failures)} failures")
     return not failures

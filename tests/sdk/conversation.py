@@ -6,13 +6,13 @@ class NotTaken(Exception):
 
 
 class Conversation:
-    def __init__(self, described, api):
+    def __init__(self, described, api, model):
         self.system = described.get("system", [])
         self.messages = described["messages"]
         self.tools = described.get("tools", [])
         self.provider = described.get("provider", {}).get(api, {})
         self.metadata = described.get("metadata", {})
-        self.api = api
+        self.api, self.model = api, model
         self.asked = {name: described[name] for name in (
             "tool_choice", "parallel_tool_calls", "output", "max_output_tokens", "temperature", "top_p",
             "frequency_penalty", "presence_penalty", "stop", "seed", "reasoning_effort",

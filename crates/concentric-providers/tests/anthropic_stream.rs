@@ -95,11 +95,8 @@ fn message(events: &[Event]) -> Message {
 async fn an_answer_is_read_as_it_comes() {
     let ping = event(&json!({"type": "ping"}));
     let body = start() + &ping + &text_block(0, &["Hel", "", "lo"]) + &stop("end_turn");
-    let response = call(
-        &layer(),
-        http::Response::new(Script::new([&body], End::Clean)),
-    );
-    let response = response.await.unwrap();
+    let script = Script::new([&body], End::Clean);
+    let response = call(&layer(), http::Response::new(script)).await.unwrap();
     assert_eq!(response.head.id.as_deref(), Some("msg_1"));
     assert_eq!(
         response.head.model.as_deref(),

@@ -62,7 +62,7 @@ def send(server, conversation, stream):
             messages.append({"role": "user", "content": content(message["user"])})
         elif "answer" in message:
             server.answers.append(message["answer"][conversation.api])
-            answer = client.chat.completions.create(model="the-model", messages=messages).choices[0].message
+            answer = client.chat.completions.create(model=conversation.model, messages=messages).choices[0].message
             messages.append(answer)
             calls = [call.id for call in answer.tool_calls or []]
         elif "results" in message:
@@ -94,7 +94,7 @@ def send(server, conversation, stream):
     if stream:
         asked["stream_options"] = {"include_usage": True}
     try:
-        client.chat.completions.create(model="the-model", messages=messages, stream=stream, **asked)
+        client.chat.completions.create(model=conversation.model, messages=messages, stream=stream, **asked)
     except openai.BadRequestError:
         pass
 

@@ -1,6 +1,8 @@
 use bytes::Bytes;
 use concentric_core::{Answer, BoxModel, ChatRequest, Error, ErrorKind};
-use concentric_providers::{ApiKey, OpenAiLayer};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, OpenAiLayer, OpenAiResponsesLayer,
+};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use std::{
@@ -10,11 +12,15 @@ use std::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-/// The APIs, as the recordings of their traffic call them.
-pub(crate) const APIS: &[&str] = &["openai-chat"];
+/// The APIs, each with a model, since what is sent may depend on it.
+pub(crate) const APIS: &[(&str, &str)] = &[
+    ("anthropic-messages", "claude-opus-4-8"),
+    ("gemini-generate", "gemini-3.5-flash"),
+    ("openai-chat", "gpt-5.5"),
+    ("openai-responses", "gpt-5.5"),
+];
 
 /// What the vendor's SDK is told too.
-const MODEL: &str = "the-model";
 const KEY: &str = "the-key";
 
 /// Calls `api`, which answers with `answer`, or refuses; and what it was sent.
@@ -41,9 +47,23 @@ pub(crate) async fn call(
         }
     });
     let key = ApiKey::new(KEY);
+    let named = APIS.iter().find(|(name, _)| *name == api);
+    let name = named.map_or("", |(_, model)| *model);
     let model = match api {
+        "anthropic-messages" => {
+            let layer = AnthropicLayer::new(name, key);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "gemini-generate" => {
+            let layer = GeminiLayer::new(name, key);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
         "openai-chat" => {
-            let layer = OpenAiLayer::new(MODEL, key);
+            let layer = OpenAiLayer::new(name, key);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "openai-responses" => {
+            let layer = OpenAiResponsesLayer::new(name, key);
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         _ => {

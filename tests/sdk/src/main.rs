@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let dir = dir.ok_or("usage: concentric-sdk CONVERSATIONS")?;
     let mut out = io::stdout().lock();
     for (name, conversation) in conversations(Path::new(&dir))? {
-        for api in api::APIS {
+        for (api, model) in api::APIS {
             if !conversation.is_for(api) {
                 continue;
             }
@@ -28,6 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 let sent = sent.map_err(|error| format!("{api}: {name}: {error}"))?;
                 let line = json!({
                     "api": api,
+                    "model": model,
                     "conversation": name,
                     "stream": stream,
                     "sent": sent,
