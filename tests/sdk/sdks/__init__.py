@@ -1,10 +1,11 @@
 """Each API in the words of its vendor's SDK: what sends a conversation."""
 
-from . import anthropic_messages, gemini_generate, openai_chat, openai_responses
+from . import anthropic_messages, gemini_generate, ollama_chat, openai_chat, openai_responses
 
 APIS = {
     "anthropic-messages": anthropic_messages.send,
     "gemini-generate": gemini_generate.send,
+    "ollama-chat": ollama_chat.send,
     "openai-chat": openai_chat.send,
     "openai-responses": openai_responses.send,
 }
