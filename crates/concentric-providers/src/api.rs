@@ -160,6 +160,7 @@ impl Answer {
             provider: &self.provider,
             key: self.key.as_ref(),
             request_id: self.head.request_id.as_ref(),
+            retry_after: self.limits.retry_after,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::api::Answer;
 use concentric_core::{
-    CallId, Context, Error, ErrorKind, Event, ProviderData, Str, ToolCallDelta, ToolCallEvent,
-    ToolCallPart, ToolCallStart,
+    CallId, Context, Error, ErrorKind, Event, Executor, ProviderData, Str, ToolCallDelta,
+    ToolCallEvent, ToolCallPart, ToolCallStart,
 };
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,8 +23,24 @@ struct Pending {
     id: CallId,
     name: Str,
     arguments: String,
-    legacy: bool,
+    executor: Executor,
+    /// What the service wants back with the call.
     data: Option<Arc<ProviderData>>,
+    legacy: bool,
+    /// It was emitted.
+    done: bool,
+}
+
+impl Pending {
+    fn event(&mut self) -> Event {
+        self.done = true;
+        let arguments = std::mem::take(&mut self.arguments);
+        let part = ToolCallPart::new(self.id.clone(), self.name.clone(), arguments)
+            .executed_by(self.executor)
+            .with_provider_id(self.provider_id.clone());
+        let event = ToolCallEvent::new(part, self.data.take());
+        Event::ToolCall(Box::new(event))
+    }
 }
 
 /// Why the pieces make no calls.
@@ -72,10 +88,6 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Calls {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Takes in a piece of a call.
     pub(crate) fn piece(&mut self, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
         let at = match self.find(piece.index, piece.id, piece.name)? {
@@ -93,6 +105,33 @@ impl Calls {
         }
         let at = self.begin(call.index, &answer.context);
         self.append(at, call.id, call.name, call.arguments, answer)
+    }
+
+    /// Says who executes the call at `index`, and what the service wants back with it.
+    pub(crate) fn keep(&mut self, index: u64, executor: Executor, data: Arc<ProviderData>) {
+        let at = self.rposition(|call| call.index == Some(index));
+        if let Some(call) = at.and_then(|at| self.list.get_mut(at)) {
+            call.executor = executor;
+            call.data = Some(data);
+        }
+    }
+
+    /// Emits the call at `index` before the answer is whole: whoever executes it has all of it.
+    pub(crate) fn settle(&mut self, index: u64, answer: &mut Answer) -> Result<(), Conflict> {
+        let at = self.rposition(|call| call.index == Some(index));
+        let Some(call) = at.and_then(|at| self.list.get_mut(at)) else {
+            return Ok(());
+        };
+        if call.name.is_empty() {
+            return Err(Conflict::Nameless);
+        }
+        answer.emit(call.event());
+        Ok(())
+    }
+
+    /// Whether there is a call for the loop to execute.
+    pub(crate) fn wait_for_results(&self) -> bool {
+        self.list.iter().any(|call| call.executor == Executor::Loop)
     }
 
     /// Takes in a piece of the one call that an answer could make before there were several.
@@ -184,8 +223,10 @@ impl Calls {
             id: CallId::new(context.new_id("call_")),
             name: Str::default(),
             arguments: String::new(),
-            legacy: false,
+            executor: Executor::Loop,
             data: None,
+            legacy: false,
+            done: false,
         });
         self.list.len() - 1
     }
@@ -235,13 +276,9 @@ impl Calls {
         if self.list.iter().any(|call| call.name.is_empty()) {
             return Err(Conflict::Nameless);
         }
-        for call in self.list.drain(..) {
-            let part = ToolCallPart::new(call.id, call.name, call.arguments)
-                .with_provider_id(call.provider_id);
-            events.push_back(Event::ToolCall(Box::new(ToolCallEvent::new(
-                part, call.data,
-            ))));
-        }
+        let left = self.list.iter_mut().filter(|call| !call.done);
+        events.extend(left.map(Pending::event));
+        self.list.clear();
         Ok(())
     }
 }

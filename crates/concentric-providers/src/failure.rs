@@ -4,7 +4,7 @@ use crate::{ApiKey, Limits, retry_after, scrub::scrub};
 use concentric_core::{BoxError, Error, ErrorKind, Str};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The fields of a provider's error.
 #[derive(Debug, Default)]
@@ -14,6 +14,9 @@ pub(crate) struct Failure {
     type_: Option<String>,
     /// The status that it would have had, if it says so.
     status: Option<String>,
+    /// What Google says of it besides (`google.rpc.ErrorInfo`).
+    reason: Option<String>,
+    retry_after: Option<Duration>,
 }
 
 impl Failure {
@@ -48,8 +51,12 @@ impl Failure {
         Self {
             message: MESSAGES.iter().find_map(|name| text(value.get(name)?)),
             code: scalar("code"),
-            type_: scalar("type"),
+            // Google's word for it (`google.rpc.Code`).
+            type_: scalar("type")
+                .or_else(|| scalar("status").filter(|status| status.parse::<u16>().is_err())),
             status: scalar("status_code").or_else(|| scalar("status")),
+            reason: details(value, "reason").map(str::to_owned),
+            retry_after: details(value, "retryDelay").and_then(delay),
         }
     }
 
@@ -79,7 +86,8 @@ impl Failure {
             let text = text.to_ascii_lowercase();
             words.iter().any(|word| text.contains(word))
         };
-        let says = |words: &[&str]| any(code, words) || any(type_, words);
+        let reason = self.reason.as_deref().unwrap_or_default();
+        let says = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
 
         let status = status.or_else(|| self.status());
         let kind = status.map(ErrorKind::of_status);
@@ -89,16 +97,31 @@ impl Failure {
                 None | Some(ErrorKind::InvalidRequest | ErrorKind::TooLarge)
             ) && any(
                 message,
-                &["context length", "context window", "prompt is too long"],
+                &[
+                    "context length",
+                    "context limit",
+                    "context window",
+                    "prompt is too long",
+                    "exceeds the maximum number of tokens",
+                ],
             ))
         {
             ErrorKind::ContextWindow
-        } else if says(&["content_filter", "content_policy", "moderation", "safety"]) {
+        } else if says(&[
+            "content_filter",
+            "content_policy",
+            "bio_policy",
+            "cyber_policy",
+            "moderation",
+            "safety",
+        ]) {
             ErrorKind::ContentFilter
-        } else if says(&["insufficient_quota", "billing", "insufficient_balance"]) {
+        } else if says(&["insufficient_quota", "billing", "insufficient_balance"])
+            || any(message, &["credit balance is too low"])
+        {
             ErrorKind::Quota
         } else if matches!(kind, None | Some(ErrorKind::InvalidRequest))
-            && says(&["invalid_api_key", "authentication"])
+            && says(&["invalid_api_key", "api_key_invalid", "authentication"])
         {
             ErrorKind::Authentication
         } else if let Some(kind) = kind {
@@ -111,9 +134,17 @@ impl Failure {
             ErrorKind::Permission
         } else if says(&["not_found"]) {
             ErrorKind::NotFound
+        } else if says(&["too_large"]) {
+            ErrorKind::TooLarge
         } else if says(&["timeout"]) {
             ErrorKind::Timeout
-        } else if says(&["invalid", "bad_request", "tool_use_failed"]) {
+        } else if says(&[
+            "invalid",
+            "bad_request",
+            "tool_use_failed",
+            "image",
+            "data_residency",
+        ]) {
             ErrorKind::InvalidRequest
         } else {
             ErrorKind::Server
@@ -127,6 +158,18 @@ impl Failure {
             .filter_map(|said| said.as_deref()?.parse::<u16>().ok())
             .find(|status| (400..600).contains(status))
     }
+}
+
+/// The first text that is called `name` in what Google says besides (`google.rpc.Status.details`).
+fn details<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    let details = value.get("details")?.as_array()?;
+    details.iter().find_map(|detail| detail.get(name)?.as_str())
+}
+
+/// Reads a length of time as Protocol Buffers write it in JSON: `34.5s`.
+fn delay(text: &str) -> Option<Duration> {
+    let seconds = text.strip_suffix('s')?.parse::<f64>().ok()?;
+    Some(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
 /// The text of a message, which may be a list of complaints (FastAPI's `detail`).
@@ -184,6 +227,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) provider: &'a Str,
     pub(crate) key: Option<&'a ApiKey>,
     pub(crate) request_id: Option<&'a Str>,
+    /// The longest time that it may ask to be left alone for.
+    pub(crate) retry_after: Duration,
 }
 
 impl Origin<'_> {
@@ -231,7 +276,8 @@ impl Origin<'_> {
             self.failed(&failure, failure.kind(Some(status.as_u16())))
         };
         let error = error.with_status(status.as_u16());
-        match retry_after::read(headers, now, limits.retry_after) {
+        // The longest wins.
+        match retry_after::read(headers, now, limits.retry_after).max(error.retry_after()) {
             Some(after) => error.with_retry_after(after),
             None => error,
         }
@@ -248,6 +294,9 @@ impl Origin<'_> {
         }
         if let Some(type_) = &failure.type_ {
             error = error.with_type(scrub(type_, self.key));
+        }
+        if let Some(after) = failure.retry_after {
+            error = error.with_retry_after(after.min(self.retry_after));
         }
         error
     }

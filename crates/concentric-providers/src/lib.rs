@@ -29,6 +29,7 @@
     reason = "what an API is to a model is nobody else's to name"
 )]
 
+pub mod anthropic;
 mod api;
 mod calls;
 mod capabilities;
@@ -37,6 +38,7 @@ pub mod catalogue;
 pub mod client;
 mod failure;
 mod fields;
+pub mod gemini;
 mod history;
 mod key;
 mod lenient;
@@ -45,6 +47,7 @@ pub mod model;
 pub mod ollama;
 pub mod openai;
 mod repair;
+pub mod responses;
 mod retry_after;
 mod scrub;
 mod sse;
@@ -53,12 +56,15 @@ mod timeouts;
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
 pub use self::{
+    anthropic::AnthropicLayer,
     capabilities::{Capabilities, Sources, Unsupported},
     catalogue::Catalogue,
+    gemini::GeminiLayer,
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},
     ollama::OllamaLayer,
     openai::OpenAiLayer,
+    responses::OpenAiResponsesLayer,
     timeouts::Timeouts,
 };

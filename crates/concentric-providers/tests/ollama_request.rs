@@ -23,7 +23,7 @@ fn layer() -> OllamaLayer {
 }
 
 async fn body(layer: &OllamaLayer, request: ChatRequest) -> Value {
-    sent_by(layer, request).await.unwrap().1
+    try_sent_by(layer, request).await.unwrap().1
 }
 
 fn search() -> Arc<ToolSpec> {
@@ -37,7 +37,9 @@ fn search() -> Arc<ToolSpec> {
 
 #[tokio::test]
 async fn the_least_request() {
-    let (parts, body) = sent_by(&layer(), ChatRequest::user("hi")).await.unwrap();
+    let (parts, body) = try_sent_by(&layer(), ChatRequest::user("hi"))
+        .await
+        .unwrap();
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "http://localhost:11434/api/chat");
     assert_eq!(parts.headers["content-type"], "application/json");
@@ -53,12 +55,12 @@ async fn the_least_request() {
 #[tokio::test]
 async fn a_host_and_a_key() {
     let cloud = OllamaLayer::with_host("ollama.com", "m", Some(ApiKey::new(CANARY)));
-    let (parts, _) = sent_by(&cloud, ChatRequest::user("hi")).await.unwrap();
+    let (parts, _) = try_sent_by(&cloud, ChatRequest::user("hi")).await.unwrap();
     assert_eq!(parts.uri, "https://ollama.com:443/api/chat");
     assert_eq!(parts.headers["authorization"], format!("Bearer {CANARY}"));
     assert!(parts.headers["authorization"].is_sensitive());
     let no_host = OllamaLayer::with_host("a b", "m", None);
-    let error = sent_by(&no_host, ChatRequest::user("hi"))
+    let error = try_sent_by(&no_host, ChatRequest::user("hi"))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
@@ -149,7 +151,7 @@ async fn what_the_server_does_not_do_is_refused_before_it_is_sent() {
             "the reasoning effort `extreme`",
         ]
     );
-    let error = sent_by(&layer(), request).await.unwrap_err();
+    let error = try_sent_by(&layer(), request).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
     assert_eq!(error.code(), Some("unsupported"));
 }
@@ -231,7 +233,7 @@ async fn a_prompt_to_go_on_with() {
         .options_mut()
         .provider
         .insert("suffix".into(), json!("return 1"));
-    let (parts, body) = sent_by(&layer, request).await.unwrap();
+    let (parts, body) = try_sent_by(&layer, request).await.unwrap();
     assert_eq!(parts.uri, "http://localhost:11434/api/generate");
     let expected = json!({
         "model": "qwen3", "prompt": "def f(", "system": "Code.", "stream": true,
@@ -240,7 +242,7 @@ async fn a_prompt_to_go_on_with() {
     assert_eq!(body, expected);
     let mut request = ChatRequest::user("hi");
     request.transcript.push_user("and");
-    let error = sent_by(&layer, request).await.unwrap_err();
+    let error = try_sent_by(&layer, request).await.unwrap_err();
     assert!(
         error.message().contains("more than one user's message"),
         "{error}"

@@ -22,7 +22,7 @@ fn layer(profile: Profile) -> OpenAiLayer {
 }
 
 async fn messages(profile: Profile, request: ChatRequest) -> Value {
-    let sent = sent_by(&layer(profile), request).await;
+    let sent = try_sent_by(&layer(profile), request).await;
     sent.unwrap().1["messages"].take()
 }
 
@@ -83,7 +83,7 @@ fn each_is_known_by_its_name_and_its_address() {
 #[tokio::test]
 async fn each_takes_a_request_at_its_address() {
     for profile in Profile::ALL {
-        let sent = sent_by(&layer(*profile), ChatRequest::user("hi")).await;
+        let sent = try_sent_by(&layer(*profile), ChatRequest::user("hi")).await;
         if profile.base_url.is_empty() {
             assert_eq!(sent.unwrap_err().kind(), ErrorKind::Configuration);
             continue;
@@ -105,7 +105,7 @@ async fn a_server_of_ones_own() {
     let layer = OpenAiLayer::profile(mine, "m", None).base_url("http://gpu.test:9000/v1");
     let mut request = ChatRequest::user("hi").with_system("Be brief.");
     request.options_mut().max_output_tokens = Some(5);
-    let (parts, body) = sent_by(&layer, request).await.unwrap();
+    let (parts, body) = try_sent_by(&layer, request).await.unwrap();
     assert_eq!(parts.uri, "http://gpu.test:9000/v1/chat/completions");
     assert_eq!(body["messages"][0]["role"], "developer");
     assert_eq!(body["most"], 5);
@@ -165,7 +165,9 @@ async fn mistral_has_words_of_its_own() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     request.tools.push(Arc::new(spec));
     request.options_mut().tool_choice = Some(ToolChoice::Required);
-    let (_, body) = sent_by(&layer(Profile::MISTRAL), request).await.unwrap();
+    let (_, body) = try_sent_by(&layer(Profile::MISTRAL), request)
+        .await
+        .unwrap();
     assert_eq!(body["tool_choice"], "any");
     assert_eq!(
         body["messages"][1]["content"],
@@ -206,18 +208,18 @@ async fn an_assistants_message_at_the_end_is_one_to_go_on_with() {
             profile.name
         );
     }
-    let (_, body) = sent_by(&layer(Profile::VLLM), request.clone())
+    let (_, body) = try_sent_by(&layer(Profile::VLLM), request.clone())
         .await
         .unwrap();
     assert_eq!(body["continue_final_message"], true);
     assert_eq!(body["add_generation_prompt"], false);
-    let error = sent_by(&layer(Profile::PERPLEXITY), request)
+    let error = try_sent_by(&layer(Profile::PERPLEXITY), request)
         .await
         .unwrap_err();
     assert_eq!(error.code(), Some("unsupported"));
 
     // One that has been answered is not.
-    let (_, body) = sent_by(&layer(Profile::VLLM), round()).await.unwrap();
+    let (_, body) = try_sent_by(&layer(Profile::VLLM), round()).await.unwrap();
     assert!(body.get("continue_final_message").is_none());
 }
 
@@ -414,11 +416,11 @@ async fn where_no_tool_may_be_called_none_is_named() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     request.tools.push(Arc::new(spec));
     request.options_mut().tool_choice = Some(ToolChoice::None);
-    let (_, body) = sent_by(&layer(Profile::ZAI), request.clone())
+    let (_, body) = try_sent_by(&layer(Profile::ZAI), request.clone())
         .await
         .unwrap();
     assert!(body.get("tools").is_none() && body.get("tool_choice").is_none());
-    let (_, body) = sent_by(&layer(Profile::OPENAI), request).await.unwrap();
+    let (_, body) = try_sent_by(&layer(Profile::OPENAI), request).await.unwrap();
     assert_eq!(body["tool_choice"], "none");
 }
 

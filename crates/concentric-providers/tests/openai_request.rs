@@ -8,7 +8,6 @@
 
 mod common;
 
-use bytes::Bytes;
 use common::*;
 use concentric_core::{
     Author, CallId, ChatRequest, Executor, Media, MediaSource, Message, OutputSchema, Part,
@@ -16,28 +15,8 @@ use concentric_core::{
     ToolResult, ToolSpec, Turn,
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
-use http_body_util::{BodyExt, Full};
-use serde_json::{Value, json};
-use std::sync::{Arc, Mutex};
-use tower::{Layer, ServiceExt, service_fn};
-
-async fn sent(layer: OpenAiLayer, request: ChatRequest) -> (http::request::Parts, Value) {
-    let sent = Arc::new(Mutex::new(None));
-    let seen = Arc::clone(&sent);
-    let http = service_fn(move |request: http::Request<Full<Bytes>>| {
-        let seen = Arc::clone(&seen);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            let json: Value = serde_json::from_slice(&body).unwrap();
-            *seen.lock().unwrap() = Some((parts, json));
-            Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
-        }
-    });
-    layer.layer(http).oneshot(request).await.unwrap_err();
-    let mut sent = sent.lock().unwrap();
-    sent.take().unwrap()
-}
+use serde_json::json;
+use std::sync::Arc;
 
 fn part(kind: PartKind) -> Part {
     Part::new(kind)

@@ -111,6 +111,7 @@ where
             provider: self.api.provider(),
             key: self.key.as_ref(),
             request_id: None,
+            retry_after: self.limits.retry_after,
         }
     }
 }

@@ -77,7 +77,7 @@ impl api::Decoder for Decoder {
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
         let reason = match self.reason.as_deref() {
             // It says `stop` of tool calls too, and older versions say nothing.
-            None | Some("stop") if !self.calls.is_empty() => FinishReason::ToolCalls,
+            None | Some("stop") if self.calls.wait_for_results() => FinishReason::ToolCalls,
             None | Some("stop") => FinishReason::Stop,
             Some("length") => FinishReason::Length,
             Some(other) => FinishReason::Other(other.into()),

@@ -300,7 +300,7 @@ impl Decoder {
                 FinishReason::Length
             }
             // Some say `stop` of tool calls.
-            (FinishReason::Stop, _) if !self.calls.is_empty() => FinishReason::ToolCalls,
+            (FinishReason::Stop, _) if self.calls.wait_for_results() => FinishReason::ToolCalls,
             (reason, _) => reason,
         }
     }
@@ -371,7 +371,7 @@ fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
 
 /// Sets what the service calls something, unless it has said so before; whether it had not.
 #[inline]
-fn name(field: &mut Option<Str>, said: Option<&str>) -> bool {
+pub(crate) fn name(field: &mut Option<Str>, said: Option<&str>) -> bool {
     let said = said.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
     if let Some(said) = said {
         *field = Some(said.into());

@@ -78,3 +78,7 @@ pub use self::{
     chat::{Chat, OpenAi, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},
 };
+pub(crate) use self::{
+    decoder::name,
+    request::{DataUrl, Metadata},
+};

@@ -5,6 +5,8 @@
 mod content;
 mod message;
 
+pub(crate) use self::content::DataUrl;
+
 use super::profile::{Prefill, Profile};
 use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
@@ -180,7 +182,7 @@ impl<'a> ResponseFormat<'a> {
 }
 
 /// Metadata, whose values must be text.
-struct Metadata<'a>(&'a Map<String, Value>);
+pub(crate) struct Metadata<'a>(pub(crate) &'a Map<String, Value>);
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

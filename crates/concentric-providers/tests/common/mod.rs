@@ -3,15 +3,15 @@
 
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_providers::{ApiKey, OpenAiLayer, model, openai::Chat};
-use futures_util::{FutureExt, Stream, StreamExt};
+use concentric_providers::{ApiKey, OpenAiLayer};
+use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use std::{
     collections::VecDeque,
     convert::Infallible,
-    future::Ready,
+    future::{Ready, ready},
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -19,19 +19,20 @@ use std::{
     },
     task::{Context, Poll},
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt};
 
 /// No output of ours may ever show it.
 pub const CANARY: &str = "canary-7f3a9d51e0c84b26";
 
 /// A body in pieces; after them it ends, breaks, or stays silent.
+#[derive(Debug)]
 pub struct Script {
     pub pieces: VecDeque<Bytes>,
     pub end: End,
     pub dropped: Arc<AtomicBool>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Clean,
     Broken,
@@ -80,32 +81,57 @@ pub fn layer() -> OpenAiLayer {
     OpenAiLayer::new("gpt-test", ApiKey::new(CANARY))
 }
 
-pub async fn call(
-    layer: &OpenAiLayer,
+/// An HTTP service that has one answer.
+#[derive(Debug)]
+pub struct Once(Option<http::Response<Script>>);
+
+impl Service<http::Request<Full<Bytes>>> for Once {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Script>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<Full<Bytes>>) -> Self::Future {
+        ready(Ok(self.0.take().unwrap()))
+    }
+}
+
+/// What `layer` makes of `response`.
+pub async fn call<L, S, B>(
+    layer: &L,
     response: http::Response<Script>,
-) -> Result<ChatResponse<model::Body<Script, Chat>>, Error> {
-    let response = std::sync::Mutex::new(Some(response));
-    let http = service_fn(|_: http::Request<Full<Bytes>>| {
-        std::future::ready(Ok::<_, Infallible>(
-            response.lock().unwrap().take().unwrap(),
-        ))
-    });
+) -> Result<ChatResponse<B>, Error>
+where
+    L: Layer<Once, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Once(Some(response));
     layer.layer(http).oneshot(ChatRequest::user("hi")).await
 }
 
-/// All that comes of a body: the events, and the error that ended them.
-pub async fn read_script(layer: &OpenAiLayer, script: Script) -> (Vec<Event>, Option<Error>) {
-    drain(call(layer, http::Response::new(script)).await).await
+/// What `layer` sends of `request`.
+pub async fn sent<L, S, B>(layer: L, request: ChatRequest) -> (http::request::Parts, Value)
+where
+    L: Layer<Record, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    ChatResponse<B>: std::fmt::Debug,
+{
+    let record = Record::default();
+    let seen = Arc::clone(&record.0);
+    layer.layer(record).oneshot(request).await.unwrap_err();
+    let (parts, body) = seen.lock().unwrap().take().unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts, serde_json::from_slice(&body).unwrap())
 }
 
-/// An HTTP service that keeps what it was asked, and answers once.
-#[derive(Clone)]
-pub struct Http {
-    reply: Arc<Mutex<Option<http::Response<Script>>>>,
-    asked: Arc<Mutex<Option<(http::request::Parts, Value)>>>,
-}
+/// An HTTP service that keeps what it is sent, and answers with an empty body.
+#[derive(Debug, Default)]
+pub struct Record(Arc<Mutex<Option<http::Request<Full<Bytes>>>>>);
 
-impl Service<http::Request<Full<Bytes>>> for Http {
+impl Service<http::Request<Full<Bytes>>> for Record {
     type Response = http::Response<Script>;
     type Error = Infallible;
     type Future = Ready<Result<http::Response<Script>, Infallible>>;
@@ -115,12 +141,79 @@ impl Service<http::Request<Full<Bytes>>> for Http {
     }
 
     fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let body = body.collect().now_or_never().unwrap().unwrap().to_bytes();
-        let json = serde_json::from_slice(&body).unwrap();
-        *self.asked.lock().unwrap() = Some((parts, json));
-        std::future::ready(Ok(self.reply.lock().unwrap().take().unwrap()))
+        *self.0.lock().unwrap() = Some(request);
+        ready(Ok(http::Response::new(Script::new([""], End::Clean))))
     }
+}
+
+/// An HTTP service that answers once, and keeps what it was asked.
+#[derive(Clone)]
+pub struct Http {
+    response: Arc<Mutex<Option<http::Response<Script>>>>,
+    pub asked: Arc<Mutex<Option<http::Request<Full<Bytes>>>>>,
+}
+
+impl Http {
+    pub fn new(response: http::Response<Script>) -> Self {
+        Self {
+            response: Arc::new(Mutex::new(Some(response))),
+            asked: Arc::default(),
+        }
+    }
+}
+
+impl Service<http::Request<Full<Bytes>>> for Http {
+    type Response = http::Response<Script>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
+        *self.asked.lock().unwrap() = Some(request);
+        ready(Ok(self.response.lock().unwrap().take().unwrap()))
+    }
+}
+
+/// What is sent of `request`, or why it is not.
+pub async fn try_sent_by<L, B>(
+    layer: &L,
+    request: ChatRequest,
+) -> Result<(http::request::Parts, Value), Error>
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    let http = Http::new(http::Response::new(Script::new([""], End::Clean)));
+    let asked = Arc::clone(&http.asked);
+    let answer = layer.layer(http).oneshot(request).await;
+    let Some(asked) = asked.lock().unwrap().take() else {
+        return Err(answer.err().unwrap());
+    };
+    let (parts, body) = asked.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Ok((parts, serde_json::from_slice(&body).unwrap()))
+}
+
+/// What is sent of `request`.
+pub async fn sent_by<L, B>(layer: &L, request: ChatRequest) -> (http::request::Parts, Value)
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+{
+    try_sent_by(layer, request).await.unwrap()
+}
+
+/// All that comes of a body: the events, and the error that ended them.
+pub async fn read_script<L, S, B>(layer: &L, script: Script) -> (Vec<Event>, Option<Error>)
+where
+    L: Layer<Once, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    drain(call(layer, http::Response::new(script)).await).await
 }
 
 /// What a model says to `request`, if its service answers with `response`.
@@ -133,33 +226,7 @@ where
     L: Layer<Http>,
     L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
 {
-    let http = Http {
-        reply: Arc::new(Mutex::new(Some(response))),
-        asked: Arc::default(),
-    };
-    layer.layer(http).oneshot(request).await
-}
-
-/// What is sent of `request`, or why it is not.
-pub async fn sent_by<L, B>(
-    layer: &L,
-    request: ChatRequest,
-) -> Result<(http::request::Parts, Value), Error>
-where
-    L: Layer<Http>,
-    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
-{
-    let http = Http {
-        reply: Arc::new(Mutex::new(Some(http::Response::new(Script::new(
-            [""],
-            End::Clean,
-        ))))),
-        asked: Arc::default(),
-    };
-    let asked = Arc::clone(&http.asked);
-    let answer = layer.layer(http).oneshot(request).await;
-    let asked = asked.lock().unwrap().take();
-    asked.ok_or_else(|| answer.err().unwrap())
+    layer.layer(Http::new(response)).oneshot(request).await
 }
 
 /// All that comes of an answer.

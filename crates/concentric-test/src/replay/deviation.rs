@@ -70,10 +70,34 @@ pub const DEVIATIONS: &[Deviation] = &[
         applies: |_, _, field| field == "usage.input.apart",
     },
     Deviation {
+        name: "prompt-blocked",
+        reason: "a prompt that Gemini refused is, to the oracle, an answer in which nothing is \
+                 said; to us an error, as of any provider that refuses one",
+        applies: |_, expected, field| {
+            let reason = expected.get("prompt_block_reason");
+            field == "outcome" && reason.is_some_and(Value::is_string)
+        },
+    },
+    Deviation {
         name: "error-in-choice",
         reason: "a choice that holds an error is, to the oracle, an answer with an unknown field; \
                  to us an answer that failed",
         applies: |recording, _, field| field == "outcome" && recording.has("error-in-choice"),
+    },
+    Deviation {
+        name: "first-name",
+        reason: "the oracle takes the id and the model from the last event of a response; ours are \
+                 known when the answer begins, and some services (Copilot) name it anew in each event",
+        applies: |recording, expected, field| {
+            let name = match field {
+                "response_id" => "id",
+                "model" => "model",
+                _ => return false,
+            };
+            let first = first_response(&recording.body);
+            let first = first.as_ref().and_then(|response| response.get(name));
+            first.is_some_and(|first| first.is_string() && expected.get(field) != Some(first))
+        },
     },
 ];
 
@@ -89,4 +113,13 @@ pub(super) fn with_apart(expected: &Value, name: &str) -> Option<Value> {
     };
     let is_apart = apart > 0 && raw("total_tokens")? == input + output + apart;
     is_apart.then(|| Value::from(counted + apart))
+}
+
+/// The response in the first event of a stream that has one.
+fn first_response(body: &[u8]) -> Option<Value> {
+    let body = String::from_utf8_lossy(body);
+    let mut events = body
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data:")?).ok());
+    events.find_map(|event| event.get("response").cloned())
 }

@@ -1,5 +1,6 @@
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Head, Str,
+    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor,
+    Head, PartKind, Str,
     context::{Clock, Ids, Random, Sleep},
 };
 use futures_util::{Stream, StreamExt};
@@ -114,10 +115,12 @@ impl Observed {
         })
     }
 
-    /// The tool calls, by the ids that the service gave them.
+    /// The tool calls that somebody else is to execute, by the ids that the service gave them.
     pub fn tool_calls(&self) -> Vec<Value> {
         let calls = self.events.iter().filter_map(|event| match event {
-            Event::ToolCall(event) => Some(&event.call),
+            Event::ToolCall(event) if event.call.executor != Executor::Provider => {
+                Some(&event.call)
+            }
             _ => None,
         });
         calls
@@ -129,6 +132,45 @@ impl Observed {
                 })
             })
             .collect()
+    }
+
+    /// How many parts were signed by the service (`thoughtSignature`).
+    pub fn signatures(&self) -> usize {
+        let data = self.events.iter().filter_map(|event| match event {
+            Event::PartEnd(end) => end.provider_data.as_deref(),
+            Event::ToolCall(call) => call.provider_data.as_deref(),
+            Event::Part(part) => match &part.kind {
+                PartKind::Provider(data) => Some(data),
+                _ => part.provider_data.as_deref(),
+            },
+            _ => None,
+        });
+        data.filter(|data| {
+            ["/fields/thoughtSignature", "/part/thoughtSignature"]
+                .iter()
+                .any(|place| data.data.pointer(place).is_some())
+        })
+        .count()
+    }
+
+    /// How many images, sounds and documents were said.
+    pub fn media(&self) -> usize {
+        let is_medium = |event: &&Event| match event {
+            Event::Part(part) => matches!(
+                part.kind,
+                PartKind::Image(_) | PartKind::Audio(_) | PartKind::File(_)
+            ),
+            _ => false,
+        };
+        self.events.iter().filter(is_medium).count()
+    }
+
+    /// Whether there is a tool call that the provider has not executed itself.
+    pub fn has_calls_to_execute(&self) -> bool {
+        self.events.iter().any(|event| match event {
+            Event::ToolCall(event) => event.call.executor != Executor::Provider,
+            _ => false,
+        })
     }
 
     /// The finish reason in the service's own words.

@@ -1,7 +1,9 @@
 use super::{Observed, Recording, Rng, Server, compare, cuts, direct, observe};
 use bytes::Bytes;
-use concentric_core::{BoxError, BoxModel, ChatRequest, Error, Event};
-use concentric_providers::{ApiKey, HttpClient, OllamaLayer, OpenAiLayer};
+use concentric_core::{BoxError, BoxModel, ChatRequest, Error};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -51,7 +53,14 @@ impl Report {
 }
 
 /// The APIs whose recordings can be read.
-pub const APIS: &[&str] = &["openai-chat", "ollama-chat", "ollama-generate"];
+pub const APIS: &[&str] = &[
+    "anthropic-messages",
+    "gemini-generate",
+    "ollama-chat",
+    "ollama-generate",
+    "openai-chat",
+    "openai-responses",
+];
 
 /// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
@@ -68,6 +77,10 @@ where
 {
     let key = ApiKey::new("replay-key");
     Some(match api {
+        "anthropic-messages" => {
+            let layer = AnthropicLayer::compatible(base_url, "replay-model", Some(key));
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
         "openai-chat" => {
             let layer = OpenAiLayer::compatible(base_url, "replay-model", Some(key));
             BoxModel::new(layer.streaming(stream).layer(http))
@@ -80,6 +93,14 @@ where
             let layer = OllamaLayer::new("replay-model")
                 .base_url(base_url)
                 .generate();
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "gemini-generate" => {
+            let layer = GeminiLayer::new("replay-model", key).base_url(base_url);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "openai-responses" => {
+            let layer = OpenAiResponsesLayer::compatible(base_url, "replay-model", Some(key));
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         _ => return None,
@@ -223,10 +244,7 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
             .events
             .iter()
             .eq(full.events.iter().take(observed.events.len()));
-    let calls = observed
-        .events
-        .iter()
-        .any(|event| matches!(event, Event::ToolCall(_)));
+    let calls = observed.has_calls_to_execute();
     if let Some(broken) = observed.broken {
         return Some(broken.to_owned());
     }

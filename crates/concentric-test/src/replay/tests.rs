@@ -1,4 +1,4 @@
-use super::{Recording, Rng, default_dir, load, replay, split, truncate};
+use super::{APIS, Recording, Rng, default_dir, load, replay, split, truncate};
 use std::sync::Arc;
 
 /// F1, F3 to F7, F14 to F16: real traffic, whole, in pieces, and cut short.
@@ -8,13 +8,15 @@ async fn recordings_say_what_is_expected() {
         eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
         return;
     };
-    let recordings: Arc<[Recording]> = load(&dir, "openai-chat").unwrap().into();
     let seed = std::process::id().into();
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let mut report = replay(&recordings).await.unwrap();
-    split(&recordings, 3, &mut rng, &mut report).await;
-    truncate(&recordings, 3, &mut rng, &mut report).await;
-    assert!(report.checked > 0);
-    assert!(report.differences.is_empty(), "{:#?}", report.differences);
+    for api in APIS {
+        let recordings: Arc<[Recording]> = load(&dir, api).unwrap().into();
+        let mut report = replay(&recordings).await.unwrap();
+        split(&recordings, 3, &mut rng, &mut report).await;
+        truncate(&recordings, 3, &mut rng, &mut report).await;
+        assert!(report.checked > 0, "{api}");
+        assert!(report.differences.is_empty(), "{:#?}", report.differences);
+    }
 }

@@ -12,13 +12,14 @@ pub struct Cut {
     pub whole: Option<bool>,
 }
 
-/// The places to end `recording` at: the boundaries of its events or lines, or, if it is one JSON
-/// value, random places in it; and `more` random places besides.
+/// The places to end `recording` at: the boundaries of its events or lines, or of the elements of its
+/// array, or, if it is one JSON object, random places in it; and `more` random places besides.
 pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
     let body = &*recording.body;
     let trimmed = body.trim_ascii();
     let lines = lines(body);
-    if lines.is_empty() && (trimmed.starts_with(b"{") || trimmed.starts_with(b"[")) {
+    let is_array = trimmed.starts_with(b"[");
+    if lines.is_empty() && (trimmed.starts_with(b"{") || (is_array && !recording.stream)) {
         let last = body.trim_ascii_end().len();
         return (0..more)
             .map(|_| Cut {
@@ -28,25 +29,60 @@ pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
             .collect();
     }
     let events = match lines.is_empty() {
-        true => events(body),
         false => lines,
+        true if is_array => elements(body),
+        true => events(body),
     };
-    let terminal = events
+    let mut terminal = events
         .iter()
         .copied()
-        .find(|(start, end)| is_terminal(body.get(*start..*end).unwrap_or_default()));
-    let cut = |length: usize| Cut {
-        length,
-        whole: match terminal {
-            None => Some(false),
-            Some((start, _)) if length <= start => Some(false),
-            Some((_, end)) if length >= end => Some(true),
-            Some(_) => None,
-        },
+        .filter(|(start, end)| is_terminal(body.get(*start..*end).unwrap_or_default()));
+    let first = terminal.next();
+    let last = terminal.next_back();
+    let cut = |length: usize| {
+        let whole = match (first, last) {
+            (None, _) => Some(false),
+            (Some((start, _)), _) if length <= start => Some(false),
+            // The service has said it, and will say it again of an answer that goes on.
+            (Some((_, end)), Some((_, again))) if length >= end && length < again => return None,
+            (Some((_, end)), _) if length >= end => Some(true),
+            (Some(_), _) => None,
+        };
+        Some(Cut { length, whole })
     };
-    let boundaries = events.iter().map(|(_, end)| cut(*end));
-    let random: Vec<Cut> = (0..more).map(|_| cut(rng.below(body.len()))).collect();
+    let boundaries = events.iter().filter_map(|(_, end)| cut(*end));
+    let random: Vec<Cut> = (0..more)
+        .filter_map(|_| cut(rng.below(body.len())))
+        .collect();
     boundaries.chain(random).collect()
+}
+
+/// Where each element of an array of objects begins and ends.
+fn elements(body: &[u8]) -> Vec<(usize, usize)> {
+    let mut elements = Vec::new();
+    let (mut start, mut depth, mut string, mut escaped) = (0, 0_usize, false, false);
+    for (at, byte) in body.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = string,
+            b'"' => string = !string,
+            _ if string => {}
+            b'{' => {
+                if depth == 0 {
+                    start = at;
+                }
+                depth += 1;
+            }
+            b'}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    elements.push((start, at + 1));
+                }
+            }
+            _ => {}
+        }
+    }
+    elements
 }
 
 /// Where each event begins, and where the blank line behind it ends.
@@ -93,7 +129,7 @@ fn lines(body: &[u8]) -> Vec<(usize, usize)> {
     lines
 }
 
-/// Whether the event says how the answer ends, or its first choice.
+/// Whether the event says how the answer ends: its first choice, where it has choices.
 fn is_terminal(event: &[u8]) -> bool {
     if let Ok(line) = serde_json::from_slice::<Value>(event) {
         return line.get("done") == Some(&Value::Bool(true));
@@ -103,23 +139,43 @@ fn is_terminal(event: &[u8]) -> bool {
         .lines()
         .filter_map(|line| line.strip_prefix("data:"))
         .collect();
-    let Ok(chunk) = serde_json::from_str::<Value>(&data.join("\n")) else {
+    let json = match event.starts_with('{') {
+        true => event.into_owned(),
+        false => data.join("\n"),
+    };
+    let Ok(chunk) = serde_json::from_str::<Value>(&json) else {
         return false;
     };
-    let choices = chunk.get("choices").and_then(Value::as_array);
-    choices.into_iter().flatten().any(|choice| {
-        let index = choice.get("index").and_then(Value::as_u64);
-        let reason = choice.get("finish_reason").and_then(Value::as_str);
-        index.unwrap_or(0) == 0 && reason.is_some_and(|reason| !reason.is_empty())
-    })
+    let type_ = chunk.get("type").and_then(Value::as_str);
+    if let Some("message_stop" | "response.completed" | "response.incomplete" | "response.failed") =
+        type_
+    {
+        return true;
+    }
+    [("choices", "finish_reason"), ("candidates", "finishReason")]
+        .iter()
+        .any(|(list, reason)| {
+            let choices = chunk.get(list).and_then(Value::as_array);
+            choices.into_iter().flatten().any(|choice| {
+                let index = choice.get("index").and_then(Value::as_u64);
+                let reason = choice.get(reason).and_then(Value::as_str);
+                index.unwrap_or(0) == 0 && reason.is_some_and(|reason| !reason.is_empty())
+            })
+        })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::events;
+    use super::{elements, events};
 
     #[test]
     fn events_end_with_a_blank_line() {
         assert_eq!(events(b"a\n\nb\r\n\r\nc\r\rd"), [(0, 3), (3, 8), (8, 11)]);
+    }
+
+    #[test]
+    fn elements_end_with_their_bracket() {
+        let body = br#"[{"a":"}\"{"} , {"b":{}}]"#;
+        assert_eq!(elements(body), [(1, 13), (16, 24)]);
     }
 }

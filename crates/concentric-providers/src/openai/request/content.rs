@@ -136,7 +136,7 @@ impl<'a> Content<'a> {
 }
 
 /// A medium as a URL, which holds its bytes (RFC 2397) unless they are elsewhere.
-pub(super) enum DataUrl<'a> {
+pub(crate) enum DataUrl<'a> {
     Url(&'a str),
     Data {
         media_type: &'a str,
@@ -145,7 +145,7 @@ pub(super) enum DataUrl<'a> {
 }
 
 impl<'a> DataUrl<'a> {
-    fn of(media: &'a Media, default: &'a str) -> Option<Self> {
+    pub(crate) fn of(media: &'a Media, default: &'a str) -> Option<Self> {
         match &media.source {
             MediaSource::Url(url) => Some(Self::Url(url)),
             MediaSource::Base64(base64) => Some(Self::Data {

@@ -1,0 +1,264 @@
+//! What the service says, event by event, as ours.
+
+use super::{
+    block::{Block, Ended},
+    wire::{Chunk, Tokens},
+};
+use crate::{
+    api::{self, Answer, Framing},
+    calls::Calls,
+    failure::Failure,
+    lenient::Text,
+};
+use concentric_core::{
+    Error, ErrorKind, Event, Executor, Finish, FinishReason, Part, PartKind, ProviderData, Str,
+};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// An answer as far as it has arrived.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Decoder {
+    // The message has begun.
+    started: bool,
+    // It has ended.
+    stopped: bool,
+    // All came in one message, which is whole since its JSON is.
+    unary: bool,
+    open: Option<Block>,
+    // How many blocks there were.
+    blocks: u64,
+    // How many of them are parts of the message, besides the calls below.
+    parts: usize,
+    // Calls for the loop, each with how many parts stood before it.
+    calls_at: Vec<(u64, usize, Map<String, Value>)>,
+    calls: Calls,
+    usage: Tokens,
+    reason: Option<Str>,
+    // What else the service says of the message.
+    details: Map<String, Value>,
+}
+
+impl api::Decoder for Decoder {
+    type Chunk<'a> = Chunk<'a>;
+
+    #[inline]
+    fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        if chunk.type_.as_str() != Some("content_block_delta") || chunk.error.is_some() {
+            return self.take_other(chunk, from, answer);
+        }
+        let Some(delta) = chunk.delta.0 else {
+            return Ok(());
+        };
+        match &mut self.open {
+            Some(block) if chunk.index.0.is_none() || chunk.index.0 == block.index => {
+                block.delta(delta, &mut self.calls, answer)
+            }
+            _ => Err(protocol(answer, "a piece of a block that is not open")),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.unary || self.stopped
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped
+    }
+
+    fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        let tokens = std::mem::take(&mut self.usage);
+        let counts = [
+            ("iterations", &tokens.iterations),
+            ("server_tool_use", &tokens.server_tool_use),
+        ];
+        for (name, value) in counts {
+            self.keep(name, value.clone().map(Box::new));
+        }
+        self.end_details(answer);
+        let mut reason = finish_reason(self.reason.as_ref());
+        if reason == FinishReason::Stop && self.calls.wait_for_results() {
+            reason = FinishReason::ToolCalls;
+        }
+        for (number, parts, mut data) in self.calls_at.drain(..) {
+            if self.parts > parts {
+                // Emitted at the end, it is to go back to where it was.
+                data.insert("followed_by".to_owned(), (self.parts - parts).into());
+            }
+            if !data.is_empty() {
+                let data = ProviderData::new(answer.provider.clone(), data.into());
+                self.calls.keep(number, Executor::Loop, Arc::new(data));
+            }
+        }
+        let closed = self.calls.finish(&mut answer.events);
+        closed.map_err(|conflict| conflict.error(answer))?;
+        let mut finish = Finish::new(reason, tokens.usage());
+        finish.provider_reason = self.reason.take();
+        answer.emit(Event::Finish(Box::new(finish)));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    fn take_other(
+        &mut self,
+        chunk: Chunk<'_>,
+        from: Framing,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let type_ = chunk.type_.as_str().unwrap_or_default();
+        if let Some(error) = chunk.error.as_ref().filter(|error| !error.is_null()) {
+            let error = Value::from_iter([("error", (**error).clone())]);
+            return Err(answer.origin().reported(&Failure::of_json(&error)));
+        }
+        if from == Framing::ErrorEvent || type_ == "error" {
+            return Err(answer.origin().reported(&Failure::default()));
+        }
+        match type_ {
+            "message_start" => {
+                let message = chunk.message.0.map(|message| *message);
+                self.start(answer)?;
+                message.map_or(Ok(()), |message| self.message(message, answer))
+            }
+            "content_block_start" => {
+                if !self.started {
+                    return Err(protocol(answer, "a block before the message"));
+                }
+                // Some servers don't say where a block ends.
+                self.end_block(answer)?;
+                let block = chunk.content_block.map_or(Value::Null, |block| *block);
+                self.begin_block(block, chunk.index.0, false, answer)
+            }
+            "content_block_stop" => self.end_block(answer),
+            "message_delta" => {
+                if let Some(tokens) = chunk.usage.0 {
+                    self.usage.update(*tokens);
+                }
+                let delta = chunk.delta.0.unwrap_or_default();
+                self.stop_reason(delta.stop_reason);
+                self.keep("stop_sequence", delta.stop_sequence);
+                self.keep("stop_details", delta.stop_details);
+                self.keep("container", delta.container);
+                self.keep("context_management", chunk.context_management);
+                Ok(())
+            }
+            "message_stop" => {
+                if !self.started {
+                    return Err(protocol(
+                        answer,
+                        "the end of a message before its beginning",
+                    ));
+                }
+                self.stopped = true;
+                self.end_block(answer)
+            }
+            "message" => {
+                self.start(answer)?;
+                self.unary = true;
+                self.message(chunk, answer)
+            }
+            // `ping`, and whatever else there may come to be.
+            _ => Ok(()),
+        }
+    }
+
+    /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
+    /// there was.
+    fn start(&mut self, answer: &Answer) -> Result<(), Error> {
+        if std::mem::replace(&mut self.started, true) {
+            let what = "another answer began before the first one was whole";
+            return Err(protocol(answer, what));
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: Chunk<'_>, answer: &mut Answer) -> Result<(), Error> {
+        answer.head.id = message.id.into_filled();
+        answer.head.model = message.model.into_filled();
+        if let Some(tokens) = message.usage.0 {
+            self.usage.update(*tokens);
+        }
+        if let Some(Value::Array(blocks)) = message.content.map(|content| *content) {
+            for block in blocks {
+                self.begin_block(block, None, true, answer)?;
+                self.end_block(answer)?;
+            }
+        }
+        self.stop_reason(message.stop_reason);
+        self.keep("stop_sequence", message.stop_sequence);
+        self.keep("stop_details", message.stop_details);
+        self.keep("container", message.container);
+        self.keep("context_management", message.context_management);
+        Ok(())
+    }
+
+    fn begin_block(
+        &mut self,
+        block: Value,
+        index: Option<u64>,
+        whole: bool,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let number = self.blocks;
+        self.blocks += 1;
+        let block = Block::begin(block, index, number, whole, &mut self.calls, answer)?;
+        if let Some(model) = block.handed_to() {
+            answer.head.model = Some(model.into());
+        }
+        self.open = Some(block);
+        Ok(())
+    }
+
+    fn end_block(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        let Some(block) = self.open.take() else {
+            return Ok(());
+        };
+        match block.end(&mut self.calls, answer)? {
+            Ended::Nothing => {}
+            Ended::Part => self.parts += 1,
+            Ended::Call(number, data) => self.calls_at.push((number, self.parts, data)),
+        }
+        Ok(())
+    }
+
+    fn stop_reason(&mut self, reason: Text<'_>) {
+        self.reason = reason.into_filled().or(self.reason.take());
+    }
+
+    fn keep(&mut self, name: &str, value: Option<Box<Value>>) {
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            self.details.insert(name.to_owned(), *value);
+        }
+    }
+
+    /// Emits what the service says of the message, if that is anything.
+    fn end_details(&mut self, answer: &mut Answer) {
+        let paused = matches!(self.reason.as_deref(), Some("pause_turn" | "compaction"));
+        if self.details.is_empty() && !paused {
+            return;
+        }
+        let mut data = std::mem::take(&mut self.details);
+        data.insert("type".to_owned(), "message".into());
+        if let Some(reason) = &self.reason {
+            data.insert("stop_reason".to_owned(), reason.as_str().into());
+        }
+        let data = ProviderData::new(answer.provider.clone(), data.into());
+        let part = Part::new(PartKind::Provider(data));
+        answer.emit(Event::Part(Box::new(part)));
+    }
+}
+
+fn finish_reason(reason: Option<&Str>) -> FinishReason {
+    match reason.map(Str::as_str) {
+        None | Some("end_turn" | "stop_sequence") => FinishReason::Stop,
+        Some("max_tokens" | "model_context_window_exceeded") => FinishReason::Length,
+        Some("tool_use") => FinishReason::ToolCalls,
+        Some("refusal") => FinishReason::ContentFilter,
+        Some(other) => FinishReason::Other(other.into()),
+    }
+}
+
+fn protocol(answer: &Answer, what: &'static str) -> Error {
+    answer.origin().error(ErrorKind::Protocol, what)
+}

@@ -1,0 +1,257 @@
+//! A request as the JSON of the Messages API.
+//!
+//! What goes on the wire is borrowed from the request.
+
+mod content;
+mod conversation;
+
+pub(super) use self::conversation::Conversation;
+
+use self::content::{Block, CacheControl, Kind};
+use super::{
+    PromptCache,
+    messages::Messages,
+    schema::{self, Input},
+    thinking::Plan,
+};
+use crate::{api::Call, fields::Fields};
+use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// The body of a call.
+pub(super) struct Wire<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) api: &'a Messages,
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { call, api } = self;
+        let request = call.request;
+        let options = &*request.options;
+        let breakpoints = Breakpoints::of(request, api.cache);
+        let plan = Plan::of(call, api.max_tokens);
+        let mut conversation = Conversation::of(request, &api.provider);
+        if let Some(control) = breakpoints.tail
+            && !options.provider.contains_key("cache_control")
+        {
+            conversation.cache(control);
+        }
+        let mut fields = Fields {
+            map: serde::Serializer::serialize_map(serializer, None)?,
+            replaced: &options.provider,
+        };
+        fields.put("model", call.model)?;
+        fields.put("max_tokens", &plan.max_tokens)?;
+        fields.put("stream", &call.streaming)?;
+        let system = system(request, &conversation, &breakpoints);
+        if !system.is_empty() {
+            fields.put("system", &system)?;
+        }
+        fields.put("messages", conversation.messages())?;
+        fields.put_some("container", conversation.container.as_ref())?;
+        let tools = tools(request, &api.tools, breakpoints.tools);
+        if !tools.is_empty() {
+            fields.put("tools", &tools)?;
+        }
+        if !tools.is_empty() || options.provider.contains_key("tools") {
+            let choice = Choice::of(options.tool_choice.as_ref(), options.parallel_tool_calls);
+            fields.put_some("tool_choice", choice.as_ref())?;
+        }
+        let format = options.output_schema.as_ref().map(|output| Format {
+            r#type: "json_schema",
+            // `check` has refused what can't be said.
+            schema: schema::output(&output.schema).unwrap_or_default(),
+        });
+        if plan.effort.is_some() || format.is_some() {
+            let effort = plan.effort;
+            fields.put("output_config", &OutputConfig { effort, format })?;
+        }
+        fields.put_some("thinking", plan.thinking.as_ref())?;
+        fields.put_some("temperature", options.temperature.as_ref())?;
+        fields.put_some("top_p", options.top_p.as_ref())?;
+        if !options.stop.is_empty() {
+            fields.put("stop_sequences", &options.stop)?;
+        }
+        if let Some(Value::String(user_id)) = options.metadata.get("user_id") {
+            fields.put("metadata", &Metadata { user_id })?;
+        }
+        fields.end()
+    }
+}
+
+#[derive(Serialize)]
+struct OutputConfig<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<Format>,
+}
+
+#[derive(Serialize)]
+struct Format {
+    r#type: &'static str,
+    schema: Value,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    user_id: &'a str,
+}
+
+/// Where the prompt's cache is told that something ends which will come again: four places at most.
+#[derive(Debug, Default)]
+struct Breakpoints {
+    tools: Option<CacheControl>,
+    /// The system segments at whose end there is one: for each stability but the least, the last of
+    /// those that have nothing less stable before them.
+    system: [Option<(usize, CacheControl)>; 3],
+    tail: Option<CacheControl>,
+}
+
+impl Breakpoints {
+    fn of(request: &ChatRequest, cache: PromptCache) -> Self {
+        let ttl = match cache {
+            PromptCache::Off => return Self::default(),
+            PromptCache::FiveMinutes => None,
+            PromptCache::OneHour => Some("1h"),
+        };
+        let control = CacheControl {
+            r#type: "ephemeral",
+            ttl,
+        };
+        let mut least = Stability::Fixed;
+        let mut system = [None; 3];
+        for (at, segment) in request.system.iter().enumerate() {
+            if segment.text.trim().is_empty() {
+                continue;
+            }
+            least = least.max(segment.stability);
+            let place = match least {
+                Stability::Fixed => 0,
+                Stability::Thread => 1,
+                Stability::Run => 2,
+                _ => break,
+            };
+            if let Some(place) = system.get_mut(place) {
+                *place = Some((at, control));
+            }
+        }
+        Self {
+            // What is fixed stands behind the tools, and covers them.
+            tools: system
+                .first()
+                .is_some_and(Option::is_none)
+                .then_some(control),
+            system,
+            tail: (least <= Stability::Run).then_some(control),
+        }
+    }
+}
+
+fn system<'a>(
+    request: &'a ChatRequest,
+    conversation: &Conversation<'a>,
+    breakpoints: &Breakpoints,
+) -> Vec<Block<'a>> {
+    let segments = request.system.iter().enumerate();
+    let segments = segments.filter(|(_, segment)| !segment.text.trim().is_empty());
+    let segments = segments.map(|(at, segment)| {
+        let mut block = Block::new(Kind::Text(&segment.text));
+        let here = breakpoints
+            .system
+            .iter()
+            .flatten()
+            .find(|(place, _)| *place == at);
+        block.cache = here.map(|(_, control)| *control);
+        block
+    });
+    let later = conversation
+        .system
+        .iter()
+        .map(|text| Block::new(Kind::Text(text)));
+    segments.chain(later).collect()
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Tool<'a> {
+    /// One of the service's, as the layer was told.
+    Theirs(&'a Value),
+    Ours(Function<'a>),
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    input_schema: Input<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<CacheControl>,
+}
+
+fn tools<'a>(
+    request: &'a ChatRequest,
+    theirs: &'a [Value],
+    cache: Option<CacheControl>,
+) -> Vec<Tool<'a>> {
+    let is_theirs = |spec: &&'a ToolSpec| {
+        let mut names = theirs.iter().filter_map(|tool| tool.get("name")?.as_str());
+        names.any(|name| spec.name == *name)
+    };
+    let ours = request.tools.iter().map(|spec| &**spec);
+    let ours = ours.filter(|spec| !is_theirs(spec)).map(|spec| {
+        Tool::Ours(Function {
+            name: &spec.name,
+            description: &spec.description,
+            input_schema: Input(&spec.input_schema),
+            cache_control: None,
+        })
+    });
+    let mut tools: Vec<Tool<'a>> = theirs.iter().map(Tool::Theirs).chain(ours).collect();
+    if let Some(Tool::Ours(last)) = tools.last_mut() {
+        last.cache_control = cache;
+    }
+    tools
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Choice<'a> {
+    Auto {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        disable_parallel_tool_use: Option<bool>,
+    },
+    Any {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        disable_parallel_tool_use: Option<bool>,
+    },
+    Tool {
+        name: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        disable_parallel_tool_use: Option<bool>,
+    },
+    None,
+}
+
+impl<'a> Choice<'a> {
+    fn of(choice: Option<&'a ToolChoice>, parallel: Option<bool>) -> Option<Self> {
+        let disable_parallel_tool_use = parallel.map(|parallel| !parallel);
+        Some(match choice {
+            None if parallel.is_none() => return None,
+            Some(ToolChoice::None) => Self::None,
+            Some(ToolChoice::Required) => Self::Any {
+                disable_parallel_tool_use,
+            },
+            Some(ToolChoice::Tool(name)) => Self::Tool {
+                name,
+                disable_parallel_tool_use,
+            },
+            _ => Self::Auto {
+                disable_parallel_tool_use,
+            },
+        })
+    }
+}

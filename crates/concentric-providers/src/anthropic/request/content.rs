@@ -1,0 +1,280 @@
+//! The blocks of a message.
+
+use concentric_core::{Media, MediaSource, Str};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value, value::RawValue};
+use std::borrow::Cow;
+
+/// A block of a message's content.
+#[derive(Debug)]
+pub(super) struct Block<'a> {
+    pub(super) kind: Kind<'a>,
+    /// Fields of the service's own, as it sent them or the host wants them.
+    pub(super) more: Option<&'a Map<String, Value>>,
+    /// What is up to here is to be cached.
+    pub(super) cache: Option<CacheControl>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind<'a> {
+    Text(&'a str),
+    Image(Source<'a>),
+    Document {
+        source: Source<'a>,
+        title: Option<&'a str>,
+    },
+    Thinking(&'a str),
+    Call {
+        id: Cow<'a, str>,
+        name: Cow<'a, str>,
+        input: Input<'a>,
+    },
+    Result {
+        id: Cow<'a, str>,
+        content: Outcome<'a>,
+        is_error: bool,
+    },
+    /// One of the service's own, all of which is in the other fields.
+    Opaque,
+}
+
+/// A breakpoint of the prompt's cache.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(in super::super) struct CacheControl {
+    pub(in super::super) r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in super::super) ttl: Option<&'static str>,
+}
+
+/// A call's arguments.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    Json(&'a RawValue),
+    Repaired(Value),
+}
+
+/// What a tool's result says.
+#[derive(Debug)]
+pub(super) enum Outcome<'a> {
+    Nothing,
+    Text(Cow<'a, str>),
+    Blocks(Vec<Block<'a>>),
+}
+
+/// Where the bytes of a medium are.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Source<'a> {
+    Base64 {
+        media_type: &'a str,
+        data: &'a str,
+    },
+    Url {
+        url: &'a str,
+    },
+    File {
+        file_id: &'a str,
+    },
+    Text {
+        media_type: &'static str,
+        data: String,
+    },
+}
+
+impl<'a> Block<'a> {
+    pub(super) const fn new(kind: Kind<'a>) -> Self {
+        Self {
+            kind,
+            more: None,
+            cache: None,
+        }
+    }
+
+    /// An image or a document.
+    ///
+    /// `Err` is what the service does not take.
+    pub(super) fn medium(media: &'a Media, is_image: bool) -> Result<Self, Str> {
+        let title = media.name.as_deref().filter(|name| !name.is_empty());
+        let declared = media.media_type.as_deref();
+        let (media_type, source) = match &media.source {
+            MediaSource::Id(file_id) => (declared, Source::File { file_id }),
+            MediaSource::Url(url) => match data_url(url) {
+                Some((media_type, data)) => (Some(media_type), Source::Base64 { media_type, data }),
+                None => (declared, Source::Url { url }),
+            },
+            MediaSource::Base64(data) => {
+                let default = if is_image {
+                    "image/png"
+                } else {
+                    "application/pdf"
+                };
+                let media_type = declared.unwrap_or(default);
+                (Some(media_type), Source::Base64 { media_type, data })
+            }
+            _ => return Err(Str::from_static("a medium of an unknown source")),
+        };
+        if is_image || media_type.is_some_and(|t| t.starts_with("image/")) {
+            return image(source).map(|source| Self::new(Kind::Image(source)));
+        }
+        let source = document(source)?;
+        Ok(Self::new(Kind::Document { source, title }))
+    }
+}
+
+fn image(source: Source<'_>) -> Result<Source<'_>, Str> {
+    let Source::Base64 { media_type, data } = source else {
+        return Ok(source);
+    };
+    let media_type = match media_type {
+        "image/jpg" => "image/jpeg",
+        other => other,
+    };
+    match media_type {
+        "image/jpeg" | "image/png" | "image/gif" | "image/webp" => {
+            Ok(Source::Base64 { media_type, data })
+        }
+        other => Err(format!("an image of the type `{other}`").into()),
+    }
+}
+
+fn document(source: Source<'_>) -> Result<Source<'_>, Str> {
+    let Source::Base64 { media_type, data } = source else {
+        return Ok(source);
+    };
+    let (essence, _) = media_type.split_once(';').unwrap_or((media_type, ""));
+    let is_text = essence.starts_with("text/")
+        || essence.ends_with("+json")
+        || essence.ends_with("+xml")
+        || matches!(
+            essence,
+            "application/json" | "application/xml" | "application/yaml" | "application/toml"
+        );
+    if is_text {
+        // The service takes text as it is.
+        let text = base64(data).and_then(|bytes| String::from_utf8(bytes).ok());
+        let data = text.ok_or(Str::from_static("a text that is not in UTF-8"))?;
+        return Ok(Source::Text {
+            media_type: "text/plain",
+            data,
+        });
+    }
+    match essence {
+        "application/pdf" => Ok(Source::Base64 {
+            media_type: essence,
+            data,
+        }),
+        other => Err(format!("a document of the type `{other}`").into()),
+    }
+}
+
+/// The media type and the base64 of a data URL (RFC 2397).
+fn data_url(url: &str) -> Option<(&str, &str)> {
+    url.strip_prefix("data:")?.split_once(";base64,")
+}
+
+/// Decodes base64 (RFC 4648 section 4).
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for byte in text
+        .bytes()
+        .filter(|b| !b.is_ascii_whitespace() && *b != b'=')
+    {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(digit);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(out)
+}
+
+impl Serialize for Block<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let more = self.more.into_iter().flatten();
+        // What a block of the service's own is called stands among its fields.
+        let type_ = match &self.kind {
+            Kind::Text(_) => Some("text"),
+            Kind::Image(_) => Some("image"),
+            Kind::Document { .. } => Some("document"),
+            Kind::Thinking(_) => Some("thinking"),
+            Kind::Call { .. } if self.says("type") => None,
+            Kind::Call { .. } => Some("tool_use"),
+            Kind::Result { .. } => Some("tool_result"),
+            Kind::Opaque => None,
+        };
+        if let Some(type_) = type_ {
+            map.serialize_entry("type", type_)?;
+        }
+        match &self.kind {
+            Kind::Text(text) => map.serialize_entry("text", text)?,
+            Kind::Image(source) => map.serialize_entry("source", source)?,
+            Kind::Document { source, title } => {
+                map.serialize_entry("source", source)?;
+                if let Some(title) = title
+                    && !self.says("title")
+                {
+                    map.serialize_entry("title", title)?;
+                }
+            }
+            Kind::Thinking(text) => map.serialize_entry("thinking", text)?,
+            Kind::Call { id, name, input } => {
+                map.serialize_entry("id", id)?;
+                map.serialize_entry("name", name)?;
+                match input {
+                    Input::Json(json) => map.serialize_entry("input", json)?,
+                    Input::Repaired(value) => map.serialize_entry("input", value)?,
+                }
+            }
+            Kind::Result {
+                id,
+                content,
+                is_error,
+            } => {
+                map.serialize_entry("tool_use_id", id)?;
+                match content {
+                    Outcome::Nothing => {}
+                    Outcome::Text(text) => map.serialize_entry("content", text)?,
+                    Outcome::Blocks(blocks) => map.serialize_entry("content", blocks)?,
+                }
+                if *is_error {
+                    map.serialize_entry("is_error", &true)?;
+                }
+            }
+            Kind::Opaque => {}
+        }
+        for (name, value) in more {
+            // Ours, of where a call stood.
+            if name != "followed_by" {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        if let Some(cache) = &self.cache
+            && !self.says("cache_control")
+        {
+            map.serialize_entry("cache_control", cache)?;
+        }
+        map.end()
+    }
+}
+
+impl Block<'_> {
+    fn says(&self, name: &str) -> bool {
+        self.more.is_some_and(|more| more.contains_key(name))
+    }
+
+    /// Whether a breakpoint of the cache may stand at it.
+    pub(super) fn can_be_cached(&self) -> bool {
+        !matches!(self.kind, Kind::Thinking(_) | Kind::Opaque)
+    }
+}

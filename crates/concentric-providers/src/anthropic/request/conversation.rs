@@ -1,0 +1,425 @@
+//! The messages of a request: of users and assistants in turn.
+
+use super::content::{Block, CacheControl, Input, Kind, Outcome};
+use crate::{
+    Unsupported,
+    history::{self, IdRules, Said, is_own, own_data},
+    repair::repair,
+};
+use concentric_core::{
+    Arguments, ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str,
+    ToolCallPart, ToolContent, ToolResult, ToolStatus, Transcript,
+};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::{borrow::Cow, collections::HashSet};
+
+/// A conversation as the service reads it.
+#[derive(Debug, Default)]
+pub(in super::super) struct Conversation<'a> {
+    messages: Vec<Entry<'a>>,
+    /// What the operator says in the middle of it.
+    pub(super) system: Vec<&'a str>,
+    /// What the service does not take of it.
+    pub(in super::super) unsupported: Vec<Unsupported>,
+    /// Where code of the model's runs on, if it waits for this request.
+    pub(super) container: Option<&'a str>,
+    /// The service paused the last turn, to be asked to go on with it.
+    paused: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    role: Speaker,
+    content: Vec<Block<'a>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Speaker {
+    User,
+    Assistant,
+}
+
+const IDS: IdRules = IdRules {
+    length: 64,
+    exact: false,
+    punctuation: "_-",
+};
+
+impl<'a> Conversation<'a> {
+    pub(in super::super) fn of(request: &'a ChatRequest, provider: &'a Str) -> Self {
+        let mut writer = Writer {
+            provider,
+            executed: Executed::of(&request.transcript, provider),
+            ids: HashSet::new(),
+            turn: 0,
+            is_last: false,
+            out: Conversation::default(),
+        };
+        let turns = request.transcript.len();
+        for (at, turn) in request.transcript.iter().enumerate() {
+            (writer.turn, writer.is_last) = (at, at + 1 == turns);
+            let message = turn.as_message();
+            match message.role {
+                Role::System => writer.system(message),
+                Role::Assistant => {
+                    for said in history::said(turn) {
+                        writer.assistant(&said);
+                    }
+                }
+                _ => writer.user(message),
+            }
+        }
+        let mut out = writer.out;
+        out.trim_end();
+        out
+    }
+
+    /// Where the first message is an assistant's, or there is none.
+    pub(in super::super) fn begins_with_user(&self) -> bool {
+        self.messages
+            .first()
+            .is_some_and(|m| m.role == Speaker::User)
+    }
+
+    /// Whether the model is to go on with what the host wrote for it.
+    pub(in super::super) fn is_prefilled(&self) -> bool {
+        let last = self.messages.last();
+        !self.paused && last.is_some_and(|message| message.role == Speaker::Assistant)
+    }
+
+    pub(super) fn messages(&self) -> &impl Serialize {
+        &self.messages
+    }
+
+    /// Has all of it cached.
+    pub(super) fn cache(&mut self, control: CacheControl) {
+        let last = self.messages.last_mut();
+        let last = last.filter(|message| message.role == Speaker::User);
+        if let Some(block) = last.and_then(|message| message.content.last_mut())
+            && block.can_be_cached()
+        {
+            block.cache = Some(control);
+        }
+    }
+
+    fn push(&mut self, role: Speaker, block: Block<'a>) {
+        match self.messages.last_mut() {
+            Some(last) if last.role == role => last.content.push(block),
+            _ => self.messages.push(Entry {
+                role,
+                content: vec![block],
+            }),
+        }
+    }
+
+    /// The service takes no white space at the end of what the model is to go on with.
+    fn trim_end(&mut self) {
+        let last = self.messages.last_mut();
+        if let Some(last) = last.filter(|message| message.role == Speaker::Assistant)
+            && let Some(Block {
+                kind: Kind::Text(text),
+                ..
+            }) = last.content.last_mut()
+        {
+            *text = text.trim_end();
+        }
+    }
+}
+
+/// What the service has executed itself: which calls there are, and which results.
+///
+/// It takes neither without the other, and a history may have lost one.
+#[derive(Debug, Default)]
+struct Executed<'a> {
+    calls: HashSet<&'a str>,
+    results: HashSet<&'a str>,
+}
+
+impl<'a> Executed<'a> {
+    fn of(transcript: &'a Transcript, provider: &Str) -> Self {
+        let mut executed = Self::default();
+        for turn in transcript.rev() {
+            for part in &turn.as_message().parts {
+                match &part.kind {
+                    PartKind::ToolCall(call) if call.executor == Executor::Provider => {
+                        let id = call.provider_id.as_deref();
+                        executed.calls.extend(id.filter(|_| is_own(part, provider)));
+                    }
+                    PartKind::Provider(data) if data.provider == *provider => {
+                        executed.results.extend(answered(data));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        executed
+    }
+}
+
+/// The call that `data` is the result of, if it is one.
+fn answered(data: &ProviderData) -> Option<&str> {
+    data.data.get("tool_use_id").and_then(Value::as_str)
+}
+
+struct Writer<'a> {
+    provider: &'a Str,
+    executed: Executed<'a>,
+    /// The ids of calls so far: the service takes each once.
+    ids: HashSet<Cow<'a, str>>,
+    turn: usize,
+    is_last: bool,
+    out: Conversation<'a>,
+}
+
+impl<'a> Writer<'a> {
+    fn system(&mut self, message: &'a Message) {
+        let texts = message.parts.iter().filter_map(|part| match &part.kind {
+            PartKind::Text(text) if says_something(text) => Some(text.as_str()),
+            _ => None,
+        });
+        self.out.system.extend(texts);
+    }
+
+    fn user(&mut self, message: &'a Message) {
+        for part in &message.parts {
+            if let Some(block) = self.content(part) {
+                self.out.push(Speaker::User, block);
+            }
+        }
+    }
+
+    /// What a user or a tool says.
+    fn content(&mut self, part: &'a Part) -> Option<Block<'a>> {
+        let medium = match &part.kind {
+            PartKind::Text(text) | PartKind::Refusal(text) => {
+                if !says_something(text) {
+                    return None;
+                }
+                Ok(Block::new(Kind::Text(text)))
+            }
+            PartKind::Image(image) => Block::medium(image, true),
+            PartKind::File(file) => Block::medium(file, false),
+            PartKind::Provider(data) if data.provider == *self.provider => {
+                Ok(Block::new(Kind::Opaque))
+            }
+            _ => return None,
+        };
+        match medium {
+            Ok(mut block) => {
+                block.more = self.more(part);
+                Some(block)
+            }
+            Err(what) => {
+                let unsupported = Unsupported::new(what).at(self.turn);
+                self.out.unsupported.push(unsupported);
+                None
+            }
+        }
+    }
+
+    fn more(&self, part: &'a Part) -> Option<&'a Map<String, Value>> {
+        own_data(part, self.provider).and_then(|data| data.data.as_object())
+    }
+
+    fn assistant(&mut self, said: &Said<'a>) {
+        let ids: Vec<Cow<'a, str>> = said
+            .calls
+            .iter()
+            .map(|(part, call, _)| self.id(part, call))
+            .collect();
+        let is_call = |part: &&Part| match &part.kind {
+            PartKind::ToolCall(call) => call.executor != Executor::Provider,
+            _ => false,
+        };
+        let is_details = |part: &Part| self.details(part).is_some();
+        let others = said
+            .parts
+            .iter()
+            .filter(|part| !is_call(part) && !is_details(part));
+        let others = others.count();
+        // Each with its place among the others, since calls are emitted behind them.
+        let mut blocks: Vec<((usize, bool), Block<'a>)> = Vec::with_capacity(said.parts.len());
+        let mut at = 0;
+        for part in said.parts {
+            if let Some(details) = self.details(part) {
+                self.take_details(details);
+                continue;
+            }
+            if is_call(&part) {
+                let made = said.calls.iter().zip(&ids);
+                let mut made = made.filter(|((p, ..), _)| std::ptr::eq(*p, part));
+                let Some(((_, call, _), id)) = made.next() else {
+                    continue;
+                };
+                let mut block = Block::new(call_block(call, id.clone()));
+                block.more = self.more(part);
+                let behind = block
+                    .more
+                    .and_then(|more| more.get("followed_by")?.as_u64());
+                let behind = behind.and_then(|behind| usize::try_from(behind).ok());
+                let place = behind.map_or(at, |behind| others.saturating_sub(behind));
+                blocks.push(((place, false), block));
+                continue;
+            }
+            if let Some(block) = self.said(part) {
+                blocks.push(((at, true), block));
+            }
+            at += 1;
+        }
+        blocks.sort_by_key(|(place, _)| *place);
+        for (_, block) in blocks {
+            self.out.push(Speaker::Assistant, block);
+        }
+        for ((_, _, result), id) in said.calls.iter().zip(ids) {
+            let block = self.result(result, id);
+            self.out.push(Speaker::User, block);
+        }
+    }
+
+    /// What a model says besides calls for the loop.
+    fn said(&mut self, part: &'a Part) -> Option<Block<'a>> {
+        let more = self.more(part);
+        let kind = match &part.kind {
+            PartKind::Text(text) | PartKind::Refusal(text) if says_something(text) => {
+                Kind::Text(text)
+            }
+            // Without the signature it is somebody else's, or was not whole.
+            PartKind::Reasoning(text) if more?.contains_key("signature") => Kind::Thinking(text),
+            PartKind::ToolCall(call) if more?.contains_key("type") => {
+                let id = call.provider_id.as_deref()?;
+                if !self.is_last && !self.executed.results.contains(id) {
+                    return None;
+                }
+                call_block(call, id.into())
+            }
+            PartKind::Provider(data) if data.provider == *self.provider => {
+                let lost = |id| !self.executed.calls.contains(id);
+                if answered(data).is_some_and(lost) {
+                    return None;
+                }
+                Kind::Opaque
+            }
+            _ => return None,
+        };
+        let mut block = Block::new(kind);
+        block.more = more;
+        Some(block)
+    }
+
+    /// What the service said of the message as a whole.
+    fn details(&self, part: &'a Part) -> Option<&'a Value> {
+        match &part.kind {
+            PartKind::Provider(data) if data.provider == *self.provider => {
+                Some(&data.data).filter(|data| data.get("type").is_some_and(|t| t == "message"))
+            }
+            _ => None,
+        }
+    }
+
+    fn take_details(&mut self, details: &'a Value) {
+        if self.is_last {
+            let container = details
+                .get("container")
+                .and_then(|it| it.get("id")?.as_str());
+            self.out.container = container;
+            let reason = details.get("stop_reason").and_then(Value::as_str);
+            self.out.paused = matches!(reason, Some("pause_turn" | "compaction"));
+        }
+    }
+
+    /// What the service is to call `call`.
+    fn id(&mut self, part: &Part, call: &'a ToolCallPart) -> Cow<'a, str> {
+        let first = IDS.id(call, is_own(part, self.provider));
+        let mut id = first.clone();
+        let mut n = 2;
+        while !self.ids.insert(id.clone()) {
+            let kept = first.get(..first.len().min(56)).unwrap_or_default();
+            id = format!("{kept}_{n}").into();
+            n += 1;
+        }
+        id
+    }
+
+    fn result(&mut self, result: &'a ToolResult, id: Cow<'a, str>) -> Block<'a> {
+        let outcome = &result.outcome;
+        let is_error = outcome.status != ToolStatus::Done;
+        let text = |text: Cow<'a, str>| match says_something(&text) {
+            true => Outcome::Text(text),
+            // An error must say something.
+            false if is_error => Outcome::Text("The call failed.".into()),
+            false => Outcome::Nothing,
+        };
+        let content = match &outcome.content {
+            // An error can be told in words only.
+            content if is_error => text(content.text()),
+            ToolContent::Parts(parts) => {
+                let blocks: Vec<_> = parts
+                    .iter()
+                    .filter_map(|part| self.result_part(part))
+                    .collect();
+                match blocks.is_empty() {
+                    true => Outcome::Nothing,
+                    false => Outcome::Blocks(blocks),
+                }
+            }
+            content => text(content.text()),
+        };
+        Block::new(Kind::Result {
+            id,
+            content,
+            is_error,
+        })
+    }
+
+    fn result_part(&mut self, part: &'a Part) -> Option<Block<'a>> {
+        if let PartKind::Audio(_) = part.kind {
+            let unsupported = Unsupported::new("sound in a tool's result").at(self.turn);
+            self.out.unsupported.push(unsupported);
+        }
+        self.content(part)
+    }
+}
+
+fn says_something(text: &str) -> bool {
+    !text.trim().is_empty()
+}
+
+fn call_block<'a>(call: &'a ToolCallPart, id: Cow<'a, str>) -> Kind<'a> {
+    Kind::Call {
+        id,
+        name: name(&call.name),
+        input: input(&call.arguments),
+    }
+}
+
+/// The name of a tool as it may stand in a history: a model may have made it up.
+fn name(name: &str) -> Cow<'_, str> {
+    let known = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    if (1..=128).contains(&name.len()) && name.chars().all(known) {
+        return name.into();
+    }
+    let known = name.chars().map(|c| if known(c) { c } else { '_' });
+    let name: String = known.take(128).collect();
+    match name.is_empty() {
+        true => "unknown".into(),
+        false => name.into(),
+    }
+}
+
+fn input(arguments: &Arguments) -> Input<'_> {
+    let text = arguments.for_history();
+    // Half of a surrogate pair is JSON to some, but not to the service.
+    let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
+    match serde_json::from_str(text) {
+        Ok(json) if !odd => Input::Json(json),
+        _ => {
+            let value = serde_json::from_str(&repair(text)).unwrap_or_default();
+            Input::Repaired(match value {
+                Value::Object(_) => value,
+                _ => Value::Object(Map::new()),
+            })
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the service answers: the events of a stream, and a whole message, which one type reads.
+//!
+//! A stream's `message_start` has a message in it, a unary answer is one. What most events don't
+//! have is boxed, so that the rest of an event is cheap to move.
+
+use crate::lenient::{Count, Maybe, Text};
+use concentric_core::Usage;
+use serde::Deserialize;
+use serde_json::Value;
+
+#[doc(hidden)]
+#[derive(Debug, Deserialize)]
+pub struct Chunk<'a> {
+    #[serde(borrow, default, rename = "type")]
+    pub(super) type_: Text<'a>,
+    #[serde(default)]
+    pub(super) index: Count,
+    #[serde(borrow, default)]
+    pub(super) delta: Maybe<Delta<'a>>,
+    #[serde(default)]
+    pub(super) content_block: Option<Box<Value>>,
+    #[serde(borrow, default)]
+    pub(super) message: Maybe<Box<Chunk<'a>>>,
+    #[serde(default)]
+    pub(super) error: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) usage: Maybe<Box<Tokens>>,
+    #[serde(default)]
+    pub(super) context_management: Option<Box<Value>>,
+    // Those of a message.
+    #[serde(borrow, default)]
+    pub(super) id: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) model: Text<'a>,
+    #[serde(default)]
+    pub(super) content: Option<Box<Value>>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Text<'a>,
+    #[serde(default)]
+    pub(super) stop_sequence: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) stop_details: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) container: Option<Box<Value>>,
+}
+
+/// What is new of a block, or, in a `message_delta`, of the message.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Delta<'a> {
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) partial_json: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) signature: Text<'a>,
+    #[serde(default)]
+    pub(super) citation: Option<Box<Value>>,
+    // Those of a compaction.
+    #[serde(default)]
+    pub(super) content: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) encrypted_content: Option<Box<Value>>,
+    // Those of a message.
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Text<'a>,
+    #[serde(default)]
+    pub(super) stop_sequence: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) stop_details: Option<Box<Value>>,
+    #[serde(default)]
+    pub(super) container: Option<Box<Value>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Tokens {
+    #[serde(default)]
+    input_tokens: Count,
+    #[serde(default)]
+    output_tokens: Count,
+    #[serde(default)]
+    cache_read_input_tokens: Count,
+    #[serde(default)]
+    cache_creation_input_tokens: Count,
+    #[serde(default)]
+    output_tokens_details: Maybe<OutputDetails>,
+    #[serde(default)]
+    pub(super) iterations: Option<Value>,
+    #[serde(default)]
+    pub(super) server_tool_use: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct OutputDetails {
+    #[serde(default)]
+    thinking_tokens: Count,
+}
+
+impl Tokens {
+    /// Takes over the counts of a later event: they are of all of the answer so far.
+    pub(super) fn update(&mut self, later: Self) {
+        fn newer(old: &mut Count, new: Count) {
+            old.0 = new.0.or(old.0);
+        }
+        newer(&mut self.input_tokens, later.input_tokens);
+        newer(&mut self.output_tokens, later.output_tokens);
+        newer(
+            &mut self.cache_read_input_tokens,
+            later.cache_read_input_tokens,
+        );
+        newer(
+            &mut self.cache_creation_input_tokens,
+            later.cache_creation_input_tokens,
+        );
+        let details = later.output_tokens_details.0;
+        self.output_tokens_details.0 = details.or(self.output_tokens_details.0.take());
+        self.iterations = later.iterations.or(self.iterations.take());
+        self.server_tool_use = later.server_tool_use.or(self.server_tool_use.take());
+    }
+
+    /// The counts as all providers' are: the service counts its input without what it read from
+    /// the cache, or wrote to it.
+    pub(super) fn usage(&self) -> Usage {
+        let (read, written) = (
+            self.cache_read_input_tokens.0,
+            self.cache_creation_input_tokens.0,
+        );
+        let cached = read.unwrap_or(0).saturating_add(written.unwrap_or(0));
+        let mut usage = Usage::default();
+        usage.input_tokens = self.input_tokens.0.map(|n| n.saturating_add(cached));
+        usage.output_tokens = self.output_tokens.0;
+        usage.cached_input_tokens = read;
+        usage.cache_write_tokens = written;
+        let details = self.output_tokens_details.0.as_ref();
+        usage.reasoning_tokens = details.and_then(|details| details.thinking_tokens.0);
+        usage
+    }
+}

@@ -1,0 +1,121 @@
+use super::{
+    decoder::Decoder,
+    family::Family,
+    request::{self, Wire},
+};
+use crate::{
+    ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
+    api::{Api, Base, Call},
+};
+use concentric_core::{Error, ErrorKind, Str};
+use http::Uri;
+
+/// Google's `generateContent`.
+#[derive(Clone, Debug)]
+pub struct GenerateContent {
+    service: Service,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    Gemini,
+    Vertex,
+}
+
+/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by Google's
+/// `generateContent`.
+///
+/// See the [module docs](super) for an example.
+pub type GeminiLayer = ProviderLayer<GenerateContent>;
+
+/// A model, by Google's `generateContent` over the HTTP service `S`.
+pub type Gemini<S> = Model<S, GenerateContent>;
+
+impl GeminiLayer {
+    /// Creates a layer for the Gemini API. `model` is asked unless a request names another.
+    pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
+        let api = GenerateContent {
+            service: Service::Gemini,
+        };
+        let base_url = "https://generativelanguage.googleapis.com/v1beta";
+        Self::at(base_url, api, model, Some(key))
+    }
+
+    /// Creates a layer for Vertex AI, in a project and a region: `us-central1`, `global`, or one of
+    /// the multi-regions `us` and `eu`.
+    ///
+    /// `token` is an OAuth access token. It is good for an hour, so it is mostly an
+    /// [`ApiKey::from_fn`] that returns the one that somebody keeps fresh.
+    pub fn vertex(project: &str, region: &str, model: impl Into<Str>, token: ApiKey) -> Self {
+        let api = GenerateContent {
+            service: Service::Vertex,
+        };
+        let host = match region {
+            "global" => "aiplatform.googleapis.com".to_owned(),
+            "us" | "eu" => format!("aiplatform.{region}.rep.googleapis.com"),
+            region => format!("{region}-aiplatform.googleapis.com"),
+        };
+        let base_url =
+            format!("https://{host}/v1/projects/{project}/locations/{region}/publishers/google");
+        Self::at(base_url, api, model, Some(token))
+    }
+}
+
+impl Api for GenerateContent {
+    type Decoder = Decoder;
+
+    fn provider(&self) -> &Str {
+        static GEMINI: Str = Str::from_static("gcp.gemini");
+        static VERTEX: Str = Str::from_static("gcp.vertex_ai");
+        match self.service {
+            Service::Gemini => &GEMINI,
+            Service::Vertex => &VERTEX,
+        }
+    }
+
+    fn key_header(&self) -> (&str, &str) {
+        match self.service {
+            Service::Gemini => ("x-goog-api-key", ""),
+            Service::Vertex => ("authorization", "Bearer "),
+        }
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        let family = Family::of(model);
+        Capabilities {
+            parallel_tool_calls: false,
+            output_schema_with_tools: family.joins_schema_and_tools(),
+            reasoning_effort: family.thinks(),
+            stop: 5,
+            ..Capabilities::all()
+        }
+    }
+
+    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        request::check(&Wire::new(*call, self.provider()), unsupported);
+    }
+
+    fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error> {
+        let model = call.model;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
+        if model.is_empty() || model.contains("..") || !model.chars().all(is_plain) {
+            let what = format!("`{}` is not the name of a model", model.escape_debug());
+            return Err(Error::new(ErrorKind::InvalidRequest, what));
+        }
+        // `models/…` and `tunedModels/…` are whole names.
+        let place = if model.contains('/') { "" } else { "models/" };
+        let method = match call.streaming {
+            true => "streamGenerateContent?alt=sse",
+            false => "generateContent",
+        };
+        base.join(&format!("/{place}{model}:{method}"))
+    }
+
+    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+        call.write(&Wire::new(*call, self.provider()))
+    }
+
+    fn decoder(&self, call: &Call<'_>) -> Decoder {
+        Decoder::new(call.streaming)
+    }
+}

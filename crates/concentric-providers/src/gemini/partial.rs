@@ -1,0 +1,280 @@
+//! Arguments that come value by value, each with its JSON Path, as the JSON that they are of.
+
+use super::wire::PartialArg;
+use serde_json::Value;
+use std::{collections::HashSet, iter};
+
+/// The most elements of an array that may be left out before one that is there.
+const GAP: u64 = 1024;
+
+/// A step of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Key(String),
+    Index(u64),
+}
+
+impl Step {
+    const fn opens(&self) -> char {
+        match self {
+            Self::Key(_) => '{',
+            Self::Index(_) => '[',
+        }
+    }
+
+    const fn closes(&self) -> char {
+        match self {
+            Self::Key(_) => '}',
+            Self::Index(_) => ']',
+        }
+    }
+}
+
+/// Where the writing of the JSON has come to.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    // The path of the last value. What it stands in is open.
+    at: Vec<Step>,
+    // The keys that each open object has, so that none is written twice.
+    keys: Vec<HashSet<String>>,
+    // The last value is a text, and is open too.
+    text: bool,
+}
+
+/// The values don't come in an order in which JSON can be written.
+#[derive(Debug)]
+pub(super) struct Disorder;
+
+impl Partial {
+    /// Appends to `out` what is to be written for `arg`.
+    pub(super) fn push(&mut self, arg: &PartialArg<'_>, out: &mut String) -> Result<(), Disorder> {
+        let path = path(arg.json_path.as_str().unwrap_or_default()).ok_or(Disorder)?;
+        let text = arg.string_value.as_str();
+        if self.text && path == self.at {
+            out.push_str(&inner(text.unwrap_or_default()));
+        } else {
+            self.go_to(path, out)?;
+            match text {
+                Some(text) => {
+                    out.push('"');
+                    out.push_str(&inner(text));
+                    self.text = true;
+                }
+                None => out.push_str(&arg.scalar().to_string()),
+            }
+        }
+        if !arg.will_continue() {
+            self.end_text(out);
+        }
+        Ok(())
+    }
+
+    /// Appends to `out` what makes it whole.
+    pub(super) fn end(&mut self, out: &mut String) {
+        self.end_text(out);
+        if self.at.is_empty() {
+            out.push('{');
+        }
+        out.extend(self.at.iter().skip(1).rev().map(Step::closes));
+        out.push('}');
+    }
+
+    fn end_text(&mut self, out: &mut String) {
+        if std::mem::take(&mut self.text) {
+            out.push('"');
+        }
+    }
+
+    fn go_to(&mut self, path: Vec<Step>, out: &mut String) -> Result<(), Disorder> {
+        self.end_text(out);
+        let shared = iter::zip(&self.at, &path).take_while(|(a, b)| a == b);
+        let shared = shared.count();
+        let last = self.at.get(shared);
+        if shared == path.len() || (last.is_none() && !self.at.is_empty()) {
+            return Err(Disorder);
+        }
+        out.extend(self.at.iter().skip(shared + 1).rev().map(Step::closes));
+        self.keys.truncate(shared + 1);
+        // The first step that is new is a sibling of an old one, unless there is none.
+        let mut sibling = last.cloned();
+        for step in path.iter().skip(shared) {
+            let next = match (&sibling, step) {
+                (None, step) => {
+                    out.push(step.opens());
+                    self.keys.push(HashSet::new());
+                    0
+                }
+                (Some(Step::Key(_)), Step::Key(_)) => {
+                    out.push(',');
+                    0
+                }
+                (Some(Step::Index(old)), Step::Index(_)) => {
+                    out.push(',');
+                    old + 1
+                }
+                _ => return Err(Disorder),
+            };
+            sibling = None;
+            match step {
+                Step::Key(key) => {
+                    let keys = self.keys.last_mut().ok_or(Disorder)?;
+                    if !keys.insert(key.clone()) {
+                        return Err(Disorder);
+                    }
+                    out.push_str(&Value::from(key.as_str()).to_string());
+                    out.push(':');
+                }
+                Step::Index(index) => {
+                    let gap = index.checked_sub(next).filter(|gap| *gap <= GAP);
+                    for _ in 0..gap.ok_or(Disorder)? {
+                        out.push_str("null,");
+                    }
+                }
+            }
+        }
+        self.at = path;
+        Ok(())
+    }
+}
+
+/// `text` as it stands within a JSON string.
+fn inner(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted
+        .get(1..quoted.len() - 1)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Reads a path to one value (RFC 9535, section 2.7), the first step of which is a key.
+fn path(text: &str) -> Option<Vec<Step>> {
+    let mut rest = text.strip_prefix('$')?;
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(name) = rest.strip_prefix('.') {
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            let (name, after) = name.split_at(end);
+            steps.push(Step::Key(Some(name).filter(|n| !n.is_empty())?.to_owned()));
+            rest = after;
+            continue;
+        }
+        let inside = rest.strip_prefix('[')?;
+        let quote = inside.chars().next().filter(|c| matches!(c, '\'' | '"'));
+        if let Some(quote) = quote {
+            let inside = inside.get(1..)?;
+            let mut escaped = false;
+            let end = inside.find(|c| {
+                let ends = c == quote && !escaped;
+                escaped = c == '\\' && !escaped;
+                ends
+            })?;
+            let (name, after) = inside.split_at(end);
+            steps.push(Step::Key(unquoted(name)?));
+            rest = after.get(1..)?.strip_prefix(']')?;
+        } else {
+            let (index, after) = inside.split_once(']')?;
+            steps.push(Step::Index(index.parse().ok()?));
+            rest = after;
+        }
+    }
+    matches!(steps.first(), Some(Step::Key(_))).then_some(steps)
+}
+
+/// What is between the quotation marks of a name, of either kind.
+fn unquoted(name: &str) -> Option<String> {
+    let mut json = String::from('"');
+    let mut escaped = false;
+    for c in name.chars() {
+        match c {
+            // JSON knows no `\'`.
+            '\'' if escaped => {
+                json.pop();
+            }
+            '"' if !escaped => json.push('\\'),
+            _ => {}
+        }
+        escaped = c == '\\' && !escaped;
+        json.push(c);
+    }
+    json.push('"');
+    serde_json::from_str(&json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(args: &[&str]) -> Result<String, Disorder> {
+        let mut partial = Partial::default();
+        let mut out = String::new();
+        for arg in args {
+            let arg: PartialArg<'_> = serde_json::from_str(arg).expect("a piece");
+            partial.push(&arg, &mut out)?;
+        }
+        partial.end(&mut out);
+        Ok(out)
+    }
+
+    #[test]
+    fn values_become_the_json_that_they_are_of() {
+        let cases: [(&[&str], &str); 6] = [
+            (&[], "{}"),
+            (&[r#"{"jsonPath":"$.a","numberValue":1}"#], r#"{"a":1}"#),
+            (
+                &[
+                    r#"{"jsonPath":"$.a[0].b","stringValue":"x\"","willContinue":true}"#,
+                    r#"{"jsonPath":"$.a[0].b","stringValue":"ä","willContinue":true}"#,
+                    r#"{"jsonPath":"$.a[0].b","stringValue":""}"#,
+                    r#"{"jsonPath":"$.a[0].c","boolValue":true}"#,
+                    r#"{"jsonPath":"$.a[1].b","stringValue":"y","willContinue":true}"#,
+                    r#"{"jsonPath":"$.d","nullValue":"NULL_VALUE"}"#,
+                ],
+                r#"{"a":[{"b":"x\"ä","c":true},{"b":"y"}],"d":null}"#,
+            ),
+            (
+                &[r#"{"jsonPath":"$['a.b'][\"c]\"]['it\\'s']","numberValue":0.5}"#],
+                r#"{"a.b":{"c]":{"it's":0.5}}}"#,
+            ),
+            (
+                &[
+                    r#"{"jsonPath":"$.a[1][0]","numberValue":1}"#,
+                    r#"{"jsonPath":"$.a[1][2]","numberValue":2}"#,
+                ],
+                r#"{"a":[null,[1,null,2]]}"#,
+            ),
+            (
+                &[
+                    r#"{"jsonPath":"$.a.x","numberValue":1}"#,
+                    r#"{"jsonPath":"$.b.x","numberValue":2}"#,
+                ],
+                r#"{"a":{"x":1},"b":{"x":2}}"#,
+            ),
+        ];
+        for (args, json) in cases {
+            assert_eq!(written(args).expect("json"), json);
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_said_to_be_none() {
+        let one = |path: &str| format!(r#"{{"jsonPath":"{path}","numberValue":1}}"#);
+        let cases: [&[&str]; 11] = [
+            &[""],
+            &["$"],
+            &["$[0]"],
+            &["$."],
+            &["$.a[x]"],
+            &["$['a]"],
+            &["$.a[5000]"],
+            &["$.a", "$.a"],
+            &["$.a", "$.a.b"],
+            &["$.a.b", "$.c", "$.a.d"],
+            &["$.a[1]", "$.a[0]"],
+        ];
+        for paths in cases {
+            let args: Vec<String> = paths.iter().map(|path| one(path)).collect();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            assert!(written(&args).is_err(), "{paths:?}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A [`ChatRequest`](concentric_core::ChatRequest) as the JSON of `generateContent`.
+//!
+//! What goes on the wire is borrowed from the request.
+
+mod contents;
+mod schema;
+
+use self::contents::Contents;
+use super::family::Family;
+use crate::{Unsupported, api::Call};
+use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeMap},
+};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
+use std::borrow::Cow;
+
+/// The body of a call.
+pub(super) struct Wire<'a> {
+    call: Call<'a>,
+    provider: &'a Str,
+    family: Family,
+}
+
+impl<'a> Wire<'a> {
+    pub(super) fn new(call: Call<'a>, provider: &'a Str) -> Self {
+        Self {
+            call,
+            provider,
+            family: Family::of(call.model),
+        }
+    }
+
+    fn options(&self) -> &'a ChatOptions {
+        &self.call.request.options
+    }
+
+    /// The fields of `name` that the request's own provider options have, if it is an object.
+    fn theirs(&self, name: &str) -> Option<&'a Map<String, Value>> {
+        self.options().provider.get(name)?.as_object()
+    }
+}
+
+/// Adds what the service will not do of a call.
+pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
+    let Wire { call, family, .. } = wire;
+    let options = wire.options();
+    let mut no = |what: String| unsupported.push(Unsupported::new(what));
+    for tool in &call.request.tools {
+        if contents::function_name(&tool.name) != *tool.name {
+            no(format!("a tool named `{}`", tool.name.escape_debug()));
+        }
+        if let Err(what) = schema::adapt(&tool.input_schema, *family) {
+            no(format!("the schema of the tool `{}`: {what}", tool.name));
+        }
+    }
+    if let Some(output) = &options.output_schema
+        && let Err(what) = schema::adapt(&output.schema, *family)
+    {
+        no(format!("the output schema `{}`: {what}", output.name));
+    }
+    if options
+        .seed
+        .is_some_and(|seed| i32::try_from(seed).is_err())
+    {
+        no("a seed of more than 32 bits".to_owned());
+    }
+    if let Some(effort) = &options.reasoning_effort
+        && family.thinks()
+        && Thinking::new(effort, *family).is_none()
+    {
+        no(format!("a reasoning effort of `{effort}`"));
+    }
+    match contents::begins(call.request, wire.provider) {
+        None => no("a conversation in which nothing is said".to_owned()),
+        Some(contents::Beginning::Call) => {
+            no("a conversation that begins with a tool call".to_owned());
+        }
+        Some(contents::Beginning::Said) => {}
+    }
+}
+
+/// Writes fields, but for those that the request's own provider options replace.
+struct Fields<'a, M> {
+    map: M,
+    replaced: Option<&'a Map<String, Value>>,
+}
+
+impl<M: SerializeMap> Fields<'_, M> {
+    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
+        if self.replaced.is_some_and(|all| all.contains_key(name)) {
+            return Ok(());
+        }
+        self.map.serialize_entry(name, value)
+    }
+
+    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<T>) -> Result<(), M::Error> {
+        value.map_or(Ok(()), |value| self.put(name, &value))
+    }
+
+    /// Writes those that replace, but for what `is_joined`.
+    fn end(mut self, is_joined: impl Fn(&str) -> bool) -> Result<M::Ok, M::Error> {
+        for (name, value) in self.replaced.into_iter().flatten() {
+            if !is_joined(name) {
+                self.map.serialize_entry(name, value)?;
+            }
+        }
+        self.map.end()
+    }
+}
+
+/// `section` as JSON, unless there is nothing in it.
+fn unless_empty<E: serde::ser::Error>(
+    section: &impl Serialize,
+) -> Result<Option<Box<RawValue>>, E> {
+    let json = to_raw_value(section).map_err(E::custom)?;
+    Ok((json.get() != "{}").then_some(json))
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let request = self.call.request;
+        let options = self.options();
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: Some(&options.provider),
+        };
+        if !request.system.is_empty() {
+            let parts = Segments(&request.system);
+            fields.put("systemInstruction", &Instruction { parts })?;
+        }
+        fields.put(
+            "contents",
+            &Contents::new(request, self.provider, self.family),
+        )?;
+        if !request.tools.is_empty() {
+            let tools = Tools {
+                function_declarations: Declarations(&request.tools, self.family),
+            };
+            fields.put("tools", &[tools])?;
+        }
+        // An object is joined with ours, anything else replaces it.
+        let is_joined = |name: &str| {
+            matches!(name, "toolConfig" | "generationConfig") && self.theirs(name).is_some()
+        };
+        let tool_config = unless_empty(&ToolConfig(self))?;
+        let config = unless_empty(&Config(self))?;
+        for (name, section) in [("toolConfig", tool_config), ("generationConfig", config)] {
+            let replaced = options.provider.contains_key(name) && !is_joined(name);
+            if let Some(section) = section.filter(|_| !replaced) {
+                fields.map.serialize_entry(name, &section)?;
+            }
+        }
+        fields.end(is_joined)
+    }
+}
+
+#[derive(Serialize)]
+struct Instruction<'a> {
+    parts: Segments<'a>,
+}
+
+/// Each segment is a part of its own.
+struct Segments<'a>(&'a System);
+
+impl Serialize for Segments<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|segment| Text {
+            text: &segment.text,
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct Text<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tools<'a> {
+    function_declarations: Declarations<'a>,
+}
+
+struct Declarations<'a>(&'a ToolSpecs, Family);
+
+impl Serialize for Declarations<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(tools, family) = self;
+        serializer.collect_seq(tools.iter().map(|tool| Declaration {
+            tool,
+            family: *family,
+        }))
+    }
+}
+
+struct Declaration<'a> {
+    tool: &'a ToolSpec,
+    family: Family,
+}
+
+impl Serialize for Declaration<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { tool, family } = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &tool.name)?;
+        if !tool.description.is_empty() {
+            map.serialize_entry("description", &tool.description)?;
+        }
+        let schema = schema::adapt(&tool.input_schema, *family).map_err(S::Error::custom)?;
+        if family.takes_json_schema() {
+            map.serialize_entry("parametersJsonSchema", &schema)?;
+        } else if schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .is_some_and(|p| !p.is_empty())
+        {
+            // An object without properties is refused; a function without parameters has no field.
+            map.serialize_entry("parameters", &schema)?;
+        }
+        map.end()
+    }
+}
+
+struct ToolConfig<'a>(&'a Wire<'a>);
+
+impl Serialize for ToolConfig<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let wire = self.0;
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: wire.theirs("toolConfig"),
+        };
+        let choice = wire.options().tool_choice.as_ref();
+        // Without tools, it is refused.
+        let choice = choice.filter(|_| !wire.call.request.tools.is_empty());
+        fields.put_some("functionCallingConfig", choice.map(Calling::new))?;
+        fields.end(|_| false)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Calling<'a> {
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_function_names: Option<[&'a Str; 1]>,
+}
+
+impl<'a> Calling<'a> {
+    fn new(choice: &'a ToolChoice) -> Self {
+        let (mode, name) = match choice {
+            ToolChoice::None => ("NONE", None),
+            ToolChoice::Required => ("ANY", None),
+            ToolChoice::Tool(name) => ("ANY", Some([name])),
+            _ => ("AUTO", None),
+        };
+        Self {
+            mode,
+            allowed_function_names: name,
+        }
+    }
+}
+
+struct Config<'a>(&'a Wire<'a>);
+
+impl Serialize for Config<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Wire { family, .. } = self.0;
+        let options = self.0.options();
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: self.0.theirs("generationConfig"),
+        };
+        if let Some(output) = &options.output_schema {
+            let schema = schema::adapt(&output.schema, *family).map_err(S::Error::custom)?;
+            let field = match family.takes_json_schema() {
+                true => "responseJsonSchema",
+                false => "responseSchema",
+            };
+            fields.put("responseMimeType", "application/json")?;
+            fields.put(field, &schema)?;
+        }
+        fields.put_some("maxOutputTokens", options.max_output_tokens)?;
+        fields.put_some("temperature", options.temperature)?;
+        fields.put_some("topP", options.top_p)?;
+        fields.put_some("frequencyPenalty", options.frequency_penalty)?;
+        fields.put_some("presencePenalty", options.presence_penalty)?;
+        if !options.stop.is_empty() {
+            fields.put("stopSequences", &options.stop)?;
+        }
+        fields.put_some("seed", options.seed)?;
+        let effort = options.reasoning_effort.as_deref();
+        let thinking = effort.and_then(|effort| Thinking::new(effort, *family));
+        fields.put_some("thinkingConfig", thinking)?;
+        fields.end(|_| false)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Thinking<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking_level: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking_budget: Option<i64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    include_thoughts: bool,
+}
+
+impl Thinking<'_> {
+    /// What `effort` is for a model of `family`; `None` if it is nothing.
+    fn new(effort: &str, family: Family) -> Option<Self> {
+        let word = effort.to_ascii_lowercase();
+        let budget = match (effort.parse(), &*word) {
+            (Ok(budget), _) => Some(budget),
+            (_, "none") => Some(0),
+            _ if family.takes_level() => None,
+            // Those of Google's OpenAI endpoint.
+            (_, "minimal" | "low") => Some(1024),
+            (_, "medium") => Some(8192),
+            (_, "high") => Some(24_576),
+            _ => return None,
+        };
+        if budget == Some(0) && family.takes_level() {
+            // These can't be told not to.
+            return None;
+        }
+        Some(Self {
+            thinking_level: budget.is_none().then(|| effort.to_ascii_uppercase().into()),
+            thinking_budget: budget,
+            include_thoughts: budget != Some(0),
+        })
+    }
+}

@@ -1,0 +1,441 @@
+//! The contents of a request: a conversation in turns of the user and of the model.
+
+use super::super::family::Family;
+use crate::history::{is_own, own_data};
+use concentric_core::{
+    ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart,
+    ToolContent, ToolResult, ToolStatus, Turn,
+};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeMap},
+};
+use serde_json::{Map, Value, value::RawValue};
+use std::borrow::Cow;
+
+/// What the service takes for the signature of a call that it did not make.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+
+/// How a conversation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// With a call, which the service does not take.
+    Call,
+    Said,
+}
+
+/// How the conversation of `request` begins; `None` if nothing is said in it.
+pub(super) fn begins(request: &ChatRequest, provider: &Str) -> Option<Beginning> {
+    let mut contents = Contents::empty(provider, Family::of(""));
+    for turn in &request.transcript {
+        contents.turn(turn);
+        if let Some(first) = contents.list.first() {
+            let calls = first
+                .parts
+                .iter()
+                .any(|part| matches!(part.kind, Kind::Call(_)));
+            return Some(if calls {
+                Beginning::Call
+            } else {
+                Beginning::Said
+            });
+        }
+    }
+    None
+}
+
+/// `name` in the letters that the service takes in the name of a function.
+pub(super) fn function_name(name: &str) -> Cow<'_, str> {
+    const LENGTH: usize = 128;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if starts && name.len() <= LENGTH && name.chars().all(fits) {
+        return name.into();
+    }
+    let mut fit: String = if starts { "" } else { "_" }.to_owned();
+    fit.extend(name.chars().map(|c| if fits(c) { c } else { '_' }));
+    fit.truncate(LENGTH);
+    fit.into()
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Contents<'a> {
+    list: Vec<Content<'a>>,
+    #[serde(skip)]
+    provider: &'a Str,
+    #[serde(skip)]
+    family: Family,
+}
+
+#[derive(Serialize)]
+struct Content<'a> {
+    role: &'static str,
+    parts: Vec<WirePart<'a>>,
+}
+
+struct WirePart<'a> {
+    kind: Kind<'a>,
+    /// What the service said with it.
+    extras: Option<&'a Map<String, Value>>,
+    /// It needs a signature, and has none.
+    unsigned: bool,
+}
+
+enum Kind<'a> {
+    /// As it came.
+    Whole(&'a Value),
+    Text(&'a str),
+    Thought(&'a str),
+    Media(Blob<'a>),
+    Call(Call<'a>),
+    Response(Response<'a>),
+}
+
+impl<'a> From<Kind<'a>> for WirePart<'a> {
+    fn from(kind: Kind<'a>) -> Self {
+        Self {
+            kind,
+            extras: None,
+            unsigned: false,
+        }
+    }
+}
+
+impl<'a> Contents<'a> {
+    pub(super) fn new(request: &'a ChatRequest, provider: &'a Str, family: Family) -> Self {
+        let mut contents = Self::empty(provider, family);
+        for turn in &request.transcript {
+            contents.turn(turn);
+        }
+        if family.wants_signatures() {
+            contents.list.iter_mut().for_each(Content::mark_unsigned);
+        }
+        contents
+    }
+
+    const fn empty(provider: &'a Str, family: Family) -> Self {
+        Self {
+            list: Vec::new(),
+            provider,
+            family,
+        }
+    }
+
+    fn turn(&mut self, turn: &'a Turn) {
+        let message = turn.as_message();
+        match message.role {
+            Role::Assistant => self.assistant(turn),
+            _ => self.user(message),
+        }
+    }
+
+    /// Adds a part to what `role` says last, or lets it begin to.
+    fn push(&mut self, role: &'static str, part: impl Into<WirePart<'a>>) {
+        let part = part.into();
+        match self.list.last_mut().filter(|last| last.role == role) {
+            Some(last) => last.parts.push(part),
+            None => self.list.push(Content {
+                role,
+                parts: vec![part],
+            }),
+        }
+    }
+
+    fn user(&mut self, message: &'a Message) {
+        for part in &message.parts {
+            if let Some(whole) = self.whole(part) {
+                self.push("user", Kind::Whole(whole));
+            } else if let Some(kind) = said(part) {
+                self.push("user", kind);
+            }
+        }
+    }
+
+    fn assistant(&mut self, turn: &'a Turn) {
+        let parts = &turn.as_message().parts;
+        let own = parts.iter().filter_map(|part| match &part.kind {
+            PartKind::ToolResult(result) => Some(result),
+            _ => None,
+        });
+        let results: Vec<&ToolResult> = turn.results().iter().chain(own).collect();
+        // The calls whose results are still to be told.
+        let mut open: Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)> = Vec::new();
+        for part in parts {
+            if let Some(whole) = self.whole(part) {
+                self.push("model", Kind::Whole(whole));
+                continue;
+            }
+            let own = own_data(part, self.provider);
+            let extras = own.and_then(|own| own.data.get("fields")?.as_object());
+            let kind = match &part.kind {
+                PartKind::ToolResult(_) => {
+                    self.responses(&mut open);
+                    continue;
+                }
+                PartKind::ToolCall(call) => {
+                    let Some(result) = results.iter().find(|result| result.call_id == call.id)
+                    else {
+                        continue;
+                    };
+                    open.push((part, call, result));
+                    Kind::Call(Call::new(part, call, self.provider))
+                }
+                // What is not signed is not asked for.
+                PartKind::Reasoning(text) if extras.is_some() => Kind::Thought(text),
+                // So may nothing be.
+                PartKind::Text(text) if extras.is_some() => Kind::Text(text),
+                _ => match said(part) {
+                    Some(kind) => kind,
+                    None => continue,
+                },
+            };
+            let part = WirePart {
+                kind,
+                extras,
+                unsigned: false,
+            };
+            self.push("model", part);
+        }
+        self.responses(&mut open);
+    }
+
+    /// Adds the results of `open`, in the order of the calls.
+    fn responses(&mut self, open: &mut Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)>) {
+        let mut beside = Vec::new();
+        for (part, call, result) in open.drain(..) {
+            let mut response = Response {
+                call: Call::new(part, call, self.provider),
+                result,
+                media: Vec::new(),
+            };
+            let parts = match &result.outcome.content {
+                ToolContent::Parts(parts) => parts.as_slice(),
+                _ => &[],
+            };
+            for medium in parts.iter().filter_map(Blob::of) {
+                if self.family.takes_media_in_responses() && medium.fits_response() {
+                    response.media.push(medium);
+                } else {
+                    beside.push(medium);
+                }
+            }
+            self.push("user", Kind::Response(response));
+        }
+        for medium in beside {
+            self.push("user", Kind::Media(medium));
+        }
+    }
+
+    /// A part that the service is to have back as it came.
+    fn whole(&self, part: &'a Part) -> Option<&'a Value> {
+        let can_be = match &part.kind {
+            PartKind::ToolCall(call) => call.executor == Executor::Provider,
+            PartKind::ToolResult(_) | PartKind::Provider(_) => true,
+            _ => false,
+        };
+        let own = own_data(part, self.provider).filter(|_| can_be)?;
+        own.data.get("part").filter(|part| part.is_object())
+    }
+}
+
+impl Content<'_> {
+    /// Sees that the first call is signed, as the service wants it.
+    fn mark_unsigned(&mut self) {
+        let mut calls = self.parts.iter_mut();
+        if let Some(call) = calls.find(|part| matches!(part.kind, Kind::Call(_))) {
+            let signed = call
+                .extras
+                .is_some_and(|all| all.contains_key("thoughtSignature"));
+            call.unsigned = !signed;
+        }
+    }
+}
+
+/// What a part says to anybody.
+fn said(part: &Part) -> Option<Kind<'_>> {
+    match &part.kind {
+        PartKind::Text(text) | PartKind::Refusal(text) if !text.is_empty() => {
+            Some(Kind::Text(text))
+        }
+        _ => Blob::of(part).map(Kind::Media),
+    }
+}
+
+impl Serialize for WirePart<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Kind::Whole(part) = self.kind {
+            return part.serialize(serializer);
+        }
+        let mut map = serializer.serialize_map(None)?;
+        match &self.kind {
+            Kind::Whole(_) => {}
+            Kind::Text(text) => map.serialize_entry("text", text)?,
+            Kind::Thought(text) => {
+                map.serialize_entry("text", text)?;
+                map.serialize_entry("thought", &true)?;
+            }
+            Kind::Media(blob) => map.serialize_entry(blob.field(), blob)?,
+            Kind::Call(call) => map.serialize_entry("functionCall", &Made(call))?,
+            Kind::Response(response) => map.serialize_entry("functionResponse", response)?,
+        }
+        for (name, value) in self.extras.into_iter().flatten() {
+            map.serialize_entry(name, value)?;
+        }
+        if self.unsigned {
+            map.serialize_entry("thoughtSignature", NO_SIGNATURE)?;
+        }
+        map.end()
+    }
+}
+
+/// A call, as it is named here and there.
+struct Call<'a> {
+    /// The service's own; it knows no other.
+    id: Option<&'a Str>,
+    name: Cow<'a, str>,
+    arguments: &'a str,
+}
+
+impl<'a> Call<'a> {
+    fn new(part: &Part, call: &'a ToolCallPart, provider: &Str) -> Self {
+        Self {
+            id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
+            name: function_name(&call.name),
+            arguments: call.arguments.for_history(),
+        }
+    }
+}
+
+struct Made<'a, 'b>(&'b Call<'a>);
+
+impl Serialize for Made<'_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(call) = self;
+        let arguments: &RawValue =
+            serde_json::from_str(call.arguments).map_err(S::Error::custom)?;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &call.name)?;
+        map.serialize_entry("args", arguments)?;
+        if let Some(id) = call.id {
+            map.serialize_entry("id", id)?;
+        }
+        map.end()
+    }
+}
+
+/// The result of a call.
+struct Response<'a> {
+    call: Call<'a>,
+    result: &'a ToolResult,
+    media: Vec<Blob<'a>>,
+}
+
+impl Serialize for Response<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let outcome = &self.result.outcome;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &self.call.name)?;
+        let text = outcome.content.text();
+        let key = match outcome.status {
+            ToolStatus::Done => "output",
+            _ => "error",
+        };
+        map.serialize_entry("response", &Told { key, text: &text })?;
+        if let Some(id) = self.call.id {
+            map.serialize_entry("id", id)?;
+        }
+        if !self.media.is_empty() {
+            let parts: Vec<Inline<'_>> = self.media.iter().map(Inline).collect();
+            map.serialize_entry("parts", &parts)?;
+        }
+        map.end()
+    }
+}
+
+/// The object that a response must be: of a text, or of the JSON that it is.
+struct Told<'a> {
+    key: &'static str,
+    text: &'a str,
+}
+
+impl Serialize for Told<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        let is_structured = self.text.trim_start().starts_with(['{', '[']);
+        match serde_json::from_str::<&RawValue>(self.text) {
+            Ok(json) if is_structured => map.serialize_entry(self.key, json)?,
+            _ => map.serialize_entry(self.key, self.text)?,
+        }
+        map.end()
+    }
+}
+
+struct Inline<'a>(&'a Blob<'a>);
+
+impl Serialize for Inline<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.0.field(), self.0)?;
+        map.end()
+    }
+}
+
+/// A medium: its bytes, or where they are.
+struct Blob<'a> {
+    media_type: Option<&'a str>,
+    source: &'a MediaSource,
+}
+
+impl<'a> Blob<'a> {
+    fn of(part: &'a Part) -> Option<Self> {
+        let (media, default): (&Media, _) = match &part.kind {
+            PartKind::Image(image) => (image, "image/png"),
+            PartKind::Audio(sound) => (sound, "audio/wav"),
+            PartKind::File(file) => (file, "application/pdf"),
+            _ => return None,
+        };
+        let known = media.media_type.as_deref();
+        // Bytes must be of a type; the service can look what is elsewhere.
+        let inline = matches!(media.source, MediaSource::Base64(_));
+        Some(Self {
+            media_type: known.or_else(|| inline.then_some(default)),
+            source: &media.source,
+        })
+    }
+
+    const fn field(&self) -> &'static str {
+        match self.source {
+            MediaSource::Base64(_) => "inlineData",
+            _ => "fileData",
+        }
+    }
+
+    /// Whether it may stand in a function's response.
+    fn fits_response(&self) -> bool {
+        let kind = self.media_type.unwrap_or_default();
+        matches!(self.source, MediaSource::Base64(_))
+            && (kind.starts_with("image/") || matches!(kind, "application/pdf" | "text/plain"))
+    }
+}
+
+impl Serialize for Blob<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(media_type) = self.media_type {
+            map.serialize_entry("mimeType", media_type)?;
+        }
+        match self.source {
+            MediaSource::Base64(data) => map.serialize_entry("data", data)?,
+            MediaSource::Url(uri) => map.serialize_entry("fileUri", uri)?,
+            // As the Files API names them; the whole name is an address.
+            MediaSource::Id(id) if id.starts_with("files/") => {
+                let uri = format!("https://generativelanguage.googleapis.com/v1beta/{id}");
+                map.serialize_entry("fileUri", &uri)?;
+            }
+            MediaSource::Id(id) => map.serialize_entry("fileUri", id)?,
+            _ => {}
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,528 @@
+//! What a service says, event by event, as ours.
+
+use super::{
+    items::{At, Items, Place, text},
+    tools::{call_arguments, call_id, call_name, is_hosted},
+    wire::{Chunk, Response},
+};
+use crate::{
+    api::{self, Answer, Framing},
+    calls::{Calls, Conflict, Piece},
+    failure::Failure,
+    openai::name,
+};
+use concentric_core::{
+    Error, ErrorKind, Event, Executor, Finish, FinishReason, Media, MediaSource, Part, PartKind,
+    ProviderData, Str, Usage,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// An answer as far as it has arrived.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Decoder {
+    begun: bool,
+    items: Items,
+    calls: Calls,
+    usage: Usage,
+    sound: Option<Sound>,
+    end: Option<End>,
+    // Custom tools are the service's own.
+    hosts_custom_tools: bool,
+}
+
+#[derive(Debug)]
+struct End {
+    reason: Option<FinishReason>,
+    /// In the service's words.
+    word: Option<Str>,
+}
+
+#[derive(Debug, Default)]
+struct Sound {
+    data: String,
+    transcript: String,
+}
+
+impl Decoder {
+    pub(super) fn new(hosts_custom_tools: bool) -> Self {
+        Self {
+            hosts_custom_tools,
+            ..Self::default()
+        }
+    }
+}
+
+impl api::Decoder for Decoder {
+    type Chunk<'a> = Chunk<'a>;
+
+    #[inline]
+    fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        match chunk.type_.as_str().unwrap_or_default() {
+            "response.output_text.delta" => {
+                self.delta(Place::Text(content(&chunk)), chunk, answer);
+                Ok(())
+            }
+            "response.refusal.delta" => {
+                self.delta(Place::Refusal(content(&chunk)), chunk, answer);
+                Ok(())
+            }
+            "response.reasoning_summary_text.delta" | "response.reasoning_summary.delta" => {
+                self.delta(Place::Summary(summary(&chunk)), chunk, answer);
+                Ok(())
+            }
+            "response.reasoning_text.delta" | "response.reasoning.delta" => {
+                self.delta(Place::Reasoning(content(&chunk)), chunk, answer);
+                Ok(())
+            }
+            "response.function_call_arguments.delta"
+            | "response.custom_tool_call_input.delta"
+            | "response.mcp_call_arguments.delta" => {
+                let at = self.at(&chunk);
+                self.arguments(at, chunk.delta.as_str(), answer)
+            }
+            _ => self.other(chunk, from, answer),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.end.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+
+    fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
+        self.items.end_part(answer);
+        if let Some(sound) = self.sound.take() {
+            let data = json!({ "transcript": sound.transcript });
+            let media = Media::new(MediaSource::Base64(sound.data.into()));
+            let data = ProviderData::new(answer.provider.clone(), data);
+            let part = Part::new(PartKind::Audio(media)).with_provider_data(Some(Arc::new(data)));
+            answer.emit(Event::Part(Box::new(part)));
+        }
+        let end = self.end.take();
+        let (reason, word) = end.map_or((None, None), |end| (end.reason, end.word));
+        let reason = reason.unwrap_or(match self.calls.wait_for_results() {
+            true => FinishReason::ToolCalls,
+            false => FinishReason::Stop,
+        });
+        let closed = self.calls.finish(&mut answer.events);
+        closed.map_err(|conflict| conflict.error(answer))?;
+        let mut finish = Finish::new(reason, self.usage);
+        finish.provider_reason = word;
+        answer.emit(Event::Finish(Box::new(finish)));
+        Ok(())
+    }
+}
+
+impl Decoder {
+    #[inline]
+    fn at(&mut self, chunk: &Chunk<'_>) -> At {
+        self.items.at(chunk.output_index.0, chunk.item_id.filled())
+    }
+
+    #[inline]
+    fn delta(&mut self, place: Place, chunk: Chunk<'_>, answer: &mut Answer) {
+        let at = self.at(&chunk);
+        if let Some(text) = chunk.delta.into_filled() {
+            self.items.say(at, place, text, answer);
+        }
+    }
+
+    /// Says what no delta has said.
+    fn fill(&mut self, at: At, place: Place, text: Option<&str>, answer: &mut Answer) {
+        if let Some(text) = text.filter(|text| !text.is_empty())
+            && !self.items.is_said(at, place)
+        {
+            self.items.say(at, place, text.into(), answer);
+        }
+    }
+
+    fn other(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        let type_ = chunk.type_.as_str().unwrap_or_default();
+        match type_ {
+            "response.output_text.done" => {
+                let at = self.at(&chunk);
+                let place = Place::Text(content(&chunk));
+                self.fill(at, place, chunk.text.as_str(), answer);
+            }
+            "response.refusal.done" => {
+                let at = self.at(&chunk);
+                let place = Place::Refusal(content(&chunk));
+                self.fill(at, place, chunk.refusal.as_str(), answer);
+            }
+            "response.reasoning_summary_text.done" => {
+                let at = self.at(&chunk);
+                let place = Place::Summary(summary(&chunk));
+                self.fill(at, place, chunk.text.as_str(), answer);
+            }
+            "response.reasoning_text.done" => {
+                let at = self.at(&chunk);
+                let place = Place::Reasoning(content(&chunk));
+                self.fill(at, place, chunk.text.as_str(), answer);
+            }
+            "response.function_call_arguments.done" | "response.mcp_call_arguments.done" => {
+                let at = self.at(&chunk);
+                self.fill_arguments(at, chunk.arguments.0.filled(), answer)?;
+            }
+            "response.custom_tool_call_input.done" => {
+                let at = self.at(&chunk);
+                self.fill_arguments(at, chunk.input.filled(), answer)?;
+            }
+            "response.output_text.annotation.added" => {
+                let (at, content) = (self.at(&chunk), content(&chunk));
+                if let Some(annotation) = chunk.annotation {
+                    self.items.annotate(at, content, annotation);
+                }
+            }
+            "response.output_item.added" => {
+                if let Some(item) = chunk.item {
+                    self.item_begins(chunk.output_index.0, item, answer)?;
+                }
+            }
+            "response.output_item.done" => {
+                if let Some(item) = chunk.item {
+                    let at = self.items.at(chunk.output_index.0, text(&item, "id"));
+                    self.item_done(at, item, answer)?;
+                }
+            }
+            "response.audio.delta" => {
+                let sound = self.sound.get_or_insert_default();
+                sound.data.extend(chunk.delta.filled());
+            }
+            "response.audio.transcript.delta" => {
+                let sound = self.sound.get_or_insert_default();
+                sound.transcript.extend(chunk.delta.filled());
+            }
+            "response.created" | "response.in_progress" | "response.queued" => {
+                let again = std::mem::replace(&mut self.begun, true);
+                if again && type_ == "response.created" && !self.items.is_empty() {
+                    return Err(answer.origin().error(
+                        ErrorKind::Protocol,
+                        "another answer began before the first one was whole",
+                    ));
+                }
+                if let Some(response) = chunk.response.0 {
+                    head(&response, answer);
+                }
+            }
+            "response.completed"
+            | "response.incomplete"
+            | "response.failed"
+            | "response.cancelled"
+            | "response.done" => {
+                let word = type_.strip_prefix("response.").unwrap_or(type_);
+                let word = Str::from(word);
+                let response = chunk.response.0.map(|response| *response);
+                self.ended(response.unwrap_or_default(), word, answer)?;
+            }
+            _ if chunk.is_response() => {
+                self.ended(chunk.into_response(), Str::default(), answer)?;
+            }
+            _ => {
+                if let Some(failure) = failure(chunk, from) {
+                    return Err(answer.origin().reported(&failure));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn item_begins(
+        &mut self,
+        index: Option<u64>,
+        item: Value,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
+        let Some(at) = self.items.begin(index, item) else {
+            return Err(answer
+                .origin()
+                .error(ErrorKind::Protocol, "two items at one place of an answer"));
+        };
+        self.call_begins(at, id, name, answer)
+    }
+
+    fn call_begins(
+        &mut self,
+        at: At,
+        id: Option<Str>,
+        name: Option<Str>,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        // Once is enough: that of an item may be another one by now.
+        let id = id.filter(|_| !self.items.is_said(at, Place::Name));
+        self.items.note(at, Place::Name);
+        self.piece(at, id.as_deref(), Some(&name), "", answer)
+    }
+
+    fn arguments(
+        &mut self,
+        at: At,
+        arguments: Option<&str>,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        let Some(arguments) = arguments.filter(|arguments| !arguments.is_empty()) else {
+            return Ok(());
+        };
+        self.items.note(at, Place::Arguments);
+        self.piece(at, None, None, arguments, answer)
+    }
+
+    fn fill_arguments(
+        &mut self,
+        at: At,
+        arguments: Option<&str>,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        match self.items.is_said(at, Place::Arguments) {
+            true => Ok(()),
+            false => self.arguments(at, arguments, answer),
+        }
+    }
+
+    fn piece(
+        &mut self,
+        at: At,
+        id: Option<&str>,
+        name: Option<&str>,
+        arguments: &str,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        self.items.end_part(answer);
+        let piece = Piece {
+            index: Some(self.items.index(at)),
+            id,
+            name,
+            arguments,
+        };
+        let taken = self.calls.piece(&piece, answer);
+        taken.map_err(|conflict| conflict.error(answer))
+    }
+
+    fn item_done(&mut self, at: At, item: Value, answer: &mut Answer) -> Result<(), Error> {
+        if !self.items.finish(at) {
+            return Ok(());
+        }
+        match text(&item, "type").unwrap_or_default() {
+            "message" => self.message(at, &item, answer),
+            "reasoning" => self.reasoning(at, item, answer),
+            "image_generation_call" if text(&item, "result").is_some() => {
+                self.image(at, item, answer);
+            }
+            _ if call_name(&item).is_some() => return self.call(at, item, answer),
+            _ => {
+                let data = self.items.data(at, item, answer);
+                self.items.part(Part::new(PartKind::Provider(data)), answer);
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, at: At, item: &Value, answer: &mut Answer) {
+        self.items.name(at, item);
+        for (place, part) in (0..).zip(list(item, "content")) {
+            let (text, refusal) = (text(part, "text"), text(part, "refusal"));
+            self.items
+                .annotate_all(at, place, list(part, "annotations"));
+            self.fill(at, Place::Text(place), text, answer);
+            self.fill(at, Place::Refusal(place), refusal, answer);
+        }
+        self.items.end_message(at, answer);
+    }
+
+    fn reasoning(&mut self, at: At, item: Value, answer: &mut Answer) {
+        for (place, part) in (0..).zip(list(&item, "summary")) {
+            self.fill(at, Place::Summary(place), text(part, "text"), answer);
+        }
+        for (place, part) in (0..).zip(list(&item, "content")) {
+            self.fill(at, Place::Reasoning(place), text(part, "text"), answer);
+        }
+        self.items.end_reasoning(at, item, answer);
+    }
+
+    /// An image: the item that made it goes back with it, and its bytes are kept once.
+    fn image(&mut self, at: At, mut item: Value, answer: &mut Answer) {
+        let format = text(&item, "output_format").unwrap_or("png");
+        let media_type = format!("image/{format}");
+        let bytes = item.as_object_mut().and_then(|item| item.remove("result"));
+        let bytes = bytes.as_ref().and_then(Value::as_str).unwrap_or_default();
+        let media = Media::new(MediaSource::Base64(bytes.into())).with_media_type(media_type);
+        let data = Some(Arc::new(self.items.data(at, item, answer)));
+        let part = Part::new(PartKind::Image(media)).with_provider_data(data);
+        self.items.part(part, answer);
+    }
+
+    fn call(&mut self, at: At, mut item: Value, answer: &mut Answer) -> Result<(), Error> {
+        let executor = self.executor(&item);
+        if self.items.is_other_call(at, &item) {
+            return Err(Conflict::Id.error(answer));
+        }
+        let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
+        self.call_begins(at, id, name, answer)?;
+        let arguments = call_arguments(&item);
+        self.fill_arguments(at, arguments.as_deref(), answer)?;
+        if executor == Executor::Loop
+            && let Some(item) = item.as_object_mut()
+        {
+            // The call has them, and whoever changes it changes these.
+            const OF_CALL: [&str; 7] = [
+                "arguments",
+                "input",
+                "action",
+                "operation",
+                "name",
+                "call_id",
+                "status",
+            ];
+            for field in OF_CALL {
+                item.remove(field);
+            }
+        }
+        let data = Arc::new(self.items.data(at, item, answer));
+        self.calls.keep(self.items.index(at), executor, data);
+        Ok(())
+    }
+
+    fn executor(&self, item: &Value) -> Executor {
+        let by_service = match text(item, "type").unwrap_or_default() {
+            "custom_tool_call" => self.hosts_custom_tools,
+            "shell_call" => item
+                .pointer("/environment/type")
+                .is_some_and(|of| of != "local"),
+            type_ => is_hosted(type_),
+        };
+        match by_service {
+            true => Executor::Provider,
+            false => Executor::Loop,
+        }
+    }
+
+    /// The service says how the answer ends. What it says of the answer itself was mostly said
+    /// before, and counts where it was not.
+    fn ended(
+        &mut self,
+        response: Response<'_>,
+        event: Str,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        head(&response, answer);
+        if let Some(tokens) = &response.usage.0 {
+            self.usage = tokens.usage();
+        }
+        let status = response.status.filled().map(Str::from);
+        let status = status.unwrap_or(event);
+        let error = response.error.and_then(some);
+        match &*status {
+            _ if error.is_some() => {}
+            "failed" => {}
+            "cancelled" => {
+                let what = "the service cancelled the answer";
+                return Err(answer.origin().error(ErrorKind::Other, what));
+            }
+            // It goes on elsewhere, and will not come here.
+            "queued" | "in_progress" => return Ok(()),
+            _ => {
+                return self.end(
+                    response.output,
+                    response.incomplete_details.0,
+                    status,
+                    answer,
+                );
+            }
+        }
+        let failure = Failure::of_json(&error.unwrap_or_default());
+        Err(answer.origin().reported(&failure))
+    }
+
+    fn end(
+        &mut self,
+        output: Option<Value>,
+        incomplete: Option<super::wire::Incomplete<'_>>,
+        status: Str,
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
+        if let Some(Value::Array(items)) = output {
+            for (position, item) in (0..).zip(items) {
+                let at = self.items.listed(position, &item);
+                self.item_done(at, item, answer)?;
+            }
+        }
+        for (at, item) in self.items.left() {
+            // The rest would be nothing without its end.
+            if text(&item, "type") == Some("message") || call_id(&item).is_some() {
+                self.item_done(at, item, answer)?;
+            }
+        }
+        let why = incomplete.and_then(|incomplete| incomplete.reason.into_filled());
+        let reason = match why.as_deref() {
+            Some("max_output_tokens" | "max_tokens" | "length") => Some(FinishReason::Length),
+            Some("content_filter") => Some(FinishReason::ContentFilter),
+            Some(why) => Some(FinishReason::Other(why.into())),
+            None if status == *"incomplete" => Some(FinishReason::Other(status.clone())),
+            None => None,
+        };
+        self.end = Some(End {
+            reason,
+            word: why.or_else(|| Some(status).filter(|status| !status.is_empty())),
+        });
+        Ok(())
+    }
+}
+
+fn content(chunk: &Chunk<'_>) -> u64 {
+    chunk.content_index.0.unwrap_or(0)
+}
+
+fn summary(chunk: &Chunk<'_>) -> u64 {
+    chunk.summary_index.0.unwrap_or(0)
+}
+
+fn list<'a>(item: &'a Value, field: &str) -> &'a [Value] {
+    item.get(field)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+/// Takes in what the service says of itself.
+fn head(response: &Response<'_>, answer: &mut Answer) {
+    name(&mut answer.head.id, response.id.as_str());
+    name(&mut answer.head.model, response.model.as_str());
+}
+
+/// What is more than nothing.
+fn some(value: Value) -> Option<Value> {
+    let is_empty = match &value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    };
+    (!is_empty).then_some(value)
+}
+
+/// The error that an event reports.
+fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
+    let type_ = chunk.type_.filled();
+    let is_error = from == Framing::ErrorEvent || type_.is_some_and(|t| t.ends_with("error"));
+    if type_.is_some() && !is_error {
+        return None;
+    }
+    let message = chunk.message.and_then(some);
+    let message = message.or_else(|| chunk.detail.and_then(some));
+    if let Some(error) = chunk.error.and_then(some) {
+        // A name alone may stand beside its message.
+        let outer = json!({ "error": error, "message": message, "code": chunk.code });
+        return Some(Failure::of_json(&outer));
+    }
+    let type_ = type_.filter(|type_| !matches!(*type_, "error" | "response.error"));
+    (is_error || message.is_some()).then(|| {
+        Failure::of_json(&json!({ "message": message, "code": chunk.code, "type": type_ }))
+    })
+}

@@ -1,0 +1,96 @@
+use super::{compat::Compat, decoder::Decoder, request};
+use crate::{
+    ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
+    api::{Api, Base, Call},
+};
+use concentric_core::{Error, Str};
+use http::Uri;
+
+/// OpenAI's Responses.
+#[derive(Clone, Debug)]
+pub struct Responses {
+    compat: Compat,
+}
+
+/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by OpenAI's Responses.
+///
+/// See the [module docs](super) for an example.
+pub type OpenAiResponsesLayer = ProviderLayer<Responses>;
+
+/// A model, by OpenAI's Responses over the HTTP service `S`.
+pub type OpenAiResponses<S> = Model<S, Responses>;
+
+impl OpenAiResponsesLayer {
+    /// Creates a layer for OpenAI's own service. `model` is asked unless a request names another.
+    pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
+        let api = Responses {
+            compat: Compat::openai(),
+        };
+        Self::at("https://api.openai.com/v1", api, model, Some(key))
+    }
+
+    /// Creates a layer for a service that speaks as OpenAI's does, at `base_url`: the address
+    /// without `/responses`.
+    ///
+    /// What is known of the service at that host goes for it; for what is not, see
+    /// [`compat`](Self::compat). An address that is none is an error of the services' `poll_ready`.
+    pub fn compatible(
+        base_url: impl Into<Str>,
+        model: impl Into<Str>,
+        key: Option<ApiKey>,
+    ) -> Self {
+        let base_url = base_url.into();
+        let compat = Compat::of_url(&base_url);
+        Self::at(base_url, Responses { compat }, model, key)
+    }
+
+    /// Says where the service differs from OpenAI's.
+    #[must_use]
+    pub fn compat(mut self, compat: Compat) -> Self {
+        self.api.compat = compat;
+        self
+    }
+}
+
+impl Api for Responses {
+    type Decoder = Decoder;
+
+    fn provider(&self) -> &Str {
+        &self.compat.provider
+    }
+
+    fn key_header(&self) -> (&str, &str) {
+        let name = &*self.compat.key_header;
+        let prefix = match name {
+            "authorization" => "Bearer ",
+            _ => "",
+        };
+        (name, prefix)
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            audio: Sources::NONE,
+            penalties: false,
+            seed: false,
+            stop: 0,
+            ..Capabilities::all()
+        }
+    }
+
+    fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        request::check(call, &self.compat, unsupported);
+    }
+
+    fn endpoint(&self, base: &Base, _: &Call<'_>) -> Result<Uri, Error> {
+        base.join("/responses")
+    }
+
+    fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
+        call.write(&request::Wire::new(*call, &self.compat))
+    }
+
+    fn decoder(&self, _: &Call<'_>) -> Decoder {
+        Decoder::new(self.compat.hosts_custom_tools)
+    }
+}

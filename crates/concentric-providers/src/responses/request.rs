@@ -1,0 +1,279 @@
+//! A [`ChatRequest`](concentric_core::ChatRequest) as the JSON of Responses.
+//!
+//! What goes on the wire is borrowed from the request, but for schemas that are rewritten.
+
+mod content;
+mod input;
+mod output;
+mod schema;
+
+use super::Compat;
+use crate::{Unsupported, api::Call, fields::Fields, openai::Metadata};
+use concentric_core::{
+    ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
+};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// The body of a call.
+pub(super) struct Wire<'a> {
+    call: Call<'a>,
+    compat: &'a Compat,
+}
+
+impl<'a> Wire<'a> {
+    pub(super) const fn new(call: Call<'a>, compat: &'a Compat) -> Self {
+        Self { call, compat }
+    }
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { call, compat } = self;
+        let request = call.request;
+        let options = &*request.options;
+        let provider = &options.provider;
+        let mut fields = Fields {
+            map: serializer.serialize_map(None)?,
+            replaced: provider,
+        };
+        fields.put("model", call.model)?;
+        let system = &request.system;
+        let in_input = input::has_breakpoints(options);
+        if !system.is_empty() && !in_input {
+            fields.put("instructions", &system.text())?;
+        }
+        fields.put("input", &input::Input::new(request, compat, in_input))?;
+        fields.put("stream", &call.streaming)?;
+        fields.put("store", &false)?;
+        if !is_stored(options) && reasons(call.model) {
+            fields.put("include", &["reasoning.encrypted_content"])?;
+        }
+        if !request.tools.is_empty() {
+            let tools: Vec<Tool<'_>> = request
+                .tools
+                .iter()
+                .map(|spec| Tool::new(spec, compat))
+                .collect();
+            fields.put("tools", &tools)?;
+            let choice = options.tool_choice.as_ref().map(Choice);
+            fields.put_some("tool_choice", choice.as_ref())?;
+            fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
+        }
+        fields.put_some("max_output_tokens", options.max_output_tokens.as_ref())?;
+        fields.put_some("temperature", options.temperature.as_ref())?;
+        fields.put_some("top_p", options.top_p.as_ref())?;
+        // These are refused, unless the layer was told that the model takes them.
+        fields.put_some("frequency_penalty", options.frequency_penalty.as_ref())?;
+        fields.put_some("presence_penalty", options.presence_penalty.as_ref())?;
+        fields.put_some("seed", options.seed.as_ref())?;
+        if !options.stop.is_empty() {
+            fields.put("stop", &options.stop)?;
+        }
+        if compat.metadata && !options.metadata.is_empty() {
+            fields.put("metadata", &Metadata(&options.metadata))?;
+        }
+        let format = options.output_schema.as_ref().map(Format::new);
+        let text = Beside::new("format", format.as_ref(), provider.get("text"));
+        let effort = options.reasoning_effort.as_ref();
+        let reasoning = Beside::new("effort", effort, provider.get("reasoning"));
+        if let Some(text) = &text {
+            fields.map.serialize_entry("text", text)?;
+        }
+        if let Some(reasoning) = &reasoning {
+            fields.map.serialize_entry("reasoning", reasoning)?;
+        }
+        for (name, value) in provider {
+            if !matches!(&**name, "text" | "reasoning") {
+                fields.map.serialize_entry(name, value)?;
+            }
+        }
+        fields.map.end()
+    }
+}
+
+/// Whether the service keeps its answers, and can be reminded of them by their ids.
+fn is_stored(options: &ChatOptions) -> bool {
+    options.provider.get("store") == Some(&Value::Bool(true))
+}
+
+/// Whether `model` may reason. OpenAI's that don't refuse to be asked for encrypted reasoning.
+fn reasons(model: &str) -> bool {
+    // A fine-tuned one is named after its base; a gateway's after its maker.
+    let model = model.strip_prefix("ft:").unwrap_or(model);
+    let model = model.strip_prefix("openai/").unwrap_or(model);
+    !["gpt-3", "gpt-4", "chatgpt-4", "gpt-5-chat"]
+        .iter()
+        .any(|name| model.starts_with(name))
+}
+
+/// An object of the service's request: one field of it is ours, unless the request's own provider
+/// options have it.
+struct Beside<'a, T> {
+    name: &'static str,
+    ours: Option<&'a T>,
+    theirs: Option<&'a Value>,
+}
+
+impl<'a, T> Beside<'a, T> {
+    fn new(name: &'static str, ours: Option<&'a T>, theirs: Option<&'a Value>) -> Option<Self> {
+        (ours.is_some() || theirs.is_some()).then_some(Self { name, ours, theirs })
+    }
+}
+
+impl<T> Serialize for Beside<'_, T>
+where
+    T: Serialize,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let theirs = match self.theirs {
+            Some(Value::Object(theirs)) => Some(theirs),
+            Some(other) => return other.serialize(serializer),
+            None => None,
+        };
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(ours) = self.ours
+            && !theirs.is_some_and(|theirs| theirs.contains_key(self.name))
+        {
+            map.serialize_entry(self.name, ours)?;
+        }
+        for (name, value) in theirs.into_iter().flatten() {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    r#type: &'static str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    parameters: Cow<'a, Value>,
+    strict: bool,
+}
+
+impl<'a> Tool<'a> {
+    fn new(spec: &'a ToolSpec, compat: &Compat) -> Self {
+        let strict = match compat.strict_tools {
+            true => schema::strict(&spec.input_schema),
+            false => None,
+        };
+        Self {
+            r#type: "function",
+            name: &spec.name,
+            description: &spec.description,
+            strict: strict.is_some(),
+            parameters: match strict {
+                Some(strict) => Cow::Owned(strict),
+                None => schema::parameters(&spec.input_schema),
+            },
+        }
+    }
+}
+
+struct Choice<'a>(&'a ToolChoice);
+
+impl Serialize for Choice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let word = match self.0 {
+            ToolChoice::None => "none",
+            ToolChoice::Required => "required",
+            ToolChoice::Tool(name) => {
+                return Named {
+                    r#type: "function",
+                    name,
+                }
+                .serialize(serializer);
+            }
+            _ => "auto",
+        };
+        serializer.serialize_str(word)
+    }
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    r#type: &'static str,
+    name: &'a Str,
+}
+
+#[derive(Serialize)]
+struct Format<'a> {
+    r#type: &'static str,
+    name: &'a str,
+    schema: Cow<'a, Value>,
+    strict: bool,
+}
+
+impl<'a> Format<'a> {
+    fn new(output: &'a OutputSchema) -> Self {
+        let strict = match output.strict {
+            true => schema::strict(&output.schema),
+            false => None,
+        };
+        Self {
+            r#type: "json_schema",
+            name: &output.name,
+            strict: strict.is_some(),
+            schema: match strict {
+                Some(strict) => Cow::Owned(strict),
+                None => Cow::Borrowed(&output.schema),
+            },
+        }
+    }
+}
+
+/// Adds what the service will not do of `call`.
+pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsupported>) {
+    let request = call.request;
+    let options = &*request.options;
+    let elsewhere = ["input", "prompt", "previous_response_id", "conversation"];
+    let said = !request.transcript.is_empty() || names(&options.provider, &elsewhere);
+    if !said {
+        unsupported.push(Unsupported::new("a conversation of nothing"));
+    }
+    for (at, turn) in request.transcript.iter().enumerate() {
+        let contents = turn.results().iter().map(|result| &result.outcome.content);
+        let mut parts = contents.flat_map(|content| match content {
+            ToolContent::Parts(parts) => parts.as_slice(),
+            _ => &[],
+        });
+        if parts.any(|part| matches!(part.kind, PartKind::Audio(_))) {
+            unsupported.push(Unsupported::new("sound in a tool's result").at(at));
+        }
+    }
+    let is_name = |name: &str, length: usize| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        (1..=length).contains(&name.len()) && name.chars().all(known)
+    };
+    // What others refuse is not known.
+    if !compat.strict_tools {
+        return;
+    }
+    if let Some(output) = &options.output_schema
+        && !is_name(&output.name, 64)
+    {
+        let what = format!("an output schema named `{}`", output.name);
+        unsupported.push(Unsupported::new(what));
+    }
+    if names(&options.provider, &["tools"]) {
+        return;
+    }
+    for spec in &request.tools {
+        if !is_name(&spec.name, 128) {
+            let what = format!("a tool named `{}`", spec.name);
+            unsupported.push(Unsupported::new(what));
+        }
+        if let Some(why) = schema::refused(&spec.input_schema) {
+            let what = format!("the schema of the tool `{}`, which {why}", spec.name);
+            unsupported.push(Unsupported::new(what));
+        }
+    }
+}
+
+fn names(map: &Map<String, Value>, names: &[&str]) -> bool {
+    names.iter().any(|name| map.contains_key(*name))
+}

@@ -1,0 +1,102 @@
+//! What a user's message and a tool's result hold.
+
+use crate::openai::DataUrl;
+use concentric_core::{Media, MediaSource, Part, PartKind};
+use serde::Serialize;
+
+/// One part of a message's content.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Content<'a> {
+    InputText {
+        text: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prompt_cache_breakpoint: Option<Breakpoint>,
+    },
+    InputImage {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image_url: Option<DataUrl<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file_id: Option<&'a str>,
+        detail: &'static str,
+    },
+    InputFile(File<'a>),
+}
+
+/// The end of what is to be cached.
+#[derive(Serialize)]
+pub(super) struct Breakpoint {
+    mode: &'static str,
+}
+
+#[derive(Default, Serialize)]
+pub(super) struct File<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_url: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filename: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_data: Option<DataUrl<'a>>,
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn of(part: &'a Part) -> Option<Self> {
+        match &part.kind {
+            PartKind::Text(text) | PartKind::Refusal(text) => Some(Self::text(text)),
+            PartKind::Image(image) => Self::image(image),
+            PartKind::File(file) => Self::file(file),
+            _ => None,
+        }
+        .filter(|content| !matches!(content, Self::InputText { text: "", .. }))
+    }
+
+    pub(super) const fn text(text: &'a str) -> Self {
+        Self::InputText {
+            text,
+            prompt_cache_breakpoint: None,
+        }
+    }
+
+    /// A text that ends what is to be cached.
+    pub(super) const fn cached(text: &'a str) -> Self {
+        Self::InputText {
+            text,
+            prompt_cache_breakpoint: Some(Breakpoint { mode: "explicit" }),
+        }
+    }
+
+    fn image(image: &'a Media) -> Option<Self> {
+        let file_id = match &image.source {
+            MediaSource::Id(id) => Some(id.as_str()),
+            _ => None,
+        };
+        let image_url = DataUrl::of(image, "image/png");
+        (file_id.is_some() || image_url.is_some()).then_some(Self::InputImage {
+            image_url,
+            file_id,
+            detail: "auto",
+        })
+    }
+
+    fn file(file: &'a Media) -> Option<Self> {
+        let wire = match &file.source {
+            MediaSource::Id(id) => File {
+                file_id: Some(id),
+                ..File::default()
+            },
+            // Beside an address, a name is refused.
+            MediaSource::Url(url) => File {
+                file_url: Some(url),
+                ..File::default()
+            },
+            _ => File {
+                filename: Some(file.name.as_deref().unwrap_or("file")),
+                file_data: Some(DataUrl::of(file, "application/pdf")?),
+                ..File::default()
+            },
+        };
+        Some(Self::InputFile(wire))
+    }
+}

@@ -1,0 +1,380 @@
+//! An answer as it goes back, and the results of its calls.
+
+use super::{content::Content, input::item};
+use crate::history::{IdRules, Said, is_own, own_data, text};
+use concentric_core::{
+    Arguments, Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult,
+    ToolStatus,
+};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Value, json, value::RawValue};
+use std::borrow::Cow;
+
+/// The longest id of an item that is taken. Some services make longer ones, and want none back.
+const ID: usize = 64;
+
+/// What an assistant said in one go, as items in the order in which the service gave them.
+pub(super) struct Answer<'a> {
+    entries: Vec<(u64, Entry<'a>)>,
+    /// Ids are sent beside the reasoning that they belong to: without it, the service looks for it
+    /// by them, and with it, it looks for them.
+    has_ids: bool,
+}
+
+enum Entry<'a> {
+    /// Texts of one message.
+    Message {
+        item: Option<&'a Value>,
+        parts: Vec<(&'a Part, Option<&'a Value>)>,
+    },
+    Reasoning(&'a Value),
+    /// Anything, whole.
+    Whole(&'a Value),
+    Image {
+        item: &'a Value,
+        bytes: &'a str,
+    },
+    Call {
+        call: &'a ToolCallPart,
+        item: Option<&'a Value>,
+        is_own: bool,
+    },
+}
+
+impl<'a> Answer<'a> {
+    pub(super) fn new(said: &Said<'a>, provider: &Str, is_stored: bool) -> Self {
+        let mut entries: Vec<(u64, Entry<'a>)> = Vec::new();
+        let mut index = 0;
+        for part in said.parts {
+            let own = own_data(part, provider).map(|own| &own.data);
+            let item = item(part, provider);
+            // What somebody else has put there stays where it is.
+            let at = own.and_then(|own| own.get("index")?.as_u64());
+            index = at.unwrap_or(index);
+            let entry = match &part.kind {
+                PartKind::Text(text) | PartKind::Refusal(text) if !text.is_empty() => {
+                    let annotations = own.and_then(|own| own.get("annotations"));
+                    if let Some((_, Entry::Message { item: last, parts })) = entries.last_mut()
+                        && id(*last) == id(item)
+                        && last.is_some() == item.is_some()
+                    {
+                        parts.push((part, annotations));
+                        continue;
+                    }
+                    Entry::Message {
+                        item,
+                        parts: vec![(part, annotations)],
+                    }
+                }
+                PartKind::Reasoning(_) => match item {
+                    Some(item) if is_stored || is_whole(item) => Entry::Reasoning(item),
+                    _ => continue,
+                },
+                PartKind::Provider(_) => match item {
+                    Some(item) => Entry::Whole(item),
+                    None => continue,
+                },
+                PartKind::Image(image) => match (item, &image.source) {
+                    (Some(item), MediaSource::Base64(bytes)) => Entry::Image { item, bytes },
+                    _ => continue,
+                },
+                PartKind::ToolCall(call) if call.executor == Executor::Provider => match item {
+                    Some(item) => Entry::Whole(item),
+                    None => continue,
+                },
+                PartKind::ToolCall(call) => {
+                    if !said.calls.iter().any(|(_, known, _)| known.id == call.id) {
+                        continue;
+                    }
+                    Entry::Call {
+                        call,
+                        item,
+                        is_own: is_own(part, provider),
+                    }
+                }
+                _ => continue,
+            };
+            entries.push((index, entry));
+        }
+        // Calls come last in a message, whatever was said behind them.
+        entries.sort_by_key(|(index, _)| *index);
+        // The service wants to know what reasoning was for.
+        while let Some((_, Entry::Reasoning(_))) = entries.last() {
+            entries.pop();
+        }
+        let has_ids = entries
+            .iter()
+            .any(|(_, entry)| matches!(entry, Entry::Reasoning(_)));
+        Self { entries, has_ids }
+    }
+
+    pub(super) fn items<'b>(&'b self, ids: &'b IdRules) -> impl Iterator<Item = impl Serialize> {
+        self.entries.iter().map(move |(_, entry)| Item {
+            entry,
+            has_ids: self.has_ids,
+            ids,
+        })
+    }
+}
+
+/// Whether reasoning can be read without looking it up.
+fn is_whole(item: &Value) -> bool {
+    let filled = |name: &str| match item.get(name) {
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(list)) => !list.is_empty(),
+        _ => false,
+    };
+    filled("encrypted_content") || filled("content")
+}
+
+fn id(item: Option<&Value>) -> Option<&str> {
+    item?.get("id")?.as_str().filter(|id| id.len() <= ID)
+}
+
+fn type_(item: Option<&Value>) -> Option<&str> {
+    item?.get("type")?.as_str()
+}
+
+struct Item<'a> {
+    entry: &'a Entry<'a>,
+    has_ids: bool,
+    ids: &'a IdRules,
+}
+
+impl Serialize for Item<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.entry {
+            Entry::Message { item: None, parts } => Plain { parts }.serialize(serializer),
+            Entry::Message {
+                item: Some(item),
+                parts,
+            } => self.message(item, parts, serializer),
+            Entry::Reasoning(item) | Entry::Whole(item) => whole(item, None, serializer),
+            Entry::Image { item, bytes } => whole(item, Some(bytes), serializer),
+            Entry::Call { call, item, is_own } => self.call(call, *item, *is_own, serializer),
+        }
+    }
+}
+
+/// Writes an item as it came, with the bytes that were taken out of it.
+fn whole<S: Serializer>(
+    item: &Value,
+    bytes: Option<&str>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let fields = item.as_object();
+    let mut map = serializer.serialize_map(None)?;
+    for (name, value) in fields.into_iter().flatten() {
+        if name != "id" || id(Some(item)).is_some() {
+            map.serialize_entry(name, value)?;
+        }
+    }
+    if let Some(bytes) = bytes {
+        map.serialize_entry("result", bytes)?;
+    }
+    map.end()
+}
+
+/// What others have said.
+struct Plain<'a> {
+    parts: &'a [(&'a Part, Option<&'a Value>)],
+}
+
+impl Serialize for Plain<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("role", "assistant")?;
+        match self.parts {
+            [(only, _)] => map.serialize_entry("content", &text(std::slice::from_ref(*only)))?,
+            parts => {
+                let all: String = parts
+                    .iter()
+                    .map(|(part, _)| text(std::slice::from_ref(*part)))
+                    .collect();
+                map.serialize_entry("content", &all)?;
+            }
+        }
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Spoken<'a> {
+    OutputText {
+        text: &'a str,
+        annotations: Cow<'a, Value>,
+    },
+    Refusal {
+        refusal: &'a str,
+    },
+}
+
+impl Item<'_> {
+    fn message<S: Serializer>(
+        &self,
+        item: &Value,
+        parts: &[(&Part, Option<&Value>)],
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        let content = parts.iter().filter_map(|(part, annotations)| {
+            Some(match &part.kind {
+                PartKind::Text(text) => Spoken::OutputText {
+                    text,
+                    annotations: match annotations {
+                        Some(annotations) => Cow::Borrowed(*annotations),
+                        None => Cow::Owned(json!([])),
+                    },
+                },
+                PartKind::Refusal(refusal) => Spoken::Refusal { refusal },
+                _ => return None,
+            })
+        });
+        let content: Vec<Spoken<'_>> = content.collect();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", "message")?;
+        if let Some(id) = id(Some(item)).filter(|_| self.has_ids) {
+            map.serialize_entry("id", id)?;
+        }
+        map.serialize_entry("role", "assistant")?;
+        map.serialize_entry("status", "completed")?;
+        map.serialize_entry("content", &content)?;
+        if let Some(phase) = item.get("phase") {
+            map.serialize_entry("phase", phase)?;
+        }
+        map.end()
+    }
+
+    fn call<S: Serializer>(
+        &self,
+        call: &ToolCallPart,
+        item: Option<&Value>,
+        is_own: bool,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        let type_ = type_(item).unwrap_or("function_call");
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", type_)?;
+        // One of the service's own tools is known by its id only.
+        let needs_id = matches!(type_, "local_shell_call" | "shell_call");
+        if let Some(id) = id(item).filter(|_| self.has_ids || needs_id) {
+            map.serialize_entry("id", id)?;
+        }
+        map.serialize_entry("call_id", &self.ids.id(call, is_own))?;
+        let arguments = &call.arguments;
+        match type_ {
+            "custom_tool_call" => {
+                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("input", arguments.as_str())?;
+            }
+            "local_shell_call" | "shell_call" => {
+                map.serialize_entry("action", &raw(arguments))?;
+                map.serialize_entry("status", "completed")?;
+            }
+            "apply_patch_call" => {
+                map.serialize_entry("operation", &raw(arguments))?;
+                map.serialize_entry("status", "completed")?;
+            }
+            _ => {
+                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("arguments", arguments.for_history())?;
+            }
+        }
+        // What else it came with: who called it, where it was found.
+        for (name, value) in item.and_then(Value::as_object).into_iter().flatten() {
+            if !matches!(&**name, "type" | "id") {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// Arguments as the JSON that they are.
+fn raw(arguments: &Arguments) -> Option<&RawValue> {
+    serde_json::from_str(arguments.for_history()).ok()
+}
+
+/// The result of a call.
+pub(super) struct Result<'a> {
+    call_id: Cow<'a, str>,
+    item: Option<&'a Value>,
+    result: &'a ToolResult,
+}
+
+impl<'a> Result<'a> {
+    pub(super) fn new(
+        part: &'a Part,
+        call: &'a ToolCallPart,
+        result: &'a ToolResult,
+        provider: &Str,
+        ids: &IdRules,
+    ) -> Self {
+        Self {
+            call_id: ids.id(call, is_own(part, provider)),
+            item: item(part, provider),
+            result,
+        }
+    }
+}
+
+impl Serialize for Result<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let outcome = &self.result.outcome;
+        let is_done = outcome.status == ToolStatus::Done;
+        let mut map = serializer.serialize_map(None)?;
+        let type_ = match type_(self.item) {
+            Some("custom_tool_call") => "custom_tool_call_output",
+            Some("local_shell_call") => "local_shell_call_output",
+            Some("shell_call") => "shell_call_output",
+            Some("apply_patch_call") => "apply_patch_call_output",
+            _ => "function_call_output",
+        };
+        map.serialize_entry("type", type_)?;
+        map.serialize_entry("call_id", &self.call_id)?;
+        match type_ {
+            "shell_call_output" => {
+                let text = outcome.content.text();
+                let (stdout, stderr) = match is_done {
+                    true => (&*text, ""),
+                    false => ("", &*text),
+                };
+                let exit = json!({ "type": "exit", "exit_code": i32::from(!is_done) });
+                let output = json!([{ "stdout": stdout, "stderr": stderr, "outcome": exit }]);
+                map.serialize_entry("output", &output)?;
+            }
+            "apply_patch_call_output" => {
+                let status = if is_done { "completed" } else { "failed" };
+                map.serialize_entry("status", status)?;
+                map.serialize_entry("output", &outcome.content.text())?;
+            }
+            "local_shell_call_output" => {
+                map.serialize_entry("output", &outcome.content.text())?;
+            }
+            _ => map.serialize_entry("output", &Output(&outcome.content))?,
+        }
+        // A program that made the call is told by it.
+        if let Some(caller) = self.item.and_then(|item| item.get("caller"))
+            && !caller.is_null()
+        {
+            map.serialize_entry("caller", caller)?;
+        }
+        map.end()
+    }
+}
+
+struct Output<'a>(&'a ToolContent);
+
+impl Serialize for Output<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let parts = match self.0 {
+            ToolContent::Parts(parts) => parts.as_slice(),
+            _ => &[],
+        };
+        let is_text = |part: &Part| !matches!(part.kind, PartKind::Image(_) | PartKind::File(_));
+        match parts.iter().all(is_text) {
+            true => serializer.serialize_str(&self.0.text()),
+            false => serializer.collect_seq(parts.iter().filter_map(Content::of)),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Readiness: the instance that was ready is the one that is called, once, at once.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use concentric_core::{ChatRequest, ErrorKind};
+use concentric_providers::{ApiKey, OpenAiLayer, OpenAiResponsesLayer};
+use http_body_util::Full;
+use tower::{Layer, Service};
+use tower_test::mock;
+
+type Mock = mock::Mock<http::Request<Full<Bytes>>, http::Response<Script>>;
+type Handle = mock::Handle<http::Request<Full<Bytes>>, http::Response<Script>>;
+
+/// The model that `layer` makes of a strict service, and the service's other side.
+fn strict<L, S>(layer: &L) -> (tokio_test::task::Spawn<S>, Handle)
+where
+    L: Layer<Mock, Service = S>,
+    S: Service<ChatRequest>,
+{
+    let (mock, handle) = mock::pair();
+    (tokio_test::task::spawn(layer.layer(mock)), handle)
+}
+
+/// `readiness!(name, layer, answer)`: tests the models that `layer` makes; the answer says `a`.
+macro_rules! readiness {
+    ($provider:ident, $layer:expr, $answer:expr) => {
+        mod $provider {
+            use super::*;
+
+            #[tokio::test]
+            async fn readiness_is_the_inner_services() {
+                let (mut service, mut handle) = strict(&$layer);
+                handle.allow(0);
+                let ready = service.enter(|cx, mut service| service.poll_ready(cx));
+                assert!(ready.is_pending());
+                handle.allow(1);
+                let ready = service.enter(|cx, mut service| service.poll_ready(cx));
+                assert!(ready.is_ready());
+
+                // Called at once: before the future is polled.
+                let future = service.call(ChatRequest::user("hi"));
+                let (request, reply) = handle.next_request().await.unwrap();
+                assert_eq!(request.method(), http::Method::POST);
+                let answer = Script::new([$answer], End::Clean);
+                reply.send_response(http::Response::new(answer));
+                assert_eq!(future.await.unwrap().text().await.unwrap(), "a");
+            }
+
+            #[tokio::test]
+            async fn a_failed_call_is_a_connection_error() {
+                let (mut service, mut handle) = strict(&$layer);
+                handle.allow(1);
+                let ready = service.enter(|cx, mut service| service.poll_ready(cx));
+                assert!(ready.is_ready());
+                let future = service.call(ChatRequest::user("hi"));
+                let (_, reply) = handle.next_request().await.unwrap();
+                reply.send_error("unplugged");
+                let error = future.await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Connection);
+                assert_eq!(error.provider(), Some("openai"));
+            }
+
+            #[tokio::test]
+            async fn a_dropped_future_drops_the_call() {
+                let (mut service, mut handle) = strict(&$layer);
+                handle.allow(1);
+                let ready = service.enter(|cx, mut service| service.poll_ready(cx));
+                assert!(ready.is_ready());
+                let future = service.call(ChatRequest::user("hi"));
+                let (_, reply) = handle.next_request().await.unwrap();
+                drop(future);
+                reply.send_response(http::Response::new(Script::new([""], End::Clean)));
+            }
+        }
+    };
+}
+
+readiness!(
+    openai,
+    OpenAiLayer::new("gpt-test", ApiKey::new("key")),
+    delta(r#"{"content":"a"}"#) + &finish("stop")
+);
+
+readiness!(
+    responses,
+    OpenAiResponsesLayer::new("gpt-test", ApiKey::new("key")),
+    r#"{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}"#
+);
