@@ -87,8 +87,7 @@ impl Failure {
             words.iter().any(|word| text.contains(word))
         };
         let reason = self.reason.as_deref().unwrap_or_default();
-        let says =
-            |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
+        let says = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
 
         let status = status.or_else(|| self.status());
         let kind = status.map(ErrorKind::of_status);

@@ -55,9 +55,8 @@ impl GeminiLayer {
             "us" | "eu" => format!("aiplatform.{region}.rep.googleapis.com"),
             region => format!("{region}-aiplatform.googleapis.com"),
         };
-        let base_url = format!(
-            "https://{host}/v1/projects/{project}/locations/{region}/publishers/google"
-        );
+        let base_url =
+            format!("https://{host}/v1/projects/{project}/locations/{region}/publishers/google");
         Self::at(base_url, api, model, Some(token))
     }
 }

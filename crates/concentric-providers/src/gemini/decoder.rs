@@ -74,7 +74,7 @@ impl api::Decoder for Decoder {
         let usage = chunk.usage_metadata.0.map(|tokens| tokens.usage());
         self.unary |= !self.streaming
             && from == Framing::Json
-            && (usage.is_some() || !chunk.candidates.0.is_empty());
+            && (usage.is_some() || !chunk.candidates.is_empty());
         // Some chunks of Vertex's have no counts in it.
         if let Some(usage) = usage.filter(|usage| *usage != Usage::default()) {
             self.usage = usage;
@@ -82,7 +82,7 @@ impl api::Decoder for Decoder {
         if let Some(feedback) = chunk.prompt_feedback.0 {
             check_prompt(&feedback, answer)?;
         }
-        for candidate in chunk.candidates.0 {
+        for candidate in chunk.candidates {
             if candidate.index.0.unwrap_or(0) == 0 {
                 self.candidate(candidate, answer)?;
             }
@@ -156,7 +156,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         self.metadata.take(&mut candidate);
-        for part in candidate.content.0.into_iter().flat_map(|c| c.parts.0) {
+        for part in candidate.content.0.into_iter().flat_map(|c| c.parts) {
             self.part(part, answer)?;
         }
         // Of an enumeration, this is the word for nothing.
@@ -193,12 +193,7 @@ impl Decoder {
 
     /// Text, or a thought.
     #[inline]
-    fn text(
-        &mut self,
-        part: WirePart<'_>,
-        extras: Option<Arc<ProviderData>>,
-        answer: &mut Answer,
-    ) {
+    fn text(&mut self, part: WirePart<'_>, extras: Option<Arc<ProviderData>>, answer: &mut Answer) {
         let kind = if part.thought {
             Open::Thought
         } else {
@@ -339,8 +334,9 @@ impl Decoder {
             let result = self.server_result(&fields);
             let data = ProviderData::new(provider.clone(), json!({ "part": fields }));
             let part = match result {
-                Some(result) => Part::new(PartKind::ToolResult(result))
-                    .with_provider_data(Some(Arc::new(data))),
+                Some(result) => {
+                    Part::new(PartKind::ToolResult(result)).with_provider_data(Some(Arc::new(data)))
+                }
                 None => Part::new(PartKind::Provider(data)),
             };
             Event::Part(Box::new(part))
@@ -384,8 +380,15 @@ impl Decoder {
         match reason.to_ascii_uppercase().as_str() {
             "STOP" => self.stop(),
             "MAX_TOKENS" => FinishReason::Length,
-            "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII"
-            | "MODEL_ARMOR" | "JAILBREAK" | "IMAGE_SAFETY" | "IMAGE_PROHIBITED_CONTENT"
+            "SAFETY"
+            | "RECITATION"
+            | "BLOCKLIST"
+            | "PROHIBITED_CONTENT"
+            | "SPII"
+            | "MODEL_ARMOR"
+            | "JAILBREAK"
+            | "IMAGE_SAFETY"
+            | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
             _ => FinishReason::Other(reason.clone()),
         }
@@ -466,11 +469,7 @@ fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallP
         (call, name.unwrap_or("tool").into(), arguments)
     };
     let id = said.get("id").and_then(Value::as_str);
-    let call = ToolCallPart::new(
-        CallId::new(answer.context.new_id("call_")),
-        name,
-        arguments,
-    );
+    let call = ToolCallPart::new(CallId::new(answer.context.new_id("call_")), name, arguments);
     Some(
         call.executed_by(Executor::Provider)
             .with_provider_id(id.filter(|id| !id.is_empty()).map(Str::from)),

@@ -63,7 +63,10 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     {
         no(format!("the output schema `{}`: {what}", output.name));
     }
-    if options.seed.is_some_and(|seed| i32::try_from(seed).is_err()) {
+    if options
+        .seed
+        .is_some_and(|seed| i32::try_from(seed).is_err())
+    {
         no("a seed of more than 32 bits".to_owned());
     }
     if let Some(effort) = &options.reasoning_effort
@@ -111,7 +114,9 @@ impl<M: SerializeMap> Fields<'_, M> {
 }
 
 /// `section` as JSON, unless there is nothing in it.
-fn unless_empty<E: serde::ser::Error>(section: &impl Serialize) -> Result<Option<Box<RawValue>>, E> {
+fn unless_empty<E: serde::ser::Error>(
+    section: &impl Serialize,
+) -> Result<Option<Box<RawValue>>, E> {
     let json = to_raw_value(section).map_err(E::custom)?;
     Ok((json.get() != "{}").then_some(json))
 }
@@ -209,7 +214,10 @@ impl Serialize for Declaration<'_> {
         let schema = schema::adapt(&tool.input_schema, *family).map_err(S::Error::custom)?;
         if family.takes_json_schema() {
             map.serialize_entry("parametersJsonSchema", &schema)?;
-        } else if schema.get("properties").and_then(Value::as_object).is_some_and(|p| !p.is_empty())
+        } else if schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .is_some_and(|p| !p.is_empty())
         {
             // An object without properties is refused; a function without parameters has no field.
             map.serialize_entry("parameters", &schema)?;

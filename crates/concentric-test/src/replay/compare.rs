@@ -156,7 +156,9 @@ impl Check<'_> {
                 continue;
             }
             let is_partial = call.get("partial") == Some(&json!(true));
-            let arguments = call.get("arguments").filter(|arguments| !arguments.is_null());
+            let arguments = call
+                .get("arguments")
+                .filter(|arguments| !arguments.is_null());
             theirs.push(json!({
                 "id": call.get("id"),
                 "name": call.get("name"),
@@ -183,7 +185,9 @@ impl Check<'_> {
         }
         let parts = self.expected.get("parts").and_then(Value::as_array);
         let is_medium = |part: &&Value| {
-            ["inline_data", "file_data"].iter().any(|kind| **part == *kind)
+            ["inline_data", "file_data"]
+                .iter()
+                .any(|kind| **part == *kind)
         };
         if let Some(parts) = parts {
             let count = parts.iter().filter(is_medium).count();

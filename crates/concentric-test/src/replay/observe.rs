@@ -1,5 +1,6 @@
 use concentric_core::{
-    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor, Head, PartKind, Str,
+    BoxError, ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Executor,
+    Head, PartKind, Str,
     context::{Clock, Ids, Random, Sleep},
 };
 use futures_util::{Stream, StreamExt};

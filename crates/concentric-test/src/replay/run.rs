@@ -217,10 +217,9 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
             .events
             .iter()
             .eq(full.events.iter().take(observed.events.len()));
-    let calls = observed
-        .events
-        .iter()
-        .any(|event| matches!(event, Event::ToolCall(event) if event.call.executor == Executor::Loop));
+    let calls = observed.events.iter().any(
+        |event| matches!(event, Event::ToolCall(event) if event.call.executor == Executor::Loop),
+    );
     if let Some(broken) = observed.broken {
         return Some(broken.to_owned());
     }

@@ -30,8 +30,15 @@ pub(super) fn begins(request: &ChatRequest, provider: &Str) -> Option<Beginning>
     for turn in &request.transcript {
         contents.turn(turn);
         if let Some(first) = contents.list.first() {
-            let calls = first.parts.iter().any(|part| matches!(part.kind, Kind::Call(_)));
-            return Some(if calls { Beginning::Call } else { Beginning::Said });
+            let calls = first
+                .parts
+                .iter()
+                .any(|part| matches!(part.kind, Kind::Call(_)));
+            return Some(if calls {
+                Beginning::Call
+            } else {
+                Beginning::Said
+            });
         }
     }
     None
@@ -237,7 +244,9 @@ impl Content<'_> {
     fn mark_unsigned(&mut self) {
         let mut calls = self.parts.iter_mut();
         if let Some(call) = calls.find(|part| matches!(part.kind, Kind::Call(_))) {
-            let signed = call.extras.is_some_and(|all| all.contains_key("thoughtSignature"));
+            let signed = call
+                .extras
+                .is_some_and(|all| all.contains_key("thoughtSignature"));
             call.unsigned = !signed;
         }
     }

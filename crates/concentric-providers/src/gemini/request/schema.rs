@@ -270,7 +270,10 @@ mod tests {
             json!({"allOf": [{"type": "string"}, {"type": "number"}]}),
         ];
         for schema in refused {
-            assert!(adapt(&schema, Family::of("gemini-2.0-flash")).is_err(), "{schema}");
+            assert!(
+                adapt(&schema, Family::of("gemini-2.0-flash")).is_err(),
+                "{schema}"
+            );
         }
         // Twice as large with each definition.
         let mut large = json!({"$ref": "#/$defs/0", "$defs": {"40": {"type": "string"}}});
