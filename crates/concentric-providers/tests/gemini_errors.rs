@@ -131,7 +131,8 @@ async fn f017_the_service_says_when_to_come_back() {
         ]);
         status(429, "RESOURCE_EXHAUSTED", "no", &details)
     };
-    let cases: &[(&[(&str, &str)], &str, Option<Duration>)] = &[
+    type Headers<'a> = &'a [(&'static str, &'a str)];
+    let cases: &[(Headers<'_>, &str, Option<Duration>)] = &[
         (&[], &retry("34.5s"), Some(Duration::from_millis(34_500))),
         (&[], &retry("0s"), Some(Duration::ZERO)),
         (

@@ -503,6 +503,52 @@ async fn what_the_services_own_tools_did_goes_back_as_it_came() {
 }
 
 #[tokio::test]
+async fn what_the_model_said_goes_back_as_it_came() {
+    let said = json!([
+        {"text": "hm", "thought": true, "thoughtSignature": "s0"},
+        {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {}, "id": "q"}, "thoughtSignature": "s1"},
+        {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "response": {"a": 1}, "id": "q"}},
+        {"text": "Let me see."},
+        {"text": "", "thoughtSignature": "s2"},
+        {"inlineData": {"mimeType": "image/png", "data": "QUJD"}, "thought": true, "thoughtSignature": "s3"},
+        {"fileData": {"mimeType": "audio/mpeg", "fileUri": "https://a.test/x.mp3"}, "videoMetadata": {"fps": 1}},
+        {"somethingNew": [1], "thoughtSignature": "s4"},
+        {"functionCall": {"name": "t", "args": {"b": 1, "a": "x y"}, "id": "c"}, "thoughtSignature": "s5"},
+        {"functionCall": {"name": "t", "args": {}}},
+    ]);
+    let each: String = said
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| common::gemini::parts(&part.to_string()))
+        .collect();
+    let all = json!({"candidates": [{"content": {"parts": said}, "finishReason": "STOP"}]});
+    for body in [each + &common::gemini::finish("STOP"), all.to_string()] {
+        let response = http::Response::new(Script::new([body], End::Clean));
+        let answer = common::gemini::call(&layer(), response).await.unwrap();
+        let message = answer.collect().await.unwrap().message;
+        let results = message
+            .tool_calls()
+            .filter(|call| call.executor == Executor::Loop)
+            .map(|call| result(call.id.as_str(), ToolOutcome::done("ok")))
+            .collect();
+        let mut request = ChatRequest::user("hi");
+        request
+            .transcript
+            .push(Round::new(message, results).unwrap());
+        let (_, body) = sent(layer(), request).await;
+        assert_eq!(body["contents"][1], json!({"role": "model", "parts": said}));
+        assert_eq!(
+            body["contents"][2]["parts"],
+            json!([
+                {"functionResponse": {"name": "t", "response": {"output": "ok"}, "id": "c"}},
+                {"functionResponse": {"name": "t", "response": {"output": "ok"}}},
+            ])
+        );
+    }
+}
+
+#[tokio::test]
 async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
     let refused = |layer: GeminiLayer, change: &dyn Fn(&mut ChatRequest)| {
         let mut request = ChatRequest::user("hi");
@@ -515,7 +561,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
     };
     let tool = |name: &str, schema: Value| Arc::new(ToolSpec::new(name, "", schema));
     type Change<'a> = &'a dyn Fn(&mut ChatRequest);
-    let cases: [(GeminiLayer, Change<'_>, &str); 12] = [
+    let cases: [(GeminiLayer, Change<'_>, &str); 14] = [
         (layer(), &|_| {}, ""),
         (
             layer(),
@@ -567,6 +613,22 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
                 r.options_mut().output_schema = Some(OutputSchema::new("o", json!({})));
             },
             "an output schema beside tools",
+        ),
+        (
+            layer(),
+            &|r| {
+                r.transcript
+                    .push(Turn::message(Message::assistant("So")).unwrap())
+            },
+            "to go on with an assistant's message",
+        ),
+        (
+            old(),
+            &|r| {
+                r.transcript
+                    .push(Turn::message(Message::assistant("So")).unwrap())
+            },
+            "",
         ),
         (
             layer(),

@@ -144,7 +144,13 @@ async fn f007_an_error_within_an_answer_is_typed() {
     let error =
         r#"{"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}"#;
     for first in ["", &gemini::text("Hel")] {
-        for frame in [format!("data: {error}\n\n"), format!("data: [{error}]\n\n")] {
+        let frames = [
+            format!("data: {error}\n\n"),
+            format!("data: [{error}]\n\n"),
+            // Line by line, and not as an event.
+            error.replace(',', ",\n  ").replace('}', "\n}") + "\n",
+        ];
+        for frame in frames {
             let (events, found) = read(format!("{first}{frame}")).await;
             let found = found.unwrap();
             assert_eq!(found.kind(), ErrorKind::Overloaded);
