@@ -1,4 +1,4 @@
-use super::{Recording, Rng, default_dir, load, replay, split, truncate};
+use super::{APIS, Recording, Rng, default_dir, load, replay, split, truncate};
 use std::sync::Arc;
 
 /// F1, F3 to F7, F14 to F16: real traffic, whole, in pieces, and cut short.
@@ -8,7 +8,8 @@ async fn recordings_say_what_is_expected() {
         eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
         return;
     };
-    let recordings: Arc<[Recording]> = load(&dir, "openai-chat").unwrap().into();
+    let recordings = APIS.iter().flat_map(|api| load(&dir, api).unwrap());
+    let recordings: Arc<[Recording]> = recordings.collect::<Vec<_>>().into();
     let seed = std::process::id().into();
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
