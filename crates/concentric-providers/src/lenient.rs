@@ -322,3 +322,70 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
         deserializer.deserialize_any(ListVisitor(PhantomData))
     }
 }
+
+/// The objects in a list that mostly has one, which then takes no allocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Few<T> {
+    first: Option<T>,
+    rest: Vec<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self {
+            first: None,
+            rest: Vec::new(),
+        }
+    }
+}
+
+impl<T> Few<T> {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+impl<T> IntoIterator for Few<T> {
+    type Item = T;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    #[inline]
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.rest)
+    }
+}
+
+struct FewVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
+    type Value = Few<T>;
+
+    nothing!(bool number str);
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Few<T>, A::Error> {
+        let mut few = Few::default();
+        while let Some(Maybe(item)) = seq.next_element()? {
+            match few.first {
+                None => few.first = item,
+                Some(_) => few.rest.extend(item),
+            }
+        }
+        Ok(few)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Few<T>, A::Error> {
+        let first = Some(T::deserialize(MapAccessDeserializer::new(map))?);
+        Ok(Few {
+            first,
+            rest: Vec::new(),
+        })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FewVisitor(PhantomData))
+    }
+}

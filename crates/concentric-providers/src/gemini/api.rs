@@ -86,6 +86,7 @@ impl Api for GenerateContent {
             parallel_tool_calls: false,
             output_schema_with_tools: family.joins_schema_and_tools(),
             reasoning_effort: family.thinks(),
+            prefill: family.takes_prefill(),
             stop: 5,
             ..Capabilities::all()
         }

@@ -74,7 +74,7 @@ impl api::Decoder for Decoder {
         let usage = chunk.usage_metadata.0.map(|tokens| tokens.usage());
         self.unary |= !self.streaming
             && from == Framing::Json
-            && (usage.is_some() || !chunk.candidates.0.is_empty());
+            && (usage.is_some() || !chunk.candidates.is_empty());
         // Some chunks of Vertex's have no counts in it.
         if let Some(usage) = usage.filter(|usage| *usage != Usage::default()) {
             self.usage = usage;
@@ -82,7 +82,7 @@ impl api::Decoder for Decoder {
         if let Some(feedback) = chunk.prompt_feedback.0 {
             check_prompt(&feedback, answer)?;
         }
-        for candidate in chunk.candidates.0 {
+        for candidate in chunk.candidates {
             if candidate.index.0.unwrap_or(0) == 0 {
                 self.candidate(candidate, answer)?;
             }
@@ -156,7 +156,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         self.metadata.take(&mut candidate);
-        for part in candidate.content.0.into_iter().flat_map(|c| c.parts.0) {
+        for part in candidate.content.0.into_iter().flat_map(|c| c.parts) {
             self.part(part, answer)?;
         }
         // Of an enumeration, this is the word for nothing.

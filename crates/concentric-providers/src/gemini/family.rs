@@ -47,6 +47,11 @@ impl Family {
         self.is_from(3, 0)
     }
 
+    /// Whether it goes on with what it has begun to say.
+    pub(super) fn takes_prefill(self) -> bool {
+        !self.is_from(3, 0)
+    }
+
     /// Whether a function's response may hold media.
     pub(super) fn takes_media_in_responses(self) -> bool {
         self.is_from(3, 0)

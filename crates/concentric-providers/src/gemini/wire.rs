@@ -1,6 +1,6 @@
 //! What the service answers: `GenerateContentResponse`, of which a stream is many.
 
-use crate::lenient::{Count, List, Maybe, Text};
+use crate::lenient::{Count, Few, List, Maybe, Text};
 use concentric_core::Usage;
 use serde::{
     Deserialize, Deserializer,
@@ -14,11 +14,11 @@ use std::fmt;
 #[serde(rename_all = "camelCase")]
 pub struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) candidates: List<Candidate<'a>>,
+    pub(super) candidates: Few<Candidate<'a>>,
     #[serde(borrow, default)]
     pub(super) prompt_feedback: Maybe<Box<Feedback<'a>>>,
     #[serde(default)]
-    pub(super) usage_metadata: Maybe<Box<Tokens>>,
+    pub(super) usage_metadata: Maybe<Tokens>,
     #[serde(borrow, default)]
     pub(super) model_version: Text<'a>,
     #[serde(borrow, default)]
@@ -51,7 +51,7 @@ pub(super) struct Candidate<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Content<'a> {
     #[serde(borrow, default)]
-    pub(super) parts: List<Part<'a>>,
+    pub(super) parts: Few<Part<'a>>,
 }
 
 /// A part of a content. What is in it says what it is.

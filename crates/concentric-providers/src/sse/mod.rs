@@ -1,8 +1,9 @@
 //! Server-sent events (WHATWG HTML, section 9.2.6), from bytes as they come in.
 //!
-//! Differs from the rules in one point: what stands before the end of the stream without a blank
+//! Differs from the rules in two points. What stands before the end of the stream without a blank
 //! line behind it is an event too, since servers forget that line. Whoever reads it must tell by its
-//! content whether it is whole.
+//! content whether it is whole. And a line that begins with `{` is data, with all up to the blank
+//! line: so Google's servers, and gateways, say within a stream that they failed.
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ pub(crate) struct Decoder {
     taken: bool,
     // The event's type is `error`.
     error: bool,
+    // The event is JSON that is not called data.
+    bare: bool,
     // A carriage return ended the last line, so that a line feed belongs to it.
     after_cr: bool,
     begun: bool,
@@ -70,6 +73,7 @@ impl Decoder {
             joined: Vec::new(),
             taken: false,
             error: false,
+            bare: false,
             after_cr: false,
             begun: false,
             ended: false,
@@ -126,6 +130,7 @@ impl Decoder {
             self.first = None;
             self.joined.clear();
             self.error = false;
+            self.bare = false;
         }
     }
 
@@ -185,7 +190,10 @@ impl Decoder {
     #[inline]
     fn field(&mut self, start: usize, end: usize) -> Result<(), TooLarge> {
         let line = self.buf.get(start..end).unwrap_or_default();
-        if let Some(value) = value(line, b"data") {
+        self.bare |= self.first.is_none() && self.joined.is_empty() && line.starts_with(b"{");
+        if self.bare {
+            self.data(start, end)?;
+        } else if let Some(value) = value(line, b"data") {
             self.data(end - value.len(), end)?;
         } else if let Some(value) = value(line, b"event") {
             self.error = value == b"error";

@@ -63,6 +63,13 @@ fn vectors() {
         ("what: ever\ndata: a\nnothing\n\n", &["a"]),
         ("data: äöü€😀\n\n", &["äöü€😀"]),
         ("data: [DONE]\n\n", &["[DONE]"]),
+        // Neither is called data: see the module docs.
+        (
+            "data: a\n\n{\n  \"b\": 1\n}\n\ndata: c\n\n",
+            &["a", "{\n  \"b\": 1\n}", "c"],
+        ),
+        ("{\r\ndata: a\r\n}", &["{\ndata: a\n}"]),
+        ("data: a\n{}\n\n {}\n\n", &["a"]),
         // No blank line at the end: see the module docs.
         ("data: a\n\ndata: b\n", &["a", "b"]),
         ("data: a\n\ndata: b", &["a", "b"]),

@@ -1,6 +1,8 @@
 //! What the tests of a provider share.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
+pub mod gemini;
+
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -238,6 +240,13 @@ where
         Ok(response) => response.body,
         Err(error) => return (Vec::new(), Some(error)),
     };
+    read_body(body).await
+}
+
+/// All that comes of a body.
+pub async fn read_body(
+    body: impl Stream<Item = Result<Event, Error>>,
+) -> (Vec<Event>, Option<Error>) {
     let mut events = Vec::new();
     let mut error = None;
     let mut body = std::pin::pin!(body);

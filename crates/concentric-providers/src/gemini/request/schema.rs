@@ -110,6 +110,7 @@ fn rewrite(schema: &Value, root: &mut Root<'_>, depth: usize) -> Result<Value, &
             }
         }
     }
+    require(&mut out, &mut told);
     describe(fields.get("description"), &told, &mut out);
     if out.get("type").and_then(Value::as_str) == Some("array") {
         out.entry("items").or_insert_with(|| Map::new().into());
@@ -181,29 +182,46 @@ fn merge(out: &mut Map<String, Value>, more: Map<String, Value>) -> Result<(), &
                 old.extend(new);
             }
             (Some(old), new) if *old == new => {}
-            (Some(_), _) if matches!(name.as_str(), "title" | "description" | "default") => {}
+            (Some(Value::String(old)), Value::String(new)) if name == "description" => {
+                old.push(' ');
+                old.push_str(&new);
+            }
+            (Some(_), _) if matches!(name.as_str(), "title" | "default") => {}
             _ => return Err("two schemas at one place that can't be joined"),
         }
     }
     Ok(())
 }
 
+/// Sees that what is required is there, as the service wants it.
+fn require(out: &mut Map<String, Value>, told: &mut Map<String, Value>) {
+    let Some(Value::Array(names)) = out.remove("required") else {
+        return;
+    };
+    let properties = out.get("properties").and_then(Value::as_object);
+    let is_there = |name: &Value| {
+        let name = name.as_str();
+        properties.is_some_and(|all| name.is_some_and(|name| all.contains_key(name)))
+    };
+    let (there, elsewhere): (Vec<Value>, Vec<Value>) = names.into_iter().partition(is_there);
+    for (place, names) in [(out, there), (told, elsewhere)] {
+        if !names.is_empty() {
+            place.insert("required".to_owned(), names.into());
+        }
+    }
+}
+
 /// Says in the description what the subset has no word for.
 fn describe(own: Option<&Value>, told: &Map<String, Value>, out: &mut Map<String, Value>) {
-    let mut text = match own.or_else(|| out.get("description")) {
-        Some(Value::String(text)) => text.clone(),
-        _ => String::new(),
-    };
+    // What it refers to, or is joined of, may have one of its own.
+    let texts = [own, out.get("description")];
+    let texts = texts.into_iter().flatten().filter_map(Value::as_str);
+    let mut texts: Vec<String> = texts.map(str::to_owned).collect();
     if !told.is_empty() {
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        text.push_str("(JSON Schema: ");
-        text.push_str(&Value::from(told.clone()).to_string());
-        text.push(')');
+        texts.push(format!("(JSON Schema: {})", Value::from(told.clone())));
     }
-    if !text.is_empty() {
-        out.insert("description".to_owned(), text.into());
+    if !texts.is_empty() {
+        out.insert("description".to_owned(), texts.join(" ").into());
     }
 }
 
@@ -245,6 +263,15 @@ mod tests {
                     "g": {"type": "array", "items": {}},
                     "h": {"type": "integer", "description": "(JSON Schema: {\"enum\":[1,2]})"},
                 }, "required": ["a"]}),
+            ),
+            (
+                json!({"type": "object", "properties": {"a": {}}, "required": ["a", "b"]}),
+                json!({"type": "object", "properties": {"a": {}}, "required": ["a"],
+                    "description": "(JSON Schema: {\"required\":[\"b\"]})"}),
+            ),
+            (
+                json!({"description": "A.", "allOf": [{"description": "B.", "minimum": 1, "multipleOf": 2}]}),
+                json!({"description": "A. B. (JSON Schema: {\"multipleOf\":2})", "minimum": 1}),
             ),
             (
                 json!({"allOf": [
