@@ -1,7 +1,7 @@
 //! What a service says, event by event, as ours.
 
 use super::{
-    items::{At, Items, Place, text},
+    items::{At, Items, MAX, Place, text},
     tools::{call_arguments, call_id, call_name, is_hosted},
     wire::{Chunk, Response},
 };
@@ -59,6 +59,9 @@ impl api::Decoder for Decoder {
 
     #[inline]
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        if self.items.are_too_many() {
+            return Err(too_many(answer));
+        }
         match chunk.type_.as_str().unwrap_or_default() {
             "response.output_text.delta" => {
                 self.delta(Place::Text(content(&chunk)), chunk, answer);
@@ -79,7 +82,7 @@ impl api::Decoder for Decoder {
             "response.function_call_arguments.delta"
             | "response.custom_tool_call_input.delta"
             | "response.mcp_call_arguments.delta" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.arguments(at, chunk.delta.as_str(), answer)
             }
             _ => self.other(chunk, from, answer),
@@ -120,13 +123,14 @@ impl api::Decoder for Decoder {
 
 impl Decoder {
     #[inline]
-    fn at(&mut self, chunk: &Chunk<'_>) -> At {
-        self.items.at(chunk.output_index.0, chunk.item_id.filled())
+    fn at(&mut self, chunk: &Chunk<'_>, place: Place) -> At {
+        let (index, id) = (chunk.output_index.0, chunk.item_id.filled());
+        self.items.at(index, id, place)
     }
 
     #[inline]
     fn delta(&mut self, place: Place, chunk: Chunk<'_>, answer: &mut Answer) {
-        let at = self.at(&chunk);
+        let at = self.at(&chunk, place);
         if let Some(text) = chunk.delta.into_filled() {
             self.items.say(at, place, text, answer);
         }
@@ -145,35 +149,36 @@ impl Decoder {
         let type_ = chunk.type_.as_str().unwrap_or_default();
         match type_ {
             "response.output_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Text(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.refusal.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Refusal(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.refusal.as_str(), answer);
             }
             "response.reasoning_summary_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Summary(summary(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.reasoning_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Reasoning(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.function_call_arguments.done" | "response.mcp_call_arguments.done" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.fill_arguments(at, chunk.arguments.0.filled(), answer)?;
             }
             "response.custom_tool_call_input.done" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.fill_arguments(at, chunk.input.filled(), answer)?;
             }
             "response.output_text.annotation.added" => {
-                let (at, content) = (self.at(&chunk), content(&chunk));
+                let content = content(&chunk);
+                let at = self.at(&chunk, Place::Text(content));
                 if let Some(annotation) = chunk.annotation {
                     self.items.annotate(at, content, annotation);
                 }
@@ -185,7 +190,7 @@ impl Decoder {
             }
             "response.output_item.done" => {
                 if let Some(item) = chunk.item {
-                    let at = self.items.at(chunk.output_index.0, text(&item, "id"));
+                    let at = self.items.done(chunk.output_index.0, &item);
                     self.item_done(at, item, answer)?;
                 }
             }
@@ -297,7 +302,7 @@ impl Decoder {
     ) -> Result<(), Error> {
         self.items.end_part(answer);
         let piece = Piece {
-            index: Some(self.items.index(at)),
+            index: Some(Items::key(at)),
             id,
             name,
             arguments,
@@ -386,7 +391,7 @@ impl Decoder {
             }
         }
         let data = Arc::new(self.items.data(at, item, answer));
-        self.calls.keep(self.items.index(at), executor, data);
+        self.calls.keep(Items::key(at), executor, data);
         Ok(())
     }
 
@@ -449,8 +454,11 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         if let Some(Value::Array(items)) = output {
-            for (position, item) in (0..).zip(items) {
-                let at = self.items.listed(position, &item);
+            if items.len() > MAX {
+                return Err(too_many(answer));
+            }
+            let places = self.items.listed(&items);
+            for (at, item) in places.into_iter().zip(items) {
                 self.item_done(at, item, answer)?;
             }
         }
@@ -474,6 +482,11 @@ impl Decoder {
         });
         Ok(())
     }
+}
+
+fn too_many(answer: &Answer) -> Error {
+    let what = "more items in an answer than the limit";
+    answer.origin().error(ErrorKind::TooLarge, what)
 }
 
 fn content(chunk: &Chunk<'_>) -> u64 {
