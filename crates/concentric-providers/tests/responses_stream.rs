@@ -15,6 +15,7 @@ use concentric_core::{
 };
 use concentric_providers::{ApiKey, Limits, OpenAiResponsesLayer};
 use futures_util::{FutureExt, StreamExt};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::{Arc, atomic::Ordering};
 
@@ -925,5 +926,60 @@ async fn f012_dropping_either_drops_the_http_body() {
         assert!(!dropped.load(Ordering::SeqCst));
         drop((future, response));
         assert!(dropped.load(Ordering::SeqCst));
+    }
+}
+
+/// An event of a stream that need not make sense.
+fn any_event() -> impl Strategy<Value = Value> {
+    let item = (0_u64..3, 0_usize..5).prop_map(|(id, kind)| match kind {
+        0 => json!({"type": "message", "id": format!("m{id}"), "content": [{"type": "output_text", "text": "x"}]}),
+        1 => json!({"type": "reasoning", "id": format!("r{id}"), "summary": [{"text": "x"}]}),
+        2 => function(&format!("c{id}"), "f", "{}"),
+        3 => json!({"type": "web_search_call", "id": format!("w{id}"), "action": {}}),
+        _ => json!({"type": "compaction", "id": format!("x{id}")}),
+    });
+    let index = prop_oneof![Just(Value::Null), (0_u64..3).prop_map(Value::from)];
+    (0_usize..12, index, item).prop_map(|(kind, index, item)| {
+        let deltas = [
+            "response.output_text.delta",
+            "response.refusal.delta",
+            "response.reasoning_summary_text.delta",
+            "response.reasoning_text.delta",
+            "response.function_call_arguments.delta",
+            "response.custom_tool_call_input.delta",
+        ];
+        match kind {
+            0 => created(),
+            1 | 2 => json!({"type": "response.output_item.added", "output_index": index, "item": item}),
+            3 | 4 => json!({"type": "response.output_item.done", "output_index": index, "item": item}),
+            5 => json!({"type": "response.output_text.annotation.added", "output_index": index, "annotation": {}}),
+            kind => json!({"type": deltas[kind - 6], "output_index": index, "item_id": item["id"], "delta": "y"}),
+        }
+    })
+}
+
+proptest! {
+    /// F14: whatever comes in whatever order, there is one end, and an answer that is not whole
+    /// makes no call. (`read_script` counts the ends.)
+    #[test]
+    fn f014_any_events_make_one_end(events in prop::collection::vec(any_event(), 0..12), whole: bool) {
+        let mut events = events;
+        if whole {
+            let output: Vec<Value> = events.iter().filter_map(|event| event.get("item").cloned()).collect();
+            events.push(ended(json!(output)));
+        }
+        let (events, error) = read(stream(&events)).now_or_never().unwrap();
+        if let Some(error) = error {
+            prop_assert!(calls(&events).is_empty());
+            let kind = error.kind();
+            prop_assert!(matches!(kind, ErrorKind::Truncated | ErrorKind::Protocol), "{error}");
+            prop_assert!(!whole || kind == ErrorKind::Protocol);
+        } else {
+            prop_assert!(whole);
+            // What has data has something that it is of.
+            let message = built(&events);
+            let empty = message.parts.iter().filter(|part| part.kind == PartKind::Text("".into()));
+            prop_assert_eq!(empty.count(), 0);
+        }
     }
 }
