@@ -41,7 +41,12 @@ fn body_of(type_: &str, message: &str) -> String {
 #[tokio::test]
 async fn f022_every_error_is_typed() {
     let cases = [
-        (400, "invalid_request_error", "no", ErrorKind::InvalidRequest),
+        (
+            400,
+            "invalid_request_error",
+            "no",
+            ErrorKind::InvalidRequest,
+        ),
         (
             400,
             "invalid_request_error",
@@ -82,7 +87,10 @@ async fn f022_every_error_is_typed() {
     let error = refused(529, &[], "").await;
     assert_eq!(error.kind(), ErrorKind::Overloaded);
     let error = refused(502, &[], "<html><title>Bad Gateway</title>").await;
-    assert_eq!((error.kind(), error.message()), (ErrorKind::Server, "an HTML page: Bad Gateway"));
+    assert_eq!(
+        (error.kind(), error.message()),
+        (ErrorKind::Server, "an HTML page: Bad Gateway")
+    );
 }
 
 #[tokio::test]
@@ -96,7 +104,11 @@ async fn f017_the_service_says_when_to_come_back() {
     ] {
         let body = body_of("rate_limit_error", "no");
         let error = refused(429, &[(name, value)], &body).await;
-        assert_eq!(error.retry_after(), expected.map(Duration::from_secs), "{name}: {value}");
+        assert_eq!(
+            error.retry_after(),
+            expected.map(Duration::from_secs),
+            "{name}: {value}"
+        );
         assert!(error.is_retryable());
     }
 }

@@ -40,9 +40,8 @@ fn start() -> String {
 }
 
 fn block(index: u64, begun: &Value, deltas: &[Value]) -> String {
-    let mut out = event(
-        &json!({"type": "content_block_start", "index": index, "content_block": begun}),
-    );
+    let mut out =
+        event(&json!({"type": "content_block_start", "index": index, "content_block": begun}));
     for delta in deltas {
         let data = json!({"type": "content_block_delta", "index": index, "delta": delta});
         out += &event(&data);
@@ -96,10 +95,13 @@ fn message(events: &[Event]) -> Message {
 async fn an_answer_is_read_as_it_comes() {
     let ping = event(&json!({"type": "ping"}));
     let body = start() + &ping + &text_block(0, &["Hel", "", "lo"]) + &stop("end_turn");
-    let response = call(&layer(), http::Response::new(Script::new([&body], End::Clean)));
-    let response = response.await.unwrap();
+    let script = Script::new([&body], End::Clean);
+    let response = call(&layer(), http::Response::new(script)).await.unwrap();
     assert_eq!(response.head.id.as_deref(), Some("msg_1"));
-    assert_eq!(response.head.model.as_deref(), Some("claude-opus-4-8-20260528"));
+    assert_eq!(
+        response.head.model.as_deref(),
+        Some("claude-opus-4-8-20260528")
+    );
     assert_eq!(response.head.provider.as_deref(), Some("anthropic"));
 
     let (events, error) = read(&body).await;
@@ -124,17 +126,25 @@ async fn a_whole_message_says_the_same_as_a_stream() {
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1",
         "content": [], "caller": {"type": "direct"}});
     let streamed = start()
-        + &block(0, &json!({"type": "thinking", "thinking": "", "signature": ""}), &[
-            json!({"type": "thinking_delta", "thinking": "Hm"}),
-            json!({"type": "thinking_delta", "thinking": "m."}),
-            json!({"type": "signature_delta", "signature": "sig"}),
-        ])
+        + &block(
+            0,
+            &json!({"type": "thinking", "thinking": "", "signature": ""}),
+            &[
+                json!({"type": "thinking_delta", "thinking": "Hm"}),
+                json!({"type": "thinking_delta", "thinking": "m."}),
+                json!({"type": "signature_delta", "signature": "sig"}),
+            ],
+        )
         + &call_block(1, &search, &["{\"query\":", "\"a\"}"])
         + &block(2, &found, &[])
-        + &block(3, &json!({"type": "text", "text": "", "citations": []}), &[
-            json!({"type": "text_delta", "text": "x"}),
-            json!({"type": "citations_delta", "citation": citation}),
-        ])
+        + &block(
+            3,
+            &json!({"type": "text", "text": "", "citations": []}),
+            &[
+                json!({"type": "text_delta", "text": "x"}),
+                json!({"type": "citations_delta", "citation": citation}),
+            ],
+        )
         + &text_block(4, &[" and y"])
         + &tool_use(5, "toolu_1", &["", "{\"q\":", "1}"])
         + &stop("tool_use");
@@ -170,7 +180,10 @@ async fn a_whole_message_says_the_same_as_a_stream() {
                 }
                 kind => json!(kind),
             };
-            (kind, part.provider_data.as_ref().map(|data| data.data.clone()))
+            (
+                kind,
+                part.provider_data.as_ref().map(|data| data.data.clone()),
+            )
         });
         parts.collect()
     };
@@ -178,11 +191,17 @@ async fn a_whole_message_says_the_same_as_a_stream() {
     let parts = said(&one);
     assert_eq!(parts.len(), 6);
     assert_eq!(parts[0].1, Some(json!({"signature": "sig"})));
-    assert_eq!(parts[1].0, json!(["web_search", "srvtoolu_1", "{\"query\":\"a\"}", "provider"]));
+    assert_eq!(
+        parts[1].0,
+        json!(["web_search", "srvtoolu_1", "{\"query\":\"a\"}", "provider"])
+    );
     assert_eq!(parts[1].1, Some(json!({"type": "server_tool_use"})));
     assert_eq!(parts[3].1, Some(json!({"citations": [citation]})));
     assert_eq!(parts[4], (json!({"text": " and y"}), None));
-    assert_eq!(parts[5].0, json!(["search", "toolu_1", "{\"q\":1}", "loop"]));
+    assert_eq!(
+        parts[5].0,
+        json!(["search", "toolu_1", "{\"q\":1}", "loop"])
+    );
 }
 
 #[tokio::test]
@@ -196,7 +215,12 @@ async fn f001_an_end_before_message_stop_is_truncated() {
     let ends: Vec<usize> = body.match_indices("\n\n").map(|(at, _)| at + 2).collect();
     for end in ends.iter().take(ends.len() - 1).chain(&[0]) {
         let (events, error) = read(&body[..*end]).await;
-        assert_eq!(error.unwrap().kind(), ErrorKind::Truncated, "{}", &body[..*end]);
+        assert_eq!(
+            error.unwrap().kind(),
+            ErrorKind::Truncated,
+            "{}",
+            &body[..*end]
+        );
         assert!(!events.iter().any(|event| match event {
             Event::ToolCall(event) => event.call.executor == Executor::Loop,
             _ => false,
@@ -229,7 +253,8 @@ async fn f005_bytes_in_any_pieces_say_the_same() {
 async fn f008_another_message_behind_the_first_is_an_error() {
     let half = json!({"type": "content_block_start", "index": 0, "content_block":
         {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}});
-    let body = start() + &event(&half) + &start() + &tool_use(0, "toolu_2", &["{}"]) + &stop("tool_use");
+    let body =
+        start() + &event(&half) + &start() + &tool_use(0, "toolu_2", &["{}"]) + &stop("tool_use");
     let (events, error) = read(body).await;
     assert_eq!(error.unwrap().kind(), ErrorKind::Protocol);
     assert!(calls(&events).is_empty());
@@ -264,14 +289,20 @@ async fn what_contradicts_itself_is_a_protocol_error() {
 async fn f014_what_is_not_known_costs_nothing() {
     let body = start()
         + &event(&json!({"type": "new_event", "index": {}, "delta": 7, "usage": []}))
-        + &block(0, &json!({"type": "new_block", "a": [1], "id": 7}), &[
-            json!({"type": "new_delta", "b": {}}),
-        ])
+        + &block(
+            0,
+            &json!({"type": "new_block", "a": [1], "id": 7}),
+            &[json!({"type": "new_delta", "b": {}})],
+        )
         + &block(1, &json!(null), &[])
-        + &block(2, &json!({"type": "text", "text": "", "new": null}), &[
-            json!({"type": "new_delta"}),
-            json!({"type": "text_delta", "text": "a", "new": {"text": []}}),
-        ])
+        + &block(
+            2,
+            &json!({"type": "text", "text": "", "new": null}),
+            &[
+                json!({"type": "new_delta"}),
+                json!({"type": "text_delta", "text": "a", "new": {"text": []}}),
+            ],
+        )
         + &event(&json!({"type": "message_delta", "delta": null, "usage": null}))
         + &stop("new_reason");
     let (events, error) = read(body).await;
@@ -290,11 +321,17 @@ async fn f014_what_is_not_known_costs_nothing() {
 #[tokio::test]
 async fn thinking_that_is_not_shown_is_kept() {
     let body = start()
-        + &block(0, &json!({"type": "thinking", "thinking": ""}), &[
-            json!({"type": "signature_delta", "signature": "sig"}),
-        ])
+        + &block(
+            0,
+            &json!({"type": "thinking", "thinking": ""}),
+            &[json!({"type": "signature_delta", "signature": "sig"})],
+        )
         + &block(1, &json!({"type": "redacted_thinking", "data": "abc"}), &[])
-        + &block(2, &json!({"type": "thinking", "thinking": "", "signature": ""}), &[])
+        + &block(
+            2,
+            &json!({"type": "thinking", "thinking": "", "signature": ""}),
+            &[],
+        )
         + &text_block(3, &["a"])
         + &stop("end_turn");
     let (events, _) = read(body).await;
@@ -303,8 +340,13 @@ async fn thinking_that_is_not_shown_is_kept() {
     assert_eq!(parts[0].kind, PartKind::Reasoning("".into()));
     let data = parts[0].provider_data.as_ref().unwrap();
     assert_eq!(data.data, json!({"signature": "sig"}));
-    let PartKind::Provider(data) = &parts[1].kind else { panic!() };
-    assert_eq!(data.data, json!({"type": "redacted_thinking", "data": "abc"}));
+    let PartKind::Provider(data) = &parts[1].kind else {
+        panic!()
+    };
+    assert_eq!(
+        data.data,
+        json!({"type": "redacted_thinking", "data": "abc"})
+    );
 }
 
 #[tokio::test]
@@ -312,9 +354,13 @@ async fn a_compaction_and_a_fallback_are_kept_as_they_came() {
     let fallback = json!({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}});
     let body = start()
         + &block(0, &fallback, &[])
-        + &block(1, &json!({"type": "compaction", "content": null, "encrypted_content": null}), &[
-            json!({"type": "compaction_delta", "content": "So far.", "encrypted_content": "abc"}),
-        ])
+        + &block(
+            1,
+            &json!({"type": "compaction", "content": null, "encrypted_content": null}),
+            &[
+                json!({"type": "compaction_delta", "content": "So far.", "encrypted_content": "abc"}),
+            ],
+        )
         + &text_block(2, &["a"])
         + &stop("end_turn");
     let script = Script::new([&body], End::Clean);
@@ -329,7 +375,8 @@ async fn a_compaction_and_a_fallback_are_kept_as_they_came() {
             _ => None,
         })
         .collect();
-    let compaction = json!({"type": "compaction", "content": "So far.", "encrypted_content": "abc"});
+    let compaction =
+        json!({"type": "compaction", "content": "So far.", "encrypted_content": "abc"});
     assert_eq!(blocks, [fallback, compaction]);
 }
 
@@ -345,9 +392,14 @@ async fn what_is_said_of_the_message_is_its_last_part_of_the_service() {
         + &event(&delta)
         + &event(&json!({"type": "message_stop"}));
     let (events, _) = read(body).await;
-    assert_eq!(finish_of(&events).reason, FinishReason::Other("pause_turn".into()));
+    assert_eq!(
+        finish_of(&events).reason,
+        FinishReason::Other("pause_turn".into())
+    );
     let message = message(&events);
-    let PartKind::Provider(data) = &message.parts[1].kind else { panic!() };
+    let PartKind::Provider(data) = &message.parts[1].kind else {
+        panic!()
+    };
     assert_eq!(
         data.data,
         json!({
@@ -380,7 +432,8 @@ async fn every_stop_reason_has_its_meaning() {
 
 #[tokio::test]
 async fn arguments_come_in_deltas_or_with_the_beginning() {
-    let with = |input: Value| json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": input});
+    let with =
+        |input: Value| json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": input});
     for (begun, deltas, expected) in [
         (with(json!({})), &[][..], ""),
         (with(json!({})), &["{}"], "{}"),
@@ -397,16 +450,24 @@ async fn arguments_come_in_deltas_or_with_the_beginning() {
 
 #[tokio::test]
 async fn the_future_is_the_commit_point() {
-    let begun = start() + &event(&json!({"type": "content_block_start", "index": 0,
+    let begun = start()
+        + &event(&json!({"type": "content_block_start", "index": 0,
         "content_block": {"type": "text", "text": ""}}));
     let silent = Script::new([&begun], End::Silent);
-    assert!(call(&layer(), http::Response::new(silent)).now_or_never().is_none());
+    assert!(
+        call(&layer(), http::Response::new(silent))
+            .now_or_never()
+            .is_none()
+    );
 
-    let said = begun + &event(&json!({"type": "content_block_delta", "index": 0,
+    let said = begun
+        + &event(&json!({"type": "content_block_delta", "index": 0,
         "delta": {"type": "text_delta", "text": "a"}}));
     let script = Script::new([said], End::Silent);
     let dropped = Arc::clone(&script.dropped);
-    let response = call(&layer(), http::Response::new(script)).now_or_never().unwrap();
+    let response = call(&layer(), http::Response::new(script))
+        .now_or_never()
+        .unwrap();
     let mut body = response.unwrap().body;
     assert_eq!(body.next().await.unwrap().unwrap(), Event::text("a"));
     assert!(body.next().now_or_never().is_none());
