@@ -271,9 +271,8 @@ async fn what_is_not_taken_is_said_before_it_is_sent() {
         assert_eq!(refused.len(), 1, "{refused:?} {request:?}");
         let script = http::Response::new(Script::new([""], End::Clean));
         let model = tower::Layer::layer(&plain(), Http::new(script));
-        let error = match tower::ServiceExt::oneshot(model, request).await {
-            Ok(_) => panic!("{refused:?}"),
-            Err(error) => error,
+        let Err(error) = tower::ServiceExt::oneshot(model, request).await else {
+            panic!("{refused:?}")
         };
         assert_eq!(error.kind(), ErrorKind::InvalidRequest);
         assert_eq!(error.code(), Some("unsupported"));
