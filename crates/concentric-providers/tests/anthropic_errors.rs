@@ -23,10 +23,10 @@ async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> E
     for (name, value) in headers {
         response.headers_mut().insert(*name, value.parse().unwrap());
     }
-    match call(&layer(), response).await {
-        Ok(_) => panic!("{body}"),
-        Err(error) => error,
-    }
+    let Err(error) = call(&layer(), response).await else {
+        panic!("{body}")
+    };
+    error
 }
 
 fn body_of(type_: &str, message: &str) -> String {

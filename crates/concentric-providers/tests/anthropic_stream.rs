@@ -14,6 +14,7 @@ use concentric_core::{
 };
 use concentric_providers::{AnthropicLayer, ApiKey};
 use futures_util::{FutureExt, StreamExt};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::{Arc, atomic::Ordering};
 
@@ -484,4 +485,55 @@ async fn nothing_is_waited_for_behind_message_stop() {
     let response = call(&layer(), http::Response::new(script)).await.unwrap();
     assert_eq!(response.text().now_or_never().unwrap().unwrap(), "a");
     assert!(dropped.load(Ordering::SeqCst));
+}
+
+/// One event, sane or odd.
+fn some_event() -> impl Strategy<Value = String> {
+    let odd = prop_oneof![
+        Just(json!(null)),
+        Just(json!(-1)),
+        Just(json!("x")),
+        Just(json!([1, {"type": "text"}])),
+        Just(json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": [1]})),
+        Just(json!({"type": "thinking", "thinking": 7, "signature": {}})),
+        Just(json!({"type": "text_delta", "text": "a", "citation": 3})),
+        Just(json!({"type": "input_json_delta", "partial_json": "{\"a"})),
+        Just(json!({"stop_reason": "end_turn", "usage": {"output_tokens": 1e300}})),
+    ];
+    let name = prop::sample::select(vec![
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "message",
+        "ping",
+    ]);
+    (name, 0..3_u64, odd.clone(), odd).prop_map(|(name, index, one, other)| {
+        event(
+            &json!({"type": name, "index": index, "content_block": one, "delta": other,
+            "message": other, "usage": one, "content": one, "container": other}),
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn whatever_comes_ends_once(
+        events in prop::collection::vec(some_event(), 0..12),
+        sane in any::<bool>(),
+    ) {
+        let begun = if sane { start() } else { String::new() };
+        let body = begun + &events.concat();
+        // Asserts that there is one terminal item.
+        let (events, error) = read(body).now_or_never().unwrap();
+        let executes = |event: &Event| match event {
+            Event::ToolCall(event) => event.call.executor == Executor::Loop,
+            _ => false,
+        };
+        prop_assert!(error.is_none() || !events.iter().any(executes));
+    }
 }

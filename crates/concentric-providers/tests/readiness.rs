@@ -1,4 +1,5 @@
-//! Readiness: the instance that was ready is the one that is called, once, at once.
+//! Readiness: the instance that was ready is the one that is called, once, at once; for every
+//! provider's layer.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,7 +12,9 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use concentric_core::{ChatRequest, ErrorKind};
-use concentric_providers::{ApiKey, OpenAiLayer, OpenAiResponsesLayer};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+};
 use http_body_util::Full;
 use tower::{Layer, Service};
 use tower_test::mock;
@@ -29,9 +32,9 @@ where
     (tokio_test::task::spawn(layer.layer(mock)), handle)
 }
 
-/// `readiness!(name, layer, answer)`: tests the models that `layer` makes; the answer says `a`.
+/// `readiness!(module, provider, layer, answer)`: tests the models that `layer` makes; the answer says `a`.
 macro_rules! readiness {
-    ($provider:ident, $layer:expr, $answer:expr) => {
+    ($provider:ident, $name:expr, $layer:expr, $answer:expr) => {
         mod $provider {
             use super::*;
 
@@ -65,7 +68,7 @@ macro_rules! readiness {
                 reply.send_error("unplugged");
                 let error = future.await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Connection);
-                assert_eq!(error.provider(), Some("openai"));
+                assert_eq!(error.provider(), Some($name));
             }
 
             #[tokio::test]
@@ -85,12 +88,35 @@ macro_rules! readiness {
 
 readiness!(
     openai,
+    "openai",
     OpenAiLayer::new("gpt-test", ApiKey::new("key")),
     delta(r#"{"content":"a"}"#) + &finish("stop")
 );
 
 readiness!(
     responses,
+    "openai",
     OpenAiResponsesLayer::new("gpt-test", ApiKey::new("key")),
     r#"{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}"#
+);
+
+readiness!(
+    anthropic,
+    "anthropic",
+    AnthropicLayer::new("claude-test", ApiKey::new("key")),
+    r#"{"type":"message","content":[{"type":"text","text":"a"}]}"#
+);
+
+readiness!(
+    gemini,
+    "gcp.gemini",
+    GeminiLayer::new("gemini-test", ApiKey::new("key")),
+    r#"{"candidates":[{"content":{"parts":[{"text":"a"}]},"finishReason":"STOP"}]}"#
+);
+
+readiness!(
+    ollama,
+    "ollama",
+    OllamaLayer::new("test"),
+    r#"{"message":{"role":"assistant","content":"a"},"done":true,"done_reason":"stop"}"#
 );

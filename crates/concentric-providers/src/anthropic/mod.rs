@@ -68,7 +68,8 @@
 //! tools, if there are none), of those that stay for a thread, of those that stay for a run, and of
 //! the last message, unless a segment before it changes with each step: four places at most. A segment
 //! behind one that is less stable is not worth a place. [`PromptCache`] says for how long, or
-//! not at all.
+//! not at all: so for requests whose parts say `cache_control` themselves, since the service counts
+//! all places together.
 //!
 //! # What is sent back
 //!

@@ -3,6 +3,7 @@
 use concentric_core::Str;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// The schema of a tool's arguments, which must say that they are an object.
 pub(super) struct Input<'a>(pub(super) &'a Value);
@@ -51,6 +52,52 @@ pub(super) fn refused_input(schema: &Value) -> Option<Str> {
 /// Objects are closed. What can only be asked for, as the range of a number, becomes part of the
 /// description. `Err` is what can't be said at all.
 pub(super) fn output(schema: &Value) -> Result<Value, Str> {
+    if is_recursive(schema, schema, &mut Vec::new(), &mut HashSet::new()) {
+        return Err(Str::from_static("a definition that refers to itself"));
+    }
+    closed(schema)
+}
+
+/// Whether what is being looked `into`, as part of what the names of `within` stand for, refers to
+/// one of them.
+fn is_recursive<'a>(
+    into: &'a Value,
+    root: &'a Value,
+    within: &mut Vec<&'a str>,
+    done: &mut HashSet<&'a str>,
+) -> bool {
+    let fields = match into {
+        Value::Array(items) => {
+            return items
+                .iter()
+                .any(|item| is_recursive(item, root, within, done));
+        }
+        Value::Object(fields) => fields,
+        _ => return false,
+    };
+    if let Some(name) = fields.get("$ref").and_then(Value::as_str)
+        && let Some(path) = name.strip_prefix('#')
+    {
+        if path.is_empty() || within.contains(&name) {
+            return true;
+        }
+        if done.insert(name)
+            && let Some(named) = root.pointer(path)
+        {
+            within.push(name);
+            let recursive = is_recursive(named, root, within, done);
+            within.pop();
+            if recursive {
+                return true;
+            }
+        }
+    }
+    fields
+        .values()
+        .any(|value| is_recursive(value, root, within, done))
+}
+
+fn closed(schema: &Value) -> Result<Value, Str> {
     let Value::Object(fields) = schema else {
         return Err(Str::from_static("a place where anything may be"));
     };
@@ -62,7 +109,7 @@ pub(super) fn output(schema: &Value) -> Result<Value, Str> {
                 out.insert(name.clone(), output_map(value)?);
             }
             "items" => {
-                out.insert(name.clone(), output(value)?);
+                out.insert(name.clone(), closed(value)?);
             }
             "anyOf" | "allOf" => {
                 out.insert(name.clone(), output_list(value)?);
@@ -130,14 +177,14 @@ pub(super) fn output(schema: &Value) -> Result<Value, Str> {
 
 fn output_map(schemas: &Value) -> Result<Value, Str> {
     let schemas = schemas.as_object().into_iter().flatten();
-    let schemas = schemas.map(|(name, schema)| Ok((name.clone(), output(schema)?)));
+    let schemas = schemas.map(|(name, schema)| Ok((name.clone(), closed(schema)?)));
     schemas.collect::<Result<Map<_, _>, _>>().map(Value::Object)
 }
 
 fn output_list(schemas: &Value) -> Result<Value, Str> {
     let schemas = schemas.as_array().into_iter().flatten();
     schemas
-        .map(output)
+        .map(closed)
         .collect::<Result<Vec<_>, _>>()
         .map(Value::Array)
 }
@@ -201,6 +248,17 @@ mod tests {
             (json!(true), "anything"),
             (json!({"type": "object"}), "any properties"),
             (json!({"type": "array", "items": {"not": {}}}), "not"),
+            (
+                json!({"type": "array", "items": {"$ref": "#"}}),
+                "refers to itself",
+            ),
+            (
+                json!({"$ref": "#/$defs/a", "$defs": {
+                    "a": {"anyOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]},
+                    "b": {"type": "array", "items": {"$ref": "#/$defs/a"}},
+                }}),
+                "refers to itself",
+            ),
         ] {
             assert!(
                 output(&schema).is_err_and(|refused| refused.contains(what)),

@@ -20,7 +20,7 @@ pub struct Chunk<'a> {
     #[serde(default)]
     pub(super) content_block: Option<Box<Value>>,
     #[serde(borrow, default)]
-    pub(super) message: Maybe<Box<Chunk<'a>>>,
+    pub(super) message: Maybe<Box<Self>>,
     #[serde(default)]
     pub(super) error: Option<Box<Value>>,
     #[serde(default)]
