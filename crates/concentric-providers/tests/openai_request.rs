@@ -24,7 +24,7 @@ fn part(kind: PartKind) -> Part {
 
 #[tokio::test]
 async fn the_least_request() {
-    let (parts, body) = sent(layer(), ChatRequest::user("hi")).await;
+    let (parts, body) = sent_by(&layer(), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "https://api.openai.com/v1/chat/completions");
     assert_eq!(parts.headers["content-type"], "application/json");
@@ -68,7 +68,7 @@ async fn every_option() {
     options
         .provider
         .insert("logit_bias".into(), json!({"1": 2}));
-    let (_, body) = sent(layer().streaming(false), request.clone()).await;
+    let (_, body) = sent_by(&layer().streaming(false), request.clone()).await;
     assert_eq!(
         body,
         json!({
@@ -93,7 +93,7 @@ async fn every_option() {
     );
 
     let mistral = OpenAiLayer::compatible("https://api.mistral.ai/v1", "m", Some(ApiKey::new("k")));
-    let (_, body) = sent(mistral, request).await;
+    let (_, body) = sent_by(&mistral, request).await;
     assert_eq!(
         (&body["max_tokens"], &body["random_seed"]),
         (&json!(9), &json!(-3))
@@ -108,12 +108,12 @@ async fn compatible_services() {
         "m",
         Some(ApiKey::new("k")),
     );
-    let (parts, _) = sent(azure, ChatRequest::user("hi")).await;
+    let (parts, _) = sent_by(&azure, ChatRequest::user("hi")).await;
     assert_eq!(parts.headers["api-key"], "k");
     assert!(!parts.headers.contains_key("authorization"));
     assert_eq!(parts.uri.query(), Some("api-version=1"));
     let local = OpenAiLayer::compatible("http://localhost:8080/v1", "m", None).header("x-a", "b");
-    let (parts, _) = sent(local, ChatRequest::user("hi")).await;
+    let (parts, _) = sent_by(&local, ChatRequest::user("hi")).await;
     assert!(!parts.headers.contains_key("authorization"));
     assert_eq!(parts.headers["x-a"], "b");
 }
@@ -135,7 +135,7 @@ async fn media() {
     request
         .transcript
         .push(Turn::message(Message::new(Role::User, parts)).unwrap());
-    let (_, body) = sent(layer(), request).await;
+    let (_, body) = sent_by(&layer(), request).await;
     assert_eq!(
         body["messages"][1],
         json!({"role": "user", "content": [
@@ -210,7 +210,7 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
         .transcript
         .push(Turn::message(Message::assistant("Done.")).unwrap());
     let openrouter = OpenAiLayer::compatible("https://openrouter.ai/api/v1", "m", None);
-    let (_, body) = sent(openrouter, request).await;
+    let (_, body) = sent_by(&openrouter, request).await;
     assert_eq!(
         body["messages"],
         json!([
@@ -244,7 +244,7 @@ async fn what_an_agent_in_the_models_place_did_is_sent_step_by_step() {
     );
     let mut request = ChatRequest::user("hi");
     request.transcript.push(Turn::message(message).unwrap());
-    let (_, body) = sent(layer(), request).await;
+    let (_, body) = sent_by(&layer(), request).await;
     let roles: Vec<&str> = body["messages"]
         .as_array()
         .unwrap()

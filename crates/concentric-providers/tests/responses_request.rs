@@ -37,7 +37,7 @@ fn provider_options(request: &mut ChatRequest, options: Value) {
 async fn input(layer: OpenAiResponsesLayer, transcript: Transcript, options: Value) -> Value {
     let mut request = ChatRequest::new(transcript);
     provider_options(&mut request, options);
-    sent(layer, request).await.1["input"].clone()
+    sent_by(&layer, request).await.1["input"].clone()
 }
 
 fn user_of(parts: Vec<Part>) -> Transcript {
@@ -47,7 +47,7 @@ fn user_of(parts: Vec<Part>) -> Transcript {
 
 #[tokio::test]
 async fn the_least_request() {
-    let (parts, body) = sent(layer(), ChatRequest::user("hi")).await;
+    let (parts, body) = sent_by(&layer(), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "https://api.openai.com/v1/responses");
     assert_eq!(parts.headers["content-type"], "application/json");
@@ -101,7 +101,7 @@ async fn every_option() {
             "truncation": "auto",
         }),
     );
-    let (_, body) = sent(layer().streaming(false), request.clone()).await;
+    let (_, body) = sent_by(&layer().streaming(false), request.clone()).await;
     assert_eq!(
         body,
         json!({
@@ -134,7 +134,7 @@ async fn every_option() {
         &mut request,
         json!({"text": {"format": {"type": "text"}}, "reasoning": null, "tools": []}),
     );
-    let (_, body) = sent(layer(), request).await;
+    let (_, body) = sent_by(&layer(), request).await;
     assert_eq!(body["text"], json!({"format": {"type": "text"}}));
     assert_eq!(
         (&body["reasoning"], &body["tools"]),
@@ -148,7 +148,7 @@ async fn memory_is_the_hosts_to_choose() {
         let mut request = ChatRequest::user("hi");
         request.options_mut().model = Some(model.into());
         provider_options(&mut request, options);
-        let (_, body) = sent(layer(), request).await;
+        let (_, body) = sent_by(&layer(), request).await;
         (body["store"].clone(), body.get("include").is_some())
     };
     assert_eq!(of("gpt-5.5", json!({})).await, (json!(false), true));
@@ -184,7 +184,7 @@ async fn compatible_services() {
         "m",
         Some(ApiKey::new("k")),
     );
-    let (parts, body) = sent(azure, request()).await;
+    let (parts, body) = sent_by(&azure, request()).await;
     assert_eq!(parts.headers["api-key"], "k");
     assert!(!parts.headers.contains_key("authorization"));
     assert_eq!(parts.uri.path(), "/openai/v1/responses");
@@ -194,12 +194,12 @@ async fn compatible_services() {
         (&json!(true), &json!({"a": "1"}))
     );
     let local = || OpenAiResponsesLayer::compatible("http://localhost:8080/v1", "m", None);
-    let (parts, body) = sent(local().header("x-a", "b"), request()).await;
+    let (parts, body) = sent_by(&local().header("x-a", "b"), request()).await;
     assert!(!parts.headers.contains_key("authorization"));
     assert_eq!(parts.headers["x-a"], "b");
     assert_eq!(body["tools"][0]["strict"], json!(false));
     assert!(body.get("metadata").is_none());
-    let (_, body) = sent(local().compat(Compat::openai()), request()).await;
+    let (_, body) = sent_by(&local().compat(Compat::openai()), request()).await;
     assert_eq!(body["tools"][0]["strict"], json!(true));
 }
 
@@ -249,7 +249,7 @@ async fn breakpoints_of_the_cache_are_in_the_input() {
         &mut request,
         json!({"prompt_cache_options": {"mode": "explicit"}}),
     );
-    let (_, body) = sent(layer(), request).await;
+    let (_, body) = sent_by(&layer(), request).await;
     assert!(body.get("instructions").is_none());
     let end = json!({"mode": "explicit"});
     assert_eq!(
@@ -622,7 +622,7 @@ async fn what_the_layer_was_told_of_is_sent() {
     options.seed = Some(1);
     options.stop = vec!["x".into()];
     options.presence_penalty = Some(0.5);
-    let (_, body) = sent(layer().capabilities(Capabilities::all()), request).await;
+    let (_, body) = sent_by(&layer().capabilities(Capabilities::all()), request).await;
     assert_eq!((&body["seed"], &body["stop"]), (&json!(1), &json!(["x"])));
     assert_eq!(body["presence_penalty"], 0.5);
 }

@@ -114,40 +114,6 @@ where
     layer.layer(http).oneshot(ChatRequest::user("hi")).await
 }
 
-/// What `layer` sends of `request`.
-pub async fn sent<L, S, B>(layer: L, request: ChatRequest) -> (http::request::Parts, Value)
-where
-    L: Layer<Record, Service = S>,
-    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
-    ChatResponse<B>: std::fmt::Debug,
-{
-    let record = Record::default();
-    let seen = Arc::clone(&record.0);
-    layer.layer(record).oneshot(request).await.unwrap_err();
-    let (parts, body) = seen.lock().unwrap().take().unwrap().into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
-    (parts, serde_json::from_slice(&body).unwrap())
-}
-
-/// An HTTP service that keeps what it is sent, and answers with an empty body.
-#[derive(Debug, Default)]
-pub struct Record(Arc<Mutex<Option<http::Request<Full<Bytes>>>>>);
-
-impl Service<http::Request<Full<Bytes>>> for Record {
-    type Response = http::Response<Script>;
-    type Error = Infallible;
-    type Future = Ready<Result<http::Response<Script>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Full<Bytes>>) -> Self::Future {
-        *self.0.lock().unwrap() = Some(request);
-        ready(Ok(http::Response::new(Script::new([""], End::Clean))))
-    }
-}
-
 /// An HTTP service that answers once, and keeps what it was asked.
 #[derive(Clone)]
 pub struct Http {

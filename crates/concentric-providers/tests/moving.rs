@@ -1,0 +1,322 @@
+//! A conversation that moves from one provider to another: what each makes of what any other wrote.
+//!
+//! The requests stand in `tests/golden/moving`; `WRITE_GOLDEN=1` writes those that are not there.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+#[path = "common/strict.rs"]
+mod strict;
+
+use bytes::Bytes;
+use concentric_core::{
+    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Round, Str, ToolOutcome,
+    ToolResult, ToolSpec, Transcript, Turn,
+    context::{Clock, Ids, Random, Sleep},
+};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use std::{
+    convert::Infallible,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+const APIS: [&str; 5] = ["chat", "responses", "anthropic", "gemini", "ollama"];
+
+/// What a service answers with first: reasoning that it wants back, words, and two calls; and then.
+fn answers(api: &str) -> [Value; 2] {
+    let paris = r#"{"city":"Paris"}"#;
+    let rome = r#"{"city":"Rome"}"#;
+    match api {
+        "chat" => {
+            let call = |id: &str, arguments: &str| {
+                json!({"id": id, "type": "function",
+                    "function": {"name": "weather", "arguments": arguments}})
+            };
+            let choice = |message: Value, reason: &str| {
+                json!({"id": "gen-1", "model": "m", "choices":
+                    [{"index": 0, "message": message, "finish_reason": reason}]})
+            };
+            [
+                choice(
+                    json!({"role": "assistant", "content": "Let me look.",
+                        "reasoning": "I should look.",
+                        "reasoning_details": [{"type": "reasoning.text", "index": 0,
+                            "text": "I should look.", "signature": "chat-signature"}],
+                        "tool_calls": [call("call_a", paris), call("call_b", rome)]}),
+                    "tool_calls",
+                ),
+                choice(
+                    json!({"role": "assistant", "content": "18 degrees."}),
+                    "stop",
+                ),
+            ]
+        }
+        "responses" => {
+            let message = |id: &str, text: &str| {
+                json!({"type": "message", "id": id, "role": "assistant", "status": "completed",
+                    "content": [{"type": "output_text", "text": text, "annotations": []}]})
+            };
+            let call = |id: &str, call_id: &str, arguments: &str| {
+                json!({"type": "function_call", "id": id, "call_id": call_id,
+                    "name": "weather", "arguments": arguments, "status": "completed"})
+            };
+            let whole = |output: Value| {
+                json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
+                    "output": output, "usage": {"input_tokens": 1, "output_tokens": 1,
+                    "total_tokens": 2}})
+            };
+            [
+                whole(json!([
+                    {"type": "reasoning", "id": "rs_1", "encrypted_content": "responses-secret",
+                        "summary": [{"type": "summary_text", "text": "I should look."}]},
+                    message("msg_1", "Let me look."),
+                    call("fc_1", "call_a", paris),
+                    call("fc_2", "call_b", rome),
+                ])),
+                whole(json!([message("msg_2", "18 degrees.")])),
+            ]
+        }
+        "anthropic" => {
+            let whole = |content: Value, reason: &str| {
+                json!({"type": "message", "id": "msg_1", "role": "assistant", "model": "m",
+                    "content": content, "stop_reason": reason,
+                    "usage": {"input_tokens": 1, "output_tokens": 1}})
+            };
+            let call = |id: &str, input: &str| {
+                json!({"type": "tool_use", "id": id, "name": "weather",
+                    "input": serde_json::from_str::<Value>(input).unwrap()})
+            };
+            [
+                whole(
+                    json!([
+                        {"type": "thinking", "thinking": "I should look.",
+                            "signature": "anthropic-signature"},
+                        {"type": "redacted_thinking", "data": "anthropic-secret"},
+                        {"type": "text", "text": "Let me look."},
+                        call("toolu_a", paris),
+                        call("toolu_b", rome),
+                    ]),
+                    "tool_use",
+                ),
+                whole(json!([{"type": "text", "text": "18 degrees."}]), "end_turn"),
+            ]
+        }
+        "gemini" => {
+            let whole = |parts: Value| {
+                json!({"responseId": "r", "modelVersion": "m", "candidates":
+                    [{"index": 0, "finishReason": "STOP",
+                        "content": {"role": "model", "parts": parts}}],
+                    "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1,
+                        "totalTokenCount": 2}})
+            };
+            let call = |city: &str| json!({"name": "weather", "args": {"city": city}});
+            [
+                whole(json!([
+                    {"text": "I should look.", "thought": true},
+                    {"text": "Let me look."},
+                    {"functionCall": call("Paris"), "thoughtSignature": "Z2VtaW5pLXNpZ25hdHVyZQ=="},
+                    {"functionCall": call("Rome")},
+                ])),
+                whole(json!([{"text": "18 degrees."}])),
+            ]
+        }
+        "ollama" => {
+            let whole = |message: Value| {
+                json!({"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": message,
+                    "done": true, "done_reason": "stop", "prompt_eval_count": 1, "eval_count": 1})
+            };
+            let call =
+                |city: &str| json!({"function": {"name": "weather", "arguments": {"city": city}}});
+            [
+                whole(json!({"role": "assistant", "thinking": "I should look.",
+                    "content": "Let me look.", "tool_calls": [call("Paris"), call("Rome")]})),
+                whole(json!({"role": "assistant", "content": "18 degrees."})),
+            ]
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// What only the service that said it may be told again.
+const SECRETS: [&str; 5] = [
+    "chat-signature",
+    "responses-secret",
+    "anthropic-signature",
+    "anthropic-secret",
+    "Z2VtaW5pLXNpZ25hdHVyZQ==",
+];
+
+type Sent = Arc<Mutex<Option<Value>>>;
+
+/// A model of `api` that is answered with `answer`, and keeps what it sent.
+fn model(api: &str, answer: &Value, sent: &Sent) -> BoxModel {
+    let (answer, sent) = (answer.to_string(), Arc::clone(sent));
+    let http = service_fn(move |request: http::Request<Full<Bytes>>| {
+        let (answer, sent) = (answer.clone(), Arc::clone(&sent));
+        async move {
+            let body = http_body_util::BodyExt::collect(request.into_body())
+                .await
+                .unwrap();
+            let json = serde_json::from_slice(&body.to_bytes()).unwrap();
+            *sent.lock().unwrap() = Some(json);
+            Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::from(answer)))
+        }
+    });
+    let key = || ApiKey::new("k");
+    match api {
+        // Of this one it is known that it wants reasoning back.
+        "chat" => {
+            let layer = OpenAiLayer::compatible("https://openrouter.ai/api/v1", "m", Some(key()));
+            BoxModel::new(layer.streaming(false).layer(http))
+        }
+        "responses" => BoxModel::new(
+            OpenAiResponsesLayer::new("m", key())
+                .streaming(false)
+                .layer(http),
+        ),
+        "anthropic" => BoxModel::new(AnthropicLayer::new("m", key()).streaming(false).layer(http)),
+        "gemini" => BoxModel::new(
+            GeminiLayer::new("gemini-3-pro", key())
+                .streaming(false)
+                .layer(http),
+        ),
+        "ollama" => BoxModel::new(OllamaLayer::new("m").streaming(false).layer(http)),
+        other => panic!("{other}"),
+    }
+}
+
+/// Ids that are the same each time.
+struct Counted(AtomicU64);
+
+impl Ids for Counted {
+    fn next(&self, prefix: &str) -> Str {
+        format!("{prefix}{}", self.0.fetch_add(1, Ordering::Relaxed)).into()
+    }
+}
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+impl Random for Still {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+fn request(transcript: Transcript) -> ChatRequest {
+    let environment = Environment::new(Still, Counted(AtomicU64::new(0)), Still);
+    let mut request = ChatRequest::new(transcript).with_system("Be brief.");
+    request.context = Context::builder().environment(environment).build();
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}},
+        "required": ["city"], "additionalProperties": false});
+    let spec = ToolSpec::new("weather", "Says how warm it is.", schema);
+    request.tools.push(Arc::new(spec));
+    request
+}
+
+async fn ask(api: &str, answer: &Value, transcript: Transcript) -> (Answer, Value) {
+    let sent = Sent::default();
+    let model = model(api, answer, &sent);
+    let answer = model.oneshot(request(transcript)).await.unwrap();
+    let answer = answer.collect().await.unwrap();
+    let sent = sent.lock().unwrap().take().unwrap();
+    (answer, sent)
+}
+
+/// What is known when a service of `api` has said both of its answers, and the user goes on.
+async fn history(api: &str) -> Transcript {
+    let [first, then] = answers(api);
+    let mut transcript = Transcript::new();
+    transcript.push_user("How warm is it in Paris and Rome?");
+    let (answer, sent) = ask(api, &first, transcript.clone()).await;
+    assert_eq!(strict::faults(api, &sent), Vec::<String>::new(), "{sent:#}");
+    let calls: Vec<CallId> = answer
+        .message
+        .tool_calls()
+        .map(|call| call.id.clone())
+        .collect();
+    assert_eq!(calls.len(), 2, "{api}: {answer:?}");
+    let results = vec![
+        ToolResult::new(calls[0].clone(), "weather", ToolOutcome::done("18 degrees")),
+        ToolResult::new(
+            calls[1].clone(),
+            "weather",
+            ToolOutcome::failed("Nobody knows."),
+        ),
+    ];
+    transcript.push(Round::new(answer.message, results).unwrap());
+    // Its own round, as it takes it.
+    let (answer, sent) = ask(api, &then, transcript.clone()).await;
+    assert_eq!(strict::faults(api, &sent), Vec::<String>::new(), "{sent:#}");
+    transcript.push(Turn::message(answer.message).unwrap());
+    transcript.push_user("Thanks. And why?");
+    transcript
+}
+
+fn golden(name: &str, sent: &Value) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/moving")
+        .join(format!("{name}.json"));
+    let text = format!("{sent:#}\n");
+    if !path.exists() && std::env::var_os("WRITE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{name}");
+}
+
+#[tokio::test]
+async fn f021_a_history_of_any_provider_is_taken_by_any_other() {
+    for from in APIS {
+        let transcript = history(from).await;
+        for to in APIS {
+            let [_, then] = answers(to);
+            let (_, sent) = ask(to, &then, transcript.clone()).await;
+            let faults = strict::faults(to, &sent);
+            assert_eq!(faults, Vec::<String>::new(), "{from} to {to}: {sent:#}");
+            let text = sent.to_string();
+            for (at, secret) in SECRETS.iter().enumerate() {
+                let of = APIS[[0, 1, 2, 2, 3][at]];
+                assert_eq!(
+                    text.contains(secret),
+                    of == from && from == to,
+                    "{secret} from {from} to {to}: {sent:#}"
+                );
+            }
+            // What was said and done is there for all of them.
+            for said in [
+                "Let me look.",
+                "Paris",
+                "Rome",
+                "18 degrees",
+                "Nobody knows.",
+            ] {
+                assert!(text.contains(said), "{said} from {from} to {to}: {sent:#}");
+            }
+            golden(&format!("{from}_to_{to}"), &sent);
+        }
+    }
+}
