@@ -365,6 +365,12 @@ impl Resume {
             .take()
     }
 
+    /// Whether a layer has the run ([`Suspended::Elsewhere`]), and nobody has taken it.
+    pub fn is_elsewhere(&self) -> bool {
+        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*run, Some((Suspended::Elsewhere, _)))
+    }
+
     /// Gives back what was [taken](Self::take), for another attempt: nothing came of this one.
     pub fn give_back(&self, suspended: Suspended, replies: Vec<Reply>) {
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);

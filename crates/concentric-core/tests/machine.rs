@@ -676,3 +676,30 @@ fn a_state_of_a_newer_version_is_refused() {
     state["version"] = json!(2);
     assert_eq!(read(&state.to_string()), Err(StateError::Version(2)));
 }
+
+#[test]
+fn a_run_that_a_gate_has_asked_in_ends_once() {
+    let asked = || {
+        let mut machine = Machine::new(Transcript::new(), rules());
+        machine.action().unwrap();
+        let question = Interrupt::new(InterruptId::new("q"), "test");
+        let pending = Pending::asking(vec![question]);
+        machine.input(Input::Ask(Box::new(pending)));
+        machine
+    };
+    let finishes = |mut machine: Machine| {
+        let mut outcomes = Vec::new();
+        // It is asked more often than there is to do.
+        for _ in 0..4 {
+            if let Some(Action::Emit(Event::Finish(finish))) = machine.action() {
+                outcomes.push(finish.outcome);
+            }
+        }
+        outcomes
+    };
+    assert_eq!(finishes(asked()), [Outcome::Interrupted]);
+    let mut stopped = asked();
+    stopped.input(Input::Halt("enough".into()));
+    let reason = "enough".into();
+    assert_eq!(finishes(stopped), [Outcome::Halted { reason }]);
+}

@@ -152,6 +152,29 @@ fn c112_a_fork_has_a_copy_of_what_is_durable() {
     assert_eq!(now::<OfSession>(&old), 2, "it is shared");
 }
 
+#[test]
+fn what_is_taken_out_is_gone_for_all_handles() {
+    let thread = Slots::new();
+    let run = context(&thread);
+    add::<OfThread>(&run);
+    add::<Passing>(&run);
+    let stored = Slots::restore(thread.snapshot().unwrap());
+    for slots in [&thread, &stored] {
+        let taken = context(&slots.take());
+        assert_eq!(now::<OfThread>(&context(slots)), 0);
+        assert_eq!(now::<Passing>(&context(slots)), 0);
+        assert!(
+            slots
+                .snapshot()
+                .unwrap()
+                .iter()
+                .all(|s| s.value == json!(0))
+        );
+        assert_eq!(now::<OfThread>(&taken), 1);
+    }
+    assert_eq!(add::<OfThread>(&run), 1);
+}
+
 // ---- what is written down ----
 
 fn context(thread: &Slots) -> Context {

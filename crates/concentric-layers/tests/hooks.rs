@@ -9,9 +9,9 @@
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
-    Error, ErrorKind, Event, FinishReason, ModelService, NoTools, Outcome, Phase, Reply,
-    StepFinish, StepStart, SystemSegment, ToolCall, ToolCallPart, ToolOutcome, ToolResult,
-    ToolStatus, Usage, layers::End,
+    Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
+    Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, SystemSegment, ToolCall,
+    ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage, layers::End,
 };
 use concentric_layers::hooks::{
     HookFailure, HookFailures, Hooks, HooksLayer, ModelFlow, OnRun, RunFlow, Summary, hooks,
@@ -678,6 +678,120 @@ async fn a_hook_answers_or_halts_in_the_place_of_what_is_inside() {
         assert_eq!(log.take(), [format!("a {end}")]);
         assert_eq!(model.calls(), 0);
     }
+}
+
+/// Ends each run that goes on.
+struct OnReply(RunFlow);
+
+impl Hooks for OnReply {
+    fn id(&self) -> &str {
+        "on_reply"
+    }
+
+    async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        Ok(match request.resume {
+            Some(_) => self.0.clone(),
+            None => RunFlow::Continue,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_goes_on_is_closed_if_a_hook_answers_or_halts_in_its_place() {
+    let halted = Outcome::Halted {
+        reason: "closed".into(),
+    };
+    for (flow, outcome, said) in [
+        (RunFlow::halt("closed"), halted, ""),
+        (RunFlow::answer("Closed."), Outcome::Completed, "Closed."),
+    ] {
+        // One call is done and paid for, and the other one waits.
+        let tools = ScriptedTools::new()
+            .answers("search", "42")
+            .asks("pay", "paid");
+        let model = ScriptedModel::new()
+            .tool_call("search", json!({}))
+            .tool_call("pay", json!({}))
+            .usage(Usage::new(3, 2));
+        let agent = hooks(OnReply(flow))
+            .run()
+            .layer(works(tools.clone(), model));
+        let answer = agent.clone().oneshot(ChatRequest::user("hi")).await;
+        let state = *answer
+            .unwrap()
+            .collect()
+            .await
+            .unwrap()
+            .finish
+            .state
+            .unwrap();
+        let reply = Reply::approve(state.interrupts()[0].id.clone());
+        let request = ChatRequest::resume(state, vec![reply]);
+
+        let again = request.clone();
+        let answer = agent.clone().oneshot(request).await.unwrap();
+        let (events, finish) = assert_finishes(answer.body).await;
+        assert_eq!((finish.outcome, tools.done()), (outcome, 1));
+        assert_eq!(finish.usage, Usage::new(3, 2));
+        let results = events.iter().filter_map(|event| match event {
+            Event::ToolResult(result) => Some((result.name.as_str(), result.outcome.status)),
+            _ => None,
+        });
+        assert_eq!(
+            results.collect::<Vec<_>>(),
+            [("search", ToolStatus::Done), ("pay", ToolStatus::Cancelled)]
+        );
+        let transcript = finish.transcript.unwrap();
+        assert_eq!(transcript.len(), 2 + usize::from(!said.is_empty()));
+        let text = |event: &Event| matches!(event, Event::TextDelta(text) if *text == *said);
+        assert_eq!(events.iter().any(text), !said.is_empty());
+
+        // It is taken, for whoever else would go on with it.
+        let error = agent.oneshot(again).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_ends_a_run_that_goes_on_checks_the_replies_as_the_agent_does() {
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let model = ScriptedModel::new().tool_call("pay", json!({}));
+    let agent = hooks(OnReply(RunFlow::halt("closed")))
+        .run()
+        .layer(works(tools, model));
+    let answer = agent.clone().oneshot(ChatRequest::user("hi")).await;
+    let state = *answer
+        .unwrap()
+        .collect()
+        .await
+        .unwrap()
+        .finish
+        .state
+        .unwrap();
+    let wrong = vec![Reply::approve(InterruptId::new("?"))];
+    let error = agent.oneshot(ChatRequest::resume(state, wrong)).await;
+    assert_eq!(error.err().unwrap().code(), Some("unknown_interrupt"));
+}
+
+#[tokio::test]
+async fn a_claimed_round_is_closed_if_a_hook_halts_in_the_place_of_what_is_inside() {
+    let mut history = Transcript::new();
+    history.push_user("hi");
+    let call = ToolCallPart::new(CallId::new("c"), "pay", json!({}));
+    let part = Part::new(PartKind::ToolCall(call));
+    let open = OpenRound::new(Message::new(Role::Assistant, vec![part])).unwrap();
+    let request = ChatRequest::resume_history(history, open, Vec::new());
+    let agent = hooks(OnReply(RunFlow::halt("closed")))
+        .run()
+        .layer(talks(ScriptedModel::new().text("hi")));
+    let answer = agent
+        .oneshot(request)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    assert_eq!(answer.transcript().unwrap().len(), 2);
 }
 
 /// Does something before the model call of a step.

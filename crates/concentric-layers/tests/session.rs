@@ -8,11 +8,13 @@
 )]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxModel, CancelReason, Error, ErrorKind, Event, Outcome, Reply, ThreadId,
+    AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Effects, Error, ErrorKind,
+    Event, Interrupt, Outcome, Pending, Reply, ThreadId, ToolCall, ToolOutcome, ToolSpec,
+    agent::{BeforeModel, StepGate, StepView},
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
 use concentric_layers::session::{Session, SessionTarget, Sessions};
-use concentric_test::{ScriptedModel, ScriptedTools};
+use concentric_test::{ScriptedModel, ScriptedTools, tools::question};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::sync::{
@@ -20,7 +22,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 use tokio_test::task::spawn;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 
 fn agent(model: &ScriptedModel, tools: &ScriptedTools) -> BoxModel {
     BoxModel::new(AgentLayer::new(tools.clone()).layer(model.clone()))
@@ -221,6 +223,200 @@ async fn replies_are_taken_once_also_if_the_turn_fails_then() {
     assert_eq!(tools.done(), 1);
 }
 
+/// Replies yes to all that waits.
+async fn approve(session: &Session<BoxModel>) -> Result<Answer, Error> {
+    let response = session.clone().oneshot(approving(session)).await?;
+    Ok(response.collect().await?)
+}
+
+fn approving(session: &Session<BoxModel>) -> ChatRequest {
+    let asked = session.interrupts().into_iter();
+    let replies: Vec<_> = asked.map(|asked| Reply::approve(asked.id)).collect();
+    assert!(!replies.is_empty());
+    session.replying(replies)
+}
+
+#[tokio::test]
+async fn a_reply_whose_turn_is_dropped_before_it_did_anything_can_be_given_again() {
+    let (model, tools) = payer();
+    // Another layer of the agent is slow, twice.
+    let (agent, slow) = (agent(&model, &tools), Arc::new(AtomicUsize::new(2)));
+    let slowly = service_fn(move |request: ChatRequest| {
+        let hangs = request.resume.is_some()
+            && slow
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok();
+        let agent = agent.clone();
+        async move {
+            match hangs {
+                true => std::future::pending().await,
+                false => agent.oneshot(request).await,
+            }
+        }
+    });
+    let session = open(Sessions::new(BoxModel::new(slowly)).queue(1)).await;
+    say(&session, "pay").await.unwrap();
+    let asked = session.interrupts();
+
+    let mut hangs = spawn(session.clone().oneshot(approving(&session)));
+    assert!(hangs.poll().is_pending());
+    assert!(session.interrupts().is_empty());
+    drop(hangs);
+    assert_eq!(session.interrupts(), asked);
+    // The next one that has waited for its place finds the question there.
+    let mut hangs = spawn(session.clone().oneshot(approving(&session)));
+    assert!(hangs.poll().is_pending());
+    let mut next = spawn(session.clone().oneshot(session.user("hello?")));
+    assert!(next.poll().is_pending());
+    drop(hangs);
+    assert_eq!(next.await.unwrap_err().code(), Some("waiting"));
+
+    // The body is dropped before the tool runs.
+    let response = session.clone().oneshot(approving(&session)).await.unwrap();
+    let mut body = Box::pin(response.body);
+    assert!(matches!(body.next().await, Some(Ok(Event::Resumed))));
+    drop(body);
+    assert_eq!(session.interrupts(), asked);
+    assert_eq!(approve(&session).await.unwrap().text(), "Paid.");
+    assert_eq!((tools.done(), session.history().len()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_reply_whose_turn_fails_after_a_tool_that_changes_nothing_can_be_given_again() {
+    let broken = Error::new(ErrorKind::Server, "broken");
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .error(broken)
+        .then()
+        .text("I ")
+        .end_early()
+        .then()
+        .text("Seen.");
+    let mut look = ToolSpec::new("look", "", json!({"type": "object"}));
+    look.annotations.read_only = true;
+    let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
+    let tools = ScriptedTools::new()
+        .service(look, seen)
+        .waits("look", |call| Pending::asking(vec![question(call)]));
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    say(&session, "look").await.unwrap();
+    let asked = session.interrupts();
+    for done in [1, 2] {
+        let error = approve(&session).await.unwrap_err();
+        assert_eq!((error.effects(), tools.done()), (Effects::None, done));
+        assert_eq!(session.interrupts(), asked);
+    }
+    assert_eq!(approve(&session).await.unwrap().text(), "Seen.");
+    assert_eq!((tools.done(), session.history().len()), (3, 3));
+}
+
+/// Asks before the second model call.
+struct MayGoOn;
+
+impl StepGate for MayGoOn {
+    fn name(&self) -> &str {
+        "may_go_on"
+    }
+
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        let id = step.interrupt_id("may_go_on");
+        Ok(match (step.step, step.reply(&id)) {
+            (1, None) => BeforeModel::ask(Interrupt::new(id, "test:go_on")),
+            _ => BeforeModel::Continue,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_reply_to_a_gate_whose_turn_is_dropped_or_fails_can_be_given_again() {
+    let broken = Error::new(ErrorKind::Server, "broken");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("I ")
+        .never()
+        .then()
+        .error(broken)
+        .then()
+        .text("Paid.");
+    let tools = ScriptedTools::new().answers("pay", "done");
+    let agent = AgentLayer::new(tools.clone()).gate(MayGoOn);
+    let session = open(Sessions::new(BoxModel::new(agent.layer(model)))).await;
+    say(&session, "pay").await.unwrap();
+    let asked = session.interrupts();
+
+    let response = session.clone().oneshot(approving(&session)).await.unwrap();
+    let mut body = Box::pin(response.body);
+    while !matches!(body.next().await.unwrap().unwrap(), Event::TextDelta(_)) {}
+    drop(body);
+    assert_eq!(session.interrupts(), asked);
+
+    // What was paid before the question is told of by the error, and is not of this turn.
+    let error = approve(&session).await.unwrap_err();
+    assert_eq!(error.effects(), Effects::Committed);
+    assert_eq!(session.interrupts(), asked);
+
+    assert_eq!(approve(&session).await.unwrap().text(), "Paid.");
+    assert_eq!((tools.done(), session.history().len()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_reply_whose_turn_is_dropped_once_its_tool_was_started_is_not_taken_again() {
+    let model = ScriptedModel::new().tool_call("pay", json!({}));
+    let tools = ScriptedTools::new()
+        .never("pay")
+        .waits("pay", |call| Pending::asking(vec![question(call)]));
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    say(&session, "pay").await.unwrap();
+    let request = approving(&session);
+    let mut body = Box::pin(session.clone().oneshot(request).await.unwrap().body);
+    assert!(matches!(body.next().await, Some(Ok(Event::Resumed))));
+    assert!(spawn(body.next()).poll().is_pending());
+    assert_eq!(tools.live(), 1);
+    drop(body);
+    assert!(session.interrupts().is_empty() && !session.give_up());
+    assert_eq!(session.history().len(), 0);
+}
+
+#[cfg(feature = "hooks")]
+#[tokio::test]
+async fn a_turn_that_a_hook_ends_when_it_is_replied_to_is_in_the_history() {
+    use concentric_layers::hooks::{Hooks, RunFlow, hooks};
+
+    struct Closed(RunFlow);
+    impl Hooks for Closed {
+        fn id(&self) -> &str {
+            "closed"
+        }
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+            Ok(match request.resume {
+                Some(_) => self.0.clone(),
+                None => RunFlow::Continue,
+            })
+        }
+    }
+    let halted = Outcome::Halted {
+        reason: "closed".into(),
+    };
+    for (flow, outcome, turns) in [
+        (RunFlow::halt("closed"), halted, 2),
+        (RunFlow::answer("Closed."), Outcome::Completed, 3),
+    ] {
+        let (model, tools) = payer();
+        let agent = hooks(Closed(flow)).run().layer(agent(&model, &tools));
+        let session = open(Sessions::new(BoxModel::new(agent))).await;
+        say(&session, "pay").await.unwrap();
+        let answer = approve(&session).await.unwrap();
+        assert_eq!(answer.finish.outcome, outcome);
+        assert_eq!((session.history().len(), tools.done()), (turns, 0));
+        assert!(session.interrupts().is_empty());
+        // The round is closed: the model can be sent it.
+        assert_eq!(say(&session, "and now?").await.unwrap().text(), "Paid.");
+        assert_eq!(model.request(1).transcript.len(), turns + 1);
+    }
+}
+
 #[tokio::test]
 async fn a_turn_that_waits_can_be_given_up() {
     let (model, tools) = payer();
@@ -267,15 +463,19 @@ async fn c112_a_fork_goes_on_by_itself() {
         .text("One more.");
     let session = open(Sessions::new(agent(&counting, &tools))).await;
     say(&session, "count").await.unwrap();
-    let fork = session.fork().unwrap();
+    let fork = session.fork(ThreadId::new("fork")).unwrap();
     say(&fork, "count").await.unwrap();
     assert_eq!((turns(&session), turns(&fork)), (1, 2));
     assert_eq!((session.history().len(), fork.history().len()), (3, 6));
     fork.set_agent(agent(&model, &tools)).unwrap();
     say(&fork, "and now?").await.unwrap();
     assert_eq!(model.request(0).transcript.len(), 7);
+    assert_eq!(model.request(0).context.thread_id(), Some(fork.thread_id()));
+    assert_ne!(fork.thread_id(), session.thread_id());
     fork.reset().unwrap();
     assert_eq!((fork.history().len(), session.history().len()), (0, 3));
+    // What is kept of a conversation is forgotten with it.
+    assert_eq!((turns(&fork), turns(&session)), (0, 1));
 }
 
 #[tokio::test]

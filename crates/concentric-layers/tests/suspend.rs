@@ -5,7 +5,7 @@
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, Interrupt, InterruptId, OpenRound, Outcome, Pending, Reply, Resume, RunId,
-    Suspended, ThreadId, ToolOutcome, Transcript, Turn, interrupt,
+    Suspended, ThreadId, ToolCall, ToolOutcome, ToolSpec, Transcript, Turn, interrupt,
     machine::MachineState,
     store::{RunClaim, RunKey, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, Tenant},
 };
@@ -13,7 +13,7 @@ use concentric_layers::{SuspendLayer, suspend::abandoned};
 use concentric_store::{MemoryStore, Options, SqliteStore};
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,
-    check_layer, shape,
+    check_layer, shape, tools::question,
 };
 use futures_util::{StreamExt, future::join_all, stream};
 use serde_json::json;
@@ -1054,6 +1054,91 @@ async fn a_reply_that_came_to_nothing_can_be_given_again() {
     let body = other.body(reply(&world, "next", approve(&questions))).await;
     assert_finishes(body).await;
     assert_eq!(other.tools.done(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_after_which_only_what_changes_nothing_was_done_can_be_given_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let mut look = ToolSpec::new("look", "", json!({"type": "object"}));
+    look.annotations.read_only = true;
+    let seen = service_fn(|_: ToolCall| async { Ok::<_, Error>(ToolOutcome::done("seen")) });
+    let tools = ScriptedTools::new()
+        .service(look, seen)
+        .waits("look", |call| Pending::asking(vec![question(call)]));
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .error(Error::new(ErrorKind::Server, "broken"))
+        .then()
+        .text("Seen.");
+    let process = Process::new(&store, tools, model);
+    let questions = process.interrupted(&world, "run").await;
+    let before = store.get(key("run")).await.unwrap();
+
+    let body = process
+        .body(reply(&world, "next", approve(&questions)))
+        .await;
+    assert_fails(body).await;
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(
+        (record.status, &record.state),
+        (RunStatus::Suspended, &before.state)
+    );
+
+    let body = process
+        .body(reply(&world, "next", approve(&questions)))
+        .await;
+    assert_finishes(body).await;
+    assert_eq!(process.tools.done(), 2);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+}
+
+// ---- hooks ----
+
+#[cfg(feature = "hooks")]
+#[tokio::test]
+async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on() {
+    use concentric_core::BoxError;
+    use concentric_layers::hooks::{Hooks, RunFlow, hooks};
+
+    struct Closed;
+    impl Hooks for Closed {
+        fn id(&self) -> &str {
+            "closed"
+        }
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+            Ok(match request.resume {
+                Some(_) => RunFlow::halt("closed"),
+                None => RunFlow::Continue,
+            })
+        }
+    }
+    let halted = Outcome::Halted {
+        reason: "closed".into(),
+    };
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let suspend = || SuspendLayer::new(Arc::new(store.clone()));
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let agent = || AgentLayer::new(tools.clone()).layer(payer());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let before = store.get(key("run")).await.unwrap();
+
+    let outside = hooks(Closed).run().layer(suspend().layer(agent()));
+    let response = outside.oneshot(reply(&world, "1", approve(&questions)));
+    let (_, finish) = assert_finishes(response.await.unwrap().body).await;
+    assert_eq!((&finish.outcome, &finish.transcript), (&halted, &None));
+    let record = store.get(key("run")).await.unwrap();
+    assert_eq!(
+        (record.status, record.state),
+        (RunStatus::Suspended, before.state)
+    );
+
+    let inside = suspend().layer(hooks(Closed).run().layer(agent()));
+    let response = inside.oneshot(reply(&world, "2", approve(&questions)));
+    let (_, finish) = assert_finishes(response.await.unwrap().body).await;
+    assert_eq!((&finish.outcome, tools.done()), (&halted, 0));
+    assert_eq!(finish.transcript.unwrap().len(), 2);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
 }
 
 // ---- a process that dies ----

@@ -134,7 +134,7 @@ impl Failure {
             ErrorKind::Permission
         } else if says(&["not_found"]) {
             ErrorKind::NotFound
-        } else if says(&["too_large"]) {
+        } else if says(&["too_large"]) && !says(&["image"]) {
             ErrorKind::TooLarge
         } else if says(&["timeout"]) {
             ErrorKind::Timeout

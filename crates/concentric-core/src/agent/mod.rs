@@ -55,6 +55,7 @@ mod gate;
 mod layer;
 mod run;
 mod service;
+mod take_up;
 mod tools;
 
 pub use self::{
@@ -63,5 +64,6 @@ pub use self::{
     gate::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
+    take_up::take_up,
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
 };

@@ -1,9 +1,12 @@
-use super::gate::{
-    Deciding, FinishVerdict, ModelVerdict, Moment, RoundVerdict, Said, StepGates, StepView,
+use super::{
+    gate::{
+        Deciding, FinishVerdict, ModelVerdict, Moment, RoundVerdict, Said, StepGates, StepView,
+    },
+    take_up,
 };
 use crate::{
     Answered, CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId,
-    Phase, Resume, RoundCall, Str, Suspended, ToolRound, ToolSpecs, Turn,
+    Phase, Resume, RoundCall, Str, ToolRound, ToolSpecs, Turn,
     context::{Release, Sleep, cancelled},
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
@@ -460,52 +463,6 @@ pub(super) fn at(error: Error, phase: Phase) -> Error {
         Some(_) => error,
         None => error.with_phase(phase),
     }
-}
-
-/// The machine of a run that goes on.
-fn take_up(
-    request: &mut ChatRequest,
-    resume: &Resume,
-    rules: Arc<Rules>,
-) -> Result<Machine, Error> {
-    let invalid =
-        |reason: String| Error::new(ErrorKind::InvalidRequest, reason).with_phase(Phase::Run);
-    let conflict = |reason: &'static str| {
-        Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
-    };
-    let (suspended, replies) = resume
-        .take()
-        .ok_or_else(|| conflict("the run was taken up already"))?;
-    let mut machine = match suspended {
-        Suspended::State(mut state) => {
-            let slots = state.take_slots();
-            if !slots.is_empty() {
-                request.context.run_slots().resume(slots);
-            }
-            Machine::restore(*state, rules)
-        }
-        Suspended::Claimed(open) => {
-            let transcript = std::mem::take(&mut request.transcript);
-            Machine::claimed(transcript, open, &request.tools, rules)
-        }
-        Suspended::Elsewhere => {
-            return Err(conflict(
-                "no run is there to be resumed: no layer around the agent keeps runs, as `SuspendLayer` does",
-            ));
-        }
-    };
-    if machine.is_ended() {
-        return Err(conflict("the run is over"));
-    }
-    let at = resume.was_accepted_at();
-    machine
-        .reply(replies, at.unwrap_or_else(|| request.context.now()))
-        .map_err(|error| {
-            invalid(error.to_string())
-                .with_code(error.code())
-                .with_source(error)
-        })?;
-    Ok(machine)
 }
 
 /// Offers the agent's tools beside the client's, and returns the names of the client's.

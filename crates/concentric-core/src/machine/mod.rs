@@ -444,6 +444,9 @@ impl Machine {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
+        if self.is_ended() {
+            return None;
+        }
         if self.state.asked_by_gates().is_some() {
             self.interrupt();
             return self.actions.pop_front();

@@ -102,6 +102,13 @@ impl Data {
         asked.pending.as_ref().filter(|_| asked.replies.is_empty())
     }
 
+    fn effects(&self) -> Effects {
+        match &self.stage {
+            Stage::Inner(inner) => self.effects.max(inner.state.effects()),
+            _ => self.effects,
+        }
+    }
+
     fn interrupts(&self) -> Vec<&Interrupt> {
         if let Some(pending) = self.asked_by_gates() {
             return pending.interrupts.iter().collect();
@@ -211,6 +218,11 @@ impl MachineState {
     /// Whether all that it waits for is to be answered together.
     pub fn asks_together(&self) -> bool {
         self.0.asks_together()
+    }
+
+    /// Whether tools may have done something by then.
+    pub fn effects(&self) -> Effects {
+        self.0.effects()
     }
 
     /// The conversation before what is open.

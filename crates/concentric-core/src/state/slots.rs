@@ -159,6 +159,13 @@ impl Slots {
         self.snapshot().map(Self::restore)
     }
 
+    /// Takes out all that stands there; what is left is as new.
+    #[must_use = "what was taken is to be dropped where its values may be"]
+    pub fn take(&self) -> Self {
+        let taken = std::mem::take(&mut *self.lock());
+        Self(Arc::new(Mutex::new(taken)))
+    }
+
     /// Puts there what was written down, in place of what stands there by now.
     /// Puts in what was written down of a run that goes on, unless that was done before: what was
     /// changed since stays.

@@ -2,8 +2,8 @@
 //!
 //! Whoever drops an agent's answer stops the run: the model's stream, the running tools and all that
 //! waits are dropped with it. [`Detach`] is for an agent whose runs are to be finished once they have
-//! begun, whoever still listens: the order is placed, the answer is in the conversation when the
-//! client comes back.
+//! begun, whoever still listens: the order is placed, and the answer is in the conversation when the
+//! client comes back, if what keeps that is [inside](#place-in-the-stack).
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, layers::{End, on_end}};
@@ -65,6 +65,10 @@
 //! the end: stores, hooks, budgets. Outside goes what is the consumer's own: the server, and whatever
 //! may drop a run on purpose. A `Timeout`, a `Hedge` or a fallback outside drops the attempt that it
 //! gives up, which goes on then, tools and all.
+//!
+//! It goes around a [session](crate::session), too. Inside of one, a turn that is dropped gives its
+//! place to the next while its run goes on: two runs of the conversation at once, and the answer of
+//! the first never comes into it; a reply may then be given, and acted on, a second time.
 //!
 //! Inside another agent's loop, or in an agent that is its tool, it does nothing: whether that goes
 //! on is for the outer run.

@@ -93,7 +93,7 @@ where
         Ok(None) => match context.cancel_reason() {
             // A run that would have gone on waits as before: it fails.
             Some(reason) if P::PHASE == Phase::Run && request.resume.is_none() => {
-                let answer = of_run(&request, Vec::new(), Outcome::Aborted { reason });
+                let answer = of_run(&mut request, None, Outcome::Aborted { reason })?;
                 return Ok((request, Some(answer)));
             }
             Some(_) => Error::new(

@@ -28,7 +28,8 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// # When
     ///
-    /// Before anything inside of this place is called, once per run.
+    /// Before anything inside of this place is called, once per run. One that hangs is given up when
+    /// the run is cancelled or late: without a [deadline](Context::deadline) nothing limits it.
     ///
     /// # Errors
     ///

@@ -138,7 +138,7 @@
 //!
 //! | a method that returns an error, panics or hangs | means |
 //! |---|---|
-//! | `before_run`, `before_model` | what is inside is not called, and the call fails with the error; one that hangs is given up when the run is cancelled or late. Layers outside get their end |
+//! | `before_run`, `before_model` | what is inside is not called, and the call fails with the error; one that hangs is given up when the run is cancelled or late, and has no other limit. Layers outside get their end |
 //! | `event`, `model_event` (a panic) | nothing, but that the hook sees no more events of that call |
 //! | `step_started`, `step_finished`, `round_finished` | nothing; one that hangs is given up after 30 seconds, or when the run is cancelled or late |
 //! | `after_run`, `after_model` | nothing; one that hangs is given up after 30 seconds |

@@ -1,7 +1,11 @@
 use super::{Hooks, ModelFlow, RunFlow, Summary};
 use concentric_core::{
-    BoxError, ChatRequest, Context, Event, Finish, FinishReason, Head, MessageBuilder, Outcome,
-    Phase, StepFinish, StepStart, ToolResult, Turn, Usage, layers::End, method::is_set,
+    BoxError, ChatRequest, Context, Error, Event, Finish, FinishReason, Head, MessageBuilder,
+    Outcome, Phase, StepFinish, StepStart, Str, ToolResult, Turn, Usage,
+    agent::take_up,
+    layers::End,
+    machine::{Action, Input, Rules},
+    method::is_set,
 };
 use std::{fmt, future::Future, sync::Arc};
 
@@ -112,11 +116,8 @@ where
     async fn before(&self, request: &mut ChatRequest) -> Result<Option<Vec<Event>>, BoxError> {
         Ok(match self.0.before_run(request).await? {
             RunFlow::Continue => None,
-            RunFlow::Answer(text) => {
-                let said = vec![Event::TextDelta(text)];
-                Some(of_run(request, said, Outcome::Completed))
-            }
-            RunFlow::Halt(reason) => Some(of_run(request, Vec::new(), Outcome::Halted { reason })),
+            RunFlow::Answer(text) => Some(of_run(request, Some(text), Outcome::Completed)?),
+            RunFlow::Halt(reason) => Some(of_run(request, None, Outcome::Halted { reason })?),
         })
     }
 
@@ -230,23 +231,54 @@ where
 }
 
 /// The whole answer of a run that says `said` and ends so.
-pub(super) fn of_run(request: &ChatRequest, mut said: Vec<Event>, outcome: Outcome) -> Vec<Event> {
-    let mut finish = Finish::new(FinishReason::Stop, Usage::default()).with_outcome(outcome);
-    // The conversation of a run that goes on is not in its request.
-    if request.resume.is_none() {
-        let mut transcript = request.transcript.clone();
+///
+/// # Errors
+///
+/// Those of [`take_up`], if it goes on with a run.
+pub(super) fn of_run(
+    request: &mut ChatRequest,
+    said: Option<Str>,
+    outcome: Outcome,
+) -> Result<Vec<Event>, Error> {
+    let mut events = Vec::new();
+    let mut finish = Box::new(Finish::new(FinishReason::Stop, Usage::default()));
+    match request.resume.take() {
+        None => finish.transcript = Some(request.transcript.clone()),
+        // The layer inside that has it is not called: it waits on there.
+        Some(resume) if resume.is_elsewhere() => {}
+        Some(resume) => {
+            let mut rules = Rules::default();
+            // What is replied to calls, and what is to become of them, is not for here to settle.
+            rules.resumes = true;
+            let mut machine = take_up(request, &resume, rules)?;
+            machine.input(Input::Halt(Str::default()));
+            while let Some(action) = machine.action() {
+                match action {
+                    Action::Emit(Event::Finish(end)) => finish = end,
+                    Action::Emit(event) => events.push(event),
+                    _ => {}
+                }
+            }
+        }
+    }
+    if let Some(text) = said {
+        let event = Event::TextDelta(text);
         let mut message = MessageBuilder::new(&Head::default());
-        said.iter().for_each(|event| message.push(event));
+        message.push(&event);
         let message = message.build();
-        if !message.parts.is_empty()
+        if let Some(transcript) = &mut finish.transcript
+            && !message.parts.is_empty()
             && let Ok(turn) = Turn::message(message)
         {
             transcript.push(turn);
         }
-        finish.transcript = Some(transcript);
+        finish.reason = FinishReason::Stop;
+        finish.provider_reason = None;
+        events.push(event);
     }
-    said.push(Event::Finish(Box::new(finish)));
-    said
+    finish.outcome = outcome;
+    events.push(Event::Finish(finish));
+    Ok(events)
 }
 
 impl<H> Clone for OnRun<H> {

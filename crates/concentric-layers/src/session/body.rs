@@ -14,6 +14,7 @@ pin_project! {
     /// What came of the turn is kept before its [`Event::Finish`] is yielded.
     #[must_use = "streams do nothing unless polled"]
     pub struct TurnBody<A, B> {
+        // Dropped before the turn is given up, which asks what it has done.
         #[pin]
         inner: B,
         // Given up at the end, whichever comes first.
@@ -39,12 +40,17 @@ where
         let item = ready!(this.inner.poll_next(cx));
         match &item {
             Some(Ok(Event::Finish(finish))) => {
-                if let Some(turn) = this.turn.take() {
+                if let Some(mut turn) = this.turn.take() {
                     turn.finish(finish);
                 }
             }
             Some(Ok(_)) => {}
-            Some(Err(_)) | None => *this.turn = None,
+            Some(Err(error)) => {
+                if let Some(mut turn) = this.turn.take() {
+                    turn.fail(error);
+                }
+            }
+            None => *this.turn = None,
         }
         Poll::Ready(item)
     }

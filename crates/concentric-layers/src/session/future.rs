@@ -3,9 +3,7 @@ use super::{
     service::prepare,
     state::{Shared, Turn},
 };
-use concentric_core::{
-    ChatRequest, ChatResponse, Context as RunContext, Effects, Error, ErrorKind,
-};
+use concentric_core::{ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -25,12 +23,13 @@ pin_project! {
     where
         A: Service<ChatRequest>,
     {
+        // Dropped before the turn is given up, which asks what it has done.
+        #[pin]
+        call: Option<Oneshot<A, ChatRequest>>,
         // Goes to the body.
         turn: Option<Result<Turn<A>, Error>>,
         // While it waits for its turn.
         waiting: Option<Waiting>,
-        #[pin]
-        call: Option<Oneshot<A, ChatRequest>>,
     }
 }
 
@@ -53,9 +52,9 @@ where
             request,
         });
         Self {
+            call: None,
             turn: Some(turn),
             waiting,
-            call: None,
         }
     }
 }
@@ -108,8 +107,8 @@ where
             Ok(answer) => Ok(answer.map_body(|body| TurnBody::new(body, turn))),
             Err(error) => {
                 let error = Error::from(error.into());
-                if let (Some(turn), Effects::None) = (&mut turn, error.effects()) {
-                    turn.take_back();
+                if let Some(turn) = &mut turn {
+                    turn.fail(&error);
                 }
                 Err(error)
             }

@@ -34,7 +34,15 @@
 //! | finishes, is halted, comes to a limit, or is [cancelled](Session::cancel) while it runs | what was said, every round of it closed |
 //! | is interrupted | it waits: only [replies](concentric_core::ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
 //! | fails, ends early, is dropped, or is cancelled while it waits for its turn | what was there before it: it is as if it had not been |
-//! | takes replies, and fails before it has done anything | it waits as before |
+//! | takes replies, and fails, ends early or is dropped before it has done anything | it waits as before: its replies came to nothing, and can be given again |
+//! | the same, once it has done something | what was said before the turn that asked: nobody can reply to that any more |
+//!
+//! It has done something once a tool that may change anything was started since the replies were
+//! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
+//! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
+//! a model has said do not count: they come anew. A call of another tool counts once it is handed to
+//! the tools, also if they deny it then. [`SuspendLayer`](crate::suspend::SuspendLayer)
+//! decides in the same way.
 //!
 //! A tool that had an effect in a turn that failed has had it; the error
 //! [says so](concentric_core::Error::effects).
@@ -42,12 +50,14 @@
 //! # State
 //!
 //! The runs of a session share the [slots](concentric_core::state) of its conversation, and those of
-//! the session. [`fork`](Session::fork) copies the first, and shares the second.
+//! the session. [`fork`](Session::fork) copies the first, and shares the second;
+//! [`reset`](Session::reset) forgets the first, and keeps the second.
 //!
 //! # Place in the stack
 //!
 //! Around an agent, outside of all that is once per run. A layer around the session sees the new
-//! turns only.
+//! turns only. [`DetachLayer`](crate::detach::DetachLayer) goes around the session: inside, the run of a turn that was dropped goes
+//! on while its place is given to the next one, and its answer never comes into the conversation.
 //!
 //! # Backpressure
 //!
@@ -56,7 +66,7 @@
 //! # Cancel safety
 //!
 //! Dropping the future or the body of a turn stops its run, gives its place to the next, and leaves
-//! the history as it was before it.
+//! the history as it was before it; one that takes replies and has not done anything waits on.
 
 mod body;
 mod future;

@@ -83,16 +83,21 @@ impl<A> Session<A> {
         self.shared.lock().suspended.take().is_some()
     }
 
-    /// Forgets what was said.
+    /// Forgets what was said, and the values of the conversation's [slots](Self::slots), which
+    /// speak of it; those of the session are kept.
     ///
     /// # Errors
     ///
     /// A turn runs, or waits for its turn.
     pub fn reset(&self) -> Result<(), Error> {
-        self.while_idle(|state| {
+        // Dropped without the lock, since values are the user's.
+        let forgotten = self.while_idle(|state| {
             state.suspended = None;
             state.history = Transcript::new();
-        })
+            self.shared.thread.take()
+        })?;
+        drop(forgotten);
+        Ok(())
     }
 
     /// Has the next turns run by another agent, which goes on with what was said.
@@ -123,17 +128,21 @@ impl<A> Session<A> {
         Ok(change(&mut state))
     }
 
-    /// Creates another session that goes on with what was said here: the two go apart from here. It
-    /// has a copy of what is durable in the conversation's slots, and the same slots of the session.
+    /// Creates a session of another conversation, `thread`, that goes on with what was said here: the
+    /// two go apart from here. It has a copy of what is durable in the conversation's slots, and the
+    /// same slots of the session.
+    ///
+    /// Who was told that this session starts is not told that the fork does, and nobody refuses it;
+    /// of its end they are told, under its own name.
     ///
     /// # Errors
     ///
     /// A value of a slot can't be written down.
-    pub fn fork(&self) -> Result<Self, SlotError>
+    pub fn fork(&self, thread: ThreadId) -> Result<Self, SlotError>
     where
         A: Clone,
     {
-        let thread = self.shared.thread.fork()?;
+        let slots = self.shared.thread.fork()?;
         let state = self.shared.lock();
         let shared = Shared {
             state: Mutex::new(State {
@@ -147,10 +156,10 @@ impl<A> Session<A> {
             }),
             turn: Arc::new(Semaphore::new(1)),
             queue: self.shared.queue,
-            thread,
+            entered: Mutex::new(self.shared.lock_entered().of_fork(thread.clone())),
+            thread: slots,
             session: self.shared.session.clone(),
-            thread_id: self.shared.thread_id.clone(),
-            entered: Mutex::new(self.shared.lock_entered().of_fork()),
+            thread_id: thread,
         };
         drop(state);
         Ok(Self {
@@ -204,7 +213,7 @@ pub(super) fn prepare<A>(
                 return Err(error.with_code("already_resumed"));
             };
             // Taken once: what they have done is not done again.
-            turn.resumed = Some(suspended.clone());
+            turn.resume(suspended.clone());
             request.set_resume(Resume::new(Suspended::State(suspended), replies));
         }
     }

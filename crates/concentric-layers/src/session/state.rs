@@ -65,6 +65,7 @@ impl<A> Shared<A> {
             shared: Arc::clone(self),
             id,
             permit: None,
+            context: context.clone(),
             resumed: None,
         })
     }
@@ -116,8 +117,15 @@ pub(super) struct Turn<A> {
     id: u64,
     /// It runs.
     pub(super) permit: Option<OwnedSemaphorePermit>,
-    /// What it goes on with.
-    pub(super) resumed: Option<Box<MachineState>>,
+    context: Context,
+    resumed: Option<Resumed>,
+}
+
+/// What a turn goes on with.
+struct Resumed {
+    state: Box<MachineState>,
+    // How many effects there were by then.
+    effects: u64,
 }
 
 impl<A> Turn<A> {
@@ -139,15 +147,24 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Takes back that replies were taken: nothing came of them.
-    pub(super) fn take_back(&mut self) {
-        if let Some(resumed) = self.resumed.take() {
-            self.shared.lock().suspended = Some(resumed);
-        }
+    /// Goes on with `state`, which waited: whoever replies has taken it.
+    pub(super) fn resume(&mut self, state: Box<MachineState>) {
+        self.resumed = Some(Resumed {
+            state,
+            effects: self.context.effect_count(),
+        });
+    }
+
+    /// The turn has failed; given up now, it waits as before unless it has done something.
+    pub(super) fn fail(&mut self, error: &Error) {
+        // Those that the state tells of were there before.
+        self.resumed
+            .take_if(|resumed| error.effects() > resumed.state.effects());
     }
 
     /// Keeps what came of the turn.
-    pub(super) fn finish(&self, finish: &Finish) {
+    pub(super) fn finish(&mut self, finish: &Finish) {
+        self.resumed = None;
         let mut state = self.shared.lock();
         if finish.outcome == Outcome::Interrupted {
             state.suspended.clone_from(&finish.state);
@@ -162,6 +179,11 @@ impl<A> Drop for Turn<A> {
         let mut state = self.shared.lock();
         state.turns.retain(|(id, _)| *id != self.id);
         state.running.take_if(|id| *id == self.id);
+        if let Some(resumed) = self.resumed.take()
+            && resumed.effects == self.context.effect_count()
+        {
+            state.suspended = Some(resumed.state);
+        }
         drop(state);
         self.permit = None;
     }

@@ -87,17 +87,17 @@ impl Entered {
     }
 
     /// Those of a fork, which are told of its end, too.
-    pub(super) fn of_fork(&self) -> Self {
+    pub(super) fn of_fork(&self, thread: ThreadId) -> Self {
         Self {
             watches: self.watches.clone(),
-            thread: self.thread.clone(),
+            thread,
             history: self.history.clone(),
         }
     }
 
     /// Those who are to be told, by whoever takes them.
     pub(super) fn take(&mut self) -> Self {
-        let taken = self.of_fork();
+        let taken = self.of_fork(self.thread.clone());
         self.watches.clear();
         taken
     }

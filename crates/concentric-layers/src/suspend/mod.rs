@@ -66,9 +66,16 @@
 //! | finishes otherwise | is over; if that cannot be written, the item is an error |
 //! | fails, or ends early | is over |
 //! | is dropped, or its future is | is over, too: whoever hangs up stops the run, as without this layer |
-//! | fails or is dropped before a tool was started, and it had waited | waits as before: its replies came to nothing, and can be given again |
+//! | fails, ends early or is dropped before it has done anything, and it had waited | waits as before: its replies came to nothing, and can be given again |
 //! | the same, and its process had died before | is left for the next to take up, unless [the error](#errors-of-a-run-that-was-taken-up) is its own |
 //! | is never polled again, or its process dies | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
+//!
+//! It has done something once a tool that may change anything was started since the replies were
+//! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
+//! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
+//! a model has said do not count: they come anew. A call of another tool counts once it is handed to
+//! the tools, also if they deny it then. A [session](crate::session) decides in the same
+//! way.
 //!
 //! So *accepted* is durable: from when it is claimed with a reply until its tools run, no crash and no
 //! hang-up loses the reply. A run that is to outlive its consumer is driven by a task of its own, which
@@ -79,7 +86,7 @@
 //!
 //! One whose process died is gone on with until it has its outcome: what one process lacks, another
 //! may have, or the same one once it is mended. Only an error that would come again wherever the run
-//! goes on ends it, if no tool of this attempt was started:
+//! goes on ends it, if this attempt has not done anything:
 //!
 //! | [`ErrorKind`](concentric_core::ErrorKind) | the run |
 //! |---|---|

@@ -29,8 +29,6 @@ struct Progress {
     // The run is being written down for the first time. Kept here, so that it is known what came of
     // it if whoever waits for it is dropped.
     begin: Option<StoreFuture<u64>>,
-    // A state was saved under this claim: a tool may have run.
-    saved: bool,
 }
 
 impl<St> Kept<St>
@@ -99,7 +97,6 @@ where
                         kept.store.save(key, fence, state, kept.until()).await?;
                     }
                 }
-                kept.progress().saved = true;
                 Ok(())
             })
         })
@@ -263,11 +260,17 @@ where
     /// The run has failed, or was dropped: what was accepted and came to nothing waits on, and the
     /// rest is over.
     pub(super) fn give_up(&mut self, error: Option<&Error>) {
-        if self.kept.progress().saved || self.has_effects() {
+        if self.has_effects() {
             return self.end();
         }
         match self.origin.take() {
             None => self.end(),
+            // Those that the state tells of were there before.
+            Some(Origin::Waited(state))
+                if error.is_some_and(|error| error.effects() > state.effects()) =>
+            {
+                self.end();
+            }
             Some(Origin::Waited(state)) => self.last = Some(self.kept.suspend(*state)),
             Some(Origin::Left) => match error {
                 Some(error) if is_of_the_run(error) => self.end(),
