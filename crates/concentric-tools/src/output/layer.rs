@@ -55,11 +55,14 @@ impl OutputLayer {
     fn apply(&self, request: &mut ChatRequest) -> Option<Str> {
         let given = request.options.output_schema.as_ref();
         if given.is_some_and(|given| *given != self.schema) {
-            self.note_other(&request.context).unwrap_or_else(unknown);
+            self.note_other(&request.context)
+                .unwrap_or_else(|error| unknown(&error));
             return None;
         }
         if self.separately {
-            let asked = self.is_asked(&request.context).unwrap_or_else(unknown);
+            let asked = self
+                .is_asked(&request.context)
+                .unwrap_or_else(|error| unknown(&error));
             if !asked {
                 return None;
             }
@@ -100,7 +103,7 @@ fn of_loop(context: &RunContext) -> Option<u32> {
     context.depth().checked_sub(1)
 }
 
-fn unknown<T: Default>(error: SlotError) -> T {
+fn unknown<T: Default>(error: &SlotError) -> T {
     tracing::error!(%error, "how far a run is with its typed answer is not known");
     T::default()
 }
