@@ -9,9 +9,9 @@
 
 use concentric_core::{
     AgentLayer, Answer, Author, CallId, ChatRequest, Effects, Error, ErrorKind, Event, Finish,
-    FinishReason, InterruptId, ModelService, Outcome, Reply, ToolCallPart, ToolOutcome, ToolStatus,
-    Transcript, Turn, Usage,
-    agent::{StepGate, StepGates},
+    FinishReason, Interrupt, InterruptId, ModelService, Outcome, Reply, Str, ToolCallPart,
+    ToolOutcome, ToolStatus, Transcript, Turn, Usage,
+    agent::{BeforeFinish, StepGate, StepGates, StepView},
     machine::MachineState,
 };
 use concentric_layers::stop::{
@@ -22,7 +22,7 @@ use concentric_layers::stop::{
 use concentric_test::{ScriptedModel, ScriptedTools, TestEnvironment};
 use serde_json::{Value, json};
 use std::time::Duration;
-use tower::{Layer, ServiceExt};
+use tower::{BoxError, Layer, ServiceExt};
 
 async fn run<S>(agent: &S, request: ChatRequest) -> Answer
 where
@@ -671,6 +671,74 @@ async fn an_answer_that_stays_wrong_halts_the_run() {
     assert_eq!(ended, (halted(reason), 3, 0));
     let ended = ends(digits().tries(0), wrong(5)).await;
     assert_eq!(ended, (halted(reason), 1, 0));
+}
+
+/// Wants a word in the answer, and gives up at once.
+fn short() -> OutputConstraint {
+    let judge = |answer: Str, _| async move {
+        Ok(match answer.len() {
+            ..3 => Judgement::Accept,
+            _ => Judgement::complain("That is long."),
+        })
+    };
+    OutputConstraint::new("short", judge).tries(0)
+}
+
+#[tokio::test]
+async fn an_answer_that_the_run_does_not_end_with_is_not_judged_by_the_gates_after() {
+    for (last, outcome, calls) in [
+        ("42", Outcome::Completed, 2),
+        // It is judged by the second once the first has it.
+        ("4242", halted("short: That is long."), 2),
+    ] {
+        let model = says(&["forty-two", last]);
+        let agent = AgentLayer::new(tools()).gate(digits()).gate(short());
+        let agent = agent.layer(model.clone());
+        let answer = run(&agent, ChatRequest::user("hi")).await;
+        assert_eq!((answer.finish.outcome, model.calls()), (outcome, calls));
+    }
+    // The other way round, it is.
+    let model = says(&["forty-two", "42"]);
+    let agent = AgentLayer::new(tools()).gate(short()).gate(digits());
+    let answer = run(&agent.layer(model), ChatRequest::user("hi")).await;
+    assert_eq!(answer.finish.outcome, halted("short: That is long."));
+}
+
+/// Asks before the end, and then says what it is to.
+struct Hears(&'static str, BeforeFinish);
+
+impl StepGate for Hears {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
+        let id = step.interrupt_id(self.0);
+        Ok(match step.reply(&id) {
+            None => BeforeFinish::ask(Interrupt::new(id, "enough")),
+            Some(_) => self.1.clone(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_was_replied_to_a_gate_is_heard_though_one_before_it_goes_on() {
+    let more = BeforeFinish::Continue(vec![Turn::user("More.")]);
+    let model = says(&["a", "b"]);
+    let agent = AgentLayer::new(tools())
+        .gate(Hears("first", more))
+        .gate(Hears("second", BeforeFinish::halt("it is told to")))
+        .layer(model.clone());
+    let asked = run(&agent, ChatRequest::user("hi")).await;
+    let questions = asked.finish.interrupts();
+    assert_eq!(questions.len(), 2);
+    let replies = questions
+        .iter()
+        .map(|ask| Reply::resolve(ask.id.clone(), json!({})));
+    let request = ChatRequest::resume(state_of(&asked), replies.collect());
+    let answer = run(&agent, request).await;
+    assert_eq!(answer.finish.outcome, halted("it is told to"));
+    assert_eq!(model.calls(), 1);
 }
 
 #[tokio::test]

@@ -29,9 +29,8 @@
 
 use crate::{Tool, ToolLayers, lifecycle::goes_on};
 use concentric_core::{
-    Answered, ChatRequest, ChatResponse, Context, Error, Event, Finish, Interrupt, MessageBuilder,
-    Outcome, Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
-    machine::MachineState,
+    Answered, ChatRequest, ChatResponse, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
+    Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec, machine::MachineState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;

@@ -19,6 +19,10 @@ use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 /// or done until that is answered, and then all of them decide again. What they ask at one moment is
 /// one batch: it is answered as a whole, and each gate sees all answers, once.
 ///
+/// Before the end it is otherwise: the first that says to [go on](BeforeFinish::Continue) is the last
+/// that is asked, since this is not the end that the gates after it decide about. Only where they are
+/// to hear answers are they all asked, and to halt is stricter than to go on, and that than to ask.
+///
 /// ```
 /// use concentric_core::{
 ///     AgentLayer, BoxError, NoTools,
@@ -138,7 +142,8 @@ pub enum BeforeRound {
 pub enum BeforeFinish {
     /// It ends.
     Finish,
-    /// This is said, and the model is called again, if the run may make another step.
+    /// This is said, and the model is called again, if the run may make another step. The gates after
+    /// this one are not asked, unless there are [replies](StepView::replies).
     Continue(Vec<Turn>),
     /// Somebody is asked first.
     Ask(Box<Interrupt>),
@@ -346,6 +351,11 @@ impl StepGates {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
+                    // What was replied is for all to hear.
+                    let goes_on = matches!(said.last(), Some(BeforeFinish::Continue(_)));
+                    if goes_on && view.answered.is_none() {
+                        break;
+                    }
                 }
                 finish(&asked, said, &view)
             })),

@@ -56,6 +56,7 @@ pub struct Context {
     extensions: http::Extensions,
     phase: Phase,
     step: u32,
+    depth: u32,
     message_id: Option<MessageId>,
     // Which call of which message, and its id.
     call: Option<(usize, CallId)>,
@@ -184,6 +185,15 @@ impl Context {
         self.step
     }
 
+    /// How many of the run's model calls this is inside of: 0 outside of the loop, and for its gates and
+    /// tools; 1 in a model call; 1 more in that of an agent in the model's place.
+    ///
+    /// So it tells such an agent's loop from the one around it, and is the same when the run goes on
+    /// elsewhere.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
     /// Names the message that the model writes in this step.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.message_id.as_ref()
@@ -243,6 +253,7 @@ impl Context {
         Self {
             phase: Phase::Model,
             step,
+            depth: self.depth.saturating_add(1),
             message_id: Some(message_id),
             ..self.clone()
         }
@@ -724,6 +735,7 @@ impl ContextBuilder {
             extensions: self.extensions,
             phase: Phase::Run,
             step: 0,
+            depth: 0,
             message_id: None,
             call: None,
         }

@@ -41,10 +41,20 @@
 //! | [when idle](Steering::when_idle) | when the run would end, and it makes another step |
 //! | of either kind, when the run is at its step limit | then, and the run ends; its history has the message |
 //! | of either kind, when another gate finishes or halts the run at that moment | then; its history has the message |
+//! | of either kind, when the run would end, and a gate before this one has it go on | at the next step, or when it would end again |
 //! | of either kind, when the run is interrupted, cancelled or fails, or ended before | not: it stays in the handle |
 //!
 //! Messages are said in the order in which they came. One that has an id keeps it, and is known by it:
 //! no two may have the same.
+//!
+//! # Place in the stack
+//!
+//! Before the end, the first gate that has the run go on is the last that is asked
+//! ([`StepGate`](concentric_core::agent::StepGate)). The gates of one run are asked before those of its
+//! agent, and this one goes first among them: so a message that comes as the answer ends is answered
+//! with all tools, and only then is a typed answer asked for, which takes one more call without tools,
+//! or the answer judged by an `OutputConstraint`. What comes while a typed answer is written is
+//! answered by another value.
 //!
 //! # Nothing is lost
 //!

@@ -35,6 +35,15 @@
 //! All of them are asked, and the strictest answer counts: to halt, to finish, to ask, to go on. A run
 //! that a gate has come to a normal end does not ask an [`OutputConstraint`].
 //!
+//! # Place in the stack
+//!
+//! Before the end, the first gate that has the run go on is the last that is asked
+//! ([`StepGate`](concentric_core::agent::StepGate)). An [`OutputConstraint`] is of the answer that the
+//! run ends with, and goes after the gates that may have it go on for something else: a `Steering`,
+//! whose messages are still to be answered, and the gate of a typed answer, which asks for a value
+//! that is then what is judged. Of several constraints, the first that complains is told to the model;
+//! those after it are asked about the next answer.
+//!
 //! # What counts
 //!
 //! What the run has done, and not the turns before it: they count from where the conversation stood

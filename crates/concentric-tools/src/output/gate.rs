@@ -1,7 +1,8 @@
-use super::{Output, Progress};
+use super::{Output, progress::Progress};
 use concentric_core::{
     BoxError, Message, Part, Role, Turn,
-    agent::{BeforeFinish, StepGate, StepView},
+    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    state::SlotError,
 };
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -19,6 +20,21 @@ impl<T> OutputGate<T> {
     }
 }
 
+impl<T> OutputGate<T>
+where
+    T: DeserializeOwned,
+{
+    fn progress(&self, step: &StepView) -> Result<Progress, SlotError> {
+        let context = &step.context;
+        Progress::of(context, context.depth(), &self.output.schema().name)
+    }
+
+    fn note(&self, step: &StepView, progress: Progress) -> Result<(), SlotError> {
+        let context = &step.context;
+        progress.note(context, context.depth(), &self.output.schema().name)
+    }
+}
+
 impl<T> StepGate for OutputGate<T>
 where
     T: DeserializeOwned + 'static,
@@ -27,12 +43,23 @@ where
         "output"
     }
 
+    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+        // What stands there is of another attempt, or of another call of an agent in a model's place.
+        if step.step == 0 && self.progress(step)? != Progress::default() {
+            self.note(step, Progress::default())?;
+        }
+        Ok(BeforeModel::Continue)
+    }
+
     async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
         let output = &self.output;
-        let context = &step.context;
-        let progress = *context.state::<Progress>()?;
+        let progress = self.progress(step)?;
+        if progress.other {
+            return Ok(BeforeFinish::Finish);
+        }
         if output.separately && !progress.asked {
-            context.update_state::<Progress>(|it| Progress { asked: true, ..*it })?;
+            let asked = true;
+            self.note(step, Progress { asked, ..progress })?;
             let name = &output.schema().name;
             let ask = format!("Now give your answer as JSON, as the schema `{name}` says.");
             return Ok(BeforeFinish::Continue(vec![said(ask)?]));
@@ -46,10 +73,8 @@ where
         if progress.told >= output.tries {
             return Ok(BeforeFinish::halt(error.to_string()));
         }
-        context.update_state::<Progress>(|it| Progress {
-            told: it.told.saturating_add(1),
-            ..*it
-        })?;
+        let told = progress.told.saturating_add(1);
+        self.note(step, Progress { told, ..progress })?;
         let correct = format!("{error}. Answer again, with nothing but the JSON.");
         Ok(BeforeFinish::Continue(vec![said(correct)?]))
     }

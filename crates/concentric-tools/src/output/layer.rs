@@ -1,6 +1,7 @@
-use super::{OutputBody, Progress, ResponseFuture};
+use super::{OutputBody, ResponseFuture, progress::Progress};
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, OutputSchema, Str, ToolChoice, ToolSpecs,
+    ChatRequest, ChatResponse, Context as RunContext, Error, Event, OutputSchema, Str, ToolChoice,
+    ToolSpecs, state::SlotError,
 };
 use futures_core::Stream;
 use std::task::{Context, Poll};
@@ -52,27 +53,59 @@ impl<S> WithOutput<S> {
 impl OutputLayer {
     /// Asks for the value, and returns the schema's name, if this call is for it.
     fn apply(&self, request: &mut ChatRequest) -> Option<Str> {
+        let given = request.options.output_schema.as_ref();
+        if given.is_some_and(|given| *given != self.schema) {
+            self.note_other(&request.context)
+                .unwrap_or_else(|error| unknown(&error));
+            return None;
+        }
         if self.separately {
-            let asked = request.context.state::<Progress>();
-            let asked = asked
-                .map(|progress| progress.asked)
-                .unwrap_or_else(|error| {
-                    tracing::error!(%error, "whether a typed answer is asked for is not known");
-                    false
-                });
+            let asked = self
+                .is_asked(&request.context)
+                .unwrap_or_else(|error| unknown(&error));
             if !asked {
                 return None;
             }
             request.tools = ToolSpecs::default();
             request.options_mut().tool_choice = None::<ToolChoice>;
         }
-        match &request.options.output_schema {
-            Some(schema) if *schema != self.schema => return None,
-            Some(_) => {}
-            None => request.options_mut().output_schema = Some(self.schema.clone()),
+        if request.options.output_schema.is_none() {
+            request.options_mut().output_schema = Some(self.schema.clone());
         }
         Some(self.schema.name.clone())
     }
+
+    /// Whether the loop's gate has asked for the value.
+    fn is_asked(&self, context: &RunContext) -> Result<bool, SlotError> {
+        let Some(depth) = of_loop(context) else {
+            return Ok(false);
+        };
+        Ok(Progress::of(context, depth, &self.schema.name)?.asked)
+    }
+
+    /// Tells the loop's gate that its answers are to be of another schema.
+    fn note_other(&self, context: &RunContext) -> Result<(), SlotError> {
+        let Some(depth) = of_loop(context) else {
+            return Ok(());
+        };
+        let name = &self.schema.name;
+        let progress = Progress::of(context, depth, name)?;
+        if !progress.other {
+            let other = true;
+            Progress { other, ..progress }.note(context, depth, name)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many model calls the loop is inside of that makes this one, if one does.
+fn of_loop(context: &RunContext) -> Option<u32> {
+    context.depth().checked_sub(1)
+}
+
+fn unknown<T: Default>(error: &SlotError) -> T {
+    tracing::error!(%error, "how far a run is with its typed answer is not known");
+    T::default()
 }
 
 impl<S, B> Service<ChatRequest> for WithOutput<S>

@@ -83,7 +83,32 @@
 //! # Place in the stack
 //!
 //! The layer goes just inside of the loop, the gate on the loop. A run that is given another schema
-//! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)).
+//! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)), and the
+//! gate lets its answers be.
+//!
+//! Gates that have a run go on are asked one after the other, and the first that does so is the last
+//! that is asked ([`StepGate`](concentric_core::agent::StepGate)). So among the gates of a loop
+//!
+//! | gate | goes | since |
+//! |---|---|---|
+//! | one that puts messages in, as `Steering` does | before this one | what is said as the model's answer ends is answered with tools, and the value is asked for after that |
+//! | one that judges the answer, as `OutputConstraint` does | after this one | it is asked about a value that fits, and not about what is said before it, nor about one that is tried again |
+//!
+//! The gates of one run, as that of a steering, are before those of its agent by themselves. Once the
+//! value is asked for, whatever else has the run go on is answered by another value, without tools.
+//!
+//! # An agent in a model's place
+//!
+//! Its typed answer is its own: it is asked for by itself, has tries of its own, and begins anew with
+//! each call. If the agent around it asks for a typed answer, too, that is another schema that its run
+//! is given: it answers with that, and the gate of the outer one judges it.
+//!
+//! | the outer one's | what the inner one answers |
+//! |---|---|
+//! | by default | the outer one's value, always |
+//! | [`separately`](Output::separately) | its own, and in the further call, the outer one's |
+//!
+//! The further call offers none of the outer one's tools; the inner one has its own.
 //!
 //! [`Event::Custom`]: concentric_core::Event::Custom
 //! [`Event::Reset`]: concentric_core::Event::Reset
@@ -93,6 +118,7 @@ mod future;
 mod gate;
 mod layer;
 mod partial;
+mod progress;
 
 pub use self::{
     body::OutputBody,
@@ -106,10 +132,7 @@ use crate::{
     arguments::{Validator, generate},
     overlong::short,
 };
-use concentric_core::{
-    Answer, Error, ErrorKind, Finish, OutputSchema, Str,
-    state::{Durable, Scope, Slot},
-};
+use concentric_core::{Answer, Error, ErrorKind, Finish, OutputSchema, Str};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
@@ -302,21 +325,4 @@ impl From<OutputError> for Error {
             .with_code("output")
             .with_source(error)
     }
-}
-
-/// Where a run stands with its typed answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-struct Progress {
-    /// The next calls are for the value.
-    asked: bool,
-    /// How often the model was told that it does not fit.
-    told: u32,
-}
-
-impl Slot for Progress {
-    type Value = Self;
-    type Keep = Durable;
-    const NAME: &'static str = "concentric/output";
-    const SCOPE: Scope = Scope::Run;
 }

@@ -1,6 +1,8 @@
 //! Typed answers: how the model is told, what is made of one that does not fit, and what is kept.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
+mod composed;
+
 use concentric_core::{
     AgentLayer, Answer, ChatRequest, Error, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
