@@ -311,5 +311,5 @@ fn capabilities_are_narrowed_by_what_is_known() {
     assert!(!of("openai", "gpt-4.1").reasoning_effort);
     // What is not known stays.
     let all = Capabilities::all();
-    assert_eq!(ModelInfo::new("p", "m").narrow(all.clone()), all);
+    assert_eq!(ModelInfo::new("p", "m").narrow(all), all);
 }
