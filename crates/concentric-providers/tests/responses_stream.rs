@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
     reason = "a test"
 )]
 
@@ -14,6 +15,7 @@ use concentric_core::{
 };
 use concentric_providers::{ApiKey, Limits, OpenAiResponsesLayer};
 use futures_util::{FutureExt, StreamExt};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::{Arc, atomic::Ordering};
 
@@ -351,6 +353,81 @@ async fn f016_parallel_calls_are_told_by_their_place() {
 }
 
 #[tokio::test]
+async fn items_without_a_place_or_in_one_place_are_told_apart() {
+    let whole = [
+        json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "g",
+            "content": [{"type": "reasoning_text", "text": "hm"}]}),
+        message("Hello"),
+        json!({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{\"n\":0}"}),
+        json!({"type": "function_call", "call_id": "b", "name": "g", "arguments": "{\"n\":1}"}),
+    ];
+    let events = |of: &Value| {
+        let (mut begun, mut events) = (of.clone(), Vec::new());
+        let (type_, delta) = match of["type"].as_str().unwrap() {
+            "reasoning" => ("response.reasoning_text.delta", "hm"),
+            "message" => ("response.output_text.delta", "Hello"),
+            _ => {
+                begun["arguments"] = json!("");
+                let delta = of["arguments"].as_str().unwrap();
+                ("response.function_call_arguments.delta", delta)
+            }
+        };
+        if of["type"] != "function_call" {
+            begun["content"] = json!([]);
+        }
+        events.push(json!({"type": "response.output_item.added", "item": begun}));
+        events.push(json!({"type": type_, "item_id": "unknown", "delta": delta}));
+        events
+    };
+    let done = |of: &Value| json!({"type": "response.output_item.done", "item": of});
+    // Each done before the next begins, all at the end, or never.
+    let apart: Vec<Value> = whole
+        .iter()
+        .flat_map(|of| [events(of), vec![done(of)]].concat())
+        .collect();
+    let begun: Vec<Value> = whole.iter().flat_map(events).collect();
+    let together = [begun.clone(), whole.iter().map(done).collect()].concat();
+    for (way, events) in [apart, together, begun].into_iter().enumerate() {
+        for place in [None, Some(0)] {
+            // Two calls in one place that are not done can't be told apart.
+            if place.is_some() && way > 0 {
+                continue;
+            }
+            let mut events = events.clone();
+            if let Some(place) = place {
+                events
+                    .iter_mut()
+                    .for_each(|event| event["output_index"] = json!(place));
+            }
+            for output in [json!(null), json!(whole)] {
+                let body = stream(&[events.clone(), vec![ended(output)]].concat());
+                let (events, error) = read(&body).await;
+                assert!(error.is_none(), "{way} {error:?}");
+                assert_eq!(text(&events), "Hello", "{body}");
+                let made: Vec<_> = calls(&events)
+                    .into_iter()
+                    .map(|call| (call.0.unwrap(), call.1, call.2))
+                    .collect();
+                let expected = [("a", "f", "{\"n\":0}"), ("b", "g", "{\"n\":1}")];
+                assert_eq!(
+                    made,
+                    expected.map(|(id, name, text)| (
+                        id.to_owned(),
+                        name.to_owned(),
+                        text.to_owned()
+                    )),
+                    "{body}"
+                );
+                let thought = events
+                    .iter()
+                    .filter(|event| matches!(event, Event::ReasoningDelta(_)));
+                assert_eq!(thought.count(), 1);
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn f008_another_answer_behind_the_first_one_is_an_error() {
     let body = stream(&[
         created(),
@@ -498,6 +575,8 @@ async fn f010_limits_hold() {
         vec![call("0"), arguments(0, "123456"), arguments(0, "123456")],
         vec![call("0"), call("1"), call("2")],
         vec![ended(json!([function("a", "t", "12345678901")]))],
+        (0..5000).map(|at| text_delta(at, "")).collect(),
+        vec![ended(json!(vec![json!({}); 5000]))],
     ] {
         let script = Script::new([stream(&events)], End::Silent);
         let (_, error) = read_script(&layer, script).await;
@@ -847,5 +926,60 @@ async fn f012_dropping_either_drops_the_http_body() {
         assert!(!dropped.load(Ordering::SeqCst));
         drop((future, response));
         assert!(dropped.load(Ordering::SeqCst));
+    }
+}
+
+/// An event of a stream that need not make sense.
+fn any_event() -> impl Strategy<Value = Value> {
+    let item = (0_u64..3, 0_usize..5).prop_map(|(id, kind)| match kind {
+        0 => json!({"type": "message", "id": format!("m{id}"), "content": [{"type": "output_text", "text": "x"}]}),
+        1 => json!({"type": "reasoning", "id": format!("r{id}"), "summary": [{"text": "x"}]}),
+        2 => function(&format!("c{id}"), "f", "{}"),
+        3 => json!({"type": "web_search_call", "id": format!("w{id}"), "action": {}}),
+        _ => json!({"type": "compaction", "id": format!("x{id}")}),
+    });
+    let index = prop_oneof![Just(Value::Null), (0_u64..3).prop_map(Value::from)];
+    (0_usize..12, index, item).prop_map(|(kind, index, item)| {
+        let deltas = [
+            "response.output_text.delta",
+            "response.refusal.delta",
+            "response.reasoning_summary_text.delta",
+            "response.reasoning_text.delta",
+            "response.function_call_arguments.delta",
+            "response.custom_tool_call_input.delta",
+        ];
+        match kind {
+            0 => created(),
+            1 | 2 => json!({"type": "response.output_item.added", "output_index": index, "item": item}),
+            3 | 4 => json!({"type": "response.output_item.done", "output_index": index, "item": item}),
+            5 => json!({"type": "response.output_text.annotation.added", "output_index": index, "annotation": {}}),
+            kind => json!({"type": deltas[kind - 6], "output_index": index, "item_id": item["id"], "delta": "y"}),
+        }
+    })
+}
+
+proptest! {
+    /// F14: whatever comes in whatever order, there is one end, and an answer that is not whole
+    /// makes no call. (`read_script` counts the ends.)
+    #[test]
+    fn f014_any_events_make_one_end(events in prop::collection::vec(any_event(), 0..12), whole: bool) {
+        let mut events = events;
+        if whole {
+            let output: Vec<Value> = events.iter().filter_map(|event| event.get("item").cloned()).collect();
+            events.push(ended(json!(output)));
+        }
+        let (events, error) = read(stream(&events)).now_or_never().unwrap();
+        if let Some(error) = error {
+            prop_assert!(calls(&events).is_empty());
+            let kind = error.kind();
+            prop_assert!(matches!(kind, ErrorKind::Truncated | ErrorKind::Protocol), "{error}");
+            prop_assert!(!whole || kind == ErrorKind::Protocol);
+        } else {
+            prop_assert!(whole);
+            // What has data has something that it is of.
+            let message = built(&events);
+            let empty = message.parts.iter().filter(|part| part.kind == PartKind::Text("".into()));
+            prop_assert_eq!(empty.count(), 0);
+        }
     }
 }

@@ -1,18 +1,20 @@
 //! What a service says, event by event, as ours.
 
+mod item;
+
 use super::{
-    items::{At, Items, Place, text},
-    tools::{call_arguments, call_id, call_name, is_hosted},
+    items::{At, Items, MAX, Place, text},
+    tools::{call_id, call_name},
     wire::{Chunk, Response},
 };
 use crate::{
     api::{self, Answer, Framing},
-    calls::{Calls, Conflict, Piece},
+    calls::{Calls, Piece},
     failure::Failure,
     openai::name,
 };
 use concentric_core::{
-    Error, ErrorKind, Event, Executor, Finish, FinishReason, Media, MediaSource, Part, PartKind,
+    Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
     ProviderData, Str, Usage,
 };
 use serde_json::{Value, json};
@@ -59,6 +61,9 @@ impl api::Decoder for Decoder {
 
     #[inline]
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
+        if self.items.are_too_many() {
+            return Err(too_many(answer));
+        }
         match chunk.type_.as_str().unwrap_or_default() {
             "response.output_text.delta" => {
                 self.delta(Place::Text(content(&chunk)), chunk, answer);
@@ -79,7 +84,7 @@ impl api::Decoder for Decoder {
             "response.function_call_arguments.delta"
             | "response.custom_tool_call_input.delta"
             | "response.mcp_call_arguments.delta" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.arguments(at, chunk.delta.as_str(), answer)
             }
             _ => self.other(chunk, from, answer),
@@ -120,13 +125,14 @@ impl api::Decoder for Decoder {
 
 impl Decoder {
     #[inline]
-    fn at(&mut self, chunk: &Chunk<'_>) -> At {
-        self.items.at(chunk.output_index.0, chunk.item_id.filled())
+    fn at(&mut self, chunk: &Chunk<'_>, place: Place) -> At {
+        let (index, id) = (chunk.output_index.0, chunk.item_id.filled());
+        self.items.at(index, id, place)
     }
 
     #[inline]
     fn delta(&mut self, place: Place, chunk: Chunk<'_>, answer: &mut Answer) {
-        let at = self.at(&chunk);
+        let at = self.at(&chunk, place);
         if let Some(text) = chunk.delta.into_filled() {
             self.items.say(at, place, text, answer);
         }
@@ -145,35 +151,36 @@ impl Decoder {
         let type_ = chunk.type_.as_str().unwrap_or_default();
         match type_ {
             "response.output_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Text(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.refusal.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Refusal(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.refusal.as_str(), answer);
             }
             "response.reasoning_summary_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Summary(summary(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.reasoning_text.done" => {
-                let at = self.at(&chunk);
                 let place = Place::Reasoning(content(&chunk));
+                let at = self.at(&chunk, place);
                 self.fill(at, place, chunk.text.as_str(), answer);
             }
             "response.function_call_arguments.done" | "response.mcp_call_arguments.done" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.fill_arguments(at, chunk.arguments.0.filled(), answer)?;
             }
             "response.custom_tool_call_input.done" => {
-                let at = self.at(&chunk);
+                let at = self.at(&chunk, Place::Arguments);
                 self.fill_arguments(at, chunk.input.filled(), answer)?;
             }
             "response.output_text.annotation.added" => {
-                let (at, content) = (self.at(&chunk), content(&chunk));
+                let content = content(&chunk);
+                let at = self.at(&chunk, Place::Text(content));
                 if let Some(annotation) = chunk.annotation {
                     self.items.annotate(at, content, annotation);
                 }
@@ -185,7 +192,7 @@ impl Decoder {
             }
             "response.output_item.done" => {
                 if let Some(item) = chunk.item {
-                    let at = self.items.at(chunk.output_index.0, text(&item, "id"));
+                    let at = self.items.done(chunk.output_index.0, &item);
                     self.item_done(at, item, answer)?;
                 }
             }
@@ -297,111 +304,13 @@ impl Decoder {
     ) -> Result<(), Error> {
         self.items.end_part(answer);
         let piece = Piece {
-            index: Some(self.items.index(at)),
+            index: Some(Items::key(at)),
             id,
             name,
             arguments,
         };
         let taken = self.calls.piece(&piece, answer);
         taken.map_err(|conflict| conflict.error(answer))
-    }
-
-    fn item_done(&mut self, at: At, item: Value, answer: &mut Answer) -> Result<(), Error> {
-        if !self.items.finish(at) {
-            return Ok(());
-        }
-        match text(&item, "type").unwrap_or_default() {
-            "message" => self.message(at, &item, answer),
-            "reasoning" => self.reasoning(at, item, answer),
-            "image_generation_call" if text(&item, "result").is_some() => {
-                self.image(at, item, answer);
-            }
-            _ if call_name(&item).is_some() => return self.call(at, item, answer),
-            _ => {
-                let data = self.items.data(at, item, answer);
-                self.items.part(Part::new(PartKind::Provider(data)), answer);
-            }
-        }
-        Ok(())
-    }
-
-    fn message(&mut self, at: At, item: &Value, answer: &mut Answer) {
-        self.items.name(at, item);
-        for (place, part) in (0..).zip(list(item, "content")) {
-            let (text, refusal) = (text(part, "text"), text(part, "refusal"));
-            self.items
-                .annotate_all(at, place, list(part, "annotations"));
-            self.fill(at, Place::Text(place), text, answer);
-            self.fill(at, Place::Refusal(place), refusal, answer);
-        }
-        self.items.end_message(at, answer);
-    }
-
-    fn reasoning(&mut self, at: At, item: Value, answer: &mut Answer) {
-        for (place, part) in (0..).zip(list(&item, "summary")) {
-            self.fill(at, Place::Summary(place), text(part, "text"), answer);
-        }
-        for (place, part) in (0..).zip(list(&item, "content")) {
-            self.fill(at, Place::Reasoning(place), text(part, "text"), answer);
-        }
-        self.items.end_reasoning(at, item, answer);
-    }
-
-    /// An image: the item that made it goes back with it, and its bytes are kept once.
-    fn image(&mut self, at: At, mut item: Value, answer: &mut Answer) {
-        let format = text(&item, "output_format").unwrap_or("png");
-        let media_type = format!("image/{format}");
-        let bytes = item.as_object_mut().and_then(|item| item.remove("result"));
-        let bytes = bytes.as_ref().and_then(Value::as_str).unwrap_or_default();
-        let media = Media::new(MediaSource::Base64(bytes.into())).with_media_type(media_type);
-        let data = Some(Arc::new(self.items.data(at, item, answer)));
-        let part = Part::new(PartKind::Image(media)).with_provider_data(data);
-        self.items.part(part, answer);
-    }
-
-    fn call(&mut self, at: At, mut item: Value, answer: &mut Answer) -> Result<(), Error> {
-        let executor = self.executor(&item);
-        if self.items.is_other_call(at, &item) {
-            return Err(Conflict::Id.error(answer));
-        }
-        let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
-        self.call_begins(at, id, name, answer)?;
-        let arguments = call_arguments(&item);
-        self.fill_arguments(at, arguments.as_deref(), answer)?;
-        if executor == Executor::Loop
-            && let Some(item) = item.as_object_mut()
-        {
-            // The call has them, and whoever changes it changes these.
-            const OF_CALL: [&str; 7] = [
-                "arguments",
-                "input",
-                "action",
-                "operation",
-                "name",
-                "call_id",
-                "status",
-            ];
-            for field in OF_CALL {
-                item.remove(field);
-            }
-        }
-        let data = Arc::new(self.items.data(at, item, answer));
-        self.calls.keep(self.items.index(at), executor, data);
-        Ok(())
-    }
-
-    fn executor(&self, item: &Value) -> Executor {
-        let by_service = match text(item, "type").unwrap_or_default() {
-            "custom_tool_call" => self.hosts_custom_tools,
-            "shell_call" => item
-                .pointer("/environment/type")
-                .is_some_and(|of| of != "local"),
-            type_ => is_hosted(type_),
-        };
-        match by_service {
-            true => Executor::Provider,
-            false => Executor::Loop,
-        }
     }
 
     /// The service says how the answer ends. What it says of the answer itself was mostly said
@@ -449,8 +358,11 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         if let Some(Value::Array(items)) = output {
-            for (position, item) in (0..).zip(items) {
-                let at = self.items.listed(position, &item);
+            if items.len() > MAX {
+                return Err(too_many(answer));
+            }
+            let places = self.items.listed(&items);
+            for (at, item) in places.into_iter().zip(items) {
                 self.item_done(at, item, answer)?;
             }
         }
@@ -476,18 +388,17 @@ impl Decoder {
     }
 }
 
+fn too_many(answer: &Answer) -> Error {
+    let what = "more items in an answer than the limit";
+    answer.origin().error(ErrorKind::TooLarge, what)
+}
+
 fn content(chunk: &Chunk<'_>) -> u64 {
     chunk.content_index.0.unwrap_or(0)
 }
 
 fn summary(chunk: &Chunk<'_>) -> u64 {
     chunk.summary_index.0.unwrap_or(0)
-}
-
-fn list<'a>(item: &'a Value, field: &str) -> &'a [Value] {
-    item.get(field)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
 }
 
 /// Takes in what the service says of itself.

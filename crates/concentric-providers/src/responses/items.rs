@@ -5,6 +5,9 @@ use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+/// More items than any answer has. Each event looks for its own among them.
+pub(super) const MAX: usize = 4 * 1024;
+
 /// A place in an item that a delta is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -23,6 +26,14 @@ impl Place {
             Self::Text(_) | Self::Refusal(_) => Some("message"),
             Self::Summary(_) | Self::Reasoning(_) => Some("reasoning"),
             Self::Name | Self::Arguments => None,
+        }
+    }
+
+    /// Whether an item of this type may have such a place.
+    fn is_in(self, kind: &str) -> bool {
+        match self.kind() {
+            Some(of) => of == kind,
+            None => !matches!(kind, "message" | "reasoning"),
         }
     }
 }
@@ -45,6 +56,35 @@ struct Item {
     done: bool,
 }
 
+/// How an item of the last event is found.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Id,
+    Place,
+    Order,
+}
+
+impl Way {
+    fn finds(self, known: &Item, position: u64, item: &Value) -> bool {
+        match self {
+            Self::Id => known.is_called(text(item, "id")) || known.is_called(text(item, "call_id")),
+            Self::Place => known.index == position,
+            Self::Order => true,
+        }
+    }
+}
+
+impl Item {
+    /// Whether `item` may be it, by its type.
+    fn is(&self, item: &Value) -> bool {
+        self.kind.is_none() || self.kind.as_deref() == text(item, "type")
+    }
+
+    fn is_called(&self, id: Option<&str>) -> bool {
+        id.is_some() && (self.id.as_deref() == id || self.call_id.as_deref() == id)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Items {
     list: Vec<Item>,
@@ -59,6 +99,10 @@ pub(super) struct At(usize);
 impl Items {
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    pub(super) fn are_too_many(&self) -> bool {
+        self.list.len() > MAX
     }
 
     fn new_item(&mut self, index: u64) -> At {
@@ -85,14 +129,18 @@ impl Items {
         last.map_or(0, |last| last.saturating_add(1))
     }
 
-    /// The item that an event is about. Where it is says more than its id: some services give it
-    /// another one in each event.
+    /// The item that an event about `place` is about.
+    ///
+    /// Where the item is says more than its id, which some services change from event to event
+    /// (Copilot). Others give several items one place (LiteLLM), or none a place (llama.cpp).
     #[inline]
-    pub(super) fn at(&mut self, index: Option<u64>, id: Option<&str>) -> At {
-        let known = match (index, id) {
-            (Some(index), _) => self.rposition(|item| item.index == index),
-            (None, Some(id)) => self.rposition(|item| item.id.as_deref() == Some(id)),
-            (None, None) => self.list.len().checked_sub(1).map(At),
+    pub(super) fn at(&mut self, index: Option<u64>, id: Option<&str>, place: Place) -> At {
+        let fits = |item: &Item| item.kind.as_deref().is_none_or(|kind| place.is_in(kind));
+        let known = match index {
+            Some(index) => self.rposition(|item| item.index == index && fits(item)),
+            None => self
+                .rposition(|item| item.is_called(id) && fits(item))
+                .or_else(|| self.rposition(|item| !item.done && fits(item))),
         };
         known.unwrap_or_else(|| {
             let index = index.unwrap_or_else(|| self.next_index());
@@ -104,13 +152,28 @@ impl Items {
         })
     }
 
-    /// An item begins. `None` if another one has begun there and is not done.
+    /// The item that is done as `item` says.
+    pub(super) fn done(&mut self, index: Option<u64>, item: &Value) -> At {
+        let (id, call_id) = (text(item, "id"), text(item, "call_id"));
+        let fits = |known: &Item| known.is(item);
+        let known = match index {
+            Some(index) => self.rposition(|known| known.index == index && fits(known)),
+            None => self
+                .rposition(|known| known.is_called(id) && fits(known))
+                .or_else(|| self.rposition(|known| known.is_called(call_id) && fits(known)))
+                .or_else(|| self.rposition(|known| !known.done && fits(known))),
+        };
+        known.unwrap_or_else(|| {
+            let index = index.unwrap_or_else(|| self.next_index());
+            self.new_item(index)
+        })
+    }
+
+    /// An item begins. `None` if another one of its type has begun there and is not done.
     pub(super) fn begin(&mut self, index: Option<u64>, item: Value) -> Option<At> {
-        let id = text(&item, "id").map(Str::from);
-        let at = match index.and_then(|index| self.rposition(|item| item.index == index)) {
-            Some(at) if self.list.get(at.0).is_some_and(|item| item.done) => {
-                self.new_item(index.unwrap_or_default())
-            }
+        let (id, kind) = (text(&item, "id"), text(&item, "type"));
+        let here = |known: &Item| Some(known.index) == index && !known.done && known.is(&item);
+        let at = match self.rposition(here) {
             Some(at) => at,
             None => {
                 let index = index.unwrap_or_else(|| self.next_index());
@@ -118,35 +181,44 @@ impl Items {
             }
         };
         let begun = self.list.get_mut(at.0)?;
-        if begun.begun.is_some() {
+        if begun.begun.is_some() && begun.id.as_deref() != id {
             return None;
         }
-        begun.id = id;
-        begun.kind = text(&item, "type").map(Str::from);
+        begun.id = id.map(Str::from);
+        begun.kind = kind.map(Str::from);
         begun.call_id = text(&item, "call_id").map(Str::from);
         begun.phase = text(&item, "phase").map(Str::from);
         begun.begun = Some(item);
         Some(at)
     }
 
-    /// The item that stands at `position` of the list in the last event, which may leave out some.
-    pub(super) fn listed(&mut self, position: u64, item: &Value) -> At {
-        let (id, kind) = (text(item, "id"), text(item, "type"));
-        let same = |known: &Item| known.kind.is_none() || known.kind.as_deref() == kind;
-        let by_id = self.rposition(|known| id.is_some() && known.id.as_deref() == id);
-        let by_index = || self.rposition(|known| known.index == position && same(known));
-        let undone = || {
-            let first = |known: &Item| !known.done && known.kind.as_deref() == kind;
-            self.list.iter().position(first).map(At)
-        };
-        match by_id.or_else(by_index).or_else(undone) {
-            Some(at) => at,
-            None if self.list.iter().any(|known| known.index == position) => {
-                let index = self.next_index();
-                self.new_item(index)
+    /// The items that the last event lists, in its order. It may leave out some, and name others
+    /// anew.
+    pub(super) fn listed(&mut self, items: &[Value]) -> Vec<At> {
+        let mut found: Vec<Option<At>> = vec![None; items.len()];
+        let mut taken = vec![false; self.list.len()];
+        for way in [Way::Id, Way::Place, Way::Order] {
+            for (position, (item, found)) in (0..).zip(items.iter().zip(&mut found)) {
+                if found.is_some() {
+                    continue;
+                }
+                let mut known = self.list.iter().zip(&mut taken).enumerate();
+                let is_it = |known: &Item| known.is(item) && way.finds(known, position, item);
+                if let Some((at, (_, taken))) =
+                    known.find(|(_, (known, taken))| !**taken && is_it(known))
+                {
+                    (*found, *taken) = (Some(At(at)), true);
+                }
             }
-            None => self.new_item(position),
         }
+        let all = (0..).zip(found).map(|(position, found)| {
+            found.unwrap_or_else(|| {
+                let is_free = self.list.iter().all(|known| known.index != position);
+                let index = if is_free { position } else { self.next_index() };
+                self.new_item(index)
+            })
+        });
+        all.collect()
     }
 
     /// The items that have begun and are not done, as they began.
@@ -173,8 +245,9 @@ impl Items {
         !std::mem::replace(&mut item.done, true)
     }
 
-    pub(super) fn index(&self, at: At) -> u64 {
-        self.list.get(at.0).map_or(0, |item| item.index)
+    /// What tells the item from all others.
+    pub(super) const fn key(at: At) -> u64 {
+        at.0 as u64
     }
 
     pub(super) fn is_said(&self, at: At, place: Place) -> bool {
@@ -297,12 +370,12 @@ impl Items {
 
     /// What goes back to the service, with its place in the answer.
     pub(super) fn data(&self, at: At, item: Value, answer: &Answer) -> ProviderData {
-        let data = json!({
-            "item": item,
-            "index": self.index(at),
-            "response": answer.head.id.as_deref(),
-        });
-        ProviderData::new(answer.provider.clone(), data)
+        let index = self.list.get(at.0).map(|item| item.index);
+        let mut data = Map::new();
+        data.insert("item".to_owned(), item);
+        data.insert("index".to_owned(), json!(index));
+        data.insert("response".to_owned(), json!(answer.head.id));
+        ProviderData::new(answer.provider.clone(), data.into())
     }
 }
 

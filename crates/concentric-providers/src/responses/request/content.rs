@@ -6,21 +6,24 @@ use serde::Serialize;
 
 /// One part of a message's content.
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 pub(super) enum Content<'a> {
-    InputText {
+    #[serde(rename = "input_text")]
+    Text {
         text: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         prompt_cache_breakpoint: Option<Breakpoint>,
     },
-    InputImage {
+    #[serde(rename = "input_image")]
+    Image {
         #[serde(skip_serializing_if = "Option::is_none")]
         image_url: Option<DataUrl<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         file_id: Option<&'a str>,
         detail: &'static str,
     },
-    InputFile(File<'a>),
+    #[serde(rename = "input_file")]
+    File(File<'a>),
 }
 
 /// The end of what is to be cached.
@@ -49,11 +52,11 @@ impl<'a> Content<'a> {
             PartKind::File(file) => Self::file(file),
             _ => None,
         }
-        .filter(|content| !matches!(content, Self::InputText { text: "", .. }))
+        .filter(|content| !matches!(content, Self::Text { text: "", .. }))
     }
 
     pub(super) const fn text(text: &'a str) -> Self {
-        Self::InputText {
+        Self::Text {
             text,
             prompt_cache_breakpoint: None,
         }
@@ -61,7 +64,7 @@ impl<'a> Content<'a> {
 
     /// A text that ends what is to be cached.
     pub(super) const fn cached(text: &'a str) -> Self {
-        Self::InputText {
+        Self::Text {
             text,
             prompt_cache_breakpoint: Some(Breakpoint { mode: "explicit" }),
         }
@@ -73,7 +76,7 @@ impl<'a> Content<'a> {
             _ => None,
         };
         let image_url = DataUrl::of(image, "image/png");
-        (file_id.is_some() || image_url.is_some()).then_some(Self::InputImage {
+        (file_id.is_some() || image_url.is_some()).then_some(Self::Image {
             image_url,
             file_id,
             detail: "auto",
@@ -97,6 +100,6 @@ impl<'a> Content<'a> {
                 ..File::default()
             },
         };
-        Some(Self::InputFile(wire))
+        Some(Self::File(wire))
     }
 }
