@@ -314,3 +314,15 @@ async fn a_body_that_is_done_holds_nothing() {
     }
     assert!(dropped.load(Ordering::SeqCst));
 }
+
+#[tokio::test]
+async fn white_space_before_an_answer_is_passed_over() {
+    // Very much of it, in very many pieces.
+    const BLANK: usize = 20_000;
+    let body = delta(r#"{"content":"a"}"#) + &finish("stop");
+    let blank = "\n".repeat(256);
+    let pieces = std::iter::repeat_n(blank.as_str(), BLANK).chain([body.as_str()]);
+    let (events, error) = read_script(&layer(), Script::new(pieces, End::Clean)).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(text(&events), "a");
+}

@@ -16,12 +16,19 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(super) enum Input {
     /// Too few have come to tell.
-    Unknown { read: Vec<u8>, called_events: bool },
+    Unknown {
+        read: Vec<u8>,
+        /// How much of that means nothing: a byte order mark, and white space.
+        blank: usize,
+        called_events: bool,
+    },
     /// An event stream.
     Events(sse::Decoder),
     /// JSON: an answer, or several chunks of one.
     Json(Splitter),
 }
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What came of looking for the next chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +50,7 @@ impl Input {
         });
         Self::Unknown {
             read: Vec::new(),
+            blank: 0,
             called_events,
         }
     }
@@ -52,10 +60,18 @@ impl Input {
         match self {
             Self::Unknown {
                 read,
+                blank,
                 called_events,
             } => {
                 read.extend_from_slice(bytes.unwrap_or_default());
-                let Some(kind) = Kind::of(read, *called_events, bytes.is_none()) else {
+                if *blank == 0 && read.starts_with(BOM) {
+                    *blank = BOM.len();
+                }
+                // Looked at once, however much of it comes.
+                let rest = read.get(*blank..).unwrap_or_default();
+                let trimmed = rest.trim_ascii_start();
+                *blank += rest.len() - trimmed.len();
+                let Some(kind) = Kind::of(trimmed, *called_events, bytes.is_none()) else {
                     return Ok(());
                 };
                 let read = std::mem::take(read);
@@ -106,10 +122,9 @@ enum Kind {
 
 impl Kind {
     /// Tells by the first byte that means something, since servers' headers can't be trusted:
-    /// an event stream does not begin with a bracket, and JSON not with anything else.
-    fn of(read: &[u8], called_events: bool, ended: bool) -> Option<Self> {
-        const BOM: &[u8] = b"\xef\xbb\xbf";
-        let trimmed = read.strip_prefix(BOM).unwrap_or(read).trim_ascii_start();
+    /// an event stream does not begin with a bracket, and JSON not with anything else. `trimmed`
+    /// begins with that byte.
+    fn of(trimmed: &[u8], called_events: bool, ended: bool) -> Option<Self> {
         match trimmed {
             [] if ended => Some(Self::Events),
             _ if !ended && BOM.starts_with(trimmed) => None,

@@ -12,20 +12,25 @@ pub(crate) struct Splitter {
     depth: usize,
     string: bool,
     escaped: bool,
-    // What was handed out ends here, and is dropped at the next call.
-    taken: usize,
 }
 
 impl Splitter {
+    /// Takes in more bytes. To be called when [`next`](Self::next) has nothing left.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.forget();
+        // Here, and not with each object: a piece may hold very many.
+        let done = match self.depth {
+            0 => self.at,
+            _ => self.start,
+        };
+        self.buf.drain(..done);
+        self.at -= done;
+        self.start = 0;
         self.buf.extend_from_slice(bytes);
     }
 
     /// The next object that is whole, if one is there. `Err` is what is no object, nor stands
     /// between two.
     pub(crate) fn next(&mut self) -> Option<Result<&[u8], &[u8]>> {
-        self.forget();
         while let Some(&byte) = self.buf.get(self.at) {
             self.at += 1;
             if self.depth == 0 {
@@ -57,7 +62,6 @@ impl Splitter {
                 _ => {}
             }
             if self.depth == 0 {
-                self.taken = self.at;
                 return Some(Ok(self.buf.get(self.start..self.at).unwrap_or_default()));
             }
         }
@@ -69,18 +73,6 @@ impl Splitter {
         match self.depth {
             0 => &[],
             _ => self.buf.get(self.start..).unwrap_or_default(),
-        }
-    }
-
-    fn forget(&mut self) {
-        if self.taken > 0 {
-            self.buf.drain(..self.taken);
-            self.at -= self.taken;
-            self.start = 0;
-            self.taken = 0;
-        } else if self.depth == 0 {
-            self.buf.drain(..self.at);
-            self.at = 0;
         }
     }
 }
@@ -138,5 +130,18 @@ mod tests {
             let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
             assert_eq!(split(&bytes), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn very_many_objects_in_one_piece_are_split() {
+        const MANY: usize = 1_000_000;
+        let mut splitter = Splitter::default();
+        splitter.push("{}".repeat(MANY).as_bytes());
+        let mut count = 0;
+        while let Some(object) = splitter.next() {
+            assert_eq!(object, Ok(&b"{}"[..]));
+            count += 1;
+        }
+        assert_eq!(count, MANY);
     }
 }
