@@ -11,12 +11,20 @@ pub enum Script {
     Chat,
     /// Gemini's `generateContent`.
     Gemini,
+    /// Ollama's own.
+    Ollama,
     /// OpenAI's Responses.
     Responses,
 }
 
 impl Script {
-    const ALL: [Self; 4] = [Self::Anthropic, Self::Chat, Self::Gemini, Self::Responses];
+    const ALL: [Self; 5] = [
+        Self::Anthropic,
+        Self::Chat,
+        Self::Gemini,
+        Self::Ollama,
+        Self::Responses,
+    ];
 
     /// The API.
     pub const fn api(self) -> &'static str {
@@ -24,6 +32,7 @@ impl Script {
             Self::Anthropic => "anthropic-messages",
             Self::Chat => "openai-chat",
             Self::Gemini => "gemini-generate",
+            Self::Ollama => "ollama-chat",
             Self::Responses => "openai-responses",
         }
     }
@@ -50,7 +59,7 @@ impl Script {
                     "content_index": 0, "part": {"type": "output_text", "text": "", "annotations": []},
                 }));
             }
-            Self::Chat | Self::Gemini => {}
+            Self::Chat | Self::Gemini | Self::Ollama => {}
         }
         let mut all = String::new();
         for text in texts {
@@ -63,6 +72,7 @@ impl Script {
                 Self::Gemini => {
                     json!({"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]})
                 }
+                Self::Ollama => json!({"message": {"content": text}, "done": false}),
                 Self::Responses => json!({
                     "type": "response.output_text.delta", "item_id": "m", "output_index": 0,
                     "content_index": 0, "delta": text,
@@ -78,7 +88,7 @@ impl Script {
             Self::Responses => chunks.push(json!({
                 "type": "response.output_item.done", "output_index": 0, "item": item,
             })),
-            Self::Chat | Self::Gemini => {}
+            Self::Chat | Self::Gemini | Self::Ollama => {}
         }
         chunks.extend(self.end(false, &[item]));
         chunks
@@ -105,7 +115,7 @@ impl Script {
                     "index": index, "id": id, "type": "function",
                     "function": {"name": name, "arguments": ""},
                 })),
-                Self::Gemini => Value::Null,
+                Self::Gemini | Self::Ollama => Value::Null,
                 Self::Responses => json!({
                     "type": "response.output_item.added", "output_index": index, "item": item(index, ""),
                 }),
@@ -117,7 +127,7 @@ impl Script {
                 "type": "response.output_item.done", "output_index": index,
                 "item": item(index, &calls[index].1.concat()),
             }),
-            Self::Chat | Self::Gemini => Value::Null,
+            Self::Chat | Self::Gemini | Self::Ollama => Value::Null,
         };
         let delta = |index: usize, piece: &str| match self {
             Self::Anthropic => json!({
@@ -125,7 +135,7 @@ impl Script {
                 "delta": {"type": "input_json_delta", "partial_json": piece},
             }),
             Self::Chat => chat(json!({"index": index, "function": {"arguments": piece}})),
-            Self::Gemini => Value::Null,
+            Self::Gemini | Self::Ollama => Value::Null,
             Self::Responses => json!({
                 "type": "response.function_call_arguments.delta", "output_index": index,
                 "item_id": format!("fc_{index}"), "delta": piece,
@@ -157,7 +167,7 @@ impl Script {
 
     /// Whether it writes the arguments of a call in pieces of text.
     pub fn streams_arguments(self) -> bool {
-        self != Self::Gemini
+        !matches!(self, Self::Gemini | Self::Ollama)
     }
 
     fn begin(self) -> Vec<Value> {
@@ -170,7 +180,7 @@ impl Script {
                 "type": "response.created",
                 "response": {"id": "r", "object": "response", "status": "in_progress", "output": []},
             })],
-            Self::Chat | Self::Gemini => Vec::new(),
+            Self::Chat | Self::Gemini | Self::Ollama => Vec::new(),
         }
     }
 
@@ -188,6 +198,9 @@ impl Script {
                 vec![json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})]
             }
             Self::Gemini => vec![json!({"candidates": [{"finishReason": "STOP"}]})],
+            Self::Ollama => {
+                vec![json!({"message": {"content": ""}, "done": true, "done_reason": "stop"})]
+            }
             Self::Responses => vec![json!({
                 "type": "response.completed",
                 "response": {"id": "r", "object": "response", "status": "completed", "output": items},

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use concentric_core::{Answer, BoxModel, ChatRequest, Error, ErrorKind};
 use concentric_providers::{
-    AnthropicLayer, ApiKey, GeminiLayer, OpenAiLayer, OpenAiResponsesLayer,
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
 };
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tower::{Layer, ServiceExt, service_fn};
 pub(crate) const APIS: &[(&str, &str)] = &[
     ("anthropic-messages", "claude-opus-4-8"),
     ("gemini-generate", "gemini-3.5-flash"),
+    ("ollama-chat", "qwen3"),
     ("openai-chat", "gpt-5.5"),
     ("openai-responses", "gpt-5.5"),
 ];
@@ -56,6 +57,10 @@ pub(crate) async fn call(
         }
         "gemini-generate" => {
             let layer = GeminiLayer::new(name, key);
+            BoxModel::new(layer.streaming(stream).layer(http))
+        }
+        "ollama-chat" => {
+            let layer = OllamaLayer::new(name);
             BoxModel::new(layer.streaming(stream).layer(http))
         }
         "openai-chat" => {
