@@ -212,7 +212,7 @@ impl Check<'_> {
                 },
             }));
         }
-        let mut ours = observed.tool_calls();
+        let mut ours = observed.calls_to_execute();
         for (at, call) in ours.iter_mut().enumerate() {
             let text = call.get("arguments").and_then(Value::as_str);
             let parsed: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());

@@ -115,12 +115,19 @@ impl Observed {
         })
     }
 
-    /// The tool calls that somebody else is to execute, by the ids that the service gave them.
+    /// The tool calls, by the ids that the service gave them.
     pub fn tool_calls(&self) -> Vec<Value> {
+        self.calls(|_| true)
+    }
+
+    /// The tool calls that the provider has not executed itself.
+    pub fn calls_to_execute(&self) -> Vec<Value> {
+        self.calls(|executor| executor != Executor::Provider)
+    }
+
+    fn calls(&self, counts: impl Fn(Executor) -> bool) -> Vec<Value> {
         let calls = self.events.iter().filter_map(|event| match event {
-            Event::ToolCall(event) if event.call.executor != Executor::Provider => {
-                Some(&event.call)
-            }
+            Event::ToolCall(event) if counts(event.call.executor) => Some(&event.call),
             _ => None,
         });
         calls

@@ -131,8 +131,10 @@ fn lines(body: &[u8]) -> Vec<(usize, usize)> {
 
 /// Whether the event says how the answer ends: its first choice, where it has choices.
 fn is_terminal(event: &[u8]) -> bool {
-    if let Ok(line) = serde_json::from_slice::<Value>(event) {
-        return line.get("done") == Some(&Value::Bool(true));
+    if let Ok(line) = serde_json::from_slice::<Value>(event)
+        && let Some(done) = line.get("done")
+    {
+        return *done == Value::Bool(true);
     }
     let event = String::from_utf8_lossy(event);
     let data: Vec<&str> = event
