@@ -4,9 +4,12 @@
 //! $ cargo run --example quickstart -- "what is in this folder?"
 //! ```
 //!
-//! With `OPENAI_API_KEY` set it asks OpenAI; `OPENAI_BASE_URL` and `OPENAI_MODEL` lead to any other
-//! server that speaks its protocol. With neither a key nor an address, a small stand-in answers that
-//! needs no network. `RUST_LOG=tower_http=debug` shows the HTTP requests. Ctrl-C cancels the run.
+//! It asks the first provider that the environment has a key for: `OPENAI_API_KEY`,
+//! `ANTHROPIC_API_KEY`, `GEMINI_API_KEY`, `OLLAMA_HOST`, or that of any service in `Profile::ALL`, as
+//! `GROQ_API_KEY`. `CONCENTRIC_PROVIDER=anthropic` says which if there are several, `ANTHROPIC_MODEL`
+//! which model of it, and `OPENAI_BASE_URL` leads to any other server that speaks OpenAI's protocol.
+//! Without a key, or with `CONCENTRIC_PROVIDER=offline`, a small stand-in answers that needs no
+//! network. `RUST_LOG=tower_http=debug` shows the HTTP requests. Ctrl-C cancels the run.
 
 use concentric::{
     AgentLayer, CancelReason, ChatRequest, Context, Error, Outcome, layers::DefaultsLayer,

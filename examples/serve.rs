@@ -12,7 +12,7 @@
 //! also if this process was started again meanwhile. A server with more than one user tells them
 //! apart by a [`Tenant`](concentric::store::Tenant): the client chooses the `threadId`.
 //!
-//! For the model see the quickstart.
+//! For the model, and the provider that it is of, see the quickstart.
 
 use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{

@@ -5,6 +5,7 @@ pub mod files;
 pub mod local;
 pub mod model;
 pub mod offline;
-pub mod openai;
+pub mod provider;
+pub mod services;
 pub mod store;
 pub mod terminal;

@@ -2,38 +2,31 @@
 
 use crate::{
     offline::{self, Offline},
-    openai, terminal,
+    provider::Provider,
+    terminal,
 };
-use concentric::{
-    BoxModel, Error,
-    providers::{HttpClient, OpenAiLayer},
-};
+use concentric::{BoxModel, Error, providers::HttpClient};
 use std::time::Duration;
-use tower::{ServiceBuilder, timeout::TimeoutLayer};
+use tower::{Layer, ServiceBuilder, timeout::TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
-/// A model behind HTTP, or the stand-in: both are the same to the agent.
+/// A model of the provider that the environment has a key for, or the stand-in: all are the same to
+/// the agent.
 ///
 /// # Errors
 ///
 /// The settings are wrong, or there can be no HTTP client.
 pub fn model() -> Result<BoxModel, Error> {
-    let Some(settings) = openai::settings()? else {
+    let Some(provider) = Provider::chosen()? else {
         terminal::say(offline::NOTICE);
         return Ok(BoxModel::new(
             Offline::new().pace(Duration::from_millis(12)),
         ));
     };
-    let model = ServiceBuilder::new()
-        // A model's future ends when its first words are there, so this is the time they may take.
-        .layer(TimeoutLayer::new(Duration::from_secs(120)))
-        // Chat outside, HTTP inside.
-        .layer(OpenAiLayer::compatible(
-            settings.base_url,
-            settings.model,
-            settings.key,
-        ))
+    let http = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
         .service(HttpClient::new()?);
-    Ok(BoxModel::new(model))
+    // A model's future ends when its first words are there, so this is the time they may take.
+    let timeout = TimeoutLayer::new(Duration::from_secs(120));
+    Ok(BoxModel::new(timeout.layer(provider.over(http))))
 }

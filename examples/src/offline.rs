@@ -29,7 +29,7 @@ use tower_service::Service;
 
 /// What an example says on stderr when it uses this model.
 pub const NOTICE: &str =
-    "No OPENAI_API_KEY is set: an offline stand-in answers, not a language model.";
+    "No provider's key is set: an offline stand-in answers, not a language model.";
 
 /// The model's name, in the head of its answers.
 pub const MODEL: &str = "offline-stand-in";

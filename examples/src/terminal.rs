@@ -1,5 +1,6 @@
 //! Shows a run in a terminal: the answer on stdout, all else dimmed on stderr.
 
+use crate::provider::Provider;
 use concentric::{Error, ErrorKind, Event, Finish, Interrupt, Outcome, ToolStatus};
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -152,13 +153,25 @@ pub fn complain(error: &Error) {
         source = cause.source();
     }
     say(format_args!("Error: {}", line(&text, 600)));
-    if error.provider().is_none() {
+    let Some(provider) = error.provider() else {
         return;
-    }
+    };
+    let named = Provider::all()
+        .flatten()
+        .find(|asked| provider.contains(asked.name));
+    let Some(asked) = named.or_else(|| Provider::chosen().ok().flatten()) else {
+        return;
+    };
+    let (key, address) = (asked.key_variable, asked.address_variable);
     match error.kind() {
-        ErrorKind::Authentication => say("Is OPENAI_API_KEY right, and meant for this server?"),
-        ErrorKind::Connection => say("Is the server there, and OPENAI_BASE_URL right?"),
-        ErrorKind::NotFound => say("Are OPENAI_MODEL and OPENAI_BASE_URL right?"),
+        ErrorKind::Authentication => {
+            say(format_args!("Is {key} right, and meant for this server?"))
+        }
+        ErrorKind::Connection => say(format_args!("Is the server there, and {address} right?")),
+        ErrorKind::NotFound => say(format_args!(
+            "Are {} and {address} right?",
+            asked.model_variable
+        )),
         _ => {}
     }
 }

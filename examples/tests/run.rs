@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use concentric_examples::services;
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -46,6 +47,7 @@ fn example(name: &str) -> PathBuf {
             "hooks",
             "state",
             "structured",
+            "providers",
             "custom_layer",
         ]
         .iter()
@@ -83,16 +85,14 @@ fn command(name: &str, folder: &Path) -> Command {
         .current_dir(folder)
         .kill_on_drop(true)
         .stdin(Stdio::null());
-    for variable in [
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
-        "OPENAI_MODEL",
-        "RUST_LOG",
-        "ADDR",
-        "PORT",
-        "CONCENTRIC_DB",
-    ] {
-        command.env_remove(variable);
+    let ends = ["_KEY", "_TOKEN", "_HOST", "_BASE_URL", "_MODEL"];
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        let is_of_a_provider = ends.iter().any(|end| name.ends_with(end));
+        let is_ours = name.starts_with("CONCENTRIC_");
+        if is_of_a_provider || is_ours || ["RUST_LOG", "ADDR", "PORT"].contains(&&*name) {
+            command.env_remove(&variable);
+        }
     }
     command
 }
@@ -1022,6 +1022,86 @@ async fn state_is_kept_over_processes_until_it_is_used_up() {
         used = now;
     }
     panic!("{used} tokens are used, and it goes on");
+}
+
+// ---- providers ----
+
+#[tokio::test]
+async fn providers_go_on_with_what_others_said() {
+    let folder = Folder::new("providers");
+    let (code, answer, notes) = output(&mut command("providers", &folder.0)).await;
+    assert_eq!(code, Some(0), "{notes}");
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(lines.len(), 3, "{answer}");
+    assert!(lines[0].contains("keeper.txt"), "{answer}");
+    for line in &lines[1..] {
+        assert!(line.contains("list_files"), "{answer}");
+    }
+    assert!(notes.contains("→ list_files"), "{notes}");
+    let sent: Vec<&str> = notes
+        .lines()
+        .filter(|line| line.contains(" is sent "))
+        .collect();
+    let expected = [
+        "anthropic is sent 1 message",
+        "anthropic is sent 3 messages, with its own signature",
+        "gemini is sent 5 messages, without the signature of anthropic",
+        // The system's is one of them.
+        "ollama is sent 8 messages, without the signature of anthropic, without the thoughtSignature of gcp.gemini",
+    ];
+    assert_eq!(sent, expected, "{notes}");
+}
+
+#[tokio::test]
+async fn the_environment_says_which_provider_is_asked() {
+    let folder = Folder::new("environment");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = &*format!("http://{}", listener.local_addr().unwrap());
+    let app = Router::new().fallback(async |uri: axum::http::Uri, body: Bytes| {
+        let (media_type, answer) = services::answer(uri.path(), &body).unwrap();
+        ([(header::CONTENT_TYPE, media_type)], answer)
+    });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let set: [&[(&str, &str)]; 4] = [
+        &[("ANTHROPIC_API_KEY", "k"), ("ANTHROPIC_BASE_URL", address)],
+        &[("GOOGLE_API_KEY", "k"), ("GEMINI_BASE_URL", address)],
+        &[("OLLAMA_HOST", address)],
+        &[
+            ("OPENAI_API_KEY", "k"),
+            ("OLLAMA_HOST", address),
+            ("CONCENTRIC_PROVIDER", "ollama"),
+        ],
+    ];
+    for variables in set {
+        let mut command = command("quickstart", &folder.0);
+        command.envs(variables.iter().copied());
+        let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+        assert_eq!(code, Some(0), "{variables:?}: {notes}");
+        assert!(answer.contains("keeper.txt"), "{variables:?}: {answer}");
+        assert!(!notes.contains("offline"), "{variables:?}: {notes}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_is_named_and_lacks_a_key_is_an_error() {
+    let folder = Folder::new("named");
+    let mut quickstart = command("quickstart", &folder.0);
+    quickstart
+        .env("CONCENTRIC_PROVIDER", "anthropic")
+        .arg("hello");
+    let (code, _, notes) = output(&mut quickstart).await;
+    assert_eq!(code, Some(1), "{notes}");
+    assert!(
+        notes.contains("CONCENTRIC_PROVIDER is `anthropic`"),
+        "{notes}"
+    );
+
+    // A key alone does not say which model.
+    let mut quickstart = command("quickstart", &folder.0);
+    quickstart.env("HF_TOKEN", "k").arg("hello");
+    let (code, _, notes) = output(&mut quickstart).await;
+    assert_eq!(code, Some(0), "{notes}");
+    assert!(notes.contains("offline stand-in"), "{notes}");
 }
 
 // ---- custom_layer ----

@@ -51,6 +51,8 @@ pub mod responses;
 mod retry_after;
 mod scrub;
 mod sse;
+#[doc = include_str!("support.md")]
+pub mod support {}
 mod timeouts;
 
 #[cfg(feature = "client")]

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, the traits of stores |
 //! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools, typed answers |
-//! | `openai` (default) | [`providers`] | OpenAI chat completions and compatible servers, an HTTP client |
+//! | `openai` (default) | [`providers`] | OpenAI chat completions and servers that speak them, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
 //! | `http` | [`http`] | agents as AG-UI endpoints |
 //! | `layers` | [`layers`] | the built-in layers: suspended runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | what runs, effects and decisions are kept in: a SQLite file, or memory |
@@ -42,7 +42,10 @@ pub mod prelude {
     #[cfg(feature = "http")]
     pub use concentric_http::ag_ui::AgUiLayer;
     #[cfg(feature = "openai")]
-    pub use concentric_providers::{ApiKey, HttpClient, openai::OpenAiLayer};
+    pub use concentric_providers::{
+        AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer,
+        OpenAiResponsesLayer,
+    };
     #[cfg(feature = "tools")]
     pub use concentric_tools::{
         Approval, Gate, Json, Siblings, ToolError, Toolset, Verdict, agent_tool, gate_fn, tool,

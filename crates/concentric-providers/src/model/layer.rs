@@ -61,6 +61,15 @@ where
         self
     }
 
+    /// What the model can do: what the layer was told, or else what its API says of the model that is
+    /// asked unless a request names another.
+    ///
+    /// [`support`](crate::support) has it of all services.
+    pub fn supports(&self) -> Capabilities {
+        let told = self.settings.capabilities;
+        told.unwrap_or_else(|| self.api.capabilities(&self.settings.model))
+    }
+
     /// Lists what `request` asks for that the service will not do. A call with any of it fails with
     /// [`ErrorKind::InvalidRequest`](concentric_core::ErrorKind::InvalidRequest) and the code
     /// `unsupported`, before anything is sent.
