@@ -23,6 +23,7 @@
 //! | W4a | 10,000 runs wait for the model's second chunk | runs |
 //! | W4b | W1 with N = 1 | runs |
 //! | decode | a chunk of an OpenAI stream, 229 bytes on the wire, through the whole provider layer; bare: split, serde's typed structs, drop | chunks |
+//! | decode-anthropic, -responses, -gemini, -ollama | the same of a stream of 1,000 text deltas as each of these services sends it, with what stands before and behind them | text deltas |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside of the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000) go away before or while an answer streams over a socket, 100 at a time; from then until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |

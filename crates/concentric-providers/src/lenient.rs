@@ -295,6 +295,11 @@ impl<T> Default for List<T> {
     }
 }
 
+/// An object that means nothing here. A [`List`] of it takes no allocation, where [`IgnoredAny`]
+/// takes one to remember that it is within an object within a list.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Nothing {}
+
 struct ListVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
@@ -342,6 +347,10 @@ impl<T> Default for Few<T> {
 impl<T> Few<T> {
     pub(crate) const fn is_empty(&self) -> bool {
         self.first.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.rest)
     }
 }
 

@@ -14,7 +14,7 @@ use concentric_core::{
     ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Str,
     context::{Clock, Ids, Random, Sleep},
 };
-use concentric_providers::{ApiKey, OpenAiLayer, Timeouts, model, openai::Chat};
+use concentric_providers::{AnthropicLayer, ApiKey, OpenAiLayer, Timeouts, model, openai::Chat};
 use futures_util::{FutureExt, StreamExt, future::Either};
 use http_body::{Body, Frame};
 use http_body_util::Full;
@@ -246,6 +246,55 @@ async fn f009_what_shows_no_event_may_be_progress() {
     let (_, error, took) = run(timeouts(), script).await;
     assert!(error.is_none());
     assert_eq!(took, 420);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f009_anthropics_signature_is_progress_and_its_ping_is_none() {
+    let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    let begin = [
+        r#"{"type":"message_start","message":{"id":"msg_1","model":"m","content":[]}}"#,
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}"#,
+    ];
+    let signature = r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"c2ln"}}"#;
+    let end = [
+        r#"{"type":"content_block_stop","index":0}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#,
+        r#"{"type":"message_stop"}"#,
+    ];
+    let data = |data: &[&str]| -> String {
+        let events = data.iter().map(|data| format!("data: {data}\n\n"));
+        events.collect()
+    };
+    for (between, expected, seconds) in [
+        (data(&[signature]), None, 100),
+        (ping.to_owned(), Some("no_progress"), 60),
+    ] {
+        let mut script = vec![(0, data(&begin))];
+        script.extend(repeat(20, ping, 2));
+        script.push((10, between));
+        script.extend(repeat(20, ping, 2));
+        script.push((10, data(&end)));
+        let (connection, _server) = serve(script, true);
+        let connection = std::sync::Mutex::new(Some(connection));
+        let http = service_fn(|_: http::Request<Full<Bytes>>| {
+            let connection = connection.lock().unwrap().take().unwrap();
+            std::future::ready(Ok::<_, Infallible>(http::Response::new(connection)))
+        });
+        let layer = AnthropicLayer::new("claude-test", ApiKey::new(CANARY)).timeouts(timeouts());
+        let begun = Instant::now();
+        let answered = layer.layer(http).oneshot(ChatRequest::user("hi")).await;
+        let error = match answered {
+            Ok(response) => {
+                let last = pin!(response.body)
+                    .fold(None, async |_, event| Some(event))
+                    .await;
+                last.unwrap().err()
+            }
+            Err(error) => Some(error),
+        };
+        assert_eq!(error.as_ref().and_then(Error::code), expected);
+        assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
 }
 
 /// Has somebody wait for the next event, who leaves before it comes and is back after `away`.

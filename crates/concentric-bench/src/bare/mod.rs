@@ -6,6 +6,7 @@
 pub(crate) mod agent;
 pub(crate) mod codec;
 pub(crate) mod layers;
+pub(crate) mod services;
 
 use smol_str::SmolStr;
 use std::{fmt, sync::Arc};

@@ -7,10 +7,12 @@ mod drive;
 mod hooks;
 mod noop;
 mod script;
+mod services;
 mod stream;
 pub(crate) mod suspended;
 mod tools;
 mod waiting;
+mod wire;
 
 /// One work, on both sides.
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +189,34 @@ pub(crate) const ALL: &[Work] = {
             codec::CHUNKS as u64,
             codec::bare_decode,
             codec::decode,
+        ),
+        work(
+            "decode-anthropic",
+            "decode an Anthropic chunk",
+            codec::CHUNKS as u64,
+            services::bare_anthropic,
+            services::anthropic,
+        ),
+        work(
+            "decode-responses",
+            "decode a Responses chunk",
+            codec::CHUNKS as u64,
+            services::bare_responses,
+            services::responses,
+        ),
+        work(
+            "decode-gemini",
+            "decode a Gemini chunk",
+            codec::CHUNKS as u64,
+            services::bare_gemini,
+            services::gemini,
+        ),
+        work(
+            "decode-ollama",
+            "decode an Ollama chunk",
+            codec::CHUNKS as u64,
+            services::bare_ollama,
+            services::ollama,
         ),
         work(
             "encode",

@@ -133,6 +133,7 @@ impl Block {
                     answer.emit(Event::TextDelta(text));
                 }
                 if let Some(citation) = delta.citation {
+                    answer.changed();
                     self.cite(*citation);
                 }
             }
@@ -143,6 +144,7 @@ impl Block {
                 }
                 if let Text::Borrowed(_) | Text::Owned(_) = delta.signature {
                     let signature = delta.signature.as_str().unwrap_or_default();
+                    answer.changed |= !signature.is_empty();
                     self.data.insert("signature".to_owned(), signature.into());
                 }
             }
@@ -159,6 +161,7 @@ impl Block {
                 ];
                 for (name, value) in fields {
                     if let Some(value) = value {
+                        answer.changed();
                         self.data.insert(name.to_owned(), *value);
                     }
                 }

@@ -117,6 +117,7 @@ impl Decoder {
         }
         match type_ {
             "message_start" => {
+                answer.changed();
                 let message = chunk.message.0.map(|message| *message);
                 self.start(answer)?;
                 message.map_or(Ok(()), |message| self.message(message, answer))
@@ -125,17 +126,24 @@ impl Decoder {
                 if !self.started {
                     return Err(protocol(answer, "a block before the message"));
                 }
+                answer.changed();
                 // Some servers don't say where a block ends.
                 self.end_block(answer)?;
                 let block = chunk.content_block.map_or(Value::Null, |block| *block);
                 self.begin_block(block, chunk.index.0, false, answer)
             }
-            "content_block_stop" => self.end_block(answer),
+            "content_block_stop" => {
+                answer.changed |= self.open.is_some();
+                self.end_block(answer)
+            }
             "message_delta" => {
                 if let Some(tokens) = chunk.usage.0 {
+                    let before = self.usage.usage();
                     self.usage.update(*tokens);
+                    answer.changed |= self.usage.usage() != before;
                 }
                 let delta = chunk.delta.0.unwrap_or_default();
+                answer.changed |= delta.stop_reason.filled().is_some();
                 self.stop_reason(delta.stop_reason);
                 self.keep("stop_sequence", delta.stop_sequence);
                 self.keep("stop_details", delta.stop_details);

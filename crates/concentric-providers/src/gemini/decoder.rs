@@ -69,14 +69,15 @@ impl api::Decoder for Decoder {
             return Err(answer.origin().reported(&Failure::default()));
         }
         self.check_same(&chunk.response_id, answer)?;
-        name(&mut answer.head.id, &chunk.response_id);
-        name(&mut answer.head.model, &chunk.model_version);
+        answer.changed |= name(&mut answer.head.id, &chunk.response_id);
+        answer.changed |= name(&mut answer.head.model, &chunk.model_version);
         let usage = chunk.usage_metadata.0.map(|tokens| tokens.usage());
         self.unary |= !self.streaming
             && from == Framing::Json
             && (usage.is_some() || !chunk.candidates.is_empty());
         // Some chunks of Vertex's have no counts in it.
         if let Some(usage) = usage.filter(|usage| *usage != Usage::default()) {
+            answer.changed |= usage != self.usage;
             self.usage = usage;
         }
         if let Some(feedback) = chunk.prompt_feedback.0 {
@@ -155,7 +156,7 @@ impl Decoder {
         mut candidate: Candidate<'_>,
         answer: &mut Answer,
     ) -> Result<(), Error> {
-        self.metadata.take(&mut candidate);
+        answer.changed |= self.metadata.take(&mut candidate);
         for part in candidate.content.0.into_iter().flat_map(|c| c.parts) {
             self.part(part, answer)?;
         }
@@ -163,6 +164,7 @@ impl Decoder {
         let reason = candidate.finish_reason.into_filled();
         if let Some(reason) = reason.filter(|reason| *reason != "FINISH_REASON_UNSPECIFIED") {
             self.reason = Some(reason);
+            answer.changed();
         }
         Ok(())
     }
@@ -256,6 +258,7 @@ impl Decoder {
         {
             *kept = extras;
         }
+        answer.changed();
         let pieces = call.will_continue() || !call.partial_args.0.is_empty();
         if begins && !pieces {
             let arguments = call.arguments();
@@ -476,12 +479,12 @@ fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallP
     )
 }
 
-/// Sets what the service calls something, unless it has said so before.
+/// Sets what the service calls something, unless it has said so before; whether it had not.
 #[inline]
-fn name(field: &mut Option<Str>, said: &Text<'_>) {
-    if let Some(said) = said.filled()
-        && field.is_none()
-    {
+fn name(field: &mut Option<Str>, said: &Text<'_>) -> bool {
+    let said = said.filled().filter(|_| field.is_none());
+    if let Some(said) = said {
         *field = Some(said.into());
     }
+    said.is_some()
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 pub(super) struct Metadata(Map<String, Value>);
 
 impl Metadata {
-    /// Takes in what `candidate` says.
-    pub(super) fn take(&mut self, candidate: &mut Candidate<'_>) {
+    /// Takes in what `candidate` says; whether that is anything.
+    pub(super) fn take(&mut self, candidate: &mut Candidate<'_>) -> bool {
         let stopped = candidate.finish_reason.as_str() == Some("STOP");
         let mut fields = [
             ("groundingMetadata", candidate.grounding_metadata.take()),
@@ -21,17 +21,23 @@ impl Metadata {
         let happened = candidate.finish_reason.filled().is_some() && !stopped;
         let skip = if happened { 0 } else { 2 };
         let kept = fields.len() - skip;
+        let mut changed = false;
         for (name, said) in fields.iter_mut().take(kept) {
             let Some(said) = said.take() else { continue };
             match (self.0.get_mut(*name), said) {
                 (_, Value::Null) => {}
                 (_, Value::Object(said)) if said.is_empty() => {}
-                (Some(Value::Object(old)), Value::Object(new)) => join(old, new),
+                (Some(Value::Object(old)), Value::Object(new)) => {
+                    changed = true;
+                    join(old, new);
+                }
                 (_, said) => {
+                    changed = true;
                     self.0.insert((*name).to_owned(), said);
                 }
             }
         }
+        changed
     }
 
     /// All that was said, if anything was.

@@ -1,6 +1,6 @@
 //! What the service answers: `GenerateContentResponse`, of which a stream is many.
 
-use crate::lenient::{Count, Few, List, Maybe, Text};
+use crate::lenient::{Count, Few, List, Maybe, Nothing, Text};
 use concentric_core::Usage;
 use serde::{
     Deserialize, Deserializer,
@@ -224,6 +224,9 @@ pub(super) struct Tokens {
     cached_content_token_count: Count,
     #[serde(default)]
     total_token_count: Count,
+    // In nearly every chunk.
+    #[serde(default, rename = "promptTokensDetails")]
+    _prompt_tokens_details: List<Nothing>,
 }
 
 impl Tokens {

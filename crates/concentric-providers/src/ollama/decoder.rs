@@ -32,8 +32,10 @@ impl api::Decoder for Decoder {
         }
         if answer.head.model.is_none() {
             answer.head.model = chunk.model.filled().map(Str::from);
+            answer.changed |= answer.head.model.is_some();
         }
         if chunk.done.0 {
+            answer.changed();
             self.done = true;
             self.usage = chunk.usage();
             self.reason = chunk.done_reason.into_filled();

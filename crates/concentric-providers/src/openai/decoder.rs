@@ -58,7 +58,7 @@ impl api::Decoder for Decoder {
         if let Some(tokens) = chunk.usage.0.or(groq) {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
-        for choice in chunk.choices.0 {
+        for choice in chunk.choices {
             if choice.index.0.unwrap_or(0) == 0 {
                 self.choice(choice, from, answer)?;
             }
@@ -119,7 +119,6 @@ impl Decoder {
         };
         let mut deltas = chunk
             .choices
-            .0
             .iter()
             .filter(|choice| choice.finish_reason.as_str().is_none())
             .filter_map(|choice| choice.delta.0.as_ref());
@@ -358,7 +357,7 @@ fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
         return Some(Failure::of_json(&outer));
     }
     let bare = chunk.object.as_str() == Some("error")
-        || (chunk.choices.0.is_empty() && (chunk.message.is_some() || chunk.detail.is_some()));
+        || (chunk.choices.is_empty() && (chunk.message.is_some() || chunk.detail.is_some()));
     (bare || from == Framing::ErrorEvent).then(|| {
         Failure::of_json(&json!({
             "message": chunk.message,

@@ -3,7 +3,7 @@
 //! One type reads both, since a unary answer is a stream of one chunk whose delta is called
 //! `message`. What most chunks don't have is boxed, so that the rest of a chunk is cheap to move.
 
-use crate::lenient::{Count, JsonText, List, Maybe, Text};
+use crate::lenient::{Count, Few, JsonText, List, Maybe, Text};
 use concentric_core::Usage;
 use serde::{
     Deserialize, Deserializer,
@@ -20,7 +20,7 @@ pub struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) model: Text<'a>,
     #[serde(borrow, default)]
-    pub(super) choices: List<Choice<'a>>,
+    pub(super) choices: Few<Choice<'a>>,
     #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
     #[serde(default)]

@@ -182,11 +182,13 @@ impl Decoder {
                 let content = content(&chunk);
                 let at = self.at(&chunk, Place::Text(content));
                 if let Some(annotation) = chunk.annotation {
+                    answer.changed();
                     self.items.annotate(at, content, annotation);
                 }
             }
             "response.output_item.added" => {
                 if let Some(item) = chunk.item {
+                    answer.changed();
                     self.item_begins(chunk.output_index.0, item, answer)?;
                 }
             }
@@ -196,13 +198,21 @@ impl Decoder {
                     self.item_done(at, item, answer)?;
                 }
             }
+            // The item has all of it when it is done.
+            "response.code_interpreter_call_code.delta" => {
+                answer.changed |= chunk.delta.filled().is_some();
+            }
             "response.audio.delta" => {
                 let sound = self.sound.get_or_insert_default();
-                sound.data.extend(chunk.delta.filled());
+                let data = chunk.delta.filled();
+                answer.changed |= data.is_some();
+                sound.data.extend(data);
             }
             "response.audio.transcript.delta" => {
                 let sound = self.sound.get_or_insert_default();
-                sound.transcript.extend(chunk.delta.filled());
+                let transcript = chunk.delta.filled();
+                answer.changed |= transcript.is_some();
+                sound.transcript.extend(transcript);
             }
             "response.created" | "response.in_progress" | "response.queued" => {
                 let again = std::mem::replace(&mut self.begun, true);
@@ -279,6 +289,7 @@ impl Decoder {
             return Ok(());
         };
         self.items.note(at, Place::Arguments);
+        answer.changed();
         self.piece(at, None, None, arguments, answer)
     }
 
@@ -403,8 +414,8 @@ fn summary(chunk: &Chunk<'_>) -> u64 {
 
 /// Takes in what the service says of itself.
 fn head(response: &Response<'_>, answer: &mut Answer) {
-    name(&mut answer.head.id, response.id.as_str());
-    name(&mut answer.head.model, response.model.as_str());
+    answer.changed |= name(&mut answer.head.id, response.id.as_str());
+    answer.changed |= name(&mut answer.head.model, response.model.as_str());
 }
 
 /// What is more than nothing.

@@ -22,6 +22,7 @@ impl Decoder {
         if !self.items.finish(at) {
             return Ok(());
         }
+        answer.changed();
         match text(&item, "type").unwrap_or_default() {
             "message" => self.message(at, &item, answer),
             "reasoning" => self.reasoning(at, item, answer),
