@@ -1,6 +1,8 @@
 //! JSON from bytes as they come in: one object, several one after another (NDJSON), or an array of
 //! them.
 
+use memchr::memchr2;
+
 /// Splits bytes into objects.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
@@ -32,6 +34,10 @@ impl Splitter {
     /// between two.
     pub(crate) fn next(&mut self) -> Option<Result<&[u8], &[u8]>> {
         while let Some(&byte) = self.buf.get(self.at) {
+            if self.string {
+                self.skip_text();
+                continue;
+            }
             self.at += 1;
             if self.depth == 0 {
                 match byte {
@@ -46,15 +52,6 @@ impl Splitter {
                 }
                 continue;
             }
-            if self.string {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => self.string = false,
-                    _ => {}
-                }
-                continue;
-            }
             match byte {
                 b'"' => self.string = true,
                 b'{' | b'[' => self.depth += 1,
@@ -66,6 +63,22 @@ impl Splitter {
             }
         }
         None
+    }
+
+    /// Goes on to behind the string that is open, or as far as bytes have come.
+    #[inline]
+    fn skip_text(&mut self) {
+        if std::mem::take(&mut self.escaped) {
+            self.at += 1;
+        }
+        let rest = self.buf.get(self.at..).unwrap_or_default();
+        let Some(length) = memchr2(b'"', b'\\', rest) else {
+            self.at = self.buf.len();
+            return;
+        };
+        self.escaped = rest.get(length) == Some(&b'\\');
+        self.string = self.escaped;
+        self.at += length + 1;
     }
 
     /// The object that is not whole yet; empty if there is none.
