@@ -21,7 +21,8 @@ const DRIP: Duration = Duration::from_millis(10);
 pub enum Fault {
     /// None: the answer is whole, in pieces of any length.
     None,
-    WrongContentType,
+    /// The head says of the body what is not so.
+    WrongHead,
     /// The body ends as if it were whole.
     Ended,
     /// The connection is closed within what the head announced.
@@ -138,7 +139,7 @@ fn sent(bytes: impl Into<Bytes>) -> Act {
 impl Fault {
     pub const ALL: [Self; 35] = [
         Self::None,
-        Self::WrongContentType,
+        Self::WrongHead,
         Self::Ended,
         Self::Cut,
         Self::Reset,
@@ -199,9 +200,15 @@ impl Fault {
         let mut timeouts = Timeouts::off();
         let (acts, fails) = match self {
             Self::None => (whole(200, &typed, &bytes, dice), None),
-            Self::WrongContentType => {
+            Self::WrongHead => {
                 let types = ["text/plain", "application/json", "text/html", ""];
-                let typed = [("content-type", types[dice.below(4) as usize])];
+                let typed = [
+                    ("content-type", types[dice.below(4) as usize]),
+                    (
+                        "content-encoding",
+                        ["identity", "none"][dice.below(2) as usize],
+                    ),
+                ];
                 (whole(200, &typed, &bytes, dice), None)
             }
             Self::Ended => (

@@ -170,8 +170,7 @@ async fn f005_an_answer_is_the_same_in_pieces_of_a_byte() {
             rig.check(api, case).await;
         }
     }
-    rig.faults(&[Fault::None, Fault::WrongContentType], 10)
-        .await;
+    rig.faults(&[Fault::None, Fault::WrongHead], 10).await;
 }
 
 #[tokio::test]
@@ -222,14 +221,16 @@ async fn f010_what_has_no_end_is_too_large() {
 async fn f010_a_line_without_an_end_takes_no_more_than_its_limit() {
     let _alone = alone().await;
     let mut rig = Rig::new().await;
-    let memory = Watch::start();
     let most = Limits::default();
-    for api in Api::ALL {
+    // The largest first, so that it is not measured with what the allocator keeps of the others.
+    for api in Api::ALL.into_iter().rev() {
         let typed = [("content-type", api.content_type())];
-        let begun = match api {
-            Api::Ollama => "{\"x\":\"",
-            _ => "data: {\"x\":\"",
+        // What is no event stream has no lines.
+        let (begun, cap) = match api {
+            Api::Ollama => ("{\"x\":\"", most.response),
+            _ => ("data: {\"x\":\"", most.line),
         };
+        let memory = Watch::start();
         let acts = vec![
             Act::Send(head(200, &typed, Framing::Close).into()),
             Act::Send(begun.into()),
@@ -245,9 +246,9 @@ async fn f010_a_line_without_an_end_takes_no_more_than_its_limit() {
             "{api:?}"
         );
         script.closed().await;
+        let grown = memory.grown();
+        assert!(grown < cap as u64 + 16 * MIB, "{api:?}: {grown}");
     }
-    // What is copied when a buffer grows is for a moment there twice.
-    assert!(memory.grown() < 2 * most.response as u64 + 16 * MIB);
 }
 
 #[tokio::test]
