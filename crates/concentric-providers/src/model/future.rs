@@ -2,7 +2,7 @@ use super::{Body, clocks::Clocks};
 use crate::api::{Answer, Api};
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatResponse, Error, ErrorKind, Str};
-use http::{HeaderMap, StatusCode, response::Parts};
+use http::{HeaderMap, StatusCode, header, response::Parts};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -156,7 +156,11 @@ where
 {
     answer.head.request_id = request_id(&parts.headers);
     let body = Box::pin(body);
-    if parts.status.is_success() {
+    if parts.status.is_success() && is_compressed(&parts.headers) {
+        // Its lines would mean nothing, and its end would look like that of an answer cut short.
+        let what = "the answer is compressed, which nobody asked for";
+        State::Failed(answer.origin().error(ErrorKind::Protocol, what))
+    } else if parts.status.is_success() {
         State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
     } else {
         State::Refused(Box::new(Refused {
@@ -169,6 +173,21 @@ where
             answer,
         }))
     }
+}
+
+/// Whether the body is in a coding that a layer below would have undone, and taken the header away
+/// with it. Other words there (`none`, `utf-8`) say nothing.
+fn is_compressed(headers: &HeaderMap) -> bool {
+    const CODINGS: [&str; 6] = ["br", "compress", "deflate", "gzip", "x-gzip", "zstd"];
+    let codings = headers.get_all(header::CONTENT_ENCODING).into_iter();
+    codings
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| {
+            CODINGS
+                .iter()
+                .any(|c| coding.trim().eq_ignore_ascii_case(c))
+        })
 }
 
 fn request_id(headers: &HeaderMap) -> Option<Str> {
