@@ -284,8 +284,9 @@ fn golden(name: &str, sent: &Value) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &text).unwrap();
     }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, expected, "{name}");
+    let expected = std::fs::read_to_string(&path).unwrap();
+    let expected: Value = serde_json::from_str(&expected).unwrap();
+    assert_eq!(*sent, expected, "{name}");
 }
 
 #[tokio::test]

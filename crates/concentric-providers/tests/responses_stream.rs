@@ -790,39 +790,48 @@ async fn every_item_becomes_something() {
     let (events, error) = read(stream(&events)).await;
     assert!(error.is_none());
     let parts = built(&events).parts;
-    let made: Vec<(&str, &str, Executor)> = parts
+    // Whether maps keep the order of their fields is not for this to say.
+    let read = |text: &str| text.parse().unwrap_or_else(|_| Value::from(text));
+    let made: Vec<(&str, Value, Executor)> = parts
         .iter()
         .filter_map(|part| match &part.kind {
-            PartKind::ToolCall(call) => {
-                Some((call.name.as_str(), call.arguments.as_str(), call.executor))
-            }
+            PartKind::ToolCall(call) => Some((
+                call.name.as_str(),
+                read(call.arguments.as_str()),
+                call.executor,
+            )),
             _ => None,
         })
         .collect();
+    let shell = json!({"commands": ["ls"]});
     assert_eq!(
         made,
         [
             (
                 "web_search",
-                "{\"query\":\"x\",\"type\":\"search\"}",
+                json!({"type": "search", "query": "x"}),
                 Executor::Provider
             ),
-            ("file_search", "{\"queries\":[\"x\"]}", Executor::Provider),
-            ("code_interpreter", "{\"code\":\"1+1\"}", Executor::Provider),
-            ("roll", "{\"d\":6}", Executor::Provider),
-            ("shell", "{\"commands\":[\"ls\"]}", Executor::Provider),
-            ("shell", "{\"commands\":[\"ls\"]}", Executor::Loop),
+            ("file_search", json!({"queries": ["x"]}), Executor::Provider),
+            (
+                "code_interpreter",
+                json!({"code": "1+1"}),
+                Executor::Provider
+            ),
+            ("roll", json!({"d": 6}), Executor::Provider),
+            ("shell", shell.clone(), Executor::Provider),
+            ("shell", shell, Executor::Loop),
             (
                 "local_shell",
-                "{\"command\":[\"ls\"],\"env\":{},\"type\":\"exec\"}",
+                json!({"type": "exec", "command": ["ls"], "env": {}}),
                 Executor::Loop
             ),
             (
                 "apply_patch",
-                "{\"path\":\"a\",\"type\":\"delete_file\"}",
+                json!({"type": "delete_file", "path": "a"}),
                 Executor::Loop
             ),
-            ("math", "4 + 4", Executor::Loop),
+            ("math", json!("4 + 4"), Executor::Loop),
         ]
     );
     let kept: Vec<&str> = parts

@@ -165,6 +165,8 @@ fn closed(schema: &Value) -> Result<Value, Str> {
         out.insert("additionalProperties".to_owned(), false.into());
     }
     if !asked.is_empty() {
+        // The same whether or not maps keep the order of their fields.
+        asked.sort_unstable();
         let asked = format!("{{{}}}", asked.join(", "));
         let description = match out.get("description").and_then(Value::as_str) {
             Some(description) => format!("{description}\n\n{asked}"),
