@@ -791,13 +791,13 @@ async fn every_item_becomes_something() {
     assert!(error.is_none());
     let parts = built(&events).parts;
     // Whether maps keep the order of their fields is not for this to say.
-    let read = |text: &str| text.parse().unwrap_or_else(|_| Value::from(text));
+    let json_of = |text: &str| text.parse().unwrap_or_else(|_| Value::from(text));
     let made: Vec<(&str, Value, Executor)> = parts
         .iter()
         .filter_map(|part| match &part.kind {
             PartKind::ToolCall(call) => Some((
                 call.name.as_str(),
-                read(call.arguments.as_str()),
+                json_of(call.arguments.as_str()),
                 call.executor,
             )),
             _ => None,
