@@ -7,25 +7,23 @@
 //!
 //! ```
 //! use concentric_core::{
-//!     AgentLayer, ChatRequest, Error, Event, NoTools,
+//!     AgentLayer, BoxModel, ChatRequest, Error, Event, NoTools,
 //!     layers::{ModelLayers, OfRunLayer, inspect_events},
 //! };
-//! use concentric_test::ScriptedModel;
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
-//! let agent = ServiceBuilder::new()
-//!     .layer(AgentLayer::new(NoTools))
-//!     .layer(OfRunLayer::new())
-//!     .service(ScriptedModel::new().text("Hello!"));
+//! async fn watched(model: BoxModel) -> Result<String, Error> {
+//!     let agent = ServiceBuilder::new()
+//!         .layer(AgentLayer::new(NoTools))
+//!         .layer(OfRunLayer::new())
+//!         .service(model);
 //!
-//! let mut request = ChatRequest::user("hi");
-//! let own = ModelLayers::new().layer(inspect_events(|event: &Event| println!("{event:?}")));
-//! request.context.extensions_mut().insert(own);
-//! assert_eq!(agent.oneshot(request).await?.text().await?, "Hello!");
-//! # Ok(())
-//! # }
+//!     let mut request = ChatRequest::user("hi");
+//!     let own = ModelLayers::new().layer(inspect_events(|event: &Event| println!("{event:?}")));
+//!     request.context.extensions_mut().insert(own);
+//!     agent.oneshot(request).await?.text().await
+//! }
+//! # let _ = watched;
 //! ```
 //!
 //! # Place in the stack
