@@ -132,7 +132,8 @@ impl Kind {
             _ if called_events => Some(Self::Events),
             _ => {
                 let line = |name: &[u8]| {
-                    trimmed.starts_with(name) || (!ended && name.starts_with(trimmed))
+                    // The beginning of a name, and no more, is a stream that was cut there.
+                    trimmed.starts_with(name) || name.starts_with(trimmed)
                 };
                 let events = [&b":"[..], b"data", b"event", b"id", b"retry"];
                 let whole = ended || trimmed.len() >= "event".len();

@@ -44,7 +44,7 @@ pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
             (None, _) => Some(false),
             (Some((start, _)), _) if length <= start => Some(false),
             // The service has said it, and will say it again of an answer that goes on.
-            (Some((_, end)), Some((_, again))) if length >= end && length < again => return None,
+            (Some(_), Some((_, again))) if length < again => return None,
             (Some((_, end)), _) if length >= end => Some(true),
             (Some(_), _) => None,
         };
