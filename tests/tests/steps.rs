@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Error, ErrorKind, Event, Phase, ToolSpec,
+    AgentLayer, BoxError, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Phase,
+    ToolSpec, Usage,
     agent::{BeforeModel, StepGate, StepView},
     layers::{ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
+use concentric_tools::{NoArguments, Toolset, tool};
 use http_body_util::Full;
 use serde_json::json;
 use std::{
@@ -18,7 +20,7 @@ use std::{
     },
     time::Duration,
 };
-use tower::{ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -129,4 +131,36 @@ async fn the_layers_of_a_run_do_not_wait_for_the_permit_that_was_taken_for_them(
         assert_finishes(answer.unwrap().body).await;
     }
     assert!(log.take().len() >= 4);
+}
+
+#[tokio::test]
+async fn a_call_that_was_cut_off_before_its_arguments_is_not_run() {
+    for (reason, arguments, runs) in [
+        (FinishReason::Length, "", false),
+        (FinishReason::ContentFilter, " ", false),
+        (FinishReason::Length, "{}", true),
+        (FinishReason::ToolCalls, "", true),
+    ] {
+        let log = Log::default();
+        let ran = log.clone();
+        let wipe = tool("wipe", "", move |NoArguments {}| {
+            ran.add("ran");
+            async { "wiped" }
+        });
+        let model = ScriptedModel::new()
+            .tool_call("wipe", arguments)
+            .finish(Finish::new(reason.clone(), Usage::default()))
+            .then()
+            .text("Done.");
+        let agent = AgentLayer::new(Toolset::new().tool(wipe)).layer(model);
+        let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+        let (events, _) = assert_finishes(body).await;
+        let result = events.iter().find_map(|event| match event {
+            Event::ToolResult(result) => Some(format!("{:?}", result.outcome)),
+            _ => None,
+        });
+        let case = format!("{reason:?} {arguments:?} {result:?}");
+        assert_eq!(log.take().len(), usize::from(runs), "{case}");
+        assert_eq!(result.unwrap().contains("cut off"), !runs, "{case}");
+    }
 }

@@ -294,6 +294,8 @@ pub enum Refusal {
     NotOffered(Arc<[Str]>),
     /// Another call of the same answer has the same id.
     DuplicateId,
+    /// The answer was cut off before the first of its arguments.
+    CutShort,
     /// As many calls were made as may be.
     Limit {
         /// How many may be.
@@ -333,6 +335,10 @@ impl Refusal {
             }
             Self::DuplicateId => {
                 "Two calls of this answer have the same id, so none of them was run.".to_owned()
+            }
+            Self::CutShort => {
+                "The answer was cut off before the arguments of this call, so it was not run."
+                    .to_owned()
             }
             Self::Limit { calls, of } => format!(
                 "The call was not run: the limit is {calls} calls {}.",

@@ -618,7 +618,7 @@ impl Machine {
             finish.reason.clone(),
             finish.usage,
         ))));
-        let (message, mut slots) = match step.end() {
+        let (message, mut slots) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };

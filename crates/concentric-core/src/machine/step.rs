@@ -1,7 +1,7 @@
 use super::state::{Said, Slot};
 use crate::{
-    CallId, Event, Executor, Head, HistoryError, Message, MessageBuilder, MessageId, Part,
-    PartKind, Refusal, StepStart, Str, ToolCallEvent, ToolSpecs, Turn, Usage, transcript,
+    CallId, Event, Executor, FinishReason, Head, HistoryError, Message, MessageBuilder, MessageId,
+    Part, PartKind, Refusal, StepStart, Str, ToolCallEvent, ToolSpecs, Turn, Usage, transcript,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -215,12 +215,22 @@ impl Step {
         }
     }
 
-    /// The whole message, and the calls in it that are to be executed.
+    /// The whole message, which ended for `reason`, and the calls in it that are to be executed.
     ///
     /// # Errors
     ///
     /// The answer held a call or a result in a way that no transcript can.
-    pub(super) fn end(self) -> Result<(Message, Vec<Slot>), HistoryError> {
+    pub(super) fn end(
+        mut self,
+        reason: &FinishReason,
+    ) -> Result<(Message, Vec<Slot>), HistoryError> {
+        // Arguments of which some came are no JSON now, but none at all would count as none needed.
+        if let FinishReason::Length | FinishReason::ContentFilter = reason
+            && let Some(last) = self.slots.last_mut()
+            && last.call.arguments.as_str().trim_ascii().is_empty()
+        {
+            last.refusal.get_or_insert(Refusal::CutShort);
+        }
         let message = self.builder.build();
         check_calls(&message, &self.slots)?;
         Ok((message, self.slots))
