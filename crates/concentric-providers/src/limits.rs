@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// One line of an event stream.
     pub line: usize,
-    /// The data of one event.
+    /// The data of one event of a stream: also a line of NDJSON, and an element of an array. A whole
+    /// answer, where no stream was asked for, may be as long as a [response](Self::response).
     pub event: usize,
     /// A whole response.
     pub response: usize,

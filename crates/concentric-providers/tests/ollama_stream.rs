@@ -204,10 +204,35 @@ async fn nothing_is_waited_for_behind_the_end() {
 async fn odd_fields_cost_nothing() {
     let body = "{\"model\":1,\"message\":{\"content\":\"a\",\"thinking\":[],\"tool_calls\":null,\
                 \"images\":{}},\"done\":\"no\",\"logprobs\":[{}],\"new\":{}}\n\
+                {\"error\":\"\",\"done\":false}\n{\"error\":false}\n{\"error\":{}}\n\
                 {\"message\":null,\"done\":true,\"done_reason\":null,\"eval_count\":\"x\"}\n";
     let (events, error) = read(body).await;
     assert!(error.is_none(), "{error:?}");
     assert_eq!(text(&events), "a");
+}
+
+#[tokio::test]
+async fn f010_a_line_has_a_limit_and_a_whole_answer_that_of_a_response() {
+    let mut limits = Limits::default();
+    (limits.event, limits.response) = (200, 1000);
+    let long = said(&"x".repeat(300));
+    let endless = format!("{{\"message\":{{\"content\":\"{}", "x".repeat(300));
+    for (body, streaming, is_too_large) in [
+        (long.clone(), true, true),
+        (endless, true, true),
+        (said("x").repeat(20), true, true),
+        (long.clone() + DONE, false, false),
+        (long.repeat(4), false, true),
+    ] {
+        let layer = OllamaLayer::new("m").limits(limits).streaming(streaming);
+        for size in [1, 7, body.len()] {
+            let script = Script::new(body.as_bytes().chunks(size), End::Clean);
+            let (_, error) = read_by(&layer, script).await;
+            let kind = error.map(|error| error.kind());
+            let expected = is_too_large.then_some(ErrorKind::TooLarge);
+            assert_eq!(kind, expected, "{body} in pieces of {size}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -225,9 +225,8 @@ async fn f010_a_line_without_an_end_takes_no_more_than_its_limit() {
     // The largest first, so that it is not measured with what the allocator keeps of the others.
     for api in Api::ALL.into_iter().rev() {
         let typed = [("content-type", api.content_type())];
-        // What is no event stream has no lines.
         let (begun, cap) = match api {
-            Api::Ollama => ("{\"x\":\"", most.response),
+            Api::Ollama => ("{\"x\":\"", most.event),
             _ => ("data: {\"x\":\"", most.line),
         };
         let memory = Watch::start();

@@ -1,6 +1,6 @@
 //! The bytes of a response, as chunks.
 
-use super::json::Splitter;
+use super::json::{Odd, Splitter};
 use crate::{
     api::{Answer, Decoder, Framing},
     failure::Failure,
@@ -155,7 +155,7 @@ impl Kind {
                 Ok(Input::Events(decoder))
             }
             Self::Json => {
-                let mut splitter = Splitter::default();
+                let mut splitter = Splitter::new(answer.limits.event);
                 splitter.push(read);
                 Ok(Input::Json(splitter))
             }
@@ -222,8 +222,17 @@ fn next_object<D>(
 where
     D: Decoder,
 {
+    let taken = splitter.line().and_then(|line| {
+        let chunk = serde_json::from_slice::<D::Chunk<'_>>(line).ok()?;
+        Some(decoder.take(chunk, Framing::Json, answer))
+    });
+    if let Some(taken) = taken {
+        taken?;
+        splitter.pass_line();
+        return Ok(after(decoder));
+    }
     match splitter.next() {
-        Some(Ok(object)) => {
+        Ok(Some(object)) => {
             take(
                 &String::from_utf8_lossy(object),
                 Framing::Json,
@@ -233,15 +242,19 @@ where
             )?;
             Ok(after(decoder))
         }
-        Some(Err(odd)) => {
+        Ok(None) if !ended => Ok(Progress::More),
+        Ok(None) => match splitter.rest() {
+            [] => Ok(Progress::End),
+            _ => Err(truncated(answer)),
+        },
+        Err(Odd::NotJson(odd)) => {
             let odd = String::from_utf8_lossy(odd);
             Err(answer.origin().protocol("the body is not JSON", &odd))
         }
-        None => match ended {
-            false => Ok(Progress::More),
-            true if splitter.rest().is_empty() => Ok(Progress::End),
-            true => Err(truncated(answer)),
-        },
+        Err(Odd::TooLarge) => Err(answer.origin().error(
+            ErrorKind::TooLarge,
+            "an object of the answer is larger than the limit",
+        )),
     }
 }
 

@@ -1,10 +1,10 @@
 //! JSON from bytes as they come in: one object, several one after another (NDJSON), or an array of
 //! them.
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 /// Splits bytes into objects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Splitter {
     buf: Vec<u8>,
     // How far `buf` was looked at.
@@ -14,9 +14,36 @@ pub(crate) struct Splitter {
     depth: usize,
     string: bool,
     escaped: bool,
+    // Where the first line break behind `at` is, or the end of `buf` if none is there. Less than
+    // `at` if that is not known.
+    line_end: usize,
+    limit: usize,
+}
+
+/// Why there is no next object.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Odd<'a> {
+    /// What is no object, nor stands between two.
+    NotJson(&'a [u8]),
+    /// An object that is larger than the limit.
+    TooLarge,
 }
 
 impl Splitter {
+    /// Of objects of at most `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            buf: Vec::new(),
+            at: 0,
+            start: 0,
+            depth: 0,
+            string: false,
+            escaped: false,
+            line_end: 0,
+            limit,
+        }
+    }
+
     /// Takes in more bytes. To be called when [`next`](Self::next) has nothing left.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         // Here, and not with each object: a piece may hold very many.
@@ -27,31 +54,63 @@ impl Splitter {
         self.buf.drain(..done);
         self.at -= done;
         self.start = 0;
+        self.line_end = 0;
         self.buf.extend_from_slice(bytes);
     }
 
-    /// The next object that is whole, if one is there. `Err` is what is no object, nor stands
-    /// between two.
-    pub(crate) fn next(&mut self) -> Option<Result<&[u8], &[u8]>> {
+    /// The line that comes next, if it is whole and looks like an object, which spares
+    /// [`next`](Self::next) the look at each byte. Whether it is one is for a parser to tell:
+    /// JSON has no line break within a string, so that one that ends with the line is all of it.
+    /// [`pass_line`](Self::pass_line) then goes on behind it.
+    pub(crate) fn line(&mut self) -> Option<&[u8]> {
+        if self.depth > 0 || !self.is_at_object() {
+            return None;
+        }
+        if self.line_end < self.at || self.line_end == 0 {
+            let rest = self.buf.get(self.at..)?;
+            self.line_end = self.at + memchr(b'\n', rest).unwrap_or(rest.len());
+        }
+        if self.line_end == self.buf.len() || self.line_end - self.at > self.limit {
+            return None;
+        }
+        self.buf.get(self.at..self.line_end)
+    }
+
+    /// Goes on behind the [`line`](Self::line).
+    pub(crate) fn pass_line(&mut self) {
+        self.at = self.line_end + 1;
+    }
+
+    /// Goes on to the next object, or to what is none. Says whether there is one.
+    fn is_at_object(&mut self) -> bool {
+        while let Some(&byte) = self.buf.get(self.at) {
+            match byte {
+                b'[' | b']' | b',' | b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                // A byte order mark.
+                0xef | 0xbb | 0xbf => self.at += 1,
+                byte => return byte == b'{',
+            }
+        }
+        false
+    }
+
+    /// The next object that is whole, if one is there.
+    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, Odd<'_>> {
+        if self.depth == 0 {
+            if !self.is_at_object() {
+                return match self.buf.get(self.at..) {
+                    None | Some([]) => Ok(None),
+                    Some(odd) => Err(Odd::NotJson(odd)),
+                };
+            }
+            self.start = self.at;
+        }
         while let Some(&byte) = self.buf.get(self.at) {
             if self.string {
                 self.skip_text();
                 continue;
             }
             self.at += 1;
-            if self.depth == 0 {
-                match byte {
-                    b'{' => {
-                        self.start = self.at - 1;
-                        self.depth = 1;
-                    }
-                    b'[' | b']' | b',' | b' ' | b'\t' | b'\n' | b'\r' => {}
-                    // A byte order mark.
-                    0xef | 0xbb | 0xbf => {}
-                    _ => return Some(Err(self.buf.get(self.at - 1..).unwrap_or_default())),
-                }
-                continue;
-            }
             match byte {
                 b'"' => self.string = true,
                 b'{' | b'[' => self.depth += 1,
@@ -59,10 +118,15 @@ impl Splitter {
                 _ => {}
             }
             if self.depth == 0 {
-                return Some(Ok(self.buf.get(self.start..self.at).unwrap_or_default()));
+                break;
             }
         }
-        None
+        let object = self.buf.get(self.start..self.at).unwrap_or_default();
+        match self.depth {
+            _ if object.len() > self.limit => Err(Odd::TooLarge),
+            0 => Ok(Some(object)),
+            _ => Ok(None),
+        }
     }
 
     /// Goes on to behind the string that is open, or as far as bytes have come.
@@ -92,18 +156,30 @@ impl Splitter {
 
 #[cfg(test)]
 mod tests {
-    use super::Splitter;
+    use super::{Odd, Splitter};
+    use serde_json::Value;
 
     fn split(pieces: &[&[u8]]) -> Vec<String> {
-        let mut splitter = Splitter::default();
+        let mut splitter = Splitter::new(1000);
         let mut out = Vec::new();
         for piece in pieces {
             splitter.push(piece);
-            while let Some(next) = splitter.next() {
-                match next {
-                    Ok(object) => out.push(String::from_utf8_lossy(object).into_owned()),
-                    Err(odd) => {
+            loop {
+                if let Some(line) = splitter.line()
+                    && serde_json::from_slice::<Value>(line).is_ok()
+                {
+                    out.push(String::from_utf8_lossy(line).trim_end().to_owned());
+                    splitter.pass_line();
+                }
+                match splitter.next() {
+                    Ok(Some(object)) => out.push(String::from_utf8_lossy(object).into_owned()),
+                    Ok(None) => break,
+                    Err(Odd::NotJson(odd)) => {
                         out.push(format!("odd: {}", String::from_utf8_lossy(odd)));
+                        return out;
+                    }
+                    Err(Odd::TooLarge) => {
+                        out.push("too large".to_owned());
                         return out;
                     }
                 }
@@ -120,8 +196,15 @@ mod tests {
 
     #[test]
     fn objects_come_whole_wherever_the_bytes_are_cut() {
-        let cases: [(&str, &[&str]); 6] = [
+        let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1000));
+        let cases: [(&str, &[&str]); 9] = [
             (r#"{"a":1}"#, &[r#"{"a":1}"#]),
+            (
+                "{\"a\":1}\r\n\r\n{}\n{}{}\n{",
+                &[r#"{"a":1}"#, "{}", "{}", "{}", "rest: {"],
+            ),
+            ("{\"a\":{}\n}\n{\n}", &["{\"a\":{}\n}", "{\n}"]),
+            (&long, &["too large"]),
             (
                 "{\"a\":1}\n{\"b\":[{}]}\n",
                 &[r#"{"a":1}"#, r#"{"b":[{}]}"#],
@@ -148,13 +231,19 @@ mod tests {
     #[test]
     fn very_many_objects_in_one_piece_are_split() {
         const MANY: usize = 1_000_000;
-        let mut splitter = Splitter::default();
-        splitter.push("{}".repeat(MANY).as_bytes());
-        let mut count = 0;
-        while let Some(object) = splitter.next() {
-            assert_eq!(object, Ok(&b"{}"[..]));
-            count += 1;
+        for text in ["{}", "{}\n", "[\n{}] "] {
+            let mut splitter = Splitter::new(2);
+            splitter.push(text.repeat(MANY).as_bytes());
+            let mut count = 0;
+            loop {
+                if splitter.line() == Some(b"{}") {
+                    splitter.pass_line();
+                } else if splitter.next().expect("all are objects").is_none() {
+                    break;
+                }
+                count += 1;
+            }
+            assert_eq!(count, MANY, "{text:?}");
         }
-        assert_eq!(count, MANY);
     }
 }

@@ -18,6 +18,10 @@ use tower_service::Service;
 /// A model, by the API `A` over the HTTP service `S`.
 ///
 /// Made by a [`ProviderLayer`](super::ProviderLayer).
+///
+/// It is ready when the HTTP service is. A request that is refused before it is sent
+/// ([`check`](super::ProviderLayer::check)) leaves that readiness unused, as it does in tower's
+/// `Filter`: what was reserved there is kept for the next call, or until this is dropped.
 #[derive(Clone, Debug)]
 pub struct Model<S, A> {
     inner: S,
@@ -132,6 +136,11 @@ where
         // What a layer further out has hidden from the model, it can't call.
         head.tools = (!request.options.provider.contains_key("tools"))
             .then(|| request.tools.iter().map(|tool| tool.name.clone()).collect());
+        let mut limits = self.limits;
+        if !self.streaming {
+            // It is one event.
+            limits.event = limits.response;
+        }
         let decoder = self.api.decoder(&call);
         let answer = Answer {
             context: request.context,
@@ -139,7 +148,7 @@ where
             events: VecDeque::new(),
             provider: self.api.provider().clone(),
             key,
-            limits: self.limits,
+            limits,
             changed: false,
         };
         Ok((upstream, answer, decoder))
