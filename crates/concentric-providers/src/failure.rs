@@ -4,7 +4,10 @@ use crate::{ApiKey, Limits, retry_after, scrub::scrub};
 use concentric_core::{BoxError, Error, ErrorKind, Str};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
-use std::time::{Duration, SystemTime};
+use std::{
+    error::Error as _,
+    time::{Duration, SystemTime},
+};
 
 /// The fields of a provider's error.
 #[derive(Debug, Default)]
@@ -29,13 +32,13 @@ impl Failure {
                 ..Self::default()
             },
             Value::Object(fields) => match fields.get("error") {
-                None | Some(Value::Null) => Self::of_fields(value),
                 Some(Value::String(name)) => {
                     let mut outer = Self::of_fields(value);
                     outer.message.get_or_insert_with(|| name.clone());
                     outer
                 }
-                Some(inner) => Self::of_json(inner),
+                Some(inner @ (Value::Object(_) | Value::Array(_))) => Self::of_json(inner),
+                _ => Self::of_fields(value),
             },
             _ => Self::default(),
         }
@@ -91,7 +94,7 @@ impl Failure {
 
         let status = status.or_else(|| self.status());
         let kind = status.map(ErrorKind::of_status);
-        if says(&["context_length", "context_window"])
+        if says(&["context_length", "context_window", "context_size"])
             || (matches!(
                 kind,
                 None | Some(ErrorKind::InvalidRequest | ErrorKind::TooLarge)
@@ -100,8 +103,11 @@ impl Failure {
                 &[
                     "context length",
                     "context limit",
+                    "context size",
                     "context window",
                     "prompt is too long",
+                    "maximum prompt length",
+                    "exceeded model token limit",
                     "exceeds the maximum number of tokens",
                 ],
             ))
@@ -157,6 +163,17 @@ impl Failure {
             .into_iter()
             .filter_map(|said| said.as_deref()?.parse::<u16>().ok())
             .find(|status| (400..600).contains(status))
+    }
+}
+
+/// Whether a field for an error says that there is one: some servers always send it.
+pub(crate) fn is_said(error: &Value) -> bool {
+    match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
     }
 }
 
@@ -304,9 +321,16 @@ impl Origin<'_> {
     /// The HTTP service failed.
     pub(crate) fn transport(self, error: BoxError) -> Error {
         let error = Error::from(error);
-        let error = if error.kind() == ErrorKind::Other {
+        let kind = match error.kind() {
             // A client's error of a kind that nobody knows: what it does is to connect.
-            Error::new(ErrorKind::Connection, scrub(error.message(), self.key)).with_source(error)
+            ErrorKind::Other => ErrorKind::Connection,
+            kind => kind,
+        };
+        let error = if self.is_told(&error) {
+            // Without its sources, which anybody may print.
+            Error::new(kind, scrub(error.message(), self.key))
+        } else if kind != error.kind() {
+            Error::new(kind, scrub(error.message(), self.key)).with_source(error)
         } else {
             error
         };
@@ -315,6 +339,15 @@ impl Origin<'_> {
         } else {
             error.with_provider(self.provider.clone())
         }
+    }
+
+    /// Whether `error` or one of its sources says the key.
+    fn is_told(self, error: &Error) -> bool {
+        let Some(key) = self.key.map(ApiKey::expose).filter(|key| !key.is_empty()) else {
+            return false;
+        };
+        let sources = format!("{error:#} {:?}", error.source());
+        sources.contains(key)
     }
 }
 
@@ -331,6 +364,7 @@ mod tests {
             json!([{"error": {"message": "no"}}]),
             json!({"error": "no"}),
             json!({"error": "Unauthorized", "message": "no"}),
+            json!({"error": true, "message": "no"}),
             json!({"object": "error", "message": "no", "type": "t", "code": null}),
             json!({"detail": "no"}),
             json!({"detail": [{"loc": ["body"], "msg": "no", "type": "missing"}]}),

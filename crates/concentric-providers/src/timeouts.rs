@@ -8,11 +8,16 @@ use std::time::Duration;
 /// [clock](concentric_core::context::Clock) of the run. The run's own
 /// [deadline](concentric_core::Context::deadline) holds, too.
 ///
+/// The clock of a run is tokio's unless its [`Environment`](concentric_core::Environment) has another
+/// one, and tokio's timers panic outside of a runtime that has them: elsewhere, a service that keeps
+/// us waiting needs a clock of yours, or [`off`](Self::off) and no deadline.
+///
 /// | limit | by default | code of the error |
 /// |---|---|---|
 /// | [`idle`](Self::idle) | 10 minutes: what OpenAI's and Anthropic's own clients wait for the next bytes | `idle` |
 /// | [`progress`](Self::progress) | 10 minutes | `no_progress` |
 /// | [`total`](Self::total) | 1 hour: what Anthropic's own client reckons with for the longest answers (128,000 tokens) | `deadline` |
+/// | [`error`](Self::error) | 5 seconds | that of the error |
 ///
 /// A provider's layer has others where more is known of its service: DeepSeek sends signs of life
 /// while a request waits, so that five minutes without any are a stall; and it gives up a request
@@ -38,8 +43,11 @@ pub struct Timeouts {
     /// Without progress: a chunk that makes an event or changes the answer. Comments, pings and
     /// chunks that say nothing are none, nor are the bytes of a chunk that is not whole.
     pub progress: Option<Duration>,
-    /// From the call to the end of the answer.
+    /// From the call to the end of the answer, the consumer's own time not counted.
     pub total: Option<Duration>,
+    /// From the head of an answer whose status says that it failed to the end of its body. What has
+    /// come by then is what the error says; its kind is known by the status.
+    pub error: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -54,6 +62,7 @@ impl Timeouts {
             idle: Some(Duration::from_mins(10)),
             progress: Some(Duration::from_mins(10)),
             total: Some(Duration::from_hours(1)),
+            error: Some(Duration::from_secs(5)),
         }
     }
 
@@ -63,6 +72,7 @@ impl Timeouts {
             idle: None,
             progress: None,
             total: None,
+            error: None,
         }
     }
 
@@ -84,6 +94,13 @@ impl Timeouts {
     #[must_use]
     pub fn total(mut self, total: impl Into<Option<Duration>>) -> Self {
         self.total = total.into();
+        self
+    }
+
+    /// Sets [`error`](Self::error).
+    #[must_use]
+    pub fn error(mut self, error: impl Into<Option<Duration>>) -> Self {
+        self.error = error.into();
         self
     }
 }

@@ -436,21 +436,29 @@ async fn f009_an_answer_that_is_whole_ends_though_its_connection_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn f009_an_error_whose_body_stalls_is_what_its_status_says() {
-    let layer = OpenAiLayer::new("gpt-test", ApiKey::new(CANARY)).timeouts(timeouts());
-    let http = service_fn(|_: http::Request<Full<Bytes>>| {
-        let (connection, _) = serve(vec![(1, "slow down".to_owned())], false);
-        let response = http::Response::builder().status(429).body(connection);
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
-    });
-    let begun = Instant::now();
-    let error = layer
-        .layer(http)
-        .oneshot(ChatRequest::user("hi"))
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::RateLimited);
-    assert_eq!(error.message(), "slow down");
-    assert_eq!(begun.elapsed().as_secs(), 31);
+    let limits = [
+        (timeouts(), 31),
+        (timeouts().error(Duration::from_secs(5)), 5),
+        (timeouts().error(Duration::from_secs(5)).total(IDLE / 10), 3),
+        (Timeouts::default(), 5),
+    ];
+    for (timeouts, seconds) in limits {
+        let layer = OpenAiLayer::new("gpt-test", ApiKey::new(CANARY)).timeouts(timeouts);
+        let http = service_fn(|_: http::Request<Full<Bytes>>| {
+            let (connection, _) = serve(vec![(1, "slow down".to_owned())], false);
+            let response = http::Response::builder().status(429).body(connection);
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        let begun = Instant::now();
+        let error = layer
+            .layer(http)
+            .oneshot(ChatRequest::user("hi"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RateLimited);
+        assert_eq!(error.message(), "slow down");
+        assert_eq!(begun.elapsed().as_secs(), seconds);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ mod common;
 use common::*;
 use concentric_core::{ChatRequest, ErrorKind};
 use concentric_providers::{ApiKey, OpenAiLayer};
-use std::{error::Error as _, time::Duration};
+use std::{convert::Infallible, error::Error as _, io, time::Duration};
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn refused(
@@ -208,16 +208,7 @@ async fn f055_the_key_is_never_shown() {
             .unwrap()
             .push(format!("{:?}", request.headers()));
         let script = Script::new([delta(r#"{"content":"a"}"#)], End::Silent);
-        std::future::ready(
-            Err::<http::Response<Script>, _>(std::io::Error::other(format!("no: {CANARY}")))
-                .or_else(|e| {
-                    if script.pieces.is_empty() {
-                        Err(e)
-                    } else {
-                        Ok(http::Response::new(script))
-                    }
-                }),
-        )
+        std::future::ready(Ok::<_, Infallible>(http::Response::new(script)))
     });
     let service = layer.layer(http);
     let future = service.clone().oneshot(ChatRequest::user("hi"));
@@ -225,6 +216,21 @@ async fn f055_the_key_is_never_shown() {
     let response = future.await.unwrap();
     shown.push(format!("{response:?}"));
     shown.extend(shown_requests.into_inner().unwrap());
+    // What the HTTP service fails with.
+    for kind in [io::ErrorKind::Other, io::ErrorKind::ConnectionReset] {
+        let http = service_fn(|_: http::Request<_>| {
+            let error = io::Error::new(kind, format!("no: {CANARY}"));
+            std::future::ready(Err::<http::Response<Script>, _>(error))
+        });
+        let error = layer
+            .layer(http)
+            .oneshot(ChatRequest::user("hi"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connection);
+        let source = error.source().map(|source| format!("{source:?}"));
+        shown.push(format!("{error} {error:#} {error:?} {source:?}"));
+    }
     for text in shown {
         assert!(!text.contains(CANARY), "{text}");
     }

@@ -589,6 +589,8 @@ async fn f014_odd_events_and_fields_cost_nothing() {
     let odd = [
         r#"{"type":"response.new_thing.delta","delta":"x","output_index":9}"#,
         r#"{"type":"codex.rate_limits","message":{"plan":"x"}}"#,
+        r#"{"type":"response.shell_call_output_content.done","output_index":7,"item_id":"sho_1","command_index":0,"output":[{"stdout":"hi","stderr":"","outcome":{"type":"exit","exit_code":0}}]}"#,
+        r#"{"type":"response.in_progress","error":{},"message":"","code":false}"#,
         r#"{"type":"response.output_text.delta","output_index":"0","content_index":null,"delta":"a","logprobs":-0}"#,
         r#"{"type":"response.output_text.delta","output_index":0,"delta":null}"#,
         r#"{"type":"response.output_text.delta","output_index":0,"delta":["x"],"item_id":7}"#,

@@ -4,7 +4,7 @@ use super::wire::Delta;
 use crate::{
     api::Answer,
     calls::{Calls, Piece},
-    lenient::Text,
+    lenient::{Count, Text},
 };
 use concentric_core::{Error, Event, Executor, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Block {
     /// The service's number for it.
-    pub(super) index: Option<u64>,
+    index: Option<u64>,
     /// Ours.
     number: u64,
     kind: Kind,
@@ -52,6 +52,11 @@ pub(super) enum Ended {
 }
 
 impl Block {
+    /// Whether an event with that number is of this block, as one without is.
+    pub(super) fn is_at(&self, index: Count) -> bool {
+        index.0.is_none() || index.0 == self.index
+    }
+
     /// Begins a block. One that is `whole` has its arguments in it.
     pub(super) fn begin(
         block: Value,

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::Calls,
-    failure::Failure,
+    failure::{Failure, is_said},
     lenient::Text,
 };
 use concentric_core::{
@@ -52,9 +52,7 @@ impl api::Decoder for Decoder {
             return Ok(());
         };
         match &mut self.open {
-            Some(block) if chunk.index.0.is_none() || chunk.index.0 == block.index => {
-                block.delta(delta, &mut self.calls, answer)
-            }
+            Some(block) if block.is_at(chunk.index) => block.delta(delta, &mut self.calls, answer),
             _ => Err(protocol(answer, "a piece of a block that is not open")),
         }
     }
@@ -108,7 +106,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let type_ = chunk.type_.as_str().unwrap_or_default();
-        if let Some(error) = chunk.error.as_ref().filter(|error| !error.is_null()) {
+        if let Some(error) = chunk.error.as_ref().filter(|error| is_said(error)) {
             let error = Value::from_iter([("error", (**error).clone())]);
             return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
@@ -132,10 +130,14 @@ impl Decoder {
                 let block = chunk.content_block.map_or(Value::Null, |block| *block);
                 self.begin_block(block, chunk.index.0, false, answer)
             }
-            "content_block_stop" => {
-                answer.changed |= self.open.is_some();
-                self.end_block(answer)
-            }
+            "content_block_stop" => match &self.open {
+                Some(block) if block.is_at(chunk.index) => {
+                    answer.changed();
+                    self.end_block(answer)
+                }
+                // The next block has ended that one already.
+                _ => Ok(()),
+            },
             "message_delta" => {
                 if let Some(tokens) = chunk.usage.0 {
                     let before = self.usage.usage();

@@ -1,8 +1,8 @@
 //! Anthropic's Messages API, and the services that speak it.
 //!
 //! [`AnthropicLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is
-//! read as it arrives. The layer retries nothing, times nothing out and follows no redirect: those
-//! are layers of their own, above or below.
+//! read as it arrives. The layer retries nothing and follows no redirect: those are layers of their
+//! own, above or below.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -38,6 +38,7 @@
 //! | `message_stop` | the loop's tool calls are emitted, then `Finish` |
 //! | the body ends before it | `Truncated`, and no tool call for the loop |
 //! | another `message_start` | an error: a gateway has begun another answer |
+//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
 //! | dropped | so is the HTTP body |
 //!
 //! What counts as the end is `message_stop`; of a unary answer, that its JSON is whole. Whether an

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::Failure,
+    failure::{Failure, is_said},
     lenient::Text,
 };
 use concentric_core::{
@@ -61,7 +61,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
+        if let Some(error) = chunk.error.filter(is_said) {
             let failure = Failure::of_json(&json!({ "error": error }));
             return Err(answer.origin().reported(&failure));
         }

@@ -1,8 +1,8 @@
 //! Google's Gemini models, by `generateContent`: the Gemini API, and Vertex AI.
 //!
 //! [`GeminiLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
-//! as it arrives. The layer retries nothing, times nothing out and follows no redirect: those are
-//! layers of their own, above or below.
+//! as it arrives. The layer retries nothing and follows no redirect: those are layers of their own,
+//! above or below.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -38,6 +38,7 @@
 //! | an error after | the body's last item |
 //! | the body ends after a `finishReason` | tool calls are emitted, then `Finish` |
 //! | the body ends before one | `Truncated`, and no tool call |
+//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
 //! | dropped | so is the HTTP body |
 //!
 //! What counts as the end is the first candidate's `finishReason`; what follows it still counts, up

@@ -114,6 +114,17 @@ impl Clocks {
         self.progress = Duration::ZERO;
     }
 
+    /// What is left to come is an error's body.
+    pub(super) fn refused(&mut self) {
+        if let Some(error) = self.timeouts.error {
+            let ends = self.total.saturating_add(error);
+            let total = self.timeouts.total.map_or(ends, |total| total.min(ends));
+            self.timeouts.total = Some(total);
+            // It may ring later than that.
+            self.alarm = None;
+        }
+    }
+
     /// Counts the time for which the service was waited for.
     #[inline]
     fn charge(&mut self) {
@@ -162,6 +173,7 @@ impl Clocks {
             idle,
             progress,
             total,
+            error: _,
         } = self.timeouts;
         let run = self
             .run_ends

@@ -147,7 +147,7 @@ fn done() -> Error {
 fn answered<RB, A>(
     parts: Parts,
     body: RB,
-    clocks: Option<Box<Clocks>>,
+    mut clocks: Option<Box<Clocks>>,
     mut answer: Answer,
     decoder: A::Decoder,
 ) -> State<RB, A>
@@ -163,6 +163,9 @@ where
     } else if parts.status.is_success() {
         State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
     } else {
+        if let Some(clocks) = &mut clocks {
+            clocks.refused();
+        }
         State::Refused(Box::new(Refused {
             status: parts.status,
             headers: parts.headers,

@@ -4,7 +4,7 @@ use super::wire::{Chunk, Message};
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::Failure,
+    failure::{Failure, is_said},
 };
 use concentric_core::{Error, Event, Finish, FinishReason, Str, Usage};
 use serde_json::json;
@@ -23,7 +23,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.as_ref().filter(|error| !error.is_null()) {
+        if let Some(error) = chunk.error.as_ref().filter(|error| is_said(error)) {
             let failure = Failure::of_json(&json!({ "error": error }));
             return Err(answer.origin().reported(&failure));
         }

@@ -43,6 +43,7 @@
 //! | an error after | the body's last item |
 //! | a line that is `done` | tool calls are emitted, then `Finish`; what follows is not read |
 //! | the body ends before one | `Truncated`, and no tool call |
+//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
 //! | dropped | so is the HTTP body, on which the server stops to write |
 //!
 //! A tool call comes whole, in one line. It gets an id of ours; the server's, which older versions

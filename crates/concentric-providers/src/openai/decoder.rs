@@ -7,7 +7,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::Failure,
+    failure::{Failure, is_said},
     lenient::Text,
 };
 use concentric_core::{
@@ -160,7 +160,7 @@ impl Decoder {
             // Azure leaves out the message of an answer that it filtered.
             (None, None) => self.unary |= from == Framing::Json,
         }
-        if let Some(error) = choice.error.filter(|error| !error.is_null()) {
+        if let Some(error) = choice.error.filter(is_said) {
             return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
@@ -344,11 +344,7 @@ fn known_reason(reason: &str) -> Option<FinishReason> {
 
 /// The error that a chunk reports.
 fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
-    let some = |value: &Option<Value>| {
-        value
-            .clone()
-            .filter(|value| !value.is_null() && *value != json!({}) && *value != json!(""))
-    };
+    let some = |value: &Option<Value>| value.clone().filter(is_said);
     let groq = chunk.x_groq.0.as_ref().and_then(|groq| some(&groq.error));
     if let Some(error) = some(&chunk.error).or(groq) {
         // A name alone may stand beside its message.

@@ -1,8 +1,8 @@
 //! OpenAI's chat completions, and the many servers that speak them.
 //!
 //! [`OpenAiLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
-//! as it arrives. The layer retries nothing, times nothing out and follows no redirect: those are
-//! layers of their own, above or below.
+//! as it arrives. The layer retries nothing and follows no redirect: those are layers of their own,
+//! above or below.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -36,6 +36,7 @@
 //! | an error after | the body's last item |
 //! | the body ends, or says `[DONE]`, after a finish reason | tool calls are emitted, then `Finish` |
 //! | the body ends before one | `Truncated`, and no tool call |
+//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
 //! | dropped | so is the HTTP body |
 //!
 //! What counts as the end is the finish reason; of a unary answer, that its JSON is whole. Whether

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::Failure,
+    failure::{Failure, is_said},
     openai::name,
 };
 use concentric_core::{
@@ -338,7 +338,7 @@ impl Decoder {
         }
         let status = response.status.filled().map(Str::from);
         let status = status.unwrap_or(event);
-        let error = response.error.and_then(some);
+        let error = response.error.filter(is_said);
         match &*status {
             _ if error.is_some() => {}
             "failed" => {}
@@ -418,17 +418,6 @@ fn head(response: &Response<'_>, answer: &mut Answer) {
     answer.changed |= name(&mut answer.head.model, response.model.as_str());
 }
 
-/// What is more than nothing.
-fn some(value: Value) -> Option<Value> {
-    let is_empty = match &value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    };
-    (!is_empty).then_some(value)
-}
-
 /// The error that an event reports.
 fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
     let type_ = chunk.type_.filled();
@@ -436,9 +425,9 @@ fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
     if type_.is_some() && !is_error {
         return None;
     }
-    let message = chunk.message.and_then(some);
-    let message = message.or_else(|| chunk.detail.and_then(some));
-    if let Some(error) = chunk.error.and_then(some) {
+    let message = chunk.message.filter(is_said);
+    let message = message.or_else(|| chunk.detail.filter(is_said));
+    if let Some(error) = chunk.error.filter(is_said) {
         // A name alone may stand beside its message.
         let outer = json!({ "error": error, "message": message, "code": chunk.code });
         return Some(Failure::of_json(&outer));

@@ -1,8 +1,8 @@
 //! OpenAI's Responses, and the servers that speak them.
 //!
 //! [`OpenAiResponsesLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer
-//! is read as it arrives. The layer retries nothing, times nothing out and follows no redirect:
-//! those are layers of their own, above or below.
+//! is read as it arrives. The layer retries nothing and follows no redirect: those are layers of
+//! their own, above or below.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -38,6 +38,7 @@
 //! | an error after (`error`, `response.failed`) | the body's last item |
 //! | `response.completed`, `response.incomplete` | tool calls are emitted, then `Finish`; what comes behind is not read |
 //! | the body ends before one | `Truncated`, and no tool call |
+//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
 //! | dropped | so is the HTTP body |
 //!
 //! What counts as the end is one of these two events; of a unary answer, that its JSON is whole and

@@ -65,9 +65,10 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Whether it is a response, and not an event of one.
+    /// Whether it is a response, and not an event of one, which may have an output too.
     pub(super) fn is_response(&self) -> bool {
-        self.output.is_some() || self.object.as_str() == Some("response")
+        let is_event = self.type_.filled().is_some();
+        self.object.as_str() == Some("response") || (self.output.is_some() && !is_event)
     }
 
     pub(super) fn into_response(self) -> Response<'a> {
