@@ -749,6 +749,40 @@ async fn refusals_citations_and_phases() {
 }
 
 #[tokio::test]
+async fn a_citation_is_handed_out_once() {
+    let text = |delta: &str| text_delta(0, delta);
+    let other = json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 1, "delta": "-"});
+    let annotation = |of: &str| json!({"type": "response.output_text.annotation.added", "output_index": 0, "content_index": 0, "annotation": of});
+    let whole = json!({"type": "message", "id": "msg_1", "content": [
+        {"type": "output_text", "text": "abc", "annotations": ["x", "y", "z"]},
+        {"type": "output_text", "text": "--"},
+    ]});
+    let (events, error) = read(stream(&[
+        text("a"),
+        annotation("x"),
+        other.clone(),
+        text("b"),
+        annotation("y"),
+        other,
+        text("c"),
+        done(0, whole.clone()),
+        ended(json!([whole])),
+    ]))
+    .await;
+    assert!(error.is_none());
+    let parts = built(&events).parts;
+    let cited: Vec<Value> = parts
+        .iter()
+        .map(|part| part.provider_data.as_deref().unwrap().data["annotations"].clone())
+        .collect();
+    let none = Value::Null;
+    assert_eq!(
+        cited,
+        [json!(["x"]), none.clone(), json!(["y"]), none, json!(["z"])]
+    );
+}
+
+#[tokio::test]
 async fn every_item_becomes_something() {
     let items = [
         json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}),

@@ -3,7 +3,7 @@
 use crate::api::Answer;
 use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// More items than any answer has. Each event looks for its own among them.
 pub(super) const MAX: usize = 4 * 1024;
@@ -52,8 +52,17 @@ struct Item {
     /// The places that something was said in.
     said: Vec<Place>,
     /// What belongs to its texts, by their place in the item.
-    annotations: Vec<(u64, Value)>,
+    annotations: BTreeMap<u64, Annotations>,
     done: bool,
+}
+
+/// What belongs to a text.
+#[derive(Debug, Default)]
+struct Annotations {
+    /// How many went out with what was said of it before.
+    gone: usize,
+    /// Those after them.
+    left: Vec<Value>,
 }
 
 /// How an item of the last event is found.
@@ -71,6 +80,14 @@ impl Way {
             Self::Place => known.index == position,
             Self::Order => true,
         }
+    }
+}
+
+impl Annotations {
+    /// Those that no part has yet.
+    fn take(&mut self) -> Vec<Value> {
+        self.gone += self.left.len();
+        std::mem::take(&mut self.left)
     }
 }
 
@@ -114,7 +131,7 @@ impl Items {
             phase: None,
             begun: None,
             said: Vec::new(),
-            annotations: Vec::new(),
+            annotations: BTreeMap::new(),
             done: false,
         });
         At(self.list.len() - 1)
@@ -286,18 +303,19 @@ impl Items {
 
     pub(super) fn annotate(&mut self, at: At, content: u64, annotation: Value) {
         if let Some(item) = self.list.get_mut(at.0) {
-            item.annotations.push((content, annotation));
+            let annotations = item.annotations.entry(content).or_default();
+            annotations.left.push(annotation);
         }
     }
 
-    /// Takes the annotations of a text that is done, which are all that it has.
-    pub(super) fn annotate_all(&mut self, at: At, content: u64, annotations: &[Value]) {
+    /// Takes the annotations of a text that is done, which are all that it has, in the order in
+    /// which they came.
+    pub(super) fn annotate_all(&mut self, at: At, content: u64, all: &[Value]) {
         if let Some(item) = self.list.get_mut(at.0)
-            && !annotations.is_empty()
+            && !all.is_empty()
         {
-            item.annotations.retain(|(of, _)| *of != content);
-            let all = annotations.iter().cloned();
-            item.annotations.extend(all.map(|one| (content, one)));
+            let annotations = item.annotations.entry(content).or_default();
+            annotations.left = all.get(annotations.gone..).unwrap_or_default().to_vec();
         }
     }
 
@@ -313,8 +331,8 @@ impl Items {
         answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
     }
 
-    fn message(&self, at: At, content: u64, answer: &Answer) -> Option<Arc<ProviderData>> {
-        let item = self.list.get(at.0)?;
+    fn message(&mut self, at: At, content: u64, answer: &Answer) -> Option<Arc<ProviderData>> {
+        let item = self.list.get_mut(at.0)?;
         let mut message = Map::new();
         message.insert("type".to_owned(), "message".into());
         if let Some(id) = &item.id {
@@ -323,8 +341,8 @@ impl Items {
         if let Some(phase) = &item.phase {
             message.insert("phase".to_owned(), phase.as_str().into());
         }
-        let of = item.annotations.iter().filter(|(of, _)| *of == content);
-        let annotations: Vec<Value> = of.map(|(_, one)| one.clone()).collect();
+        let of = item.annotations.get_mut(&content);
+        let annotations = of.map(Annotations::take).unwrap_or_default();
         let mut data = self.data(at, message.into(), answer);
         if let Some(fields) = data.data.as_object_mut()
             && !annotations.is_empty()
