@@ -577,6 +577,21 @@ async fn f010_limits_hold() {
         vec![ended(json!([function("a", "t", "12345678901")]))],
         (0..5000).map(|at| text_delta(at, "")).collect(),
         vec![ended(json!(vec![json!({}); 5000]))],
+        (0..5000)
+            .map(|place| {
+                let mut delta = text_delta(0, "a");
+                delta["content_index"] = place.into();
+                delta
+            })
+            .collect(),
+        vec![done(
+            0,
+            json!({"type": "message", "content": vec![json!({}); 5000]}),
+        )],
+        vec![done(
+            0,
+            json!({"type": "reasoning", "summary": vec![json!({}); 5000]}),
+        )],
     ] {
         let script = Script::new([stream(&events)], End::Silent);
         let (_, error) = read_script(&layer, script).await;

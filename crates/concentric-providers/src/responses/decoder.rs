@@ -400,7 +400,7 @@ impl Decoder {
 }
 
 fn too_many(answer: &Answer) -> Error {
-    let what = "more items in an answer than the limit";
+    let what = "more items in an answer, or places in an item, than the limit";
     answer.origin().error(ErrorKind::TooLarge, what)
 }
 

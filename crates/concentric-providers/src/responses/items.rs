@@ -5,7 +5,8 @@ use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// More items than any answer has. Each event looks for its own among them.
+/// More items than any answer has, and more places than any item. Each event looks for its own among
+/// them.
 pub(super) const MAX: usize = 4 * 1024;
 
 /// A place in an item that a delta is for.
@@ -107,6 +108,8 @@ pub(super) struct Items {
     list: Vec<Item>,
     /// Where the last delta went, if its part is not ended.
     open: Option<(usize, Place)>,
+    /// How many places the item has that has the most.
+    places: usize,
 }
 
 /// A place in [`Items`].
@@ -119,7 +122,7 @@ impl Items {
     }
 
     pub(super) fn are_too_many(&self) -> bool {
-        self.list.len() > MAX
+        self.list.len().max(self.places) > MAX
     }
 
     fn new_item(&mut self, index: u64) -> At {
@@ -280,6 +283,7 @@ impl Items {
             && !item.said.contains(&place)
         {
             item.said.push(place);
+            self.places = self.places.max(item.said.len());
             if item.kind.is_none() {
                 item.kind = place.kind().map(Str::from_static);
             }
