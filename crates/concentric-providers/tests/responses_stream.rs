@@ -952,6 +952,18 @@ async fn sound_is_one_part() {
 }
 
 #[tokio::test]
+async fn pieces_of_sound_are_joined_as_bytes() {
+    let sound = |delta: &str| json!({"type": "response.audio.delta", "delta": delta});
+    let body = stream(&[sound("QUI="), sound("Qw=="), ended(json!([]))]);
+    let (events, _) = read(body).await;
+    let PartKind::Audio(sound) = &built(&events).parts[0].kind else {
+        panic!()
+    };
+    assert_eq!(sound.source, MediaSource::Base64("QUJD".into()));
+    assert_eq!(sound.media_type, None);
+}
+
+#[tokio::test]
 async fn the_future_is_the_commit_point() {
     let begin = stream(&hello()[..2]);
     let script = Script::new([begin.clone()], End::Silent);
