@@ -11,10 +11,11 @@ pub(super) const GONE: &str = "[REDACTED]";
 /// |---|---|
 /// | headers | all but a few that matter to a reader (content type, request id, `retry-after`) and those that are [added](Self::keep_header); the value of one whose name speaks of a key, a token or a cookie goes even then |
 /// | query | values of `key`, `token`, `signature` and the like, and of those that are [added](Self::query) |
-/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
+/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; those of the request's headers that are secrets, with and without the scheme before them (`Bearer`), if they have 16 bytes or more; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
 ///
-/// How a name is written does not matter: `X-API-Key` is `x_api_key` and `xApiKey`. What in a query is
-/// a secret may be anything in JSON: `code` (of an error), `key` (of a map), `token` (of a text),
+/// A header is secret if it is marked as [sensitive](HeaderValue::is_sensitive), or its name speaks of
+/// it. How a name is written does not matter: `X-API-Key` is `x_api_key` and `xApiKey`. What in a query
+/// is a secret may be anything in JSON: `code` (of an error), `key` (of a map), `token` (of a text),
 /// `signature` (of a thought), `sig` and `auth` stay there.
 ///
 /// A request that is replayed is treated in the same way before it is compared, so that it does not
@@ -85,7 +86,7 @@ const PREFIXES: [&str; 19] = [
     "pplx-",
 ];
 
-/// No key is shorter.
+/// No key is shorter. What is, may be a word.
 const LEAST: usize = 16;
 
 impl Default for Redaction {
@@ -138,6 +139,21 @@ impl Redaction {
         self
     }
 
+    /// What is not kept of one call. The secrets in its request's headers go wherever they stand: an
+    /// answer may say which key was wrong.
+    pub(super) fn of_call(&self, headers: &HeaderMap) -> Self {
+        let secrets = headers
+            .iter()
+            .filter(|(name, value)| is_secret(name, value));
+        let secrets = secrets.filter_map(|(_, value)| std::str::from_utf8(value.as_bytes()).ok());
+        let forms =
+            secrets.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, key)| key)]);
+        let forms = forms.flatten().map(str::trim);
+        forms
+            .filter(|value| value.len() >= LEAST)
+            .fold(self.clone(), Self::value)
+    }
+
     pub(super) fn headers(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
         let kept = headers
             .iter()
@@ -147,10 +163,7 @@ impl Redaction {
     }
 
     fn header(&self, name: &HeaderName, value: &HeaderValue) -> String {
-        let named = SECRET_HEADERS
-            .iter()
-            .any(|part| name.as_str().contains(part));
-        if named || value.is_sensitive() {
+        if is_secret(name, value) {
             GONE.to_owned()
         } else {
             self.text(&String::from_utf8_lossy(value.as_bytes()))
@@ -286,6 +299,14 @@ fn begins(bytes: &[u8], at: usize) -> bool {
         [.., last] => !is_token(*last),
         [] => true,
     }
+}
+
+/// Whether a header is a secret.
+fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
+    let named = SECRET_HEADERS
+        .iter()
+        .any(|part| name.as_str().contains(part));
+    named || value.is_sensitive()
 }
 
 /// A name without what spellings differ in.
@@ -429,6 +450,23 @@ mod tests {
             let text = part.repeat(1 << 20);
             assert_eq!(Redaction::default().text(&text), text);
         }
+    }
+
+    #[test]
+    fn secrets_in_the_headers_of_a_request_are_secrets_of_its_call() {
+        let mut headers = HeaderMap::new();
+        let mut marked = HeaderValue::from_static("marked-0123456789");
+        marked.set_sensitive(true);
+        headers.insert("x-marked", marked);
+        headers.insert("x-plain", HeaderValue::from_static("plain-0123456789"));
+        let bearer = HeaderValue::from_static("Custom 0123456789abcdef0123456789abcdef");
+        headers.insert("authorization", bearer);
+        headers.insert("api-key", HeaderValue::from_static("none"));
+        let redaction = Redaction::default().of_call(&headers);
+        let text =
+            "marked-0123456789 plain-0123456789 none 0123456789abcdef0123456789abcdef Custom";
+        let left = "[REDACTED] plain-0123456789 none [REDACTED] Custom";
+        assert_eq!(redaction.text(text), left);
     }
 
     #[test]
