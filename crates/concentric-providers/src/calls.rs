@@ -48,6 +48,8 @@ impl Pending {
 pub(crate) enum Conflict {
     /// A piece for a call of one id, at the place of a call with another id that is not whole.
     Id,
+    /// A piece at another place than those before it of a call of one id.
+    Place,
     /// Two names for one call.
     Name,
     /// A piece that belongs to no call.
@@ -62,6 +64,7 @@ impl Conflict {
     pub(crate) fn error(&self, answer: &Answer) -> Error {
         let (kind, what) = match self {
             Self::Id => (ErrorKind::Protocol, "two ids for one tool call"),
+            Self::Place => (ErrorKind::Protocol, "two places for one tool call"),
             Self::Name => (ErrorKind::Protocol, "two names for one tool call"),
             Self::Stray => (
                 ErrorKind::Protocol,
@@ -188,7 +191,7 @@ impl Calls {
                         .rposition(|c| c.provider_id.as_deref() == Some(id))
                         .is_some() =>
                 {
-                    Err(Conflict::Id)
+                    Err(Conflict::Place)
                 }
                 _ => Ok(None),
             };

@@ -50,6 +50,7 @@ mod repair;
 pub mod responses;
 mod retry_after;
 mod scrub;
+mod sound;
 mod sse;
 #[doc = include_str!("support.md")]
 pub mod support {}

@@ -157,6 +157,21 @@ async fn what_the_server_does_not_do_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
+async fn a_tool_whose_schema_holds_itself_too_often_is_refused() {
+    let properties = (0..10).map(|at| (at.to_string(), json!({"$ref": "#"})));
+    let properties: serde_json::Map<_, _> = properties.collect();
+    let schema = json!({"type": "object", "properties": properties});
+    let mut request = ChatRequest::user("hi");
+    let tool = Arc::new(ToolSpec::new("grow", "Grows.", schema));
+    request.tools.push(tool);
+    let unsupported = layer().check(&request);
+    let said: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
+    assert_eq!(said, ["the schema of the tool `grow`: it is too large"]);
+    let error = try_sent_by(&layer(), request).await.unwrap_err();
+    assert_eq!(error.code(), Some("unsupported"));
+}
+
+#[tokio::test]
 async fn f028_a_round_is_sent_as_the_server_wants_it() {
     let call = |id: &str, arguments: &str, provider_id: Option<&str>| {
         ToolCallPart::new(CallId::new(id), "t", arguments)

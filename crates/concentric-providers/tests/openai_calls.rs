@@ -125,6 +125,26 @@ async fn f016_pieces_go_where_they_belong() {
 }
 
 #[tokio::test]
+async fn what_changes_within_a_call_is_told() {
+    let open = json!({"index": 0, "id": "a", "function": {"name": "t", "arguments": "{"}});
+    let cases = [
+        (json!({"index": 0, "id": "b"}), "two ids for one tool call"),
+        (
+            json!({"index": 1, "id": "a"}),
+            "two places for one tool call",
+        ),
+        (
+            json!({"index": 0, "function": {"name": "u"}}),
+            "two names for one tool call",
+        ),
+    ];
+    for (next, expected) in cases {
+        let (_, error) = read(piece(&open) + &piece(&next)).await;
+        assert_eq!(error.unwrap().message(), expected, "{next}");
+    }
+}
+
+#[tokio::test]
 async fn a_legacy_call_is_a_call() {
     let body = delta(r#"{"function_call":{"name":"t","arguments":"{"}}"#)
         + &delta(r#"{"function_call":{"arguments":"}"}}"#)

@@ -9,9 +9,10 @@
 mod common;
 
 use common::*;
-use concentric_core::{ErrorKind, Event, FinishReason};
+use concentric_core::{ChatRequest, ErrorKind, Event, FinishReason, MediaSource, PartKind};
 use concentric_providers::Limits;
 use futures_util::{FutureExt, StreamExt};
+use serde_json::json;
 use std::sync::{Arc, atomic::Ordering};
 
 fn hello() -> String {
@@ -247,6 +248,37 @@ async fn reasoning_is_found_wherever_it_is() {
                 .count(),
             1
         );
+    }
+}
+
+#[tokio::test]
+async fn sound_is_one_part_of_the_type_that_was_asked_for() {
+    let body = delta(r#"{"audio":{"id":"a","data":"QUI="}}"#)
+        + &delta(r#"{"audio":{"data":"Qw==","transcript":"Hi"}}"#)
+        + &finish("stop");
+    let cases = [
+        (None, None),
+        (Some("wav"), Some("audio/wav")),
+        (Some("mp3"), Some("audio/mpeg")),
+        (Some("pcm16"), Some("audio/pcm")),
+    ];
+    for (format, media_type) in cases {
+        let mut request = ChatRequest::user("hi");
+        if let Some(format) = format {
+            let options = &mut request.options_mut().provider;
+            options.insert("audio".to_owned(), json!({"format": format}));
+        }
+        let response = http::Response::new(Script::new([&body], End::Clean));
+        let (events, error) = drain(ask(&layer(), request, response).await).await;
+        assert!(error.is_none());
+        let Event::Part(part) = &events[0] else {
+            panic!("{events:?}")
+        };
+        let PartKind::Audio(sound) = &part.kind else {
+            panic!("{part:?}")
+        };
+        assert_eq!(sound.source, MediaSource::Base64("QUJD".into()));
+        assert_eq!(sound.media_type.as_deref(), media_type);
     }
 }
 

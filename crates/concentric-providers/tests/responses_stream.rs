@@ -577,6 +577,21 @@ async fn f010_limits_hold() {
         vec![ended(json!([function("a", "t", "12345678901")]))],
         (0..5000).map(|at| text_delta(at, "")).collect(),
         vec![ended(json!(vec![json!({}); 5000]))],
+        (0..5000)
+            .map(|place| {
+                let mut delta = text_delta(0, "a");
+                delta["content_index"] = place.into();
+                delta
+            })
+            .collect(),
+        vec![done(
+            0,
+            json!({"type": "message", "content": vec![json!({}); 5000]}),
+        )],
+        vec![done(
+            0,
+            json!({"type": "reasoning", "summary": vec![json!({}); 5000]}),
+        )],
     ] {
         let script = Script::new([stream(&events)], End::Silent);
         let (_, error) = read_script(&layer, script).await;
@@ -751,6 +766,40 @@ async fn refusals_citations_and_phases() {
 }
 
 #[tokio::test]
+async fn a_citation_is_handed_out_once() {
+    let text = |delta: &str| text_delta(0, delta);
+    let other = json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 1, "delta": "-"});
+    let annotation = |of: &str| json!({"type": "response.output_text.annotation.added", "output_index": 0, "content_index": 0, "annotation": of});
+    let whole = json!({"type": "message", "id": "msg_1", "content": [
+        {"type": "output_text", "text": "abc", "annotations": ["x", "y", "z"]},
+        {"type": "output_text", "text": "--"},
+    ]});
+    let (events, error) = read(stream(&[
+        text("a"),
+        annotation("x"),
+        other.clone(),
+        text("b"),
+        annotation("y"),
+        other,
+        text("c"),
+        done(0, whole.clone()),
+        ended(json!([whole])),
+    ]))
+    .await;
+    assert!(error.is_none());
+    let parts = built(&events).parts;
+    let cited: Vec<Value> = parts
+        .iter()
+        .map(|part| part.provider_data.as_deref().unwrap().data["annotations"].clone())
+        .collect();
+    let none = Value::Null;
+    assert_eq!(
+        cited,
+        [json!(["x"]), none.clone(), json!(["y"]), none, json!(["z"])]
+    );
+}
+
+#[tokio::test]
 async fn every_item_becomes_something() {
     let items = [
         json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}),
@@ -902,6 +951,18 @@ async fn sound_is_one_part() {
         parts[0].provider_data.as_deref().unwrap().data["transcript"],
         "Hi"
     );
+}
+
+#[tokio::test]
+async fn pieces_of_sound_are_joined_as_bytes() {
+    let sound = |delta: &str| json!({"type": "response.audio.delta", "delta": delta});
+    let body = stream(&[sound("QUI="), sound("Qw=="), ended(json!([]))]);
+    let (events, _) = read(body).await;
+    let PartKind::Audio(sound) = &built(&events).parts[0].kind else {
+        panic!()
+    };
+    assert_eq!(sound.source, MediaSource::Base64("QUJD".into()));
+    assert_eq!(sound.media_type, None);
 }
 
 #[tokio::test]

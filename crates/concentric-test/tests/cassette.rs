@@ -292,6 +292,34 @@ async fn a_secret_in_two_pieces_is_found() {
 }
 
 #[tokio::test]
+async fn a_key_in_a_header_that_comes_back_in_the_body_is_found() {
+    let dir = Dir::new();
+    let key = "0123456789abcdef0123456789abcdef";
+    let asked = |name: &str, value: &str, key: &str| {
+        let request = http::Request::post("/p").header(name, value);
+        request.body(Full::from(json!({ "key": key }).to_string()))
+    };
+    let bearer = format!("Bearer {key}");
+    for (name, value) in [("api-key", key), ("authorization", &bearer)] {
+        let layer = RecordLayer::new(dir.file());
+        let wrong = pieces(["wrong key ", key, "!"]);
+        let request = asked(name, value, key).unwrap();
+        let response = layer.layer(answers(vec![wrong])).oneshot(request).await;
+        response.unwrap().into_body().collect().await.unwrap();
+        layer.save().unwrap();
+        assert!(!std::fs::read_to_string(dir.file()).unwrap().contains(key));
+
+        // Whichever key is in the test.
+        let replay = ReplayLayer::load(dir.file()).unwrap();
+        let other = "another key of another length";
+        let request = asked(name, other, other).unwrap();
+        let response = replay.layer(()).oneshot(request).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "wrong key [REDACTED]!");
+    }
+}
+
+#[tokio::test]
 async fn bytes_that_are_no_text_stay_as_they_are() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());

@@ -10,6 +10,7 @@ use crate::{
     calls::{Calls, Piece},
     failure::{Failure, is_said},
     lenient::Text,
+    openai::name,
 };
 use concentric_core::{
     CallId, Error, ErrorKind, Event, Executor, Finish, FinishReason, Media, MediaSource, Part,
@@ -69,8 +70,8 @@ impl api::Decoder for Decoder {
             return Err(answer.origin().reported(&Failure::default()));
         }
         self.check_same(&chunk.response_id, answer)?;
-        answer.changed |= name(&mut answer.head.id, &chunk.response_id);
-        answer.changed |= name(&mut answer.head.model, &chunk.model_version);
+        answer.changed |= name(&mut answer.head.id, chunk.response_id.filled());
+        answer.changed |= name(&mut answer.head.model, chunk.model_version.filled());
         let usage = chunk.usage_metadata.0.map(|tokens| tokens.usage());
         self.unary |= !self.streaming
             && from == Framing::Json
@@ -477,14 +478,4 @@ fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallP
         call.executed_by(Executor::Provider)
             .with_provider_id(id.filter(|id| !id.is_empty()).map(Str::from)),
     )
-}
-
-/// Sets what the service calls something, unless it has said so before; whether it had not.
-#[inline]
-fn name(field: &mut Option<Str>, said: &Text<'_>) -> bool {
-    let said = said.filled().filter(|_| field.is_none());
-    if let Some(said) = said {
-        *field = Some(said.into());
-    }
-    said.is_some()
 }

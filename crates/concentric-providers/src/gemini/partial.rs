@@ -4,8 +4,12 @@ use super::wire::PartialArg;
 use serde_json::Value;
 use std::{collections::HashSet, iter};
 
-/// The most elements of an array that may be left out before one that is there.
-const GAP: u64 = 1024;
+/// The most elements that may be left out of the arrays of one call. Each is written for as little as
+/// a digit of a path.
+const GAPS: u64 = 1024;
+
+/// The most steps of a path: `serde_json` reads nothing deeper.
+const STEPS: usize = 128;
 
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub(super) struct Partial {
     keys: Vec<HashSet<String>>,
     // The last value is a text, and is open too.
     text: bool,
+    // How many elements were left out.
+    gaps: u64,
 }
 
 /// The values don't come in an order in which JSON can be written.
@@ -125,8 +131,12 @@ impl Partial {
                     out.push(':');
                 }
                 Step::Index(index) => {
-                    let gap = index.checked_sub(next).filter(|gap| *gap <= GAP);
-                    for _ in 0..gap.ok_or(Disorder)? {
+                    let gap = index.checked_sub(next).ok_or(Disorder)?;
+                    self.gaps = self.gaps.saturating_add(gap);
+                    if self.gaps > GAPS {
+                        return Err(Disorder);
+                    }
+                    for _ in 0..gap {
                         out.push_str("null,");
                     }
                 }
@@ -151,6 +161,9 @@ fn path(text: &str) -> Option<Vec<Step>> {
     let mut rest = text.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
+        if steps.len() == STEPS {
+            return None;
+        }
         if let Some(name) = rest.strip_prefix('.') {
             let end = name.find(['.', '[']).unwrap_or(name.len());
             let (name, after) = name.split_at(end);
@@ -276,5 +289,19 @@ mod tests {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             assert!(written(&args).is_err(), "{paths:?}");
         }
+    }
+
+    #[test]
+    fn a_call_writes_little_more_than_what_came_of_it() {
+        let one = |path: String| format!(r#"{{"jsonPath":"$.a{path}","numberValue":1}}"#);
+        // Within one path, and from path to path.
+        assert!(written(&[&one("[1024]".to_owned())]).is_ok());
+        assert!(written(&[&one("[512][513]".to_owned())]).is_err());
+        let apart: Vec<String> = (1..=512).map(|at| one(format!("[{}]", at * 3))).collect();
+        let apart: Vec<&str> = apart.iter().map(String::as_str).collect();
+        assert!(written(&apart[..510]).is_ok());
+        assert!(written(&apart).is_err());
+        assert!(written(&[&one("[0]".repeat(STEPS - 1))]).is_ok());
+        assert!(written(&[&one("[0]".repeat(STEPS))]).is_err());
     }
 }

@@ -7,7 +7,7 @@ mod schema;
 
 use self::contents::Contents;
 use super::family::Family;
-use crate::{Unsupported, api::Call};
+use crate::{Unsupported, api::Call, fields::Fields};
 use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
 use serde::{
     Serialize, Serializer,
@@ -84,35 +84,6 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     }
 }
 
-/// Writes fields, but for those that the request's own provider options replace.
-struct Fields<'a, M> {
-    map: M,
-    replaced: Option<&'a Map<String, Value>>,
-}
-
-impl<M: SerializeMap> Fields<'_, M> {
-    fn put<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
-        if self.replaced.is_some_and(|all| all.contains_key(name)) {
-            return Ok(());
-        }
-        self.map.serialize_entry(name, value)
-    }
-
-    fn put_some<T: Serialize>(&mut self, name: &str, value: Option<T>) -> Result<(), M::Error> {
-        value.map_or(Ok(()), |value| self.put(name, &value))
-    }
-
-    /// Writes those that replace, but for what `is_joined`.
-    fn end(mut self, is_joined: impl Fn(&str) -> bool) -> Result<M::Ok, M::Error> {
-        for (name, value) in self.replaced.into_iter().flatten() {
-            if !is_joined(name) {
-                self.map.serialize_entry(name, value)?;
-            }
-        }
-        self.map.end()
-    }
-}
-
 /// `section` as JSON, unless there is nothing in it.
 fn unless_empty<E: serde::ser::Error>(
     section: &impl Serialize,
@@ -125,9 +96,16 @@ impl Serialize for Wire<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let request = self.call.request;
         let options = self.options();
+        let mut replaced = Cow::Borrowed(&options.provider);
+        for name in ["toolConfig", "generationConfig"] {
+            // An object is joined with ours, anything else replaces it.
+            if self.theirs(name).is_some() {
+                replaced.to_mut().remove(name);
+            }
+        }
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
-            replaced: Some(&options.provider),
+            replaced: &replaced,
         };
         if !request.system.is_empty() {
             let parts = Segments(&request.system);
@@ -143,19 +121,11 @@ impl Serialize for Wire<'_> {
             };
             fields.put("tools", &[tools])?;
         }
-        // An object is joined with ours, anything else replaces it.
-        let is_joined = |name: &str| {
-            matches!(name, "toolConfig" | "generationConfig") && self.theirs(name).is_some()
-        };
         let tool_config = unless_empty(&ToolConfig(self))?;
+        fields.put_some("toolConfig", tool_config.as_ref())?;
         let config = unless_empty(&Config(self))?;
-        for (name, section) in [("toolConfig", tool_config), ("generationConfig", config)] {
-            let replaced = options.provider.contains_key(name) && !is_joined(name);
-            if let Some(section) = section.filter(|_| !replaced) {
-                fields.map.serialize_entry(name, &section)?;
-            }
-        }
-        fields.end(is_joined)
+        fields.put_some("generationConfig", config.as_ref())?;
+        fields.end()
     }
 }
 
@@ -231,15 +201,16 @@ struct ToolConfig<'a>(&'a Wire<'a>);
 impl Serialize for ToolConfig<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let wire = self.0;
+        let none = Map::new();
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
-            replaced: wire.theirs("toolConfig"),
+            replaced: wire.theirs("toolConfig").unwrap_or(&none),
         };
         let choice = wire.options().tool_choice.as_ref();
         // Without tools, it is refused.
         let choice = choice.filter(|_| !wire.call.request.tools.is_empty());
-        fields.put_some("functionCallingConfig", choice.map(Calling::new))?;
-        fields.end(|_| false)
+        fields.put_some("functionCallingConfig", choice.map(Calling::new).as_ref())?;
+        fields.end()
     }
 }
 
@@ -272,9 +243,10 @@ impl Serialize for Config<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Wire { family, .. } = self.0;
         let options = self.0.options();
+        let none = Map::new();
         let mut fields = Fields {
             map: serializer.serialize_map(None)?,
-            replaced: self.0.theirs("generationConfig"),
+            replaced: self.0.theirs("generationConfig").unwrap_or(&none),
         };
         if let Some(output) = &options.output_schema {
             let schema = schema::adapt(&output.schema, *family).map_err(S::Error::custom)?;
@@ -285,19 +257,19 @@ impl Serialize for Config<'_> {
             fields.put("responseMimeType", "application/json")?;
             fields.put(field, &schema)?;
         }
-        fields.put_some("maxOutputTokens", options.max_output_tokens)?;
-        fields.put_some("temperature", options.temperature)?;
-        fields.put_some("topP", options.top_p)?;
-        fields.put_some("frequencyPenalty", options.frequency_penalty)?;
-        fields.put_some("presencePenalty", options.presence_penalty)?;
+        fields.put_some("maxOutputTokens", options.max_output_tokens.as_ref())?;
+        fields.put_some("temperature", options.temperature.as_ref())?;
+        fields.put_some("topP", options.top_p.as_ref())?;
+        fields.put_some("frequencyPenalty", options.frequency_penalty.as_ref())?;
+        fields.put_some("presencePenalty", options.presence_penalty.as_ref())?;
         if !options.stop.is_empty() {
             fields.put("stopSequences", &options.stop)?;
         }
-        fields.put_some("seed", options.seed)?;
+        fields.put_some("seed", options.seed.as_ref())?;
         let effort = options.reasoning_effort.as_deref();
         let thinking = effort.and_then(|effort| Thinking::new(effort, *family));
-        fields.put_some("thinkingConfig", thinking)?;
-        fields.end(|_| false)
+        fields.put_some("thinkingConfig", thinking.as_ref())?;
+        fields.end()
     }
 }
 

@@ -1,4 +1,4 @@
-use super::{decoder::Decoder, host, request::Wire};
+use super::{decoder::Decoder, host, request::Wire, schema};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
     api::{Api, Base, Call},
@@ -101,6 +101,12 @@ impl Api for Ollama {
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let options = &*call.request.options;
+        for tool in &call.request.tools {
+            if let Err(what) = schema::parameters(&tool.input_schema) {
+                let what = format!("the schema of the tool `{}`: {what}", tool.name);
+                unsupported.push(Unsupported::new(what));
+            }
+        }
         if let Some(effort) = &options.reasoning_effort
             && !super::request::EFFORTS.contains(&effort.as_str())
             && !options.provider.contains_key("think")

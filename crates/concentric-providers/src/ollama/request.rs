@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatOptions, ChatRequest, Str, ToolChoice, ToolSpec};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeMap, SerializeSeq},
+};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -99,10 +102,15 @@ struct Tools<'a>(&'a ChatRequest);
 
 impl Serialize for Tools<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.tools.iter().map(|spec| Tool {
-            r#type: "function",
-            function: Function::new(spec),
-        }))
+        let tools = &self.0.tools;
+        let mut seq = serializer.serialize_seq(Some(tools.len()))?;
+        for spec in tools {
+            seq.serialize_element(&Tool {
+                r#type: "function",
+                function: Function::new(spec).map_err(S::Error::custom)?,
+            })?;
+        }
+        seq.end()
     }
 }
 
@@ -121,12 +129,12 @@ struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    fn new(spec: &'a ToolSpec) -> Self {
-        Self {
+    fn new(spec: &'a ToolSpec) -> Result<Self, &'static str> {
+        Ok(Self {
             name: &spec.name,
             description: &spec.description,
-            parameters: schema::parameters(&spec.input_schema),
-        }
+            parameters: schema::parameters(&spec.input_schema)?,
+        })
     }
 }
 

@@ -11,24 +11,39 @@ use std::borrow::Cow;
 /// How deep references are followed; a schema that holds itself is left open there.
 const DEPTH: usize = 8;
 
+/// The most schemas that there may then be in it.
+const SCHEMAS: usize = 16 * 1024;
+
 /// The schema of a tool's arguments.
-pub(super) fn parameters(schema: &Value) -> Cow<'_, Value> {
+///
+/// # Errors
+///
+/// What of it can't be said to the server.
+pub(super) fn parameters(schema: &Value) -> Result<Cow<'_, Value>, &'static str> {
     if is_plain(schema) && schema.get("type").and_then(Value::as_str) == Some("object") {
-        return Cow::Borrowed(schema);
+        return Ok(Cow::Borrowed(schema));
     }
-    let mut object = match rewrite(schema, schema, 0) {
+    let mut root = Root {
+        schema,
+        left: SCHEMAS,
+    };
+    let mut object = match rewrite(schema, &mut root, 0)? {
         Value::Object(object) => object,
         _ => Map::new(),
     };
-    for name in ["$defs", "definitions"] {
-        object.remove(name);
-    }
     // The server takes one word only.
     object.insert("type".to_owned(), json!("object"));
     if !object.get("properties").is_some_and(Value::is_object) {
         object.insert("properties".to_owned(), json!({}));
     }
-    Cow::Owned(Value::Object(object))
+    Ok(Cow::Owned(Value::Object(object)))
+}
+
+/// What a schema stands in, and refers to.
+struct Root<'a> {
+    schema: &'a Value,
+    /// How many more schemas may be written.
+    left: usize,
 }
 
 /// Whether nothing in it needs other words.
@@ -49,40 +64,44 @@ fn is_plain(schema: &Value) -> bool {
     })
 }
 
-fn rewrite(schema: &Value, root: &Value, depth: usize) -> Value {
+fn rewrite(schema: &Value, root: &mut Root<'_>, depth: usize) -> Result<Value, &'static str> {
+    root.left = root.left.checked_sub(1).ok_or("it is too large")?;
     let Value::Object(object) = schema else {
-        return json!({});
+        return Ok(json!({}));
     };
     let mut out = Map::new();
     for (name, value) in object {
         match (name.as_str(), value) {
+            ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
-                let target = target.strip_prefix('#').and_then(|path| root.pointer(path));
+                let pointer = target.strip_prefix('#');
+                let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
                 if let Some(target) = target.filter(|_| depth < DEPTH) {
-                    merge(&mut out, rewrite(target, root, depth + 1));
+                    merge(&mut out, rewrite(target, root, depth + 1)?);
                 }
             }
             ("allOf", Value::Array(all)) => {
                 for one in all {
-                    merge(&mut out, rewrite(one, root, depth));
+                    merge(&mut out, rewrite(one, root, depth)?);
                 }
             }
             ("oneOf" | "anyOf", Value::Array(all)) => {
-                let all: Vec<Value> = all.iter().map(|one| rewrite(one, root, depth)).collect();
+                let all = all.iter().map(|one| rewrite(one, root, depth));
+                let all = all.collect::<Result<Vec<_>, _>>()?;
                 merge(&mut out, json!({ "anyOf": all }));
             }
             ("const", value) => {
                 out.insert("enum".to_owned(), json!([value]));
             }
             ("properties", Value::Object(properties)) => {
-                let properties: Map<String, Value> = properties
+                let properties = properties
                     .iter()
-                    .map(|(name, one)| (name.clone(), rewrite(one, root, depth)))
-                    .collect();
+                    .map(|(name, one)| rewrite(one, root, depth).map(|one| (name.clone(), one)));
+                let properties = properties.collect::<Result<Map<_, _>, _>>()?;
                 merge(&mut out, json!({ "properties": properties }));
             }
             ("items", value) => {
-                out.insert(name.clone(), rewrite(value, root, depth));
+                out.insert(name.clone(), rewrite(value, root, depth)?);
             }
             ("required", value) => merge(&mut out, json!({ "required": value })),
             _ => {
@@ -90,7 +109,7 @@ fn rewrite(schema: &Value, root: &Value, depth: usize) -> Value {
             }
         }
     }
-    Value::Object(out)
+    Ok(Value::Object(out))
 }
 
 /// Adds `more` to a schema: what both say of an object's properties holds together, and of
@@ -114,7 +133,7 @@ fn merge(schema: &mut Map<String, Value>, more: Value) {
 #[cfg(test)]
 mod tests {
     use super::parameters;
-    use serde_json::json;
+    use serde_json::{Map, json};
     use std::borrow::Cow;
 
     #[test]
@@ -124,7 +143,7 @@ mod tests {
             "properties": {"a": {"type": ["string", "null"], "minLength": 1}},
             "required": ["a"],
         });
-        assert!(matches!(parameters(&schema), Cow::Borrowed(_)));
+        assert!(matches!(parameters(&schema), Ok(Cow::Borrowed(_))));
     }
 
     #[test]
@@ -143,7 +162,7 @@ mod tests {
             "$defs": {"Unit": {"type": "string", "enum": ["c", "f"]}},
         });
         assert_eq!(
-            *parameters(&schema),
+            *parameters(&schema).expect("a schema"),
             json!({
                 "type": "object",
                 "properties": {
@@ -168,12 +187,23 @@ mod tests {
             "properties": {"node": {"$ref": "#/$defs/Node"}},
             "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
         });
-        let text = parameters(&schema).to_string();
+        let text = parameters(&schema).expect("a schema").to_string();
         assert_eq!(text.matches("next").count(), super::DEPTH);
         assert!(!text.contains("$ref"));
         assert_eq!(
-            *parameters(&json!(true)),
+            *parameters(&json!(true)).expect("a schema"),
             json!({"type": "object", "properties": {}})
         );
+    }
+
+    #[test]
+    fn a_schema_that_holds_itself_often_is_refused() {
+        let node = |count: u32| {
+            let properties = (0..count).map(|at| (at.to_string(), json!({"$ref": "#"})));
+            json!({"type": "object", "properties": properties.collect::<Map<_, _>>()})
+        };
+        assert!(parameters(&node(2)).is_ok());
+        // 10⁸ in full.
+        assert!(parameters(&node(10)).is_err());
     }
 }

@@ -6,6 +6,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
     api::{Api, Base, Call},
+    sound,
 };
 use concentric_core::{Error, Role, Str};
 use http::Uri;
@@ -126,7 +127,7 @@ impl Api for Chat {
         })
     }
 
-    fn decoder(&self, _: &Call<'_>) -> Decoder {
-        Decoder::new(self.profile.reasoning_apart)
+    fn decoder(&self, call: &Call<'_>) -> Decoder {
+        Decoder::new(self.profile.reasoning_apart, sound::media_type(call))
     }
 }

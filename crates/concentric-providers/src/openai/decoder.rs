@@ -9,6 +9,7 @@ use crate::{
     calls::{Calls, Piece},
     failure::{Failure, is_said},
     lenient::Text,
+    sound,
 };
 use concentric_core::{
     Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
@@ -33,6 +34,8 @@ pub struct Decoder {
     calls: Calls,
     reasoning: Reasoning,
     audio: Option<Sound>,
+    // What it is asked for as.
+    media_type: Option<Str>,
     annotations: Vec<Value>,
 }
 
@@ -76,7 +79,8 @@ impl api::Decoder for Decoder {
         let provider = answer.provider.clone();
         if let Some(sound) = self.audio.take() {
             let data = json!({ "audio": { "id": sound.id }, "transcript": sound.transcript });
-            let media = Media::new(MediaSource::Base64(sound.data.into()));
+            let mut media = Media::new(MediaSource::Base64(sound.data.into()));
+            media.media_type = self.media_type.take();
             let part = Part::new(PartKind::Audio(media))
                 .with_provider_data(Some(Arc::new(ProviderData::new(provider.clone(), data))));
             answer.emit(Event::Part(Box::new(part)));
@@ -97,9 +101,10 @@ impl api::Decoder for Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(reasoning_apart: bool) -> Self {
+    pub(super) fn new(reasoning_apart: bool, media_type: Option<Str>) -> Self {
         Self {
             reasoning_apart,
+            media_type,
             ..Self::default()
         }
     }
@@ -274,15 +279,21 @@ impl Decoder {
     }
 
     fn audio(&mut self, audio: &Audio<'_>, answer: &mut Answer) {
-        let text = |text: &Text<'_>| text.filled().map(str::to_owned);
-        let (id, data, transcript) = (text(&audio.id), text(&audio.data), text(&audio.transcript));
+        let Audio {
+            id,
+            data,
+            transcript,
+        } = audio;
+        let (id, data, transcript) = (id.filled(), data.filled(), transcript.filled());
         if id.is_none() && data.is_none() && transcript.is_none() {
             return;
         }
         answer.changed();
         let sound = self.audio.get_or_insert_default();
         sound.id = sound.id.take().or_else(|| id.map(Str::from));
-        sound.data.extend(data);
+        if let Some(data) = data {
+            sound::append(&mut sound.data, data);
+        }
         sound.transcript.extend(transcript);
     }
 

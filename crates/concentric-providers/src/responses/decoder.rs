@@ -12,6 +12,7 @@ use crate::{
     calls::{Calls, Piece},
     failure::{Failure, is_said},
     openai::name,
+    sound,
 };
 use concentric_core::{
     Error, ErrorKind, Event, Finish, FinishReason, Media, MediaSource, Part, PartKind,
@@ -29,6 +30,8 @@ pub struct Decoder {
     calls: Calls,
     usage: Usage,
     sound: Option<Sound>,
+    // What it is asked for as.
+    media_type: Option<Str>,
     end: Option<End>,
     // Custom tools are the service's own.
     hosts_custom_tools: bool,
@@ -48,9 +51,10 @@ struct Sound {
 }
 
 impl Decoder {
-    pub(super) fn new(hosts_custom_tools: bool) -> Self {
+    pub(super) fn new(hosts_custom_tools: bool, media_type: Option<Str>) -> Self {
         Self {
             hosts_custom_tools,
+            media_type,
             ..Self::default()
         }
     }
@@ -103,7 +107,8 @@ impl api::Decoder for Decoder {
         self.items.end_part(answer);
         if let Some(sound) = self.sound.take() {
             let data = json!({ "transcript": sound.transcript });
-            let media = Media::new(MediaSource::Base64(sound.data.into()));
+            let mut media = Media::new(MediaSource::Base64(sound.data.into()));
+            media.media_type = self.media_type.take();
             let data = ProviderData::new(answer.provider.clone(), data);
             let part = Part::new(PartKind::Audio(media)).with_provider_data(Some(Arc::new(data)));
             answer.emit(Event::Part(Box::new(part)));
@@ -206,7 +211,7 @@ impl Decoder {
                 let sound = self.sound.get_or_insert_default();
                 let data = chunk.delta.filled();
                 answer.changed |= data.is_some();
-                sound.data.extend(data);
+                sound::append(&mut sound.data, data.unwrap_or_default());
             }
             "response.audio.transcript.delta" => {
                 let sound = self.sound.get_or_insert_default();
@@ -400,7 +405,7 @@ impl Decoder {
 }
 
 fn too_many(answer: &Answer) -> Error {
-    let what = "more items in an answer than the limit";
+    let what = "more items in an answer, or places in an item, than the limit";
     answer.origin().error(ErrorKind::TooLarge, what)
 }
 

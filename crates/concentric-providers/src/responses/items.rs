@@ -3,9 +3,10 @@
 use crate::api::Answer;
 use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-/// More items than any answer has. Each event looks for its own among them.
+/// More items than any answer has, and more places than any item. Each event looks for its own among
+/// them.
 pub(super) const MAX: usize = 4 * 1024;
 
 /// A place in an item that a delta is for.
@@ -52,8 +53,17 @@ struct Item {
     /// The places that something was said in.
     said: Vec<Place>,
     /// What belongs to its texts, by their place in the item.
-    annotations: Vec<(u64, Value)>,
+    annotations: BTreeMap<u64, Annotations>,
     done: bool,
+}
+
+/// What belongs to a text.
+#[derive(Debug, Default)]
+struct Annotations {
+    /// How many went out with what was said of it before.
+    gone: usize,
+    /// Those after them.
+    left: Vec<Value>,
 }
 
 /// How an item of the last event is found.
@@ -74,6 +84,14 @@ impl Way {
     }
 }
 
+impl Annotations {
+    /// Those that no part has yet.
+    fn take(&mut self) -> Vec<Value> {
+        self.gone += self.left.len();
+        std::mem::take(&mut self.left)
+    }
+}
+
 impl Item {
     /// Whether `item` may be it, by its type.
     fn is(&self, item: &Value) -> bool {
@@ -90,6 +108,8 @@ pub(super) struct Items {
     list: Vec<Item>,
     /// Where the last delta went, if its part is not ended.
     open: Option<(usize, Place)>,
+    /// How many places the item has that has the most.
+    places: usize,
 }
 
 /// A place in [`Items`].
@@ -102,7 +122,7 @@ impl Items {
     }
 
     pub(super) fn are_too_many(&self) -> bool {
-        self.list.len() > MAX
+        self.list.len().max(self.places) > MAX
     }
 
     fn new_item(&mut self, index: u64) -> At {
@@ -114,7 +134,7 @@ impl Items {
             phase: None,
             begun: None,
             said: Vec::new(),
-            annotations: Vec::new(),
+            annotations: BTreeMap::new(),
             done: false,
         });
         At(self.list.len() - 1)
@@ -263,6 +283,7 @@ impl Items {
             && !item.said.contains(&place)
         {
             item.said.push(place);
+            self.places = self.places.max(item.said.len());
             if item.kind.is_none() {
                 item.kind = place.kind().map(Str::from_static);
             }
@@ -286,18 +307,19 @@ impl Items {
 
     pub(super) fn annotate(&mut self, at: At, content: u64, annotation: Value) {
         if let Some(item) = self.list.get_mut(at.0) {
-            item.annotations.push((content, annotation));
+            let annotations = item.annotations.entry(content).or_default();
+            annotations.left.push(annotation);
         }
     }
 
-    /// Takes the annotations of a text that is done, which are all that it has.
-    pub(super) fn annotate_all(&mut self, at: At, content: u64, annotations: &[Value]) {
+    /// Takes the annotations of a text that is done, which are all that it has, in the order in
+    /// which they came.
+    pub(super) fn annotate_all(&mut self, at: At, content: u64, all: &[Value]) {
         if let Some(item) = self.list.get_mut(at.0)
-            && !annotations.is_empty()
+            && !all.is_empty()
         {
-            item.annotations.retain(|(of, _)| *of != content);
-            let all = annotations.iter().cloned();
-            item.annotations.extend(all.map(|one| (content, one)));
+            let annotations = item.annotations.entry(content).or_default();
+            annotations.left = all.get(annotations.gone..).unwrap_or_default().to_vec();
         }
     }
 
@@ -313,8 +335,8 @@ impl Items {
         answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
     }
 
-    fn message(&self, at: At, content: u64, answer: &Answer) -> Option<Arc<ProviderData>> {
-        let item = self.list.get(at.0)?;
+    fn message(&mut self, at: At, content: u64, answer: &Answer) -> Option<Arc<ProviderData>> {
+        let item = self.list.get_mut(at.0)?;
         let mut message = Map::new();
         message.insert("type".to_owned(), "message".into());
         if let Some(id) = &item.id {
@@ -323,8 +345,8 @@ impl Items {
         if let Some(phase) = &item.phase {
             message.insert("phase".to_owned(), phase.as_str().into());
         }
-        let of = item.annotations.iter().filter(|(of, _)| *of == content);
-        let annotations: Vec<Value> = of.map(|(_, one)| one.clone()).collect();
+        let of = item.annotations.get_mut(&content);
+        let annotations = of.map(Annotations::take).unwrap_or_default();
         let mut data = self.data(at, message.into(), answer);
         if let Some(fields) = data.data.as_object_mut()
             && !annotations.is_empty()

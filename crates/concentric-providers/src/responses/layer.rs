@@ -2,6 +2,7 @@ use super::{compat::Compat, decoder::Decoder, request};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
     api::{Api, Base, Call},
+    sound,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -90,7 +91,7 @@ impl Api for Responses {
         call.write(&request::Wire::new(*call, &self.compat))
     }
 
-    fn decoder(&self, _: &Call<'_>) -> Decoder {
-        Decoder::new(self.compat.hosts_custom_tools)
+    fn decoder(&self, call: &Call<'_>) -> Decoder {
+        Decoder::new(self.compat.hosts_custom_tools, sound::media_type(call))
     }
 }

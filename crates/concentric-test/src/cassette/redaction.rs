@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderValue, Uri, header::HeaderName};
-use memchr::memmem;
+use memchr::{memchr, memmem};
 use std::{collections::BTreeMap, fmt, ops::Range};
 
 /// What stands where a secret stood.
@@ -11,7 +11,12 @@ pub(super) const GONE: &str = "[REDACTED]";
 /// |---|---|
 /// | headers | all but a few that matter to a reader (content type, request id, `retry-after`) and those that are [added](Self::keep_header); the value of one whose name speaks of a key, a token or a cookie goes even then |
 /// | query | values of `key`, `token`, `signature` and the like, and of those that are [added](Self::query) |
-/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; JSON fields such as `api_key` and `password` |
+/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; those of the request's headers that are secrets, with and without the scheme before them (`Bearer`), if they have 16 bytes or more; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
+///
+/// A header is secret if it is marked as [sensitive](HeaderValue::is_sensitive), or its name speaks of
+/// it. How a name is written does not matter: `X-API-Key` is `x_api_key` and `xApiKey`. What in a query
+/// is a secret may be anything in JSON: `code` (of an error), `key` (of a map), `token` (of a text),
+/// `signature` (of a thought), `sig` and `auth` stay there.
 ///
 /// A request that is replayed is treated in the same way before it is compared, so that it does not
 /// matter which key it has.
@@ -39,44 +44,24 @@ const HEADERS: [&str; 9] = [
 /// A header whose name has one of these in it has a secret.
 const SECRET_HEADERS: [&str; 6] = ["auth", "cookie", "key", "token", "secret", "signature"];
 
-/// Parameters of a query, and fields of JSON, that are secrets; without hyphens and underscores.
-const SECRET_NAMES: [&str; 17] = [
+/// Parameters of a query, and fields of JSON, that are secrets; [folded](fold).
+const SECRET_NAMES: [&str; 12] = [
     "accesstoken",
     "apikey",
-    "auth",
     "authorization",
     "clientsecret",
-    "code",
-    "key",
     "password",
     "privatekey",
     "refreshtoken",
     "secret",
-    "sig",
-    "signature",
-    "token",
     "xamzcredential",
     "xamzsecuritytoken",
     "xamzsignature",
+    "xapikey",
 ];
 
-/// Fields of JSON that are secrets wherever they stand, as they are written.
-const SECRET_FIELDS: [&str; 14] = [
-    "access_token",
-    "accessToken",
-    "api-key",
-    "api_key",
-    "apiKey",
-    "authorization",
-    "Authorization",
-    "client_secret",
-    "clientSecret",
-    "password",
-    "private_key",
-    "refresh_token",
-    "refreshToken",
-    "x-api-key",
-];
+/// Parameters of a query that are secrets, and may be anything as fields of JSON; [folded](fold).
+const SECRET_PARAMETERS: [&str; 6] = ["auth", "code", "key", "sig", "signature", "token"];
 
 /// What keys begin with.
 const PREFIXES: [&str; 19] = [
@@ -101,7 +86,7 @@ const PREFIXES: [&str; 19] = [
     "pplx-",
 ];
 
-/// No key is shorter.
+/// No key is shorter. What is, may be a word.
 const LEAST: usize = 16;
 
 impl Default for Redaction {
@@ -154,6 +139,21 @@ impl Redaction {
         self
     }
 
+    /// What is not kept of one call. The secrets in its request's headers go wherever they stand: an
+    /// answer may say which key was wrong.
+    pub(super) fn of_call(&self, headers: &HeaderMap) -> Self {
+        let secrets = headers
+            .iter()
+            .filter(|(name, value)| is_secret(name, value));
+        let secrets = secrets.filter_map(|(_, value)| std::str::from_utf8(value.as_bytes()).ok());
+        let forms =
+            secrets.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, key)| key)]);
+        let forms = forms.flatten().map(str::trim);
+        forms
+            .filter(|value| value.len() >= LEAST)
+            .fold(self.clone(), Self::value)
+    }
+
     pub(super) fn headers(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
         let kept = headers
             .iter()
@@ -163,10 +163,7 @@ impl Redaction {
     }
 
     fn header(&self, name: &HeaderName, value: &HeaderValue) -> String {
-        let named = SECRET_HEADERS
-            .iter()
-            .any(|part| name.as_str().contains(part));
-        if named || value.is_sensitive() {
+        if is_secret(name, value) {
             GONE.to_owned()
         } else {
             self.text(&String::from_utf8_lossy(value.as_bytes()))
@@ -185,9 +182,10 @@ impl Redaction {
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                let plain = name.replace(['-', '_'], "").to_ascii_lowercase();
-                let secret =
-                    SECRET_NAMES.contains(&&*plain) || self.query.iter().any(|q| q == name);
+                let plain = fold(name.as_bytes());
+                let mut names = SECRET_NAMES.iter().chain(&SECRET_PARAMETERS);
+                let secret = names.any(|secret| secret.as_bytes() == plain)
+                    || self.query.iter().any(|q| q == name);
                 let value = if secret {
                     GONE.to_owned()
                 } else {
@@ -234,21 +232,24 @@ impl Redaction {
         for value in &self.values {
             found.extend(memmem::find_iter(bytes, value).map(|at| at..at + value.len()));
         }
+        // Where a word begins is asked first: `sk-sk-…` is one, and is read once.
+        let words =
+            |prefix: &'static str| memmem::find_iter(bytes, prefix).filter(|at| begins(bytes, *at));
         for prefix in PREFIXES {
-            for at in memmem::find_iter(bytes, prefix) {
+            for at in words(prefix) {
                 let token = token(bytes, at);
                 let digits = bytes.get(token.clone()).unwrap_or_default();
                 let digits = digits.iter().any(u8::is_ascii_digit);
-                if begins(bytes, at) && token.len() >= LEAST && digits {
+                if token.len() >= LEAST && digits {
                     found.push(token);
                 }
             }
         }
         // `eyJ` is how a JSON object begins in base64.
-        for at in memmem::find_iter(bytes, "eyJ") {
+        for at in words("eyJ") {
             let token = token(bytes, at);
             let dots = bytes.get(token.clone()).unwrap_or_default();
-            if begins(bytes, at) && dots.iter().filter(|byte| **byte == b'.').count() == 2 {
+            if dots.iter().filter(|byte| **byte == b'.').count() == 2 {
                 found.push(token);
             }
         }
@@ -260,9 +261,7 @@ impl Redaction {
                 }
             }
         }
-        for name in SECRET_FIELDS {
-            found.extend(memmem::find_iter(bytes, name).filter_map(|at| field(bytes, at, name)));
-        }
+        found.extend(fields(bytes));
         merge(found)
     }
 }
@@ -302,19 +301,55 @@ fn begins(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// The string that is the value of the field `name`, which stands at `at`. The quotes may have
-/// backslashes before them: JSON in JSON.
-fn field(bytes: &[u8], at: usize, name: &str) -> Option<Range<usize>> {
-    let before = bytes.get(..at)?.strip_suffix(b"\"")?;
-    let slashes = before
+/// Whether a header is a secret.
+fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
+    let named = SECRET_HEADERS
+        .iter()
+        .any(|part| name.as_str().contains(part));
+    named || value.is_sensitive()
+}
+
+/// A name without what spellings differ in.
+fn fold(name: &[u8]) -> Vec<u8> {
+    let kept = name.iter().filter(|byte| !matches!(byte, b'-' | b'_'));
+    kept.map(u8::to_ascii_lowercase).collect()
+}
+
+/// The texts that are values of secret fields of JSON. None is within another, so that no byte is
+/// looked at for two of them.
+fn fields(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(colon) = memchr(b':', bytes.get(from..).unwrap_or_default()) {
+        let colon = from + colon;
+        from = colon + 1;
+        if let Some(value) = field(bytes, colon) {
+            from = from.max(value.end);
+            found.push(value);
+        }
+    }
+    found
+}
+
+/// The text behind the colon of a secret field. The quotes may have backslashes before them: JSON in
+/// JSON.
+fn field(bytes: &[u8], colon: usize) -> Option<Range<usize>> {
+    let name = bytes.get(..colon)?.trim_ascii_end().strip_suffix(b"\"")?;
+    let slashes = name.iter().rev().take_while(|byte| **byte == b'\\').count();
+    let name = name.get(..name.len() - slashes)?;
+    let length = name
         .iter()
         .rev()
-        .take_while(|byte| **byte == b'\\')
+        .take_while(|byte| is_token(**byte))
         .count();
+    let (before, name) = name.split_at_checked(name.len() - length)?;
     let quote = [vec![b'\\'; slashes], vec![b'"']].concat();
-    let rest = bytes.get(at + name.len()..)?.strip_prefix(&*quote)?;
-    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
-    let value = rest.trim_ascii_start().strip_prefix(&*quote)?;
+    let name = Some(fold(name)).filter(|_| before.ends_with(&quote))?;
+    if !SECRET_NAMES.iter().any(|secret| secret.as_bytes() == name) {
+        return None;
+    }
+    let value = bytes.get(colon + 1..)?.trim_ascii_start();
+    let value = value.strip_prefix(&*quote)?;
     let start = bytes.len() - value.len();
     // The end is a quote with no more backslashes before it than the first one has.
     let mut escapes = 0;
@@ -388,12 +423,50 @@ mod tests {
                 r#"{"a":"{\"password\":\"p\",\"x\":1}"}"#,
                 r#"{"a":"{\"password\":\"[REDACTED]\",\"x\":1}"}"#,
             ),
+            (
+                r#"{"X-API-Key":"p","apikey":"p","private-key":"p","Client_Secret" :"p"}"#,
+                r#"{"X-API-Key":"[REDACTED]","apikey":"[REDACTED]","private-key":"[REDACTED]","Client_Secret" :"[REDACTED]"}"#,
+            ),
+            (
+                r#"{"a":"{\"accessToken\":\"{\\\"api_key\\\":1}\",\"x\":1}"}"#,
+                r#"{"a":"{\"accessToken\":\"[REDACTED]\",\"x\":1}"}"#,
+            ),
+            (
+                r#"{"code":"c","key":"k","token":"t","signature":"s","api_key":null,"b":"password:c"}"#,
+                r#"{"code":"c","key":"k","token":"t","signature":"s","api_key":null,"b":"password:c"}"#,
+            ),
             (r#"{"max_tokens":"3"}"#, r#"{"max_tokens":"3"}"#),
             (r#"{"password":"cut"#, r#"{"password":"[REDACTED]"#),
         ];
         for (text, expected) in cases {
             assert_eq!(redaction.text(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_long_word_is_read_once() {
+        // By its square, these would take hours.
+        for part in ["sk-", "eyJ"] {
+            let text = part.repeat(1 << 20);
+            assert_eq!(Redaction::default().text(&text), text);
+        }
+    }
+
+    #[test]
+    fn secrets_in_the_headers_of_a_request_are_secrets_of_its_call() {
+        let mut headers = HeaderMap::new();
+        let mut marked = HeaderValue::from_static("marked-0123456789");
+        marked.set_sensitive(true);
+        headers.insert("x-marked", marked);
+        headers.insert("x-plain", HeaderValue::from_static("plain-0123456789"));
+        let bearer = HeaderValue::from_static("Custom 0123456789abcdef0123456789abcdef");
+        headers.insert("authorization", bearer);
+        headers.insert("api-key", HeaderValue::from_static("none"));
+        let redaction = Redaction::default().of_call(&headers);
+        let text =
+            "marked-0123456789 plain-0123456789 none 0123456789abcdef0123456789abcdef Custom";
+        let left = "[REDACTED] plain-0123456789 none [REDACTED] Custom";
+        assert_eq!(redaction.text(text), left);
     }
 
     #[test]

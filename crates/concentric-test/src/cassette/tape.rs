@@ -122,11 +122,20 @@ impl Request {
     }
 }
 
-/// Whether a body is compressed.
+/// Whether a body is compressed. Other words there (`none`, `utf-8`) say nothing, as to the providers'
+/// layers.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_ENCODING)
-        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    const CODINGS: [&str; 6] = ["br", "compress", "deflate", "gzip", "x-gzip", "zstd"];
+    let codings = headers.get_all(header::CONTENT_ENCODING).into_iter();
+    codings
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| {
+            let coding = coding.trim();
+            CODINGS
+                .iter()
+                .any(|known| coding.eq_ignore_ascii_case(known))
+        })
 }
 
 /// The bytes of a body that is one piece.
@@ -209,4 +218,31 @@ pub(super) fn read(path: &Path) -> Result<Vec<Exchange>, Error> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn what_is_compressed_is_told_as_the_providers_do() {
+        let cases: [(&[&'static str], bool); 8] = [
+            (&[], false),
+            (&["identity"], false),
+            (&["none"], false),
+            (&["utf-8"], false),
+            (&["GZip"], true),
+            (&["identity, br"], true),
+            (&["identity", "zstd"], true),
+            (&["x-gzip"], true),
+        ];
+        for (values, expected) in cases {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_encoded(&headers), expected, "{values:?}");
+        }
+    }
 }

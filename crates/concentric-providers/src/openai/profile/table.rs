@@ -448,7 +448,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Ollama's chat completions; for its own API see (*`ollama`*)(crate::ollama).
+    /// Ollama's chat completions; for its own API see [`ollama`](crate::ollama).
     ///
     /// There is no tool choice, and images come with the request (*`OpenAI` compatibility*); a schema is
     /// a grammar, which rules tools out.

@@ -2,10 +2,10 @@
 
 use super::{
     super::{
-        items::{At, Items, Place, text},
+        items::{At, Items, MAX, Place, text},
         tools::{call_arguments, call_id, call_name, is_hosted},
     },
-    Decoder,
+    Decoder, too_many,
 };
 use crate::{api::Answer, calls::Conflict};
 use concentric_core::{Error, Executor, Media, MediaSource, Part, PartKind, Str};
@@ -21,6 +21,10 @@ impl Decoder {
     ) -> Result<(), Error> {
         if !self.items.finish(at) {
             return Ok(());
+        }
+        let places = ["content", "summary"].map(|field| list(&item, field).len());
+        if places.iter().any(|places| *places > MAX) {
+            return Err(too_many(answer));
         }
         answer.changed();
         match text(&item, "type").unwrap_or_default() {

@@ -16,7 +16,7 @@ const MOST: usize = 64 * 1024 * 1024;
 pub(super) struct Call {
     tape: Arc<Tape>,
     index: usize,
-    redaction: Arc<Redaction>,
+    redaction: Redaction,
     // Since when, if times are recorded.
     since: Option<Instant>,
     // `None` once it is over.
@@ -30,7 +30,7 @@ impl Call {
     pub(super) fn new(
         tape: Arc<Tape>,
         index: usize,
-        redaction: Arc<Redaction>,
+        redaction: Redaction,
         times: bool,
         request: Request,
     ) -> Self {

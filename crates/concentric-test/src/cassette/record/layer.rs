@@ -83,7 +83,8 @@ impl RecordLayer {
     }
 
     pub(super) fn call(&self, request: &http::Request<Full<Bytes>>) -> Call {
-        let request = Request::new(request, &self.redaction);
+        let redaction = self.redaction.of_call(request.headers());
+        let request = Request::new(request, &redaction);
         let mut recorded = self
             .tape
             .recorded
@@ -95,7 +96,7 @@ impl RecordLayer {
         Call::new(
             Arc::clone(&self.tape),
             index,
-            Arc::clone(&self.redaction),
+            redaction,
             self.times,
             request,
         )

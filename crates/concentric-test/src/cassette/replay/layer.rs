@@ -96,7 +96,8 @@ impl ReplayLayer {
         &self,
         request: &http::Request<http_body_util::Full<bytes::Bytes>>,
     ) -> Result<Arc<Exchange>, Error> {
-        let request = Request::new(request, &self.redaction);
+        let redaction = self.redaction.of_call(request.headers());
+        let request = Request::new(request, &redaction);
         let asked = canonical::of(&request, &self.ignored);
         let mut last = None;
         let mut nearest: Option<(usize, Difference)> = None;
