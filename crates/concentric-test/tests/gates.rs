@@ -406,6 +406,32 @@ async fn whether_a_run_may_finish_can_be_asked_and_is_asked_again_where_it_goes_
 }
 
 #[tokio::test]
+async fn a_question_before_the_end_keeps_its_place_while_nobody_replies() {
+    let model = ScriptedModel::new().text("A.").repeat();
+    let layer = || {
+        AgentLayer::new(ScriptedTools::new()).gate(finish_gate(|step| {
+            let id = step.interrupt_id("finish");
+            match step.reply(&id) {
+                None => BeforeFinish::ask(Interrupt::new(id, "enough")),
+                Some(_) => BeforeFinish::Finish,
+            }
+        }))
+    };
+    let mut answer = run(layer(), &model, ChatRequest::user("hi")).await;
+    for _ in 0..2 {
+        let nothing = ChatRequest::resume(state_of(&answer), Vec::new());
+        answer = run(layer(), &model, nothing).await;
+        assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+    }
+    let asked = answer.finish.interrupts()[0].id.clone();
+    let reply = Reply::resolve(asked, json!(true));
+    let request = ChatRequest::resume(state_of(&answer), vec![reply]);
+    let answer = run(layer(), &model, request).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(model.calls(), 1);
+}
+
+#[tokio::test]
 async fn a_question_before_the_end_is_not_passed_over_where_its_gate_is_gone() {
     let model = ScriptedModel::new().text("A.");
     let layer = AgentLayer::new(ScriptedTools::new());
