@@ -354,6 +354,12 @@ impl Round {
                 unknown_at_best(outcome)
             }
             Ok(outcome) => outcome,
+            Err(error) if error.kind() == ErrorKind::Halted => {
+                let outcome = started.settled().cloned();
+                outcome
+                    .unwrap_or_else(|| ToolOutcome::failed(error.message()))
+                    .and_halt(error.message())
+            }
             Err(error) if started.settled().is_some() && !is_fatal(&error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
@@ -387,9 +393,6 @@ impl Round {
                         Some(_) => error,
                         None => error.with_phase(Phase::Call),
                     });
-                }
-                None if error.kind() == ErrorKind::Halted => {
-                    ToolOutcome::failed(error.message()).and_halt(error.message())
                 }
                 None => {
                     tracing::debug!(error = format!("{error:#}"), "a layer on a tool failed");
