@@ -7,13 +7,14 @@
 )]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Role, ToolSpec, ToolStatus,
-    Turn, Usage,
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
+    ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Role,
+    Str, ToolSpec, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    context::{Clock, Ids, Random, Sleep},
     interrupt,
     layers::map_events,
-    live::Unanswered,
+    live::{LiveInterrupts, Unanswered},
     machine::MachineState,
     state::{Durable, Scope, Slot},
     store::{Checkpoint, Tenant},
@@ -23,7 +24,7 @@ use serde_json::json;
 use std::{
     future::pending,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tower::{Layer, ServiceExt};
 
@@ -571,7 +572,7 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
         tokio::task::yield_now().await;
         context.ask(ask(), minute).await
     };
-    // Nobody drives the run: what it shows is taken by hand.
+    // Nobody drives the run: what it shows stays where it is.
     let (late, twice) = tokio::join!(waits, twice);
     assert_eq!(late, Err(Unanswered::Late));
     assert_eq!(twice, Err(Unanswered::Asked(InterruptId::new("q"))));
@@ -582,6 +583,58 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
     };
     let (asked, ()) = tokio::join!(context.ask(ask(), minute), cancelled);
     assert_eq!(asked, Err(Unanswered::Cancelled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_finds_no_room_is_late_too() {
+    let context = Context::new();
+    let event = || Event::Custom(Box::new(Custom::new("full", json!({}))));
+    while context.emit(event()).is_ok() {}
+    let ask = Interrupt::new(InterruptId::new("q"), "row");
+    let asked = context.ask(ask, Duration::from_secs(60));
+    let asked = tokio::time::timeout(Duration::from_secs(61), asked).await;
+    assert_eq!(asked.unwrap(), Err(Unanswered::Late));
+}
+
+/// A world in which the question `q` is replied to just as its time is over.
+struct LastMoment(LiveInterrupts);
+
+impl Clock for LastMoment {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        let live = self.0.clone();
+        Box::pin(async move {
+            let reply = Reply::resolve(InterruptId::new("q"), json!(3));
+            let taken = live.reply(&Tenant::default(), reply, SystemTime::UNIX_EPOCH);
+            taken.unwrap();
+        })
+    }
+}
+
+impl Ids for LastMoment {
+    fn next(&self, prefix: &str) -> Str {
+        prefix.into()
+    }
+}
+
+impl Random for LastMoment {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_was_accepted_is_handed_over_however_late_it_is() {
+    let live = LiveInterrupts::new();
+    let world = || LastMoment(live.clone());
+    let environment = Environment::new(world(), world(), world());
+    let context = Context::builder().environment(environment).build();
+    let ask = Interrupt::new(InterruptId::new("q"), "row");
+    let asked = live.ask(ask, Duration::from_secs(60), &context).await;
+    assert_eq!(asked.unwrap().read::<u8>().unwrap(), 3);
 }
 
 struct Asking(Log);
@@ -1017,10 +1070,7 @@ async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run(
     }));
     let mut request = ChatRequest::user("hi");
     let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
-    request
-        .context
-        .extensions_mut()
-        .insert(Checkpoint::new(save));
+    request.context.extensions_mut().insert(Checkpoint::new(save));
     let error = try_run(layer, &model, request).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.code()),
