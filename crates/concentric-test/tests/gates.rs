@@ -8,15 +8,15 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
-    ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Role,
-    Str, ToolSpec, ToolStatus, Turn, Usage,
+    ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Resume,
+    Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
     context::{Clock, Ids, Random, Sleep},
     interrupt,
     layers::map_events,
     live::{LiveInterrupts, Unanswered},
     machine::MachineState,
-    state::{Durable, Scope, Slot},
+    state::{Durable, Scope, Slot, Transient},
     store::{Checkpoint, Tenant},
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
@@ -849,6 +849,42 @@ async fn the_slots_of_a_run_that_goes_on_are_there_before_it_does() {
     let context = request.context.clone();
     run(layer(), &model, request).await;
     assert_eq!(*context.state::<Visits>().unwrap(), 22);
+}
+
+struct Noted;
+
+impl Slot for Noted {
+    type Value = u32;
+    type Keep = Transient;
+    const NAME: &'static str = "test/noted";
+    const SCOPE: Scope = Scope::Run;
+}
+
+#[tokio::test]
+async fn a_request_that_is_to_go_on_has_the_slots_of_that_run_whatever_stood_there() {
+    let suspended = async |visits: u32| {
+        let (model, tools) = once();
+        let gate = asks("asks", &Log::default());
+        let layer = AgentLayer::new(tools).gate(round_gate("asks", move |step| {
+            gate(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+        }));
+        let request = ChatRequest::user("hi");
+        if visits > 0 {
+            request.context.update_state::<Visits>(|_| visits).unwrap();
+        }
+        state_of(&run(layer, &model, request).await)
+    };
+    let context = Context::new();
+    // What is of this process only is nobody's to replace.
+    context.update_state::<Noted>(|_| 3).unwrap();
+    for visits in [5, 5, 0, 7] {
+        let mut request = ChatRequest::user("hi").with_context(context.clone());
+        let state = Suspended::State(Box::new(suspended(visits).await));
+        request.set_resume(Resume::new(state, Vec::new()));
+        assert_eq!(*context.state::<Visits>().unwrap(), visits);
+        assert_eq!(*context.state::<Noted>().unwrap(), 3);
+        context.update_state::<Visits>(|visits| visits + 1).unwrap();
+    }
 }
 
 #[tokio::test]
