@@ -121,7 +121,7 @@ async fn the_layers_of_a_run_do_not_wait_for_the_permit_that_was_taken_for_them(
         let mut request = ChatRequest::user("hi");
         let seen = seen.clone();
         let own = ModelLayers::new().layer(inspect_events(move |_: &Event| seen.add("event")));
-        request.context.extensions_mut().insert(own);
+        request.context.own_mut().insert(own);
         let call = agent.clone().oneshot(request);
         let answer = tokio::time::timeout(Duration::from_secs(1), call)
             .await

@@ -26,7 +26,7 @@ fn user(text: &str) -> Message {
 }
 
 fn steered(mut request: ChatRequest, gates: StepGates) -> ChatRequest {
-    request.context.extensions_mut().insert(gates);
+    request.context.own_mut().insert(gates);
     request
 }
 

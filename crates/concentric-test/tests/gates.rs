@@ -982,7 +982,7 @@ async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
     let layer = AgentLayer::new(tools).gate(tells("agent"));
     let mut request = ChatRequest::user("hi");
     let own = StepGates::new().gate(tells("run"));
-    request.context.extensions_mut().insert(own);
+    request.context.own_mut().insert(own);
     run(layer, &model, request).await;
     assert_eq!(
         *log.lock().unwrap(),
@@ -1061,7 +1061,7 @@ async fn what_is_written_down_before_a_round_has_the_slots_in_it() {
         BeforeRound::Continue
     }));
     let mut request = ChatRequest::user("hi");
-    request.context.extensions_mut().insert(checkpoint);
+    request.context.own_mut().insert(checkpoint);
     run(layer.clone(), &model, request).await;
     let state = saved.lock().unwrap()[0].clone();
     assert_eq!(state.slots()[0].value, json!(7));
@@ -1106,7 +1106,7 @@ async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run(
     }));
     let mut request = ChatRequest::user("hi");
     let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
-    request.context.extensions_mut().insert(Checkpoint::new(save));
+    request.context.own_mut().insert(Checkpoint::new(save));
     let error = try_run(layer, &model, request).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.code()),

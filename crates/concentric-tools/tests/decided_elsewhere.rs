@@ -60,7 +60,7 @@ async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> Ma
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
     context
-        .extensions_mut()
+        .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
             Box::pin(ready(Ok(())))
@@ -442,7 +442,7 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let saved = states.clone();
     let mut context = scene.world.context();
     context
-        .extensions_mut()
+        .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
             Box::pin(ready(Ok(())))

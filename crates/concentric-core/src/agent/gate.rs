@@ -270,7 +270,8 @@ impl StepView {
     }
 }
 
-/// The gates of one run, outside of its agent's own, as an extension of its context.
+/// The gates of one run, outside of its agent's own; they stand in what its context has of its
+/// [own](Context::own_mut).
 #[derive(Clone, Default)]
 pub struct StepGates(Arc<Vec<Arc<dyn Erased>>>);
 
@@ -291,7 +292,7 @@ impl StepGates {
     ///
     /// Nothing inside the run has the run's own any more: they are not those of an agent in it.
     pub(super) fn of_run(&self, context: &mut Context) -> Option<Self> {
-        match context.extensions_mut().remove::<Self>() {
+        match context.own_mut().remove::<Self>() {
             Some(own) => {
                 let all = own.0.iter().chain(&*self.0).cloned().collect();
                 Some(Self(Arc::new(all)))

@@ -68,7 +68,7 @@ impl<M, R> Run<M, R> {
             rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, specs)?;
-        let checkpoint = request.context.extensions_mut().remove::<Checkpoint>();
+        let checkpoint = request.context.own_mut().remove::<Checkpoint>();
         let machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resume) => take_up(&mut request, &resume, rules)?,
@@ -115,7 +115,7 @@ impl<M, R> Run<M, R> {
             // A channel for each call: what is left of an earlier one is not written down.
             let (states, within) = mpsc::unbounded_channel();
             self.within = Some(within);
-            request.context.extensions_mut().insert(through(states));
+            request.context.own_mut().insert(through(states));
         }
         Oneshot::new(self.model.clone(), request)
     }
