@@ -9,7 +9,7 @@
 //! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools, typed answers |
 //! | `openai` (default) | [`providers`] | OpenAI chat completions and servers that speak them, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
 //! | `http` | [`http`] | agents as AG-UI endpoints |
-//! | `layers` | [`layers`] | the built-in layers: suspended runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | what runs, effects and decisions are kept in: a SQLite file, or memory |
 //!
 //! Features add API and change nothing else.
