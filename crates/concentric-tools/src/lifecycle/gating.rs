@@ -18,7 +18,7 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, Pending, Permit, Refusal,
     Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
-    store::Effect,
+    live::Unanswered, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -513,9 +513,7 @@ impl Gating {
         let reply = match &ask.live {
             Some((live, timeout)) => {
                 let reply = live.ask(interrupt, *timeout, &view.context).await;
-                reply
-                    .inspect_err(|error| tracing::debug!(%error, "a live question has no answer"))
-                    .ok()
+                reply.inspect_err(log_unanswered).ok()
             }
             None => None,
         };
