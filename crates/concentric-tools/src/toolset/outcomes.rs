@@ -9,11 +9,11 @@ use crate::{
         Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, is_recovered,
         suspend_tool, unknown_at_best,
     },
-    panic::{Panic, catch},
 };
 use concentric_core::{
     Context, Error, ErrorKind, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome,
     ToolRound, ToolStatus, Transcript,
+    method::{Panic, catch},
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -307,7 +307,7 @@ impl Round {
             Ok(future) => Ok(Running::new(started, future)),
             Err(Failure::Error(error)) => Err(Box::new((started, Err(error)))),
             Err(Failure::Panic(panic)) => {
-                let outcome = started.panicked(panic);
+                let outcome = started.panicked(&panic);
                 Err(Box::new((started, Ok(outcome))))
             }
         }
