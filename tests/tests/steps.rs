@@ -3,7 +3,7 @@
 
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Error, ErrorKind, Event, Phase, ToolSpec,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     layers::{ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -38,9 +38,9 @@ impl StepGate for Log {
         "log"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         self.add(format!("step {}", step.step));
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 }
 

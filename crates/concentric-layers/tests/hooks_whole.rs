@@ -5,7 +5,7 @@
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ModelService, Outcome, ThreadId, ToolCall,
     ToolOutcome, ToolStatus, Transcript,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
     layers::{End, Next, OfRunLayer, from_fn},
 };
 use concentric_layers::{
@@ -53,9 +53,9 @@ impl Hooks for Everywhere {
         Ok(RunFlow::Continue)
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         self.at(&format!("step {}", step.step));
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {

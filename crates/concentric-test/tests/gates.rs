@@ -10,7 +10,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
     ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Resume,
     Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
     context::{Clock, Ids, Random, Sleep},
     interrupt,
     layers::map_events,
@@ -40,7 +40,7 @@ struct Gate<M, R, F> {
 
 impl<M, R, F> StepGate for Gate<M, R, F>
 where
-    M: Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+    M: Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
     R: Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
     F: Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
 {
@@ -48,7 +48,7 @@ where
         self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         tokio::task::yield_now().await;
         Ok((self.model)(step))
     }
@@ -66,7 +66,7 @@ where
 
 fn model_gate(
     name: &'static str,
-    model: impl Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+    model: impl Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
 ) -> impl StepGate {
     Gate {
         name,
@@ -82,7 +82,7 @@ fn round_gate(
 ) -> impl StepGate {
     Gate {
         name,
-        model: |_: &StepView| BeforeModel::Continue,
+        model: |_: &StepView| BeforeStep::Continue,
         round,
         finish: |_: &StepView| BeforeFinish::Finish,
     }
@@ -93,7 +93,7 @@ fn finish_gate(
 ) -> impl StepGate {
     Gate {
         name: "finish",
-        model: |_: &StepView| BeforeModel::Continue,
+        model: |_: &StepView| BeforeStep::Continue,
         round: |_: &StepView| BeforeRound::Continue,
         finish,
     }
@@ -156,10 +156,10 @@ fn user(text: &str) -> Turn {
 async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools.clone())
-        .gate(model_gate("goes on", |_| BeforeModel::Continue))
+        .gate(model_gate("goes on", |_| BeforeStep::Continue))
         .gate(model_gate("has enough", |step| match step.step {
-            0 | 1 => BeforeModel::Continue,
-            _ => BeforeModel::Finish,
+            0 | 1 => BeforeStep::Continue,
+            _ => BeforeStep::Finish,
         }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
@@ -171,10 +171,10 @@ async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
 async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools)
-        .gate(model_gate("votes", |_| BeforeModel::Finish))
+        .gate(model_gate("votes", |_| BeforeStep::Finish))
         .gate(model_gate("halts", |step| match step.step {
-            0 => BeforeModel::Continue,
-            _ => BeforeModel::halt("no money left"),
+            0 => BeforeStep::Continue,
+            _ => BeforeStep::halt("no money left"),
         }));
     // The vote stops it before the first step.
     let answer = run(layer.clone(), &model, ChatRequest::user("hi")).await;
@@ -183,8 +183,8 @@ async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
 
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools).gate(model_gate("halts", |step| match step.step {
-        0 => BeforeModel::Continue,
-        _ => BeforeModel::halt("no money left"),
+        0 => BeforeStep::Continue,
+        _ => BeforeStep::halt("no money left"),
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     let reason = "no money left".into();
@@ -259,8 +259,8 @@ async fn to_go_on_has_the_same_limit() {
 async fn what_a_gate_says_is_said_before_the_next_step() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(model_gate("steers", |step| match step.step {
-        1 => BeforeModel::Say(vec![user("Be quick.")]),
-        _ => BeforeModel::Continue,
+        1 => BeforeStep::Say(vec![user("Be quick.")]),
+        _ => BeforeStep::Continue,
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.transcript().unwrap().len(), 4);
@@ -299,8 +299,8 @@ async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
                         ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
                     })),
                     false => layer.gate(model_gate(name, move |step| match step.step {
-                        0 => ask(step).map_or(BeforeModel::Continue, BeforeModel::ask),
-                        _ => BeforeModel::Continue,
+                        0 => ask(step).map_or(BeforeStep::Continue, BeforeStep::ask),
+                        _ => BeforeStep::Continue,
                     })),
                 }
             })
@@ -344,10 +344,10 @@ async fn c094_the_strictest_of_what_is_made_of_the_answers_counts() {
         let (a, b) = (asks("a", &log), asks("b", &log));
         AgentLayer::new(tools.clone())
             .gate(model_gate("a", move |step| {
-                a(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+                a(step).map_or(BeforeStep::Continue, BeforeStep::ask)
             }))
             .gate(model_gate("b", move |step| {
-                b(step).map_or(BeforeModel::halt("b says no"), BeforeModel::ask)
+                b(step).map_or(BeforeStep::halt("b says no"), BeforeStep::ask)
             }))
     };
     let state = state_of(&run(layer(), &model, ChatRequest::user("hi")).await);
@@ -455,7 +455,7 @@ async fn two_gates_that_ask_have_two_names() {
             .into_iter()
             .fold(AgentLayer::new(ScriptedTools::new()), |layer, name| {
                 layer.gate(model_gate(name, move |step| {
-                    BeforeModel::ask(Interrupt::new(step.interrupt_id(name), "budget"))
+                    BeforeStep::ask(Interrupt::new(step.interrupt_id(name), "budget"))
                 }))
             });
     let error = try_run(layer, &model, ChatRequest::user("hi"))
@@ -467,9 +467,9 @@ async fn two_gates_that_ask_have_two_names() {
 #[tokio::test]
 async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
     for (verdict, outcome) in [
-        (BeforeModel::Finish, Outcome::Completed),
+        (BeforeStep::Finish, Outcome::Completed),
         (
-            BeforeModel::halt("no"),
+            BeforeStep::halt("no"),
             Outcome::Halted {
                 reason: "no".into(),
             },
@@ -478,7 +478,7 @@ async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
         let model = ScriptedModel::new().text("A.");
         let layer = AgentLayer::new(ScriptedTools::new())
             .gate(model_gate("steers", |_| {
-                BeforeModel::Say(vec![user("Stop.")])
+                BeforeStep::Say(vec![user("Stop.")])
             }))
             .gate(model_gate("stops", move |_| verdict.clone()));
         let answer = run(layer, &model, ChatRequest::user("hi")).await;
@@ -527,7 +527,7 @@ impl StepGate for Failing {
         "failing"
     }
 
-    async fn before_model(&self, _: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
         Err(Error::halted("enough").into())
     }
 }
@@ -751,11 +751,11 @@ async fn what_is_said_beside_a_question_is_said_once() {
         let ask = asks("asks", &log);
         AgentLayer::new(ScriptedTools::new())
             .gate(model_gate("says", |step| match step.step {
-                0 => BeforeModel::Say(vec![user("Be brief.")]),
-                _ => BeforeModel::Continue,
+                0 => BeforeStep::Say(vec![user("Be brief.")]),
+                _ => BeforeStep::Continue,
             }))
             .gate(model_gate("asks", move |step| {
-                ask(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+                ask(step).map_or(BeforeStep::Continue, BeforeStep::ask)
             }))
     };
     let model = ScriptedModel::new().text("Done.");
@@ -930,11 +930,11 @@ impl StepGate for Hangs {
         "hangs"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         if step.step == 1 {
             pending::<()>().await;
         }
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
@@ -976,7 +976,7 @@ async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
         let log = log.clone();
         model_gate(name, move |step| {
             log.lock().unwrap().push(format!("{name} {}", step.step));
-            BeforeModel::Continue
+            BeforeStep::Continue
         })
     };
     let layer = AgentLayer::new(tools).gate(tells("agent"));
@@ -1011,7 +1011,7 @@ fn limited() -> impl StepGate {
                 .as_ref()
                 .and_then(|more| more["more"].as_u64());
             let Some(more) = more else {
-                return BeforeModel::Finish;
+                return BeforeStep::Finish;
             };
             let more = u32::try_from(more).unwrap();
             let update = step.context.update_state::<Allowed>(|all| all + more);
@@ -1019,8 +1019,8 @@ fn limited() -> impl StepGate {
         }
         let allowed = step.context.state::<Allowed>().unwrap();
         match step.step < 2 + *allowed {
-            true => BeforeModel::Continue,
-            false => BeforeModel::ask(Interrupt::new(id, "limit")),
+            true => BeforeStep::Continue,
+            false => BeforeStep::ask(Interrupt::new(id, "limit")),
         }
     })
 }

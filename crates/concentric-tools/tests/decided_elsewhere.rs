@@ -521,16 +521,16 @@ impl StepGate for AskSecond {
     fn name(&self) -> &str {
         "second"
     }
-    async fn before_model(
+    async fn before_step(
         &self,
         step: &StepView,
-    ) -> Result<concentric_core::agent::BeforeModel, BoxError> {
-        use concentric_core::agent::BeforeModel;
+    ) -> Result<concentric_core::agent::BeforeStep, BoxError> {
+        use concentric_core::agent::BeforeStep;
         let id = step.interrupt_id("second");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeModel::ask(Interrupt::new(id, "may_i")),
+            (1, None) => BeforeStep::ask(Interrupt::new(id, "may_i")),
             (1, Some(_)) => return Err("the budget's service is down".into()),
-            _ => BeforeModel::Continue,
+            _ => BeforeStep::Continue,
         })
     }
 }

@@ -7,8 +7,8 @@ use crate::{
 };
 use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 
-/// Decides whether, and how, a loop goes on: before it calls its model, before it runs a round of
-/// tool calls, and before it ends.
+/// Decides whether, and how, a loop goes on: before it makes a step, before it runs a round of tool
+/// calls, and before it ends.
 ///
 /// It is for what no layer can do, since a layer is inside one call: to end the run before the next
 /// step, to have it make another one, to put a message in, to ask somebody. Gates are attached to an
@@ -26,7 +26,7 @@ use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 /// ```
 /// use concentric_core::{
 ///     AgentLayer, BoxError, NoTools,
-///     agent::{BeforeModel, StepGate, StepView},
+///     agent::{BeforeStep, StepGate, StepView},
 /// };
 ///
 /// /// Ends a run that has used its tokens up.
@@ -37,10 +37,10 @@ use std::{collections::HashSet, fmt, future::Future, pin::Pin, sync::Arc};
 ///         "tokens"
 ///     }
 ///
-///     async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+///     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
 ///         Ok(match step.usage.total_tokens {
-///             Some(used) if used >= self.0 => BeforeModel::halt("the tokens are used up"),
-///             _ => BeforeModel::Continue,
+///             Some(used) if used >= self.0 => BeforeStep::halt("the tokens are used up"),
+///             _ => BeforeStep::Continue,
 ///         })
 ///     }
 /// }
@@ -66,20 +66,30 @@ pub trait StepGate: Send + Sync + 'static {
     /// Names the gate; no other that asks has the name.
     fn name(&self) -> &str;
 
-    /// Decides before the model is called.
+    /// Decides whether, and how, the loop makes its next step.
+    ///
+    /// # When
+    ///
+    /// Before the loop calls its model, the first time included. What was asked here is decided about
+    /// anew when it is replied to. An agent in the model's place that goes on is not a new step.
     ///
     /// # Errors
     ///
     /// They fail the run.
-    fn before_model(
+    fn before_step(
         &self,
         step: &StepView,
-    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
         let _ = step;
-        unset(|| Ok(BeforeModel::Continue))
+        unset(|| Ok(BeforeStep::Continue))
     }
 
-    /// Decides before a round of tool calls begins; not when it goes on after it waited.
+    /// Decides whether a round of tool calls is run.
+    ///
+    /// # When
+    ///
+    /// Before its first call begins, and before anybody is asked about one; not when it goes on after
+    /// it waited. What was asked here is decided about anew when it is replied to.
     ///
     /// # Errors
     ///
@@ -92,7 +102,12 @@ pub trait StepGate: Send + Sync + 'static {
         unset(|| Ok(BeforeRound::Continue))
     }
 
-    /// Decides before the run comes to its own end: its model has answered without a call.
+    /// Decides whether the run may come to its own end.
+    ///
+    /// # When
+    ///
+    /// When its model has answered without a call; not where the run is stopped, or comes to a limit.
+    /// What was asked here is decided about anew when it is replied to.
     ///
     /// # Errors
     ///
@@ -106,11 +121,11 @@ pub trait StepGate: Send + Sync + 'static {
     }
 }
 
-/// What a [`StepGate`] says before the model is called.
+/// What a [`StepGate`] says before a step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum BeforeModel {
-    /// It is called.
+pub enum BeforeStep {
+    /// The model is called.
     Continue,
     /// It is called after this was said.
     Say(Vec<Turn>),
@@ -151,7 +166,7 @@ pub enum BeforeFinish {
     Halt(Str),
 }
 
-impl BeforeModel {
+impl BeforeStep {
     /// Stops the run.
     pub fn halt(reason: impl Into<Str>) -> Self {
         Self::Halt(reason.into())
@@ -324,7 +339,7 @@ impl StepGates {
         view: impl FnOnce() -> StepView,
     ) -> Option<Deciding> {
         let is_asked = |gate: &&Arc<dyn Erased>| match moment {
-            Moment::Model => gate.has().before_model,
+            Moment::Step => gate.has().before_step,
             Moment::Round => gate.has().before_round,
             Moment::Finish => gate.has().before_finish,
         };
@@ -334,12 +349,12 @@ impl StepGates {
         }
         let view = Arc::new(view());
         Some(match moment {
-            Moment::Model => Deciding::Model(Box::pin(async move {
+            Moment::Step => Deciding::Step(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
-                    said.push(Arc::clone(gate).before_model(Arc::clone(&view)).await?);
+                    said.push(Arc::clone(gate).before_step(Arc::clone(&view)).await?);
                 }
-                model(&asked, said, &view)
+                step(&asked, said, &view)
             })),
             Moment::Round => Deciding::Round(Box::pin(async move {
                 let mut said = Vec::with_capacity(asked.len());
@@ -367,7 +382,7 @@ impl StepGates {
 /// When gates are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    Model,
+    Step,
     Round,
     Finish,
 }
@@ -375,7 +390,7 @@ pub(super) enum Moment {
 impl Moment {
     const fn name(self) -> &'static str {
         match self {
-            Self::Model => "model",
+            Self::Step => "step",
             Self::Round => "round",
             Self::Finish => "finish",
         }
@@ -384,19 +399,19 @@ impl Moment {
 
 /// Gates that decide.
 pub(super) enum Deciding {
-    Model(Decision<Said<ModelVerdict>>),
+    Step(Decision<Said<StepVerdict>>),
     Round(Decision<RoundVerdict>),
     Finish(Decision<Said<FinishVerdict>>),
 }
 
-/// What all gates together say before the model is called, or before the end.
+/// What all gates together say before a step, or before the end.
 pub(super) struct Said<V> {
     /// It is said whatever the verdict is.
     pub(super) turns: Vec<Turn>,
     pub(super) verdict: V,
 }
 
-pub(super) enum ModelVerdict {
+pub(super) enum StepVerdict {
     Continue,
     Ask(Pending),
     Finish,
@@ -418,30 +433,30 @@ pub(super) enum FinishVerdict {
     Halt(Str),
 }
 
-fn model(
+fn step(
     gates: &[Arc<dyn Erased>],
-    said: Vec<BeforeModel>,
+    said: Vec<BeforeStep>,
     view: &StepView,
-) -> Result<Said<ModelVerdict>, Error> {
+) -> Result<Said<StepVerdict>, Error> {
     let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
     for (gate, said) in gates.iter().zip(said) {
         match said {
-            BeforeModel::Continue => {}
-            BeforeModel::Say(more) => turns.extend(more),
-            BeforeModel::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
-            BeforeModel::Finish => finish = true,
-            BeforeModel::Halt(reason) => halt = halt.or(Some(reason)),
+            BeforeStep::Continue => {}
+            BeforeStep::Say(more) => turns.extend(more),
+            BeforeStep::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            BeforeStep::Finish => finish = true,
+            BeforeStep::Halt(reason) => halt = halt.or(Some(reason)),
         }
     }
     let verdict = match (halt, finish, asked.is_empty()) {
-        (Some(reason), ..) => ModelVerdict::Halt(reason),
-        (None, true, _) => ModelVerdict::Finish,
+        (Some(reason), ..) => StepVerdict::Halt(reason),
+        (None, true, _) => StepVerdict::Finish,
         (None, false, false) => {
             // All are asked again when that is answered.
             turns.clear();
-            ModelVerdict::Ask(batch(asked, view)?)
+            StepVerdict::Ask(batch(asked, view)?)
         }
-        (None, false, true) => ModelVerdict::Continue,
+        (None, false, true) => StepVerdict::Continue,
     };
     Ok(Said { turns, verdict })
 }
@@ -553,7 +568,7 @@ impl StepView {
 /// Which methods a gate has.
 #[derive(Clone, Copy)]
 pub(super) struct Has {
-    before_model: bool,
+    before_step: bool,
     before_round: bool,
     before_finish: bool,
 }
@@ -565,7 +580,7 @@ pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Se
 trait Erased: Send + Sync {
     fn id(&self) -> &str;
     fn has(&self) -> Has;
-    fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel>;
+    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeStep>;
     fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound>;
     fn before_finish(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeFinish>;
 }
@@ -583,15 +598,15 @@ where
             is_set::<F>()
         }
         Has {
-            before_model: returns(G::before_model),
+            before_step: returns(G::before_step),
             before_round: returns(G::before_round),
             before_finish: returns(G::before_finish),
         }
     }
 
-    fn before_model(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeModel> {
+    fn before_step(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeStep> {
         Box::pin(async move {
-            let said = caught(|| G::before_model(&self, &view)).await;
+            let said = caught(|| G::before_step(&self, &view)).await;
             heard(self.name(), said)
         })
     }

@@ -2,7 +2,7 @@ use super::{ModelFlow, RunFlow, Summary};
 use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ThreadId, ToolCall,
     ToolOutcome, ToolResult, Transcript,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
     layers::End,
     method::unset,
 };
@@ -135,13 +135,13 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// # When, errors
     ///
-    /// Those of [`StepGate::before_model`](concentric_core::agent::StepGate::before_model).
+    /// Those of [`StepGate::before_step`](concentric_core::agent::StepGate::before_step).
     fn before_step(
         &self,
         step: &StepView,
-    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
         let _ = step;
-        unset(|| Ok(BeforeModel::Continue))
+        unset(|| Ok(BeforeStep::Continue))
     }
 
     /// Decides whether a round of tool calls is run.
@@ -356,7 +356,7 @@ where
     fn before_step(
         &self,
         step: &StepView,
-    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
         H::before_step(self, step)
     }
 
