@@ -173,6 +173,7 @@
 //! is kept for the [`Summary`].
 
 mod agent;
+mod arc;
 mod body;
 mod failures;
 mod flow;
