@@ -194,7 +194,7 @@ mod watch;
 #[doc(hidden)]
 pub use self::place::{Has, Place};
 pub use self::{
-    agent::{AgentHooks, HookedAgentLayer, OfModel, OfRun},
+    agent::{AgentHooks, HookedAgentLayer, ModelStack, RunStack},
     body::HooksBody,
     failures::{HookFailure, HookFailures},
     flow::{ModelFlow, RunFlow},
