@@ -9,7 +9,7 @@
 
 use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
-    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
 };
 use concentric_examples::{files, model::model, terminal};
@@ -47,10 +47,10 @@ impl StepGate for Budget {
         "budget"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         Ok(match count(step)? {
-            used if used > LIMIT => BeforeModel::halt(format!("{used} tokens are used")),
-            _ => BeforeModel::Continue,
+            used if used > LIMIT => BeforeStep::halt(format!("{used} tokens are used")),
+            _ => BeforeStep::Continue,
         })
     }
 

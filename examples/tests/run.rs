@@ -846,9 +846,8 @@ async fn serve_lets_a_running_answer_end_when_it_is_stopped() {
 
 // ---- session ----
 
-#[tokio::test]
-async fn session_answers_line_by_line_and_ends_with_its_input() {
-    let folder = Folder::new("session");
+/// What the example answers to `lines`, and what it notes.
+async fn session(folder: &Folder, lines: &str) -> (String, String) {
     let mut child = command("session", &folder.0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -856,16 +855,35 @@ async fn session_answers_line_by_line_and_ends_with_its_input() {
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
-    input
-        .write_all(b"what is in this folder?\n/stop\nwhat is in this folder?\n")
-        .await
-        .unwrap();
+    input.write_all(lines.as_bytes()).await.unwrap();
     drop(input);
     let done = timeout(LIMIT, child.wait_with_output()).await.unwrap();
-    let Output { status, stderr, .. } = done.unwrap();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = done.unwrap();
     let notes = String::from_utf8(stderr).unwrap();
     assert!(status.success(), "{notes}");
-    assert!(notes.contains("turns)"), "{notes}");
+    (String::from_utf8(stdout).unwrap(), notes)
+}
+
+#[tokio::test]
+async fn session_answers_line_by_line_and_ends_with_its_input() {
+    let folder = Folder::new("session");
+    let lines = "what is in this folder?\nwhat is in this folder?\n";
+    let (answers, notes) = session(&folder, lines).await;
+    assert_eq!(answers.matches("keeper.txt").count(), 2, "{answers}");
+    // Of each line, the question, a round of tool calls, and the answer.
+    assert!(notes.contains("(6 turns)"), "{notes}");
+}
+
+#[tokio::test]
+async fn session_says_that_there_is_nothing_to_stop() {
+    let folder = Folder::new("session-stop");
+    let (answers, notes) = session(&folder, "/stop\n").await;
+    assert_eq!(answers, "");
+    assert!(notes.contains("Nothing runs."), "{notes}");
 }
 
 // ---- hooks ----

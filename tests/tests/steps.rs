@@ -4,7 +4,7 @@
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Phase,
     ToolSpec, Usage,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     layers::{ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
@@ -40,9 +40,9 @@ impl StepGate for Log {
         "log"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         self.add(format!("step {}", step.step));
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 }
 
@@ -123,7 +123,7 @@ async fn the_layers_of_a_run_do_not_wait_for_the_permit_that_was_taken_for_them(
         let mut request = ChatRequest::user("hi");
         let seen = seen.clone();
         let own = ModelLayers::new().layer(inspect_events(move |_: &Event| seen.add("event")));
-        request.context.extensions_mut().insert(own);
+        request.context.own_mut().insert(own);
         let call = agent.clone().oneshot(request);
         let answer = tokio::time::timeout(Duration::from_secs(1), call)
             .await

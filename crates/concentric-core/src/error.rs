@@ -232,7 +232,9 @@ impl Error {
     /// purpose: the loop finishes with [`Outcome::Halted`](crate::Outcome::Halted) for this reason,
     /// and keeps what was said and done.
     ///
-    /// Nobody retries it or tries another model. Outside of a loop it is an error like any other.
+    /// It is not [retryable](Self::is_retryable). A layer in between may make something else of it,
+    /// as a fallback to a cheaper model does where a budget is used up. Outside of a loop it is an
+    /// error like any other.
     pub fn halted(reason: impl Into<Str>) -> Self {
         Self::new(ErrorKind::Halted, reason)
     }

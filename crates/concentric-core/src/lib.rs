@@ -52,6 +52,7 @@ pub mod layers;
 pub mod live;
 pub mod machine;
 pub mod message;
+#[doc(hidden)]
 pub mod method;
 mod request;
 mod response;

@@ -120,7 +120,8 @@ impl LiveInterrupts {
         taken.ok_or(ReplyError::Unknown(id))
     }
 
-    /// Asks in the run of `context`, and waits for the reply, for `timeout` at the most.
+    /// Asks in the run of `context`, and waits for the reply: for `timeout` at the most, in which the
+    /// question is to find room in the run's stream, too.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl LiveInterrupts {
         context: &Context,
     ) -> Result<Reply, Unanswered> {
         let key = (Tenant::of(context), interrupt.id.clone());
-        let (sender, receiver) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         let mut event = Custom::new(
             "interrupt",
             serde_json::to_value(&interrupt).unwrap_or_default(),
@@ -150,17 +151,28 @@ impl LiveInterrupts {
             }),
         };
         let _asked = Asked { of: self, key };
-        let shown = context.send(Event::Custom(Box::new(event))).await;
-        shown.map_err(Unanswered::NotShown)?;
-        let (mut reply, mut late) = (pin!(receiver), pin!(context.sleep(timeout)));
-        poll_fn(|cx| match reply.as_mut().poll(cx) {
-            Poll::Ready(Ok(reply)) => Poll::Ready(Ok(reply)),
-            _ => late.as_mut().poll(cx).map(|slept| match slept {
-                Ok(()) => Err(Unanswered::Late),
-                Err(_) => Err(Unanswered::Cancelled),
-            }),
-        })
-        .await
+        let unanswered = {
+            let mut answered = pin!(async {
+                let shown = context.send(Event::Custom(Box::new(event))).await;
+                shown.map_err(Unanswered::NotShown)?;
+                (&mut receiver).await.map_err(|_| Unanswered::Late)
+            });
+            let mut late = pin!(context.sleep(timeout));
+            let answered = poll_fn(|cx| match answered.as_mut().poll(cx) {
+                Poll::Ready(answered) => Poll::Ready(answered),
+                Poll::Pending => late.as_mut().poll(cx).map(|slept| match slept {
+                    Ok(()) => Err(Unanswered::Late),
+                    Err(_) => Err(Unanswered::Cancelled),
+                }),
+            });
+            match answered.await {
+                Ok(reply) => return Ok(reply),
+                Err(unanswered) => unanswered,
+            }
+        };
+        // One that was accepted meanwhile is not lost; after this none is.
+        receiver.close();
+        receiver.try_recv().map_err(|_| unanswered)
     }
 }
 

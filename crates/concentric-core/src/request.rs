@@ -81,25 +81,25 @@ impl ChatRequest {
         request
     }
 
-    /// Sets the run.
+    /// Sets the run. If it goes on with one whose state is known, the durable [slots](crate::state) of
+    /// that stand in `context` from now on, in place of all that stood there.
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
-        self.resume_slots();
+        self.replace_slots();
         self
     }
 
-    /// Has the request go on with a run. If its state is known, its [slots](crate::state) stand in
-    /// the context from now on.
+    /// Has the request go on with a run. If its state is known, its durable [slots](crate::state)
+    /// stand in the context from now on, in place of all that stood there.
     pub fn set_resume(&mut self, resume: Resume) {
         self.resume = Some(resume);
-        self.resume_slots();
+        self.replace_slots();
     }
 
-    fn resume_slots(&self) {
-        let slots = self.resume.as_ref().map(Resume::slots);
-        if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
-            self.context.run_slots().resume(slots);
+    fn replace_slots(&self) {
+        if let Some(slots) = self.resume.as_ref().and_then(Resume::slots) {
+            self.context.run_slots().replace(slots);
         }
     }
 
@@ -349,11 +349,11 @@ impl Resume {
     }
 
     /// The slots of the run, if its state is known.
-    fn slots(&self) -> Vec<StoredSlot> {
+    fn slots(&self) -> Option<Vec<StoredSlot>> {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         match run.as_ref() {
-            Some((Suspended::State(state), _)) => state.slots().to_vec(),
-            _ => Vec::new(),
+            Some((Suspended::State(state), _)) => Some(state.slots().to_vec()),
+            _ => None,
         }
     }
 

@@ -253,8 +253,8 @@ impl ClaimCell {
     }
 }
 
-/// Writes a run's state down before a round of tool calls begins, as an extension of its
-/// [`Context`]. The round begins once it is written; if that fails, so does the run.
+/// Writes a run's state down before a round of tool calls begins, where its [`Context`] has it of
+/// its [own](Context::own_mut). The round begins once it is written; if that fails, so does the run.
 ///
 /// It is also told of the rounds of an agent in the model's place: the agent's state is in the
 /// run's. It is not told of the rounds of an agent that is a tool: the call is what is written down.

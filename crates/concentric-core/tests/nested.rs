@@ -100,7 +100,7 @@ impl Service<ToolRound> for Tool {
     }
 
     fn call(&mut self, round: ToolRound) -> Self::Future {
-        assert!(round.context.extensions().get::<Checkpoint>().is_none());
+        assert!(round.context.own().get::<Checkpoint>().is_none());
         let mut events = Vec::new();
         for (index, call) in round.calls.into_iter().enumerate() {
             let context = round.context.at_call(&call);
@@ -147,7 +147,7 @@ impl Saved {
 }
 
 async fn run(agent: &BoxModel, mut request: ChatRequest, checkpoint: Checkpoint) -> Answer {
-    request.context.extensions_mut().insert(checkpoint);
+    request.context.own_mut().insert(checkpoint);
     let answer = agent.clone().oneshot(request).await.unwrap();
     answer.collect().await.unwrap()
 }
@@ -296,7 +296,7 @@ async fn an_agent_that_is_a_tool_is_not_written_down_in_place_of_the_run() {
     let helper = nested(0, &tool, &Model::new(looks_twice()));
     let context = Context::builder().build();
     let mut around = context.clone();
-    around.extensions_mut().insert(saved.checkpoint());
+    around.own_mut().insert(saved.checkpoint());
     let request = ChatRequest::user("Look.").with_context(around.child().build());
     let answer = helper.oneshot(request).await.unwrap();
     answer.collect().await.unwrap();
@@ -315,7 +315,7 @@ async fn an_agent_within_that_cannot_be_written_down_starts_no_tool() {
             "the disk is full",
         ))))
     });
-    request.context.extensions_mut().insert(fails);
+    request.context.own_mut().insert(fails);
     let answer = around.oneshot(request).await.unwrap();
     let error = answer.collect().await.unwrap_err();
     assert_eq!(error.error.kind(), ErrorKind::Server);

@@ -495,6 +495,26 @@ async fn what_does_not_hear_a_cancel_is_dropped_30_seconds_later() {
     assert!(warnings.lines().concat().contains("had to be stopped"));
 }
 
+#[tokio::test]
+async fn a_cancel_gives_a_run_no_more_time_than_it_had() {
+    let model = ScriptedModel::new().text("Well,").never();
+    let environment = TestEnvironment::new();
+    let layer = DetachLayer::new().within(Duration::from_secs(60));
+    let request = environment.request("hi");
+    let context = request.context.clone();
+    drop(layer.layer(model.clone()).oneshot(request).await.unwrap());
+    settle().await;
+    environment.advance(Duration::from_secs(50));
+    context.cancel(CancelReason::User);
+    settle().await;
+    environment.advance(Duration::from_secs(9));
+    settle().await;
+    assert_eq!(model.live(), 1);
+    environment.advance(Duration::from_secs(1));
+    settle().await;
+    assert_eq!(model.live(), 0);
+}
+
 // ---- the bounds ----
 
 #[tokio::test]

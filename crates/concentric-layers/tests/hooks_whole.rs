@@ -3,17 +3,17 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Error, Outcome, ThreadId, ToolCall, ToolOutcome, ToolStatus,
-    Transcript,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepView},
-    layers::{End, OfRunLayer},
+    AgentLayer, BoxError, ChatRequest, Context, Error, ModelService, Outcome, ThreadId, ToolCall,
+    ToolOutcome, ToolStatus, Transcript,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    layers::{End, Next, OfRunLayer, from_fn},
 };
 use concentric_layers::{
     hooks::{AgentHooks, HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks},
     session::{SessionTarget, Sessions},
 };
 use concentric_test::{ScriptedModel, assert_finishes};
-use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
+use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
     sync::{Arc, Mutex},
@@ -53,9 +53,9 @@ impl Hooks for Everywhere {
         Ok(RunFlow::Continue)
     }
 
-    async fn before_step(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         self.at(&format!("step {}", step.step));
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
@@ -116,12 +116,15 @@ async fn hooks_that_an_agent_takes_whole_are_at_every_place_the_first_outermost(
 #[tokio::test]
 async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent() {
     let (model, tools) = looks();
+    // For another run.
+    let model = model.then().tool_call("look", json!({})).then();
+    let model = model.text("It is still there.");
     let log = Log::default();
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(tools).gate(hooks(Everywhere("agent", log.clone())).gate()))
         .layer(OfRunLayer::new())
         .layer(hooks(Everywhere("agent", log.clone())).model())
-        .service(model.clone());
+        .service(model);
     let own = hooks(Everywhere("own", log.clone()));
     let mut request = ChatRequest::user("hi");
     own.attach(&mut request.context);
@@ -143,13 +146,66 @@ async fn c004_hooks_that_are_attached_to_one_run_are_outside_those_of_the_agent(
     assert_eq!(seen.iter().filter(|line| line.ends_with("call")).count(), 2);
 
     // Another run has none of it.
+    assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
+    let seen = log.take();
+    assert!(
+        seen.iter().all(|line| line.starts_with("agent")),
+        "{seen:?}"
+    );
+    assert!(!seen.is_empty());
+}
+
+/// An agent that has a place for the layers of a run.
+fn looker()
+-> impl ModelService<Body: Send + 'static, Error = Error, Future: Send> + Clone + Send + Sync + 'static
+{
     let (model, tools) = looks();
-    let agent = ServiceBuilder::new()
+    ServiceBuilder::new()
         .layer(AgentLayer::new(tools))
         .layer(OfRunLayer::new())
-        .service(model);
-    assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
-    assert!(log.take().is_empty());
+        .service(model)
+}
+
+/// Asks such an agent, in a run inside that of `context`.
+fn ask_another(context: &Context) -> impl Future<Output = Result<String, Error>> + Send + use<> {
+    let request = ChatRequest::user("?").with_context(context.child().build());
+    async { looker().oneshot(request).await?.text().await }
+}
+
+#[tokio::test]
+async fn hooks_that_are_attached_to_one_run_are_not_those_of_a_run_that_is_made_inside_it() {
+    let ask = tool_with_context("ask", "", |NoArguments {}, context: Context| {
+        ask_another(&context)
+    });
+    let model = ScriptedModel::new().tool_call("ask", json!({})).then();
+    let agent = ServiceBuilder::new()
+        .layer(from_fn(async |request: ChatRequest, mut next: Next| {
+            ask_another(&request.context).await?;
+            next.run(request).await
+        }))
+        .layer(AgentLayer::new(Toolset::new().tool(ask)))
+        .layer(OfRunLayer::new())
+        .service(model.text("It is there."));
+    let log = Log::default();
+    let mut request = ChatRequest::user("hi");
+    hooks(Everywhere("own", log.clone())).attach(&mut request.context);
+    assert_finishes(agent.oneshot(request).await.unwrap().body).await;
+    let places = [
+        "step 0", "model", "round", "call", "step 1", "model", "finish",
+    ];
+    assert_eq!(log.take(), places.map(|place| format!("own {place}")));
+}
+
+#[tokio::test]
+async fn an_agent_in_the_models_place_does_not_take_the_layers_of_the_run() {
+    let log = Log::default();
+    // Nothing around its own loop takes them.
+    let agent = AgentLayer::new(Toolset::new()).layer(looker());
+    let mut request = ChatRequest::user("hi");
+    hooks(Everywhere("own", log.clone())).attach(&mut request.context);
+    assert_finishes(agent.oneshot(request).await.unwrap().body).await;
+    // Its tools are the run's.
+    assert_eq!(log.take(), ["own step 0", "own call", "own finish"]);
 }
 
 #[tokio::test]

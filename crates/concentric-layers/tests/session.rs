@@ -10,7 +10,7 @@
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Effects, Error, ErrorKind,
     Event, Interrupt, Outcome, Pending, Reply, ThreadId, ToolCall, ToolOutcome, ToolSpec,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
 use concentric_layers::session::{Session, SessionTarget, Sessions};
@@ -319,11 +319,11 @@ impl StepGate for MayGoOn {
         "may_go_on"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let id = step.interrupt_id("may_go_on");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeModel::ask(Interrupt::new(id, "test:go_on")),
-            _ => BeforeModel::Continue,
+            (1, None) => BeforeStep::ask(Interrupt::new(id, "test:go_on")),
+            _ => BeforeStep::Continue,
         })
     }
 }

@@ -11,7 +11,7 @@ use concentric_core::{
     AgentLayer, Answer, BoxError, CallId, CancelReason, ChatRequest, Error, ErrorKind, Interrupt,
     Message, MessageId, ModelService, Outcome, Part, PartKind, Reply, Role, ToolCallPart,
     ToolOutcome, Transcript,
-    agent::{BeforeModel, StepGate, StepGates, StepView},
+    agent::{BeforeStep, StepGate, StepGates, StepView},
     machine::MachineState,
 };
 use concentric_layers::{Steering, steering::SteerError};
@@ -26,7 +26,7 @@ fn user(text: &str) -> Message {
 }
 
 fn steered(mut request: ChatRequest, gates: StepGates) -> ChatRequest {
-    request.context.extensions_mut().insert(gates);
+    request.context.own_mut().insert(gates);
     request
 }
 
@@ -189,17 +189,17 @@ async fn a_message_that_was_not_said_when_the_run_is_cancelled_can_be_taken_back
 }
 
 /// A gate that decides something before the model is called for the `n`th time.
-struct At(u32, fn(&StepView) -> BeforeModel);
+struct At(u32, fn(&StepView) -> BeforeStep);
 
 impl StepGate for At {
     fn name(&self) -> &'static str {
         "at"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         Ok(match step.step == self.0 {
             true => (self.1)(step),
-            false => BeforeModel::Continue,
+            false => BeforeStep::Continue,
         })
     }
 }
@@ -207,8 +207,8 @@ impl StepGate for At {
 #[tokio::test]
 async fn a_message_is_not_lost_if_the_run_is_stopped_as_it_is_about_to_be_said() {
     for stops in [
-        (|_| BeforeModel::halt("no")) as fn(&StepView) -> BeforeModel,
-        |_| BeforeModel::Finish,
+        (|_| BeforeStep::halt("no")) as fn(&StepView) -> BeforeStep,
+        |_| BeforeStep::Finish,
     ] {
         let steering = Steering::new(8);
         let tools = steers(&steering, &["b"], &[]);
@@ -234,8 +234,8 @@ async fn a_message_is_said_once_though_somebody_is_asked_at_the_same_time() {
     let asks = |step: &StepView| {
         let id = step.interrupt_id("at");
         match step.reply(&id) {
-            Some(_) => BeforeModel::Continue,
-            None => BeforeModel::ask(Interrupt::new(id, "may_it")),
+            Some(_) => BeforeStep::Continue,
+            None => BeforeStep::ask(Interrupt::new(id, "may_it")),
         }
     };
     let tools = steers(&steering, &["b"], &[]);

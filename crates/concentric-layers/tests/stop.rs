@@ -277,7 +277,7 @@ async fn a_gate_may_be_of_one_run() {
     let agent = AgentLayer::new(tools()).layer(works(2));
     let mut request = ChatRequest::user("hi");
     let gates = StepGates::new().gate(StopWhen::halt("enough", steps(1)));
-    request.context.extensions_mut().insert(gates);
+    request.context.own_mut().insert(gates);
     let first = run(&agent, request).await;
     assert_eq!(first.finish.outcome, halted("enough"));
     let second = run(&agent, ChatRequest::user("hi")).await;
@@ -290,7 +290,7 @@ async fn the_gates_of_a_run_are_not_those_of_an_agent_in_it() {
     let agent = AgentLayer::new(ScriptedTools::new()).layer(within);
     let mut request = ChatRequest::user("hi");
     let gates = StepGates::new().gate(StopWhen::halt("enough", steps(1)));
-    request.context.extensions_mut().insert(gates);
+    request.context.own_mut().insert(gates);
     let answer = run(&agent, request).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
 }

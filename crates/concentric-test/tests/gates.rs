@@ -7,15 +7,16 @@
 )]
 
 use concentric_core::{
-    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
-    Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Role, ToolSpec, ToolStatus,
-    Turn, Usage,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
+    ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Resume,
+    Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
+    context::{Clock, Ids, Random, Sleep},
     interrupt,
     layers::map_events,
-    live::Unanswered,
+    live::{LiveInterrupts, Unanswered},
     machine::MachineState,
-    state::{Durable, Scope, Slot},
+    state::{Durable, Scope, Slot, Transient},
     store::{Checkpoint, Tenant},
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
@@ -23,7 +24,7 @@ use serde_json::json;
 use std::{
     future::pending,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tower::{Layer, ServiceExt};
 
@@ -39,7 +40,7 @@ struct Gate<M, R, F> {
 
 impl<M, R, F> StepGate for Gate<M, R, F>
 where
-    M: Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+    M: Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
     R: Fn(&StepView) -> BeforeRound + Send + Sync + 'static,
     F: Fn(&StepView) -> BeforeFinish + Send + Sync + 'static,
 {
@@ -47,7 +48,7 @@ where
         self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         tokio::task::yield_now().await;
         Ok((self.model)(step))
     }
@@ -65,7 +66,7 @@ where
 
 fn model_gate(
     name: &'static str,
-    model: impl Fn(&StepView) -> BeforeModel + Send + Sync + 'static,
+    model: impl Fn(&StepView) -> BeforeStep + Send + Sync + 'static,
 ) -> impl StepGate {
     Gate {
         name,
@@ -81,7 +82,7 @@ fn round_gate(
 ) -> impl StepGate {
     Gate {
         name,
-        model: |_: &StepView| BeforeModel::Continue,
+        model: |_: &StepView| BeforeStep::Continue,
         round,
         finish: |_: &StepView| BeforeFinish::Finish,
     }
@@ -92,7 +93,7 @@ fn finish_gate(
 ) -> impl StepGate {
     Gate {
         name: "finish",
-        model: |_: &StepView| BeforeModel::Continue,
+        model: |_: &StepView| BeforeStep::Continue,
         round: |_: &StepView| BeforeRound::Continue,
         finish,
     }
@@ -155,10 +156,10 @@ fn user(text: &str) -> Turn {
 async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools.clone())
-        .gate(model_gate("goes on", |_| BeforeModel::Continue))
+        .gate(model_gate("goes on", |_| BeforeStep::Continue))
         .gate(model_gate("has enough", |step| match step.step {
-            0 | 1 => BeforeModel::Continue,
-            _ => BeforeModel::Finish,
+            0 | 1 => BeforeStep::Continue,
+            _ => BeforeStep::Finish,
         }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
@@ -170,10 +171,10 @@ async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
 async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools)
-        .gate(model_gate("votes", |_| BeforeModel::Finish))
+        .gate(model_gate("votes", |_| BeforeStep::Finish))
         .gate(model_gate("halts", |step| match step.step {
-            0 => BeforeModel::Continue,
-            _ => BeforeModel::halt("no money left"),
+            0 => BeforeStep::Continue,
+            _ => BeforeStep::halt("no money left"),
         }));
     // The vote stops it before the first step.
     let answer = run(layer.clone(), &model, ChatRequest::user("hi")).await;
@@ -182,8 +183,8 @@ async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
 
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools).gate(model_gate("halts", |step| match step.step {
-        0 => BeforeModel::Continue,
-        _ => BeforeModel::halt("no money left"),
+        0 => BeforeStep::Continue,
+        _ => BeforeStep::halt("no money left"),
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     let reason = "no money left".into();
@@ -258,8 +259,8 @@ async fn to_go_on_has_the_same_limit() {
 async fn what_a_gate_says_is_said_before_the_next_step() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(model_gate("steers", |step| match step.step {
-        1 => BeforeModel::Say(vec![user("Be quick.")]),
-        _ => BeforeModel::Continue,
+        1 => BeforeStep::Say(vec![user("Be quick.")]),
+        _ => BeforeStep::Continue,
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.transcript().unwrap().len(), 4);
@@ -298,8 +299,8 @@ async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
                         ask(step).map_or(BeforeRound::Continue, BeforeRound::ask)
                     })),
                     false => layer.gate(model_gate(name, move |step| match step.step {
-                        0 => ask(step).map_or(BeforeModel::Continue, BeforeModel::ask),
-                        _ => BeforeModel::Continue,
+                        0 => ask(step).map_or(BeforeStep::Continue, BeforeStep::ask),
+                        _ => BeforeStep::Continue,
                     })),
                 }
             })
@@ -343,10 +344,10 @@ async fn c094_the_strictest_of_what_is_made_of_the_answers_counts() {
         let (a, b) = (asks("a", &log), asks("b", &log));
         AgentLayer::new(tools.clone())
             .gate(model_gate("a", move |step| {
-                a(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+                a(step).map_or(BeforeStep::Continue, BeforeStep::ask)
             }))
             .gate(model_gate("b", move |step| {
-                b(step).map_or(BeforeModel::halt("b says no"), BeforeModel::ask)
+                b(step).map_or(BeforeStep::halt("b says no"), BeforeStep::ask)
             }))
     };
     let state = state_of(&run(layer(), &model, ChatRequest::user("hi")).await);
@@ -406,6 +407,32 @@ async fn whether_a_run_may_finish_can_be_asked_and_is_asked_again_where_it_goes_
 }
 
 #[tokio::test]
+async fn a_question_before_the_end_keeps_its_place_while_nobody_replies() {
+    let model = ScriptedModel::new().text("A.").repeat();
+    let layer = || {
+        AgentLayer::new(ScriptedTools::new()).gate(finish_gate(|step| {
+            let id = step.interrupt_id("finish");
+            match step.reply(&id) {
+                None => BeforeFinish::ask(Interrupt::new(id, "enough")),
+                Some(_) => BeforeFinish::Finish,
+            }
+        }))
+    };
+    let mut answer = run(layer(), &model, ChatRequest::user("hi")).await;
+    for _ in 0..2 {
+        let nothing = ChatRequest::resume(state_of(&answer), Vec::new());
+        answer = run(layer(), &model, nothing).await;
+        assert_eq!(answer.finish.outcome, Outcome::Interrupted);
+    }
+    let asked = answer.finish.interrupts()[0].id.clone();
+    let reply = Reply::resolve(asked, json!(true));
+    let request = ChatRequest::resume(state_of(&answer), vec![reply]);
+    let answer = run(layer(), &model, request).await;
+    assert_eq!(answer.finish.outcome, Outcome::Completed);
+    assert_eq!(model.calls(), 1);
+}
+
+#[tokio::test]
 async fn a_question_before_the_end_is_not_passed_over_where_its_gate_is_gone() {
     let model = ScriptedModel::new().text("A.");
     let layer = AgentLayer::new(ScriptedTools::new());
@@ -428,7 +455,7 @@ async fn two_gates_that_ask_have_two_names() {
             .into_iter()
             .fold(AgentLayer::new(ScriptedTools::new()), |layer, name| {
                 layer.gate(model_gate(name, move |step| {
-                    BeforeModel::ask(Interrupt::new(step.interrupt_id(name), "budget"))
+                    BeforeStep::ask(Interrupt::new(step.interrupt_id(name), "budget"))
                 }))
             });
     let error = try_run(layer, &model, ChatRequest::user("hi"))
@@ -440,9 +467,9 @@ async fn two_gates_that_ask_have_two_names() {
 #[tokio::test]
 async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
     for (verdict, outcome) in [
-        (BeforeModel::Finish, Outcome::Completed),
+        (BeforeStep::Finish, Outcome::Completed),
         (
-            BeforeModel::halt("no"),
+            BeforeStep::halt("no"),
             Outcome::Halted {
                 reason: "no".into(),
             },
@@ -451,7 +478,7 @@ async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
         let model = ScriptedModel::new().text("A.");
         let layer = AgentLayer::new(ScriptedTools::new())
             .gate(model_gate("steers", |_| {
-                BeforeModel::Say(vec![user("Stop.")])
+                BeforeStep::Say(vec![user("Stop.")])
             }))
             .gate(model_gate("stops", move |_| verdict.clone()));
         let answer = run(layer, &model, ChatRequest::user("hi")).await;
@@ -500,7 +527,7 @@ impl StepGate for Failing {
         "failing"
     }
 
-    async fn before_model(&self, _: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
         Err(Error::halted("enough").into())
     }
 }
@@ -545,7 +572,7 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
         tokio::task::yield_now().await;
         context.ask(ask(), minute).await
     };
-    // Nobody drives the run: what it shows is taken by hand.
+    // Nobody drives the run: what it shows stays where it is.
     let (late, twice) = tokio::join!(waits, twice);
     assert_eq!(late, Err(Unanswered::Late));
     assert_eq!(twice, Err(Unanswered::Asked(InterruptId::new("q"))));
@@ -556,6 +583,58 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
     };
     let (asked, ()) = tokio::join!(context.ask(ask(), minute), cancelled);
     assert_eq!(asked, Err(Unanswered::Cancelled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_finds_no_room_is_late_too() {
+    let context = Context::new();
+    let event = || Event::Custom(Box::new(Custom::new("full", json!({}))));
+    while context.emit(event()).is_ok() {}
+    let ask = Interrupt::new(InterruptId::new("q"), "row");
+    let asked = context.ask(ask, Duration::from_secs(60));
+    let asked = tokio::time::timeout(Duration::from_secs(61), asked).await;
+    assert_eq!(asked.unwrap(), Err(Unanswered::Late));
+}
+
+/// A world in which the question `q` is replied to just as its time is over.
+struct LastMoment(LiveInterrupts);
+
+impl Clock for LastMoment {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        let live = self.0.clone();
+        Box::pin(async move {
+            let reply = Reply::resolve(InterruptId::new("q"), json!(3));
+            let taken = live.reply(&Tenant::default(), reply, SystemTime::UNIX_EPOCH);
+            taken.unwrap();
+        })
+    }
+}
+
+impl Ids for LastMoment {
+    fn next(&self, prefix: &str) -> Str {
+        prefix.into()
+    }
+}
+
+impl Random for LastMoment {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_was_accepted_is_handed_over_however_late_it_is() {
+    let live = LiveInterrupts::new();
+    let world = || LastMoment(live.clone());
+    let environment = Environment::new(world(), world(), world());
+    let context = Context::builder().environment(environment).build();
+    let ask = Interrupt::new(InterruptId::new("q"), "row");
+    let asked = live.ask(ask, Duration::from_secs(60), &context).await;
+    assert_eq!(asked.unwrap().read::<u8>().unwrap(), 3);
 }
 
 struct Asking(Log);
@@ -672,11 +751,11 @@ async fn what_is_said_beside_a_question_is_said_once() {
         let ask = asks("asks", &log);
         AgentLayer::new(ScriptedTools::new())
             .gate(model_gate("says", |step| match step.step {
-                0 => BeforeModel::Say(vec![user("Be brief.")]),
-                _ => BeforeModel::Continue,
+                0 => BeforeStep::Say(vec![user("Be brief.")]),
+                _ => BeforeStep::Continue,
             }))
             .gate(model_gate("asks", move |step| {
-                ask(step).map_or(BeforeModel::Continue, BeforeModel::ask)
+                ask(step).map_or(BeforeStep::Continue, BeforeStep::ask)
             }))
     };
     let model = ScriptedModel::new().text("Done.");
@@ -772,6 +851,42 @@ async fn the_slots_of_a_run_that_goes_on_are_there_before_it_does() {
     assert_eq!(*context.state::<Visits>().unwrap(), 22);
 }
 
+struct Noted;
+
+impl Slot for Noted {
+    type Value = u32;
+    type Keep = Transient;
+    const NAME: &'static str = "test/noted";
+    const SCOPE: Scope = Scope::Run;
+}
+
+#[tokio::test]
+async fn a_request_that_is_to_go_on_has_the_slots_of_that_run_whatever_stood_there() {
+    let suspended = async |visits: u32| {
+        let (model, tools) = once();
+        let gate = asks("asks", &Log::default());
+        let layer = AgentLayer::new(tools).gate(round_gate("asks", move |step| {
+            gate(step).map_or(BeforeRound::Continue, BeforeRound::ask)
+        }));
+        let request = ChatRequest::user("hi");
+        if visits > 0 {
+            request.context.update_state::<Visits>(|_| visits).unwrap();
+        }
+        state_of(&run(layer, &model, request).await)
+    };
+    let context = Context::new();
+    // What is of this process only is nobody's to replace.
+    context.update_state::<Noted>(|_| 3).unwrap();
+    for visits in [5, 5, 0, 7] {
+        let mut request = ChatRequest::user("hi").with_context(context.clone());
+        let state = Suspended::State(Box::new(suspended(visits).await));
+        request.set_resume(Resume::new(state, Vec::new()));
+        assert_eq!(*context.state::<Visits>().unwrap(), visits);
+        assert_eq!(*context.state::<Noted>().unwrap(), 3);
+        context.update_state::<Visits>(|visits| visits + 1).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_gate_that_fails_fails_the_run_and_nothing_runs() {
     let (model, tools) = once();
@@ -815,11 +930,11 @@ impl StepGate for Hangs {
         "hangs"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         if step.step == 1 {
             pending::<()>().await;
         }
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_round(&self, step: &StepView) -> Result<BeforeRound, BoxError> {
@@ -861,13 +976,13 @@ async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
         let log = log.clone();
         model_gate(name, move |step| {
             log.lock().unwrap().push(format!("{name} {}", step.step));
-            BeforeModel::Continue
+            BeforeStep::Continue
         })
     };
     let layer = AgentLayer::new(tools).gate(tells("agent"));
     let mut request = ChatRequest::user("hi");
     let own = StepGates::new().gate(tells("run"));
-    request.context.extensions_mut().insert(own);
+    request.context.own_mut().insert(own);
     run(layer, &model, request).await;
     assert_eq!(
         *log.lock().unwrap(),
@@ -896,7 +1011,7 @@ fn limited() -> impl StepGate {
                 .as_ref()
                 .and_then(|more| more["more"].as_u64());
             let Some(more) = more else {
-                return BeforeModel::Finish;
+                return BeforeStep::Finish;
             };
             let more = u32::try_from(more).unwrap();
             let update = step.context.update_state::<Allowed>(|all| all + more);
@@ -904,8 +1019,8 @@ fn limited() -> impl StepGate {
         }
         let allowed = step.context.state::<Allowed>().unwrap();
         match step.step < 2 + *allowed {
-            true => BeforeModel::Continue,
-            false => BeforeModel::ask(Interrupt::new(id, "limit")),
+            true => BeforeStep::Continue,
+            false => BeforeStep::ask(Interrupt::new(id, "limit")),
         }
     })
 }
@@ -946,7 +1061,7 @@ async fn what_is_written_down_before_a_round_has_the_slots_in_it() {
         BeforeRound::Continue
     }));
     let mut request = ChatRequest::user("hi");
-    request.context.extensions_mut().insert(checkpoint);
+    request.context.own_mut().insert(checkpoint);
     run(layer.clone(), &model, request).await;
     let state = saved.lock().unwrap()[0].clone();
     assert_eq!(state.slots()[0].value, json!(7));
@@ -991,10 +1106,7 @@ async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run(
     }));
     let mut request = ChatRequest::user("hi");
     let save = |_| Box::pin(std::future::ready(Ok(()))) as _;
-    request
-        .context
-        .extensions_mut()
-        .insert(Checkpoint::new(save));
+    request.context.own_mut().insert(Checkpoint::new(save));
     let error = try_run(layer, &model, request).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.code()),

@@ -198,7 +198,7 @@ impl Saved {
 }
 
 fn with(mut request: ChatRequest, checkpoint: Checkpoint) -> ChatRequest {
-    request.context.extensions_mut().insert(checkpoint);
+    request.context.own_mut().insert(checkpoint);
     request
 }
 

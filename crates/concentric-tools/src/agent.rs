@@ -27,7 +27,7 @@
 //! # let _ = editor;
 //! ```
 
-use crate::{Tool, ToolLayers, lifecycle::goes_on};
+use crate::{Tool, lifecycle::goes_on};
 use concentric_core::{
     Answered, ChatRequest, ChatResponse, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
     Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec, machine::MachineState,
@@ -155,10 +155,7 @@ impl Inner {
             }
         };
         let child = call.context.child();
-        let child = child.agent(agent.clone()).run_id(run_id.clone());
-        let mut context = child.build();
-        // Those of the outer run are not those of this one.
-        context.extensions_mut().remove::<ToolLayers>();
+        let context = child.agent(agent.clone()).run_id(run_id.clone()).build();
         Ok(Self {
             call: call.clone(),
             agent,

@@ -63,21 +63,14 @@ impl ToolError {
     ///
     /// The error is fatal, or says that the call waits.
     pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
-        if let Some(waiting) = self
-            .source
-            .as_deref()
-            .and_then(|e| e.downcast_ref::<Error>())
-            && waiting.pending().is_some()
-        {
-            return Err(waiting.clone());
-        }
-        if let Some(error) = self
-            .source
-            .as_deref()
-            .and_then(|e| e.downcast_ref::<Error>())
-            && error.kind() == ErrorKind::Halted
-        {
-            return Ok(ToolOutcome::failed(self.message).and_halt(error.message()));
+        let source = self.source.as_deref();
+        if let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) {
+            if error.pending().is_some() {
+                return Err(error.clone());
+            }
+            if error.kind() == ErrorKind::Halted {
+                return Ok(ToolOutcome::failed(self.message).and_halt(error.message()));
+            }
         }
         if !self.fatal {
             tracing::debug!(

@@ -74,6 +74,7 @@
 //! | it, or a layer, panics | that it failed unexpectedly | goes on |
 //! | it takes longer than [`Tool::timeout`] | that it timed out | goes on; fails with [`Tool::timeout_is_fatal`] |
 //! | a layer returns `Err` | the error's own text | goes on; fails with [`Toolset::errors_are_fatal`] |
+//! | a layer returns an error that [halts](concentric_core::Error::halted) | the error's own text, or what was known of the call | is halted |
 //! | the arguments are not JSON, or not what the schema says | where and why | goes on, and the function is not called |
 //! | a gate denies it, or somebody does | why | goes on |
 //! | a gate asks | | is interrupted when all that may run has run; goes on with the reply |

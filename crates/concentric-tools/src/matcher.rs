@@ -24,9 +24,10 @@
 //! [`matches`](Matcher::matches) returns an error, and whoever asked takes the careful way: an
 //! approval asks, a layer applies.
 
-use crate::panic::{Caught, catch};
+use crate::panic::Caught;
 use concentric_core::{
-    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, service::BoxFuture,
+    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, method::catch,
+    service::BoxFuture,
 };
 use std::{any::type_name, fmt, future::Future, ops::Not, sync::Arc};
 

@@ -1,35 +1,19 @@
-use concentric_core::{Error, Str, ToolOutcome, method};
+use concentric_core::{
+    Str, ToolOutcome,
+    method::{Panic, catch},
+};
 use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
 };
 
-/// What a tool, or a layer on it, panicked with.
-pub(crate) struct Panic(method::Panic);
-
-impl Panic {
-    /// What was said, if that is text; for the log.
-    pub(crate) fn text(&self) -> Option<&str> {
-        self.0.text()
-    }
-
-    /// The error that it is, of a hook.
-    pub(crate) fn error(&self) -> Error {
-        self.0.error()
-    }
-
-    /// What the model is told; the panic's own text goes to the log.
-    pub(crate) fn outcome(self, tool: &str) -> ToolOutcome {
-        let text = self.text();
-        tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
-        ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
-    }
-}
-
-/// Does `work`, and catches its panic; see [`method::catch`].
-pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    method::catch(work).map_err(Panic)
+/// What the model is told of a tool, or of a layer on it, that panicked; the panic's own text goes to
+/// the log.
+pub(crate) fn outcome(panic: &Panic, tool: &str) -> ToolOutcome {
+    let text = panic.text();
+    tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
+    ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
 }
 
 /// A future whose panics are caught: when it is polled, and when it is dropped.

@@ -138,6 +138,7 @@ fn may_pass(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Waiting
             | ErrorKind::Cancelled
+            | ErrorKind::Halted
             | ErrorKind::Authentication
             | ErrorKind::Permission
             | ErrorKind::NotFound

@@ -60,7 +60,7 @@ async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> Ma
     let states = Arc::new(Mutex::new(Vec::new()));
     let saved = states.clone();
     context
-        .extensions_mut()
+        .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
             Box::pin(ready(Ok(())))
@@ -442,7 +442,7 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let saved = states.clone();
     let mut context = scene.world.context();
     context
-        .extensions_mut()
+        .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
             Box::pin(ready(Ok(())))
@@ -521,16 +521,16 @@ impl StepGate for AskSecond {
     fn name(&self) -> &str {
         "second"
     }
-    async fn before_model(
+    async fn before_step(
         &self,
         step: &StepView,
-    ) -> Result<concentric_core::agent::BeforeModel, BoxError> {
-        use concentric_core::agent::BeforeModel;
+    ) -> Result<concentric_core::agent::BeforeStep, BoxError> {
+        use concentric_core::agent::BeforeStep;
         let id = step.interrupt_id("second");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeModel::ask(Interrupt::new(id, "may_i")),
+            (1, None) => BeforeStep::ask(Interrupt::new(id, "may_i")),
             (1, Some(_)) => return Err("the budget's service is down".into()),
-            _ => BeforeModel::Continue,
+            _ => BeforeStep::Continue,
         })
     }
 }

@@ -116,7 +116,7 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> MachineState {
         Box::pin(ready(Ok(())))
     });
     let mut context = scene.world.context();
-    context.extensions_mut().insert(checkpoint);
+    context.own_mut().insert(checkpoint);
     let request = match asks {
         false => ChatRequest::user("go"),
         true => {

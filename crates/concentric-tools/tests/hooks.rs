@@ -1198,6 +1198,7 @@ async fn s34_what_would_come_back_is_not_tried_again() {
     assert_eq!(run(|| Ok(ToolOutcome::done("yes"))).await, 1);
     for kind in [
         ErrorKind::Cancelled,
+        ErrorKind::Halted,
         ErrorKind::Permission,
         ErrorKind::InvalidRequest,
     ] {

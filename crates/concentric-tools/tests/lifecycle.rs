@@ -55,7 +55,7 @@ async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> MachineS
         Box::pin(std::future::ready(Ok(())))
     });
     let mut context = scene.world.context();
-    context.extensions_mut().insert(checkpoint);
+    context.own_mut().insert(checkpoint);
     let run = async {
         let agent = scene.model.agent(tools);
         let response = agent.oneshot(request.with_context(context)).await.unwrap();

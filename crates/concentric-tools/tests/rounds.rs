@@ -6,7 +6,9 @@ mod common;
 use common::{Log, hook, note, one, round, round_in};
 use concentric_core::{
     AgentLayer, CancelReason, ChatRequest, Context, Error, ErrorKind, Outcome, Refusal, RoundEvent,
-    ToolCall, ToolOutcome, ToolRound, ToolStatus, agent::WithTools,
+    ToolCall, ToolOutcome, ToolRound, ToolStatus,
+    agent::WithTools,
+    layers::{NextTool, tool_from_fn},
 };
 use concentric_tools::{NoArguments, Tool, Toolset, blocking_tool, tool, tool_with_context};
 use futures_util::{Stream, StreamExt};
@@ -192,6 +194,27 @@ async fn c050_after_a_halt_no_call_starts_and_those_that_run_are_kept() {
         ]
     );
     assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+}
+
+#[tokio::test]
+async fn c048_a_layer_that_halts_is_heard_on_every_call_and_takes_no_outcome_back() {
+    let tools = || {
+        Toolset::new()
+            .tool(tool("t", "", |NoArguments {}| async { "done" }))
+            .layer(tool_from_fn(async |_: ToolCall, _: NextTool| {
+                Err::<ToolOutcome, _>(Error::halted("enough"))
+            }))
+    };
+    for tools in [tools(), tools().errors_are_fatal()] {
+        for (name, said) in [("t", "call-0-0: enough"), ("gone", "call-0-0: There is no")] {
+            let answer = common::agent(tools.clone(), vec![vec![(name, "")]]).await;
+            let answer = answer.unwrap();
+            let reason = "enough".into();
+            assert_eq!(answer.finish.outcome, Outcome::Halted { reason }, "{name}");
+            let results = common::results(&answer);
+            assert!(results.iter().all(|r| r.starts_with(said)), "{results:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,9 +7,9 @@
 //! |---|---|---|
 //! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, the traits of stores |
 //! | `tools` (default) | [`tools`] | typed tools and sets of them; approvals, hooks, skills, lazy tools, agents as tools, typed answers |
-//! | `openai` (default) | [`providers`] | OpenAI chat completions and servers that speak them, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
+//! | `providers` (default) | [`providers`] | OpenAI chat completions and servers that speak them, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
 //! | `http` | [`http`] | agents as AG-UI endpoints |
-//! | `layers` | [`layers`] | the built-in layers: suspended runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | what runs, effects and decisions are kept in: a SQLite file, or memory |
 //!
 //! Features add API and change nothing else.
@@ -18,7 +18,7 @@ pub use concentric_core::*;
 
 #[cfg(feature = "http")]
 pub use concentric_http as http;
-#[cfg(feature = "openai")]
+#[cfg(feature = "providers")]
 pub use concentric_providers as providers;
 #[cfg(feature = "tools")]
 pub use concentric_tools as tools;
@@ -41,7 +41,7 @@ pub mod store {
 pub mod prelude {
     #[cfg(feature = "http")]
     pub use concentric_http::ag_ui::AgUiLayer;
-    #[cfg(feature = "openai")]
+    #[cfg(feature = "providers")]
     pub use concentric_providers::{
         AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer,
         OpenAiResponsesLayer,

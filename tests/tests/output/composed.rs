@@ -309,7 +309,7 @@ async fn a_message_that_comes_as_the_answer_ends_is_answered_before_the_value_is
     );
     let mut request = ChatRequest::user("What is in here?");
     let gates = StepGates::new().gate(steering.gate());
-    request.context.extensions_mut().insert(gates);
+    request.context.own_mut().insert(gates);
     let answer = run(&agent, request).await;
     assert_eq!(folder.of_answer(&answer).unwrap().files, 2);
     let sent = model.requests();

@@ -6,7 +6,7 @@ mod composed;
 use concentric_core::{
     AgentLayer, Answer, ChatRequest, Error, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     machine::MachineState,
 };
 use concentric_test::{ScriptedModel, check_layer};
@@ -208,11 +208,11 @@ impl StepGate for Asks {
         "asks"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let id = step.interrupt_id("asks");
         Ok(match (step.step, step.reply(&id)) {
-            (1, None) => BeforeModel::ask(Interrupt::new(id, "go on?")),
-            _ => BeforeModel::Continue,
+            (1, None) => BeforeStep::ask(Interrupt::new(id, "go on?")),
+            _ => BeforeStep::Continue,
         })
     }
 }

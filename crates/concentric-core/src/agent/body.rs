@@ -167,7 +167,7 @@ where
                         return Poll::Ready(Some(Err(error)));
                     }
                     Some(Action::CallModel { step, resume: None })
-                        if let Some(deciding) = run.decide(Moment::Model, step) =>
+                        if let Some(deciding) = run.decide(Moment::Step, step) =>
                     {
                         this.work.set(Work::Gates {
                             deciding,
@@ -271,9 +271,9 @@ where
                 round,
             } => {
                 let next = match deciding {
-                    Deciding::Model(deciding) => {
+                    Deciding::Step(deciding) => {
                         let said = ready!(deciding.as_mut().poll(cx));
-                        run.before_model(said).then(|| Self::Model {
+                        run.before_step(said).then(|| Self::Model {
                             call: run.model_call(*step, None),
                         })
                     }

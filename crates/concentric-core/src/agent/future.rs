@@ -83,7 +83,7 @@ where
             }
             if !has_begun && let Some(Action::CallModel { step, resume }) = run.machine.action() {
                 let deciding = match resume {
-                    None => run.decide(Moment::Model, step),
+                    None => run.decide(Moment::Step, step),
                     Some(_) => None,
                 };
                 match deciding {
@@ -91,7 +91,7 @@ where
                     None => this.call.set(Some(run.model_call(step, resume))),
                 }
             }
-            if let Some((Deciding::Model(deciding), step)) = this.deciding
+            if let Some((Deciding::Step(deciding), step)) = this.deciding
                 && let Poll::Ready(said) = deciding.as_mut().poll(cx)
             {
                 let step = *step;
@@ -103,7 +103,7 @@ where
                         return Poll::Ready(Err(error.with_effects(effects)));
                     }
                     said => {
-                        if run.before_model(said) {
+                        if run.before_step(said) {
                             this.call.set(Some(run.model_call(step, None)));
                         }
                     }

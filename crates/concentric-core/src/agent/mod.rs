@@ -61,7 +61,7 @@ mod tools;
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
-    gate::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepGates, StepView},
+    gate::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
     take_up::take_up,

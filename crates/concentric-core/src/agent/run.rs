@@ -1,7 +1,5 @@
 use super::{
-    gate::{
-        Deciding, FinishVerdict, ModelVerdict, Moment, RoundVerdict, Said, StepGates, StepView,
-    },
+    gate::{Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepGates, StepVerdict, StepView},
     take_up,
 };
 use crate::{
@@ -68,7 +66,7 @@ impl<M, R> Run<M, R> {
             rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, specs)?;
-        let checkpoint = request.context.extensions_mut().remove::<Checkpoint>();
+        let checkpoint = request.context.own_mut().remove::<Checkpoint>();
         let machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resume) => take_up(&mut request, &resume, rules)?,
@@ -115,7 +113,7 @@ impl<M, R> Run<M, R> {
             // A channel for each call: what is left of an earlier one is not written down.
             let (states, within) = mpsc::unbounded_channel();
             self.within = Some(within);
-            request.context.extensions_mut().insert(through(states));
+            request.context.own_mut().insert(through(states));
         }
         Oneshot::new(self.model.clone(), request)
     }
@@ -160,7 +158,7 @@ impl<M, R> Run<M, R> {
             self.saving |= moment == Moment::Round;
             return Some(match moment {
                 Moment::Round => Deciding::Round(Box::pin(ready(Err(error)))),
-                Moment::Model => Deciding::Model(Box::pin(ready(Err(error)))),
+                Moment::Step => Deciding::Step(Box::pin(ready(Err(error)))),
                 Moment::Finish => Deciding::Finish(Box::pin(ready(Err(error)))),
             });
         }
@@ -186,17 +184,17 @@ impl<M, R> Run<M, R> {
         deciding
     }
 
-    /// Does what gates said before a model call; whether it is to be made.
-    pub(super) fn before_model(&mut self, said: Result<Said<ModelVerdict>, Error>) -> bool {
+    /// Does what gates said before a step; whether it is to be made.
+    pub(super) fn before_step(&mut self, said: Result<Said<StepVerdict>, Error>) -> bool {
         let verdict = said.map(|said| {
             self.say(said.turns);
             said.verdict
         });
         self.machine.input(match verdict {
-            Ok(ModelVerdict::Continue) => return true,
-            Ok(ModelVerdict::Ask(pending)) => Input::Ask(Box::new(pending)),
-            Ok(ModelVerdict::Finish) => Input::Finish,
-            Ok(ModelVerdict::Halt(reason)) => Input::Halt(reason),
+            Ok(StepVerdict::Continue) => return true,
+            Ok(StepVerdict::Ask(pending)) => Input::Ask(Box::new(pending)),
+            Ok(StepVerdict::Finish) => Input::Finish,
+            Ok(StepVerdict::Halt(reason)) => Input::Halt(reason),
             Err(error) => Input::ModelFailed(error),
         });
         false

@@ -54,6 +54,7 @@ pub(crate) type Deferred = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Context {
     run: Arc<Run>,
     extensions: http::Extensions,
+    own: http::Extensions,
     phase: Phase,
     step: u32,
     depth: u32,
@@ -122,13 +123,9 @@ impl Context {
     /// Starts to build the context of a run inside this one, as a sub-agent's.
     ///
     /// It has this run's thread, deadline, environment and extensions, and is cancelled with it.
-    /// What is emitted into it goes into its own stream.
+    /// What is this run's [own](Self::own), it has not. What is emitted into it goes into its own
+    /// stream.
     pub fn child(&self) -> ContextBuilder {
-        let mut extensions = self.extensions.clone();
-        // Its state is written down with this run's, when that is suspended.
-        extensions.remove::<crate::store::Checkpoint>();
-        // Those of this run are not those of a run in it.
-        extensions.remove::<crate::layers::ModelLayers>();
         ContextBuilder {
             ids: RunIds {
                 agent: None,
@@ -138,7 +135,7 @@ impl Context {
             },
             deadline: self.run.deadline,
             environment: Some(self.run.environment.clone()),
-            extensions,
+            extensions: self.extensions.clone(),
             parent: Some(self.clone()),
         }
     }
@@ -245,6 +242,17 @@ impl Context {
     /// The same, to be changed; clones made before don't see it.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
         &mut self.extensions
+    }
+
+    /// Values of this run only, as gates and layers that just one run has. A run
+    /// [inside](Self::child) it has [`extensions`](Self::extensions), and not these.
+    pub fn own(&self) -> &http::Extensions {
+        &self.own
+    }
+
+    /// The same, to be changed; clones made before don't see it.
+    pub fn own_mut(&mut self) -> &mut http::Extensions {
+        &mut self.own
     }
 
     /// The context at `step`, inside the loop.
@@ -733,6 +741,7 @@ impl ContextBuilder {
                 had_outcome: AtomicBool::new(false),
             }),
             extensions: self.extensions,
+            own: http::Extensions::new(),
             phase: Phase::Run,
             step: 0,
             depth: 0,

@@ -12,7 +12,8 @@
 //! [`DebugLayer`] to see what passes at a place, [`OfRunLayer`] for what one run has of its own.
 //!
 //! All of them pass on readiness, take `S: Service` without asking for `Clone`, `Send` or
-//! `'static` (the `from_fn`s do, since they erase it), and work outside and inside the loop alike.
+//! `'static` (the `from_fn`s and [`OfRunLayer`] do where they are put on, since they erase it), and
+//! work outside and inside the loop alike.
 //!
 //! [`Layer`]: tower_layer::Layer
 //! [`Service`]: tower_service::Service

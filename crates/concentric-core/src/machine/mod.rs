@@ -33,6 +33,8 @@
 //! - After a halt, a cancel or a failure no further call starts.
 //! - Every end but [`Outcome::Interrupted`] closes the open round.
 
+mod replies;
+mod round;
 mod rules;
 mod state;
 mod step;
@@ -46,14 +48,14 @@ pub use self::{
 pub(crate) use self::state::Outer;
 
 use self::{
-    state::{Data, RoundState, Said, Slot, SlotState, Stage},
+    state::{Data, Said, SlotState, Stage},
     step::Step,
 };
 use crate::{
-    Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, Finish,
-    FinishReason, HistoryError, Interrupt, InterruptId, Message, MessageId, OpenRound, Outcome,
-    Part, Pending, Reply, ReplyError, Resume, Round, RoundCall, RoundEvent, Ruling, StepFinish,
-    StepStart, Str, Suspended, ToolOutcome, ToolResult, ToolSpecs, Transcript, Turn, Usage,
+    Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Finish, FinishReason,
+    HistoryError, InterruptId, MessageId, OpenRound, Outcome, Part, Pending, Reply, Resume,
+    RoundCall, RoundEvent, StepFinish, StepStart, Str, Suspended, ToolOutcome, ToolSpecs,
+    Transcript, Turn, Usage,
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -304,39 +306,9 @@ impl Machine {
         self.stream.is_some() && self.actions.is_empty()
     }
 
-    /// Whether a call is out to be run.
-    pub(crate) fn has_running(&self) -> bool {
-        match &self.state.stage {
-            Stage::Round(round) => round.slots.iter().any(Slot::is_running),
-            _ => false,
-        }
-    }
-
     /// Whether all there is to do is to call the model.
     pub(crate) fn is_model_next(&self) -> bool {
         self.is_quiet() && self.state.stage == Stage::Model && self.state.asked_by_gates().is_none()
-    }
-
-    /// The message whose calls are open.
-    pub(crate) fn open_message(&self) -> Option<&Message> {
-        match &self.state.stage {
-            Stage::Round(round) => Some(&round.message),
-            _ => None,
-        }
-    }
-
-    /// Whether a round was handed out, and it was not begun before.
-    pub fn is_round_new(&self) -> bool {
-        match &self.state.stage {
-            Stage::Round(round) => {
-                let slots = self.dispatched.iter().filter_map(|at| round.slots.get(*at));
-                // What its client has done is not to be decided about any more.
-                !round.begun
-                    && (self.offered || !self.dispatched.is_empty())
-                    && slots.clone().all(|s| s.answered.is_none())
-            }
-            _ => false,
-        }
     }
 
     /// The step that was made last.
@@ -368,57 +340,6 @@ impl Machine {
     /// Whether tools may have done something by now.
     pub fn effects(&self) -> Effects {
         self.state.effects
-    }
-
-    /// Takes replies to what the run waits for: all of `replies`, or on error none. It is `now`.
-    ///
-    /// # Errors
-    ///
-    /// A reply is to no question that waits, or too late, or not of the form that the question asks
-    /// for; two are to the same one; or one is missing of those that are to be answered together.
-    pub fn reply(&mut self, replies: Vec<Reply>, now: SystemTime) -> Result<(), ReplyError> {
-        check_replies(&self.state, &replies, now)?;
-        if self.state.asked_by_gates().is_some() {
-            if let Some(asked) = &mut self.state.gate {
-                asked.replies = replies;
-            }
-            return Ok(());
-        }
-        let round = match &mut self.state.stage {
-            Stage::Round(round) => round,
-            Stage::Inner(_) => {
-                self.replies = Some(Box::new((replies, now)));
-                return Ok(());
-            }
-            _ => return Ok(()),
-        };
-        let questions = round.questions();
-        let asked: Vec<Option<usize>> = replies
-            .iter()
-            .map(|reply| questions.get(&reply.interrupt_id).map(|(at, _)| at))
-            .collect();
-        for (reply, at) in replies.into_iter().zip(asked) {
-            let Some(slot) = at.and_then(|at| round.slots.get_mut(at)) else {
-                continue;
-            };
-            match (&mut slot.state, &mut slot.answered) {
-                (SlotState::Waiting(pending), answered) => {
-                    let pending = pending.take().map(|pending| *pending);
-                    let replied = Answered::new(pending, vec![reply]).accepted_at(now);
-                    *answered = Some(Box::new(replied));
-                    slot.state = SlotState::Ready;
-                }
-                // A call that asks several things was replied to already.
-                (_, Some(answered)) => answered.replies.push(reply),
-                _ => {}
-            }
-        }
-        for slot in &mut round.slots {
-            if slot.is_ready() && !self.rules.resumes {
-                slot.settle_by_itself();
-            }
-        }
-        Ok(())
     }
 
     /// Appends `turn` to the conversation, if it stands between two steps; returns whether it does.
@@ -709,254 +630,6 @@ impl Machine {
         self.state.stage = Stage::Ended;
     }
 
-    // ---- the round ----
-
-    /// Starts what may start; else closes the round, or interrupts the run.
-    fn go_on_with_round(&mut self) {
-        let Stage::Round(round) = &mut self.state.stage else {
-            return;
-        };
-        if !self.dispatched.is_empty() {
-            return;
-        }
-        if round.slots.iter().any(Slot::halts) {
-            return self.after_round();
-        }
-        for slot in &mut round.slots {
-            slot.ask_again(self.rules.resumes);
-        }
-        let asks = round.slots.iter().any(Slot::asks);
-        self.effects_before = self.state.effects;
-        let mut calls = Vec::with_capacity(round.slots.len());
-        for (at, slot) in round.slots.iter_mut().enumerate() {
-            if slot.is_held() && !asks {
-                slot.resume();
-            }
-            if slot.is_ready() {
-                slot.state = SlotState::Running;
-                self.dispatched.push(at);
-                if slot.refusal.is_none() && !slot.read_only && !slot.is_only_asked_about() {
-                    self.state.effects = self.state.effects.max(Effects::Possible);
-                }
-                let mut call = RoundCall::new(at, slot.call.clone());
-                call.refusal = slot.refusal.clone();
-                call.answered = slot.answered.clone();
-                call.recovered = slot.recovered;
-                // What is known of it is of when it was handed out before.
-                call.noted = slot.noted;
-                slot.noted = self.rules.ledger && (slot.noted || !slot.recovered);
-                calls.push(call);
-            }
-        }
-        let step = round.step;
-        if !calls.is_empty() {
-            let message_id = round.message.id.clone();
-            self.actions.push_back(Action::RunTools {
-                step,
-                message_id,
-                calls,
-            });
-        } else if asks && self.rules.asks_before_round && !round.begun {
-            self.offered = true;
-            self.actions.push_back(Action::RunTools {
-                step,
-                message_id: round.message.id.clone(),
-                calls,
-            });
-        } else if asks {
-            self.interrupt();
-        } else {
-            self.after_round();
-        }
-    }
-
-    fn settle(&mut self, index: usize, outcome: ToolOutcome) {
-        let Stage::Round(round) = &mut self.state.stage else {
-            return;
-        };
-        let Some(slot) = self
-            .dispatched
-            .get(index)
-            .and_then(|at| round.slots.get_mut(*at))
-        else {
-            return;
-        };
-        if !slot.is_running() {
-            return;
-        }
-        if outcome.status == crate::ToolStatus::Done && !slot.read_only {
-            self.state.effects = Effects::Committed;
-        }
-        slot.state = SlotState::Settled(outcome);
-    }
-
-    fn wait(&mut self, index: usize, pending: Box<Pending>) {
-        let Stage::Round(round) = &mut self.state.stage else {
-            return;
-        };
-        let asked = self.asked_ids.get_or_insert_with(|| {
-            let waiting = round.pending().flat_map(|pending| &pending.interrupts);
-            Box::new(waiting.map(|asked| asked.id.clone()).collect())
-        });
-        let Some(slot) = self
-            .dispatched
-            .get(index)
-            .and_then(|at| round.slots.get_mut(*at))
-        else {
-            return;
-        };
-        if !slot.is_running() {
-            return;
-        }
-        let mut own = HashSet::new();
-        let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
-        if !ids.all(|id| own.insert(id) && !asked.contains(id)) {
-            // A reply would reach only one of the two.
-            slot.state = SlotState::Settled(slot.failed(
-                "The call asked something under the id of another question, so nobody could \
-                 answer it.",
-            ));
-            return;
-        }
-        asked.extend(own.into_iter().cloned());
-        if !(pending.is_held() && slot.was_held()) {
-            slot.answered = None;
-        }
-        slot.state = SlotState::Waiting(Some(pending));
-    }
-
-    /// Takes the calls back that were handed out: the round service was not called.
-    pub(crate) fn take_round_back(&mut self) {
-        self.offered = false;
-        if let Stage::Round(round) = &mut self.state.stage {
-            for at in self.dispatched.drain(..) {
-                if let Some(slot) = round.slots.get_mut(at)
-                    && slot.is_running()
-                {
-                    slot.state = SlotState::Ready;
-                }
-            }
-            self.state.effects = self.effects_before;
-        }
-    }
-
-    /// Denies all calls that were handed out: the round service was not called.
-    pub(crate) fn skip_round(&mut self, reason: &Str) {
-        for index in 0..self.dispatched.len() {
-            self.settle(index, ToolOutcome::denied(reason.clone()));
-        }
-        if let Stage::Round(round) = &mut self.state.stage {
-            // Its client is not to run its own either.
-            for slot in round.slots.iter_mut().filter(|slot| slot.asks()) {
-                slot.state = SlotState::Settled(ToolOutcome::denied(reason.clone()));
-            }
-        }
-        self.state.effects = self.effects_before;
-        self.end_round();
-    }
-
-    fn end_round(&mut self) {
-        let Stage::Round(round) = &mut self.state.stage else {
-            return;
-        };
-        round.begun = true;
-        self.offered = false;
-        let asks = round.slots.iter().any(Slot::asks);
-        let is_settled = |at: &usize| {
-            let slot = round.slots.get(*at);
-            slot.is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)))
-        };
-        let goes_on = asks || self.dispatched.iter().any(is_settled);
-        self.asked_ids = None;
-        for at in self.dispatched.drain(..) {
-            let Some(slot) = round.slots.get_mut(at) else {
-                continue;
-            };
-            if slot.is_running() {
-                slot.state = SlotState::Settled(ToolOutcome::unknown(
-                    "The tool was started, and did not report what came of it.",
-                ));
-            }
-            // Nobody can end this wait: it would be handed out for ever.
-            if !goes_on && slot.is_held() && slot.was_held() {
-                slot.state = SlotState::Settled(
-                    slot.failed("The call waits for others of its answer, and none of them waits."),
-                );
-            }
-        }
-        self.go_on_with_round();
-    }
-
-    fn after_round(&mut self) {
-        let Stage::Round(round) = &self.state.stage else {
-            return;
-        };
-        let is_free = |slot: &Slot| matches!(&slot.state, SlotState::Settled(o) if o.free);
-        if round.slots.iter().all(is_free) {
-            // A claimed round is of no step of this run.
-            // Not more of them than of the others: a run ends.
-            let most = self.state.step.min(self.rules.steps);
-            self.state.free = self.state.free.saturating_add(1).min(most);
-        }
-        match self.close_round("The call was not run.") {
-            Some(reason) => self.finish(Outcome::Halted { reason }),
-            None if self.rules.is_over(&self.state.calls) => self.finish(Outcome::CallLimit),
-            None if self.charged() >= self.rules.steps => self.finish(Outcome::StepLimit),
-            None => {}
-        }
-    }
-
-    /// Closes the open round, if there is one, and appends it to the transcript.
-    ///
-    /// Returns the reason of the first call that halts the run.
-    fn close_round(&mut self, otherwise: &str) -> Option<Str> {
-        let Stage::Round(_) = &self.state.stage else {
-            return None;
-        };
-        let Stage::Round(round) = std::mem::replace(&mut self.state.stage, Stage::Model) else {
-            return None;
-        };
-        self.dispatched.clear();
-        self.offered = false;
-        let RoundState { message, slots, .. } = *round;
-        let mut halt = None;
-        let mut results = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let only_asked_about = slot.is_only_asked_about();
-            let by_client = slot.said_by_client();
-            let in_doubt = slot.is_in_doubt();
-            let outcome = match slot.state {
-                SlotState::Settled(outcome) => outcome,
-                // It has run, whatever becomes of the run.
-                SlotState::Ready | SlotState::Running if let Some(said) = by_client => said,
-                _ if in_doubt => state::in_doubt(),
-                // It may have done its work, and nobody was told.
-                SlotState::Running
-                    if slot.refusal.is_none() && !slot.read_only && !only_asked_about =>
-                {
-                    ToolOutcome::unknown(format!("{otherwise} It had been started."))
-                }
-                _ => ToolOutcome::cancelled(otherwise),
-            };
-            if halt.is_none() {
-                halt.clone_from(&outcome.halt);
-            }
-            let result = ToolResult::new(slot.call.id, slot.call.name, outcome);
-            results.push(result.clone());
-            self.emit(Event::ToolResult(Box::new(result)));
-        }
-        self.state.transcript.push(Round::closed(message, results));
-        halt
-    }
-
-    fn interrupt(&mut self) {
-        let state = MachineState(self.state.clone());
-        let mut finish = self.finish_with(Outcome::Interrupted);
-        finish.state = Some(Box::new(state));
-        self.emit(Event::Finish(finish));
-        self.state.stage = Stage::Ended;
-    }
-
     // ---- the end ----
 
     fn finish(&mut self, outcome: Outcome) {
@@ -1025,145 +698,4 @@ fn protocol(error: &HistoryError) -> Error {
 
 pub(crate) fn late() -> Error {
     Error::new(ErrorKind::Timeout, "the run's deadline has passed")
-}
-
-impl MachineState {
-    /// Checks `replies` as [`Machine::reply`] does, and takes none of them.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Machine::reply`].
-    pub fn check_replies(&self, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
-        check_replies(&self.0, replies, now)
-    }
-}
-
-/// Checks `replies` to what a run in `state` waits for.
-fn check_replies(state: &Data, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
-    let mut replied = HashSet::new();
-    for Reply { interrupt_id, .. } in replies {
-        if !replied.insert(interrupt_id) {
-            return Err(ReplyError::Duplicate(interrupt_id.clone()));
-        }
-    }
-    if let Some(asked) = state.asked_by_gates() {
-        return check_all(&asked.interrupts, replies, now);
-    }
-    let round = match &state.stage {
-        Stage::Round(round) => round,
-        Stage::Inner(inner) => return check_replies(&inner.state, replies, now),
-        _ => {
-            return match replies.first() {
-                Some(reply) => Err(ReplyError::Unknown(reply.interrupt_id.clone())),
-                None => Ok(()),
-            };
-        }
-    };
-    let questions = round.questions();
-    let mut claimed = HashSet::new();
-    for reply in replies {
-        let id = &reply.interrupt_id;
-        match questions.get(id) {
-            Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
-            // Nobody knows when it was asked: that is for the proof to say.
-            Some((at, None)) if claimed.insert(at) => {
-                let ruling = reply.ruling()?;
-                let is_clients = round
-                    .slots
-                    .get(at)
-                    .is_some_and(|slot| slot.call.executor == Executor::Client);
-                let why = match ruling {
-                    Ruling::Approved { .. } if is_clients => "this call is the client's to run",
-                    Ruling::Failed(_) if !is_clients => "this call is not the client's to run",
-                    _ => "",
-                };
-                if !why.is_empty() {
-                    return Err(ReplyError::Malformed {
-                        id: id.clone(),
-                        why: Str::from_static(why),
-                    });
-                }
-            }
-            Some((_, None)) => return Err(ReplyError::Duplicate(id.clone())),
-            None => return Err(ReplyError::Unknown(id.clone())),
-        }
-    }
-    if let Some(missing) = round
-        .asked_together()
-        .find(|asked| !replies.is_empty() && !replied.contains(&asked.id))
-    {
-        return Err(ReplyError::Missing(missing.id.clone()));
-    }
-    Ok(())
-}
-
-/// Checks that `replies` are to `asked`, and if there is one, that there is one to each.
-fn check_all(asked: &[Interrupt], replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
-    for reply in replies {
-        let id = &reply.interrupt_id;
-        let interrupt = asked.iter().find(|asked| asked.id == *id);
-        let unknown = || ReplyError::Unknown(id.clone());
-        interrupt.ok_or_else(unknown)?.check(reply, now)?;
-    }
-    let is_missing = |asked: &&Interrupt| {
-        let mut all = replies.iter();
-        !all.any(|reply| reply.interrupt_id == asked.id)
-    };
-    match asked.iter().find(is_missing) {
-        Some(missing) if !replies.is_empty() => Err(ReplyError::Missing(missing.id.clone())),
-        _ => Ok(()),
-    }
-}
-
-impl Slot {
-    /// What is said of a call that can't go on: that it failed, if that is known.
-    fn failed(&self, why: &'static str) -> ToolOutcome {
-        match self.is_in_doubt() {
-            true => state::in_doubt(),
-            false => ToolOutcome::failed(why),
-        }
-    }
-
-    /// Whether it was handed out after it had waited for its siblings only.
-    fn was_held(&self) -> bool {
-        let pending = self.answered.as_deref().and_then(|a| a.pending.as_ref());
-        pending.is_some_and(Pending::is_held)
-    }
-
-    /// Takes up a call that waited for its siblings.
-    fn resume(&mut self) {
-        let waiting = std::mem::replace(&mut self.state, SlotState::Ready);
-        if let SlotState::Waiting(Some(pending)) = waiting {
-            self.answered = Some(Box::new(Answered::new(Some(*pending), Vec::new())));
-        }
-    }
-
-    /// What the client says that came of its call, if it has said so.
-    fn said_by_client(&self) -> Option<ToolOutcome> {
-        if self.call.executor != Executor::Client {
-            return None;
-        }
-        match self.answered.as_deref()?.replies.first()?.ruling().ok()? {
-            Ruling::Answered(result) => Some(ToolOutcome::of_value(&result)),
-            Ruling::Failed(error) => Some(ToolOutcome::failed(error)),
-            _ => None,
-        }
-    }
-
-    /// Settles a call that was replied to, where the round service does not know of replies.
-    fn settle_by_itself(&mut self) {
-        let said = self.said_by_client();
-        let Some(answered) = self.answered.take() else {
-            return;
-        };
-        let ruling = answered.replies.first().map(Reply::ruling);
-        self.state = SlotState::Settled(match ruling {
-            _ if let Some(said) = said => said,
-            Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
-                reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
-            ),
-            Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-            _ => ToolOutcome::denied("approval-invalid: nothing here was asked about this call."),
-        });
-    }
 }

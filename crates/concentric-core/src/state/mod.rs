@@ -126,6 +126,9 @@ pub enum Scope {
     note = "derive `serde::Serialize` and `serde::Deserialize` for it, or make the slot `Transient`"
 )]
 pub trait Keep<V> {
+    /// Whether values are written down.
+    const DURABLE: bool;
+
     /// What is written down of a value, if anything is.
     fn write(value: &V) -> Option<Result<Value, serde_json::Error>>;
 
@@ -142,6 +145,8 @@ pub struct Transient;
 pub struct Durable;
 
 impl<V> Keep<V> for Transient {
+    const DURABLE: bool = false;
+
     fn write(_: &V) -> Option<Result<Value, serde_json::Error>> {
         None
     }
@@ -156,6 +161,8 @@ impl<V> Keep<V> for Durable
 where
     V: Serialize + DeserializeOwned,
 {
+    const DURABLE: bool = true;
+
     fn write(value: &V) -> Option<Result<Value, serde_json::Error>> {
         Some(serde_json::to_value(value))
     }

@@ -97,6 +97,7 @@ struct Inner {
 struct Live {
     slot: &'static str,
     version: u32,
+    durable: bool,
     value: Arc<dyn Any + Send + Sync>,
     write: Write,
 }
@@ -112,7 +113,7 @@ impl Slots {
     /// Creates slots in which stands what was written down. It is read when somebody asks for it.
     pub fn restore(stored: impl IntoIterator<Item = StoredSlot>) -> Self {
         let slots = Self::default();
-        slots.put(stored);
+        slots.lock().put(stored);
         slots
     }
 
@@ -166,25 +167,30 @@ impl Slots {
         Self(Arc::new(Mutex::new(taken)))
     }
 
-    /// Puts there what was written down, in place of what stands there by now.
     /// Puts in what was written down of a run that goes on, unless that was done before: what was
     /// changed since stays.
     pub(crate) fn resume(&self, stored: impl IntoIterator<Item = StoredSlot>) {
-        let before = std::mem::replace(&mut self.lock().resumed, true);
-        if !before {
-            self.put(stored);
+        let mut inner = self.lock();
+        if !std::mem::replace(&mut inner.resumed, true) {
+            inner.put(stored);
         }
     }
 
-    pub(crate) fn put(&self, stored: impl IntoIterator<Item = StoredSlot>) {
+    /// Puts in what was written down of a run that goes on, in place of all that would be written
+    /// down by now.
+    pub(crate) fn replace(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
-        for stored in stored {
-            let (slot, place) = (stored.slot.clone(), stored.place.clone());
-            inner
-                .live
-                .retain(|(_, at), live| live.slot != slot.as_str() || *at != place);
-            inner.stored.insert((slot, place), stored);
-        }
+        inner.resumed = true;
+        inner.stored.clear();
+        let gone: Vec<Live> = inner
+            .live
+            .extract_if(|_, live| live.durable)
+            .map(|(_, live)| live)
+            .collect();
+        inner.put(stored);
+        // What a user's code does is done without the lock.
+        drop(inner);
+        drop(gone);
     }
 
     pub(super) fn get<S>(&self, place: Place) -> Result<Arc<S::Value>, SlotError>
@@ -237,6 +243,16 @@ impl Place {
 }
 
 impl Inner {
+    /// Puts there what was written down, in place of what stands there by now.
+    fn put(&mut self, stored: impl IntoIterator<Item = StoredSlot>) {
+        for stored in stored {
+            let (slot, place) = (stored.slot.clone(), stored.place.clone());
+            self.live
+                .retain(|(_, at), live| live.slot != slot.as_str() || *at != place);
+            self.stored.insert((slot, place), stored);
+        }
+    }
+
     fn value<S>(&self, place: &Place) -> Option<Arc<S::Value>>
     where
         S: Slot,
@@ -273,6 +289,7 @@ impl Inner {
         let live = Live {
             slot: S::NAME,
             version: S::VERSION,
+            durable: <S::Keep as Keep<S::Value>>::DURABLE,
             value: Arc::clone(&value) as Arc<dyn Any + Send + Sync>,
             write: |value| {
                 value

@@ -165,6 +165,7 @@ fn describe_kind(kind: ErrorKind) -> &'static str {
         ErrorKind::TooLarge => "Something in the request is too large.",
         ErrorKind::Tool => "A tool failed.",
         ErrorKind::Cancelled => "The run was cancelled.",
+        ErrorKind::Halted => "The run was stopped.",
         ErrorKind::Conflict => {
             "There is nothing to go on with: it was answered, or its time is over."
         }

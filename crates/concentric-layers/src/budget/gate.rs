@@ -1,7 +1,7 @@
 use super::{Amounts, Budget, layer::Prices};
 use concentric_core::{
     BoxError, ChatRequest, Error, Interrupt, Reply, Str,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     interrupt::ReplyStatus,
     state::{Durable, Scope, Slot},
 };
@@ -55,14 +55,14 @@ impl StepGate for BudgetGate {
         "budget"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let Some(budget) = step.context.capability::<Budget>() else {
-            return Ok(BeforeModel::Continue);
+            return Ok(BeforeStep::Continue);
         };
         budget.check_kept().map_err(Error::from)?;
         let wanted = self.next_call(step)?;
         let Some((whose, over)) = budget.over(wanted) else {
-            return Ok(BeforeModel::Continue);
+            return Ok(BeforeStep::Continue);
         };
         if let Some(asked) = whose.asks() {
             let id = step.interrupt_id(self.name());
@@ -71,13 +71,13 @@ impl StepGate for BudgetGate {
                     .with_message(over.to_string())
                     .with_response_schema(schema())
                     .with_metadata("extend", serde_json::to_value(asked)?);
-                return Ok(BeforeModel::ask(question));
+                return Ok(BeforeStep::ask(question));
             };
             whose.extend(approved(asked, reply))?;
         }
         Ok(match budget.check(wanted) {
-            Ok(()) => BeforeModel::Continue,
-            Err(over) => BeforeModel::halt(over.to_string()),
+            Ok(()) => BeforeStep::Continue,
+            Err(over) => BeforeStep::halt(over.to_string()),
         })
     }
 }

@@ -49,9 +49,9 @@ where
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let context = &mut request.context;
         let budget = self.layer.budget(context);
-        let gates = context.extensions().get::<StepGates>().cloned();
+        let gates = context.own_mut().remove::<StepGates>();
         let gates = gates.unwrap_or_default().gate(self.layer.gate());
-        context.extensions_mut().insert(gates);
+        context.own_mut().insert(gates);
         context.provide(budget);
         self.inner.call(request)
     }

@@ -85,22 +85,24 @@ async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
     let clock = context.environment().clock();
     let mut limit = clock.sleep(hold.within);
     let mut cancelled = pin!(context.cancelled());
-    let mut is_cancelled = false;
+    let mut grace = None;
     let end = poll_fn(|cx| {
         match catch(|| rest.poll(cx)) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(end)) => return Poll::Ready(end),
             Err(panic) => return Poll::Ready(End::Panicked(panic)),
         }
-        if !is_cancelled && cancelled.as_mut().poll(cx).is_ready() {
-            is_cancelled = true;
-            limit = clock.sleep(GRACE.min(hold.within));
+        if grace.is_none() && cancelled.as_mut().poll(cx).is_ready() {
+            grace = Some(clock.sleep(GRACE));
         }
-        ready!(limit.as_mut().poll(cx));
-        Poll::Ready(match is_cancelled {
-            true => End::Cancelled,
-            false => End::Late,
-        })
+        if let Some(grace) = &mut grace {
+            // It may take no longer than without the cancel.
+            return match grace.as_mut().poll(cx).is_ready() || limit.as_mut().poll(cx).is_ready() {
+                true => Poll::Ready(End::Cancelled),
+                false => Poll::Pending,
+            };
+        }
+        limit.as_mut().poll(cx).map(|()| End::Late)
     })
     .await;
     end.log(context);

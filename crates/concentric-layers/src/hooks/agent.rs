@@ -33,13 +33,13 @@ use tower_layer::Layer;
 /// ```
 pub trait AgentHooks {
     /// Adds `hooks` at each place where they have something to do.
-    fn hooks<H>(self, hooks: H) -> HookedAgentLayer<OfRun<H, Identity>, OfModel<H, Identity>>
+    fn hooks<H>(self, hooks: H) -> HookedAgentLayer<RunStack<H, Identity>, ModelStack<H, Identity>>
     where
         H: Hooks;
 }
 
 impl AgentHooks for AgentLayer<Toolset> {
-    fn hooks<H>(self, hooks: H) -> HookedAgentLayer<OfRun<H, Identity>, OfModel<H, Identity>>
+    fn hooks<H>(self, hooks: H) -> HookedAgentLayer<RunStack<H, Identity>, ModelStack<H, Identity>>
     where
         H: Hooks,
     {
@@ -65,14 +65,14 @@ pub struct HookedAgentLayer<R, M> {
 }
 
 /// Layers around a run, with those of `H` inside.
-pub type OfRun<H, R> = Stack<HooksLayer<OnRun<H>>, R>;
+pub type RunStack<H, R> = Stack<HooksLayer<OnRun<H>>, R>;
 
 /// Layers around a model, with those of `H` inside.
-pub type OfModel<H, M> = Stack<HooksLayer<OnModel<H>>, M>;
+pub type ModelStack<H, M> = Stack<HooksLayer<OnModel<H>>, M>;
 
 impl<R, M> HookedAgentLayer<R, M> {
     /// Adds `hooks` inside of those that were added before.
-    pub fn hooks<H>(self, hooks: H) -> HookedAgentLayer<OfRun<H, R>, OfModel<H, M>>
+    pub fn hooks<H>(self, hooks: H) -> HookedAgentLayer<RunStack<H, R>, ModelStack<H, M>>
     where
         H: Hooks,
     {

@@ -1,7 +1,7 @@
 use super::Hooks;
 use concentric_core::{
     BoxError,
-    agent::{BeforeFinish, BeforeModel, BeforeRound, StepGate, StepView},
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
 };
 use std::{fmt, future::Future, sync::Arc};
 
@@ -16,10 +16,10 @@ where
         self.0.id()
     }
 
-    fn before_model(
+    fn before_step(
         &self,
         step: &StepView,
-    ) -> impl Future<Output = Result<BeforeModel, BoxError>> + Send {
+    ) -> impl Future<Output = Result<BeforeStep, BoxError>> + Send {
         self.0.before_step(step)
     }
 

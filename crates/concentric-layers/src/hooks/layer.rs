@@ -50,17 +50,17 @@ where
     /// of the agent's own: between its steps, at its tools, and at its model calls where the stack
     /// has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
     ///
-    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent. An agent that
-    /// is a tool of the run has none of them; the tools of one in the model's place do. A run that
-    /// goes on is another one: attach them again.
+    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent. A run
+    /// [inside](Context::child) it, as that of an agent that is its tool, has none of them; the tools
+    /// of an agent in the model's place do. A run that goes on is another one: attach them again.
     pub fn attach(&self, context: &mut Context) {
-        let extensions = context.extensions_mut();
-        let gates = extensions.remove::<StepGates>().unwrap_or_default();
-        extensions.insert(gates.gate(self.gate()));
-        let model = extensions.remove::<ModelLayers>().unwrap_or_default();
-        extensions.insert(model.layer(self.model()));
-        let tools = extensions.remove::<ToolLayers>().unwrap_or_default();
-        extensions.insert(tools.layer(self.tool()));
+        let own = context.own_mut();
+        let gates = own.remove::<StepGates>().unwrap_or_default();
+        own.insert(gates.gate(self.gate()));
+        let model = own.remove::<ModelLayers>().unwrap_or_default();
+        own.insert(model.layer(self.model()));
+        let tools = own.remove::<ToolLayers>().unwrap_or_default();
+        own.insert(tools.layer(self.tool()));
     }
 
     /// The hooks.

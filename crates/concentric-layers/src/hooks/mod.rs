@@ -173,6 +173,7 @@
 //! is kept for the [`Summary`].
 
 mod agent;
+mod arc;
 mod body;
 mod failures;
 mod flow;
@@ -193,7 +194,7 @@ mod watch;
 #[doc(hidden)]
 pub use self::place::{Has, Place};
 pub use self::{
-    agent::{AgentHooks, HookedAgentLayer, OfModel, OfRun},
+    agent::{AgentHooks, HookedAgentLayer, ModelStack, RunStack},
     body::HooksBody,
     failures::{HookFailure, HookFailures},
     flow::{ModelFlow, RunFlow},

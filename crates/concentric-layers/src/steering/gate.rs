@@ -1,7 +1,7 @@
 use super::Steering;
 use concentric_core::{
     BoxError,
-    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
 };
 
 /// Says in one run what a [`Steering`] is handed; made by [`Steering::gate`].
@@ -24,12 +24,12 @@ impl StepGate for SteeringGate {
         "steering"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let (said, context) = (&step.transcript, &step.context);
         let turns = self.steering.offer(self.number, false, said, context)?;
         Ok(match turns.is_empty() {
-            true => BeforeModel::Continue,
-            false => BeforeModel::Say(turns),
+            true => BeforeStep::Continue,
+            false => BeforeStep::Say(turns),
         })
     }
 

@@ -24,7 +24,7 @@
 //! let agent = AgentLayer::new(tools).layer(model.clone());
 //!
 //! let mut request = ChatRequest::user("Search.");
-//! request.context.extensions_mut().insert(StepGates::new().gate(steering.gate()));
+//! request.context.own_mut().insert(StepGates::new().gate(steering.gate()));
 //! agent.oneshot(request).await?.collect().await?;
 //!
 //! let second = model.request(1).transcript;

@@ -1,6 +1,6 @@
 use concentric_core::{
     BoxError, Interrupt, Reply, ReplyStatus, Str,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot},
 };
 use serde_json::{Value, json};
@@ -137,17 +137,17 @@ impl StepGate for StepApproval {
         &self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let allowed = step.context.state::<Allowed>()?;
         let more = allowed.get(&self.name).copied().unwrap_or(0);
         if step.step < self.first.saturating_add(more) {
-            return Ok(BeforeModel::Continue);
+            return Ok(BeforeStep::Continue);
         }
         let Some(reply) = step.reply(&step.interrupt_id(&self.name)) else {
-            return Ok(BeforeModel::ask(self.question(step)));
+            return Ok(BeforeStep::ask(self.question(step)));
         };
         let Some(more) = self.allowed_by(reply) else {
-            return Ok(BeforeModel::halt("nobody approved more steps"));
+            return Ok(BeforeStep::halt("nobody approved more steps"));
         };
         step.context.update_state::<Allowed>(|allowed| {
             let mut allowed = allowed.clone();
@@ -155,6 +155,6 @@ impl StepGate for StepApproval {
             *of_gate = of_gate.saturating_add(more);
             allowed
         })?;
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 }

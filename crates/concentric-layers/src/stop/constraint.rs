@@ -1,7 +1,7 @@
 use super::turns;
 use concentric_core::{
     BoxError, Context, Role, Str, Turn,
-    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -125,9 +125,9 @@ impl StepGate for OutputConstraint {
         &self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         turns::note_begin(step)?;
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {

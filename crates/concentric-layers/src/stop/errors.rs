@@ -1,7 +1,7 @@
 use super::turns;
 use concentric_core::{
     BoxError, Str, ToolStatus,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
 };
 
 /// Stops a run whose tool calls fail.
@@ -87,7 +87,7 @@ impl StepGate for ErrorLimit {
         &self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let (mut consecutive, mut total, mut in_a_row) = (0, 0, true);
         for turn in turns::of_run(step)? {
             let statuses = || turn.results().iter().map(|result| result.outcome.status);
@@ -99,11 +99,11 @@ impl StepGate for ErrorLimit {
             }
         }
         Ok(if consecutive >= self.consecutive {
-            BeforeModel::halt(format!("{consecutive} tool calls in a row failed"))
+            BeforeStep::halt(format!("{consecutive} tool calls in a row failed"))
         } else if self.total.is_some_and(|limit| total >= limit) {
-            BeforeModel::halt(format!("{total} tool calls failed"))
+            BeforeStep::halt(format!("{total} tool calls failed"))
         } else {
-            BeforeModel::Continue
+            BeforeStep::Continue
         })
     }
 }

@@ -1,7 +1,7 @@
 use super::turns;
 use concentric_core::{
     BoxError, Message, Str, ToolCallPart, Turn,
-    agent::{BeforeModel, BeforeRound, StepGate, StepView},
+    agent::{BeforeRound, BeforeStep, StepGate, StepView},
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -107,17 +107,17 @@ impl StepGate for LoopDetector {
         &self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let mut turns = turns::of_run(step)?.peekable();
         let is_after_round = turns.peek().is_some_and(|turn| turn.as_round().is_some());
         if self.action != LoopAction::Warn || !is_after_round {
-            return Ok(BeforeModel::Continue);
+            return Ok(BeforeStep::Continue);
         }
         Ok(match self.complaint(turns.filter_map(message_of_round)) {
-            None => BeforeModel::Continue,
+            None => BeforeStep::Continue,
             Some(complaint) => {
                 let text = format!("{complaint}. Try something else, or answer.");
-                BeforeModel::Say(vec![turns::said_by(&self.name, text)?])
+                BeforeStep::Say(vec![turns::said_by(&self.name, text)?])
             }
         })
     }

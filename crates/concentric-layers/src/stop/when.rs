@@ -1,7 +1,7 @@
 use super::{Condition, turns};
 use concentric_core::{
     BoxError, Str,
-    agent::{BeforeModel, StepGate, StepView},
+    agent::{BeforeStep, StepGate, StepView},
 };
 
 /// Ends a run before its next step, when a [`Condition`] holds.
@@ -62,13 +62,13 @@ impl StepGate for StopWhen {
         &self.name
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         // A condition may look at the turns for the first time later on.
         turns::note_begin(step)?;
         Ok(match (self.condition.holds(step)?, &self.reason) {
-            (false, _) => BeforeModel::Continue,
-            (true, None) => BeforeModel::Finish,
-            (true, Some(reason)) => BeforeModel::halt(reason.clone()),
+            (false, _) => BeforeStep::Continue,
+            (true, None) => BeforeStep::Finish,
+            (true, Some(reason)) => BeforeStep::halt(reason.clone()),
         })
     }
 }

@@ -101,7 +101,7 @@ where
         let extensions = request.context.extensions_mut();
         let recover = extensions.remove::<take_up::Abandoned>();
         extensions.insert(cell);
-        extensions.insert(Kept::checkpoint(&kept));
+        request.context.own_mut().insert(Kept::checkpoint(&kept));
         let drive = Drive::new(kept, context);
 
         let Some(resume) = &request.resume else {

@@ -1,5 +1,5 @@
 use concentric_core::{
-    Interrupt, LiveInterrupts, Str, ToolCall, interrupt::Remember, store::Decisions,
+    Interrupt, LiveInterrupts, Str, ToolCall, interrupt::Remember, method::catch, store::Decisions,
 };
 use serde_json::Value;
 use std::{fmt, sync::Arc, time::Duration};
@@ -108,7 +108,7 @@ impl Ask {
     /// Tells those who want to know.
     pub(crate) fn tell(&self, event: &ApprovalEvent<'_>) {
         for watch in &self.watchers {
-            if crate::panic::catch(|| watch(event)).is_err() {
+            if catch(|| watch(event)).is_err() {
                 tracing::error!("a watcher of approvals panicked");
             }
         }

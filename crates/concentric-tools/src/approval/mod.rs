@@ -49,6 +49,7 @@ use crate::{
 use concentric_core::{
     BoxError, Context, LiveInterrupts, RunId, Str, ToolCall,
     interrupt::{Remember, RememberFor, RememberWhat},
+    method::catch,
     store::{Decisions, RunClaim, Tenant},
 };
 use std::{fmt, sync::Arc, time::Duration};
@@ -222,7 +223,7 @@ impl Approval {
                     None => self.ask.clone(),
                 };
                 if let Some(message) = message.or(self.message.as_ref())
-                    && let Ok(message) = crate::panic::catch(|| message(call))
+                    && let Ok(message) = catch(|| message(call))
                 {
                     ask = ask.message(message);
                 }

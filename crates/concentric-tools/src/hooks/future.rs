@@ -2,9 +2,9 @@ use super::{
     Flow, ToolHooks,
     shared::{After, Before, Running, Shared},
 };
-use crate::{is_fatal, lifecycle::not_gone_on, panic::catch};
+use crate::{is_fatal, lifecycle::not_gone_on, panic};
 use concentric_core::{
-    Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, service::BoxFuture,
+    Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, method::catch, service::BoxFuture,
 };
 use pin_project_lite::pin_project;
 use std::{
@@ -223,7 +223,7 @@ where
     match catch(|| inner.call(call)) {
         Ok(future) => Step::Inner { future },
         Err(panic) => Step::Settled {
-            result: Some(Ok(panic.outcome(guard.name()))),
+            result: Some(Ok(panic::outcome(&panic, guard.name()))),
             took: guard.took(),
         },
     }
@@ -275,7 +275,7 @@ where
                     let result = match catch(|| future.poll(cx)) {
                         Ok(Poll::Pending) => return Poll::Pending,
                         Ok(Poll::Ready(result)) => result.map_err(|e| Error::from(e.into())),
-                        Err(panic) => Ok(panic.outcome(guard.name())),
+                        Err(panic) => Ok(panic::outcome(&panic, guard.name())),
                     };
                     Step::Settled {
                         result: Some(result),

@@ -12,13 +12,13 @@ use crate::{
     Digest, Tool,
     approval::{Approval, ApprovalEvent, Ask},
     gate::{Decided, Gate, Verdict},
-    panic::{Caught, catch},
+    panic::{self, Caught},
     toolset::Toolset,
 };
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, Pending, Permit, Refusal,
     Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
-    store::Effect,
+    live::Unanswered, method::catch, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -452,7 +452,7 @@ impl Gating {
                         .settle(&call.call.name)
                         .unwrap_or_else(|error| ToolOutcome::failed(error.message())));
                 }
-                Err(panic) => return Err(panic.outcome(&call.call.name)),
+                Err(panic) => return Err(panic::outcome(&panic, &call.call.name)),
             };
             tool.validate(&call.call)?;
         }
@@ -513,9 +513,7 @@ impl Gating {
         let reply = match &ask.live {
             Some((live, timeout)) => {
                 let reply = live.ask(interrupt, *timeout, &view.context).await;
-                reply
-                    .inspect_err(|error| tracing::debug!(%error, "a live question has no answer"))
-                    .ok()
+                reply.inspect_err(log_unanswered).ok()
             }
             None => None,
         };
@@ -566,6 +564,16 @@ impl Drop for OpenQuestion<'_> {
         if let Some((ask, call)) = self.0 {
             ask.tell(&ApprovalEvent::Cancelled { call });
         }
+    }
+}
+
+/// Logs why a question has no answer: that it was not asked is for the host to mend.
+fn log_unanswered(error: &Unanswered) {
+    match error {
+        Unanswered::Late | Unanswered::Cancelled => {
+            tracing::debug!(%error, "a live question has no answer");
+        }
+        _ => tracing::warn!(%error, "a live question was not asked"),
     }
 }
 

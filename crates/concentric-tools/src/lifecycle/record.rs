@@ -1,4 +1,4 @@
-use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus};
+use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus, method::catch};
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 
@@ -44,7 +44,7 @@ pub(crate) struct Protocol(pub(crate) Arc<dyn Fn(ProtocolEntry) + Send + Sync>);
 
 impl Protocol {
     pub(crate) fn record(&self, entry: ProtocolEntry) {
-        if crate::panic::catch(|| (self.0)(entry)).is_err() {
+        if catch(|| (self.0)(entry)).is_err() {
             tracing::error!("the sink of a toolset's protocol panicked");
         }
     }

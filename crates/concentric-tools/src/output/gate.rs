@@ -1,7 +1,7 @@
 use super::{Output, progress::Progress};
 use concentric_core::{
     BoxError, Message, Part, Role, Turn,
-    agent::{BeforeFinish, BeforeModel, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
     state::SlotError,
 };
 use serde::de::DeserializeOwned;
@@ -43,12 +43,12 @@ where
         "output"
     }
 
-    async fn before_model(&self, step: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         // What stands there is of another attempt, or of another call of an agent in a model's place.
         if step.step == 0 && self.progress(step)? != Progress::default() {
             self.note(step, Progress::default())?;
         }
-        Ok(BeforeModel::Continue)
+        Ok(BeforeStep::Continue)
     }
 
     async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {

@@ -2,11 +2,11 @@ use super::{Core, body::Work};
 use crate::{
     Overlong, fatal,
     overlong::{Sink, cut},
-    panic::{Caught, catch},
+    panic::{self, Caught},
 };
 use concentric_core::{
     Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart, ToolOutcome,
-    context::Sleep,
+    context::Sleep, method::catch,
 };
 use std::{
     future::Future,
@@ -119,7 +119,7 @@ impl Future for Guard {
                 Ok(outcome) => outcome,
                 Err(error) => return Poll::Ready(Err(error)),
             },
-            Poll::Ready(Err(panic)) => panic.outcome(name),
+            Poll::Ready(Err(panic)) => panic::outcome(&panic, name),
         };
         Poll::Ready(Ok(this.limit(outcome)))
     }

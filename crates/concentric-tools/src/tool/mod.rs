@@ -60,11 +60,11 @@ use crate::{
     layers::Layers,
     lifecycle::Rules,
     overlong::{Sink, limited},
-    panic::catch,
+    panic,
 };
 use concentric_core::{
     Annotations, Arguments, BoxTool, Context, Seal, Str, ToolCall, ToolCallPart, ToolOutcome,
-    ToolService, ToolSpec,
+    ToolService, ToolSpec, method::catch,
 };
 use schemars::JsonSchema;
 use std::{
@@ -266,7 +266,7 @@ impl Tool {
     pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
         match catch(|| self.core.body.validate(call, &self.core.checks)) {
             Ok(result) => result,
-            Err(panic) => Err(panic.outcome(&call.name)),
+            Err(panic) => Err(panic::outcome(&panic, &call.name)),
         }
     }
 

@@ -10,10 +10,11 @@ use crate::{
     fatal,
     layers::Layers,
     lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger},
-    panic::catch,
+    panic,
 };
 use concentric_core::{
     Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
+    method::catch,
 };
 use std::{
     sync::Arc,
@@ -46,7 +47,7 @@ impl Core {
                 ToolFuture(State::Guarded(Guard::new(Arc::clone(self), work, kept)))
             }
             Ok(Started::Refused(outcome)) => ToolFuture::answered(outcome),
-            Err(panic) => ToolFuture::answered(panic.outcome(&self.spec.name)),
+            Err(panic) => ToolFuture::answered(panic::outcome(&panic, &self.spec.name)),
         }
     }
 }

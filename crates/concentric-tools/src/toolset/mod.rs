@@ -307,7 +307,7 @@ impl Toolset {
 
     /// A service for the calls of a round.
     fn take_stack(&self, context: &Context) -> Stack {
-        match context.extensions().get::<ToolLayers>() {
+        match context.own().get::<ToolLayers>() {
             Some(own) => self.inner.stack(&self.built().table, &own.0),
             None => self.built().take_stack(),
         }
@@ -315,7 +315,7 @@ impl Toolset {
 
     /// Takes back a service whose readiness was used up by a call.
     fn put_back(&self, stack: Stack, context: &Context) {
-        if context.extensions().get::<ToolLayers>().is_none() {
+        if context.own().get::<ToolLayers>().is_none() {
             self.built().put_back(stack);
         }
     }
@@ -368,8 +368,8 @@ impl ToolSource for Toolset {
     }
 }
 
-/// Layers around the tool calls of one run, outside the agent's own: an extension of its
-/// [`Context`].
+/// Layers around the tool calls of one run, outside the agent's own; they stand in what its context
+/// has of its [own](Context::own_mut).
 ///
 /// ```
 /// use concentric_core::{ChatRequest, layers::tool_from_fn, layers::NextTool, ToolCall};
@@ -379,7 +379,7 @@ impl ToolSource for Toolset {
 /// let own = ToolLayers::new().layer(tool_from_fn(async |call: ToolCall, mut next: NextTool| {
 ///     next.run(call).await
 /// }));
-/// request.context.extensions_mut().insert(own);
+/// request.context.own_mut().insert(own);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ToolLayers(Layers);

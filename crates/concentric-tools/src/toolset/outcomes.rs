@@ -9,11 +9,11 @@ use crate::{
         Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, is_recovered,
         suspend_tool, unknown_at_best,
     },
-    panic::{Panic, catch},
 };
 use concentric_core::{
     Context, Error, ErrorKind, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome,
     ToolRound, ToolStatus, Transcript,
+    method::{Panic, catch},
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -307,7 +307,7 @@ impl Round {
             Ok(future) => Ok(Running::new(started, future)),
             Err(Failure::Error(error)) => Err(Box::new((started, Err(error)))),
             Err(Failure::Panic(panic)) => {
-                let outcome = started.panicked(panic);
+                let outcome = started.panicked(&panic);
                 Err(Box::new((started, Ok(outcome))))
             }
         }
@@ -354,6 +354,12 @@ impl Round {
                 unknown_at_best(outcome)
             }
             Ok(outcome) => outcome,
+            Err(error) if error.kind() == ErrorKind::Halted => {
+                let outcome = started.settled().cloned();
+                outcome
+                    .unwrap_or_else(|| ToolOutcome::failed(error.message()))
+                    .and_halt(error.message())
+            }
             Err(error) if started.settled().is_some() && !is_fatal(&error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
@@ -387,9 +393,6 @@ impl Round {
                         Some(_) => error,
                         None => error.with_phase(Phase::Call),
                     });
-                }
-                None if error.kind() == ErrorKind::Halted => {
-                    ToolOutcome::failed(error.message()).and_halt(error.message())
                 }
                 None => {
                     tracing::debug!(error = format!("{error:#}"), "a layer on a tool failed");

@@ -1,6 +1,6 @@
 use super::stack::StackFuture;
-use crate::panic::{Caught, Panic};
-use concentric_core::{Error, Origin, Permit, ToolCallPart, ToolOutcome};
+use crate::panic::{self, Caught};
+use concentric_core::{Error, Origin, Permit, ToolCallPart, ToolOutcome, method::Panic};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -38,10 +38,10 @@ impl Started {
     }
 
     /// What came of it, if a layer panicked.
-    pub(super) fn panicked(&self, panic: Panic) -> ToolOutcome {
+    pub(super) fn panicked(&self, panic: &Panic) -> ToolOutcome {
         match self.settled() {
             Some(outcome) => outcome.clone(),
-            None => panic.outcome(&self.call.name),
+            None => panic::outcome(panic, &self.call.name),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Future for Running {
         };
         match self.started.take() {
             Some(started) => {
-                let ended = ended.unwrap_or_else(|panic| Ok(started.panicked(panic)));
+                let ended = ended.unwrap_or_else(|panic| Ok(started.panicked(&panic)));
                 Poll::Ready((started, ended))
             }
             // Polled after it ended.

@@ -2,7 +2,7 @@
 
 use concentric_core::{
     BoxError,
-    agent::{BeforeModel, BeforeRound, StepGate, StepView},
+    agent::{BeforeRound, BeforeStep, StepGate, StepView},
 };
 
 struct Gate;
@@ -12,7 +12,7 @@ impl StepGate for Gate {
         "gate"
     }
 
-    async fn before_model(&self, _: &StepView) -> Result<BeforeModel, BoxError> {
+    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
         // There are no calls yet to be skipped.
         Ok(BeforeRound::skip("not now"))
     }

@@ -16,7 +16,10 @@ impl OfRunLayer {
     }
 }
 
-impl<S> Layer<S> for OfRunLayer {
+impl<S> Layer<S> for OfRunLayer
+where
+    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
+{
     type Service = OfRun<S>;
 
     fn layer(&self, inner: S) -> OfRun<S> {
@@ -24,8 +27,8 @@ impl<S> Layer<S> for OfRunLayer {
     }
 }
 
-/// Layers around the model calls of one run, outside the agent's own: an extension of its
-/// [`Context`](crate::Context).
+/// Layers around the model calls of one run, outside the agent's own; they stand in what its context
+/// has of its [own](crate::Context::own_mut).
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Default)]

@@ -20,7 +20,7 @@
 //!
 //!     let mut request = ChatRequest::user("hi");
 //!     let own = ModelLayers::new().layer(inspect_events(|event: &Event| println!("{event:?}")));
-//!     request.context.extensions_mut().insert(own);
+//!     request.context.own_mut().insert(own);
 //!     agent.oneshot(request).await?.text().await
 //! }
 //! # let _ = watched;
@@ -38,7 +38,7 @@
 //!
 //! # Cost
 //!
-//! For a run without layers of its own, a look into its extensions per call, and a branch per event.
+//! For a run without layers of its own, a look into its context per call, and a branch per event.
 //! For one with, what is boxed by [`BoxModel`](crate::BoxModel), for each of them and each call.
 
 mod body;

@@ -13,12 +13,27 @@ use tower_service::Service;
 #[derive(Clone, Copy, Debug)]
 pub struct OfRun<S> {
     inner: S,
+    // Erases what was made ready, and leaves a clone of it.
+    erase: fn(&mut S) -> BoxModel,
 }
 
 impl<S> OfRun<S> {
-    /// Wraps `inner`.
-    pub const fn new(inner: S) -> Self {
-        Self { inner }
+    /// Wraps `inner`. What is asked of it is what it takes to erase it, for a run that has layers.
+    pub const fn new(inner: S) -> Self
+    where
+        S: ModelService<Body: Send + 'static, Future: Send + 'static>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        Self {
+            inner,
+            erase: |inner| {
+                let clone = inner.clone();
+                BoxModel::new(mem::replace(inner, clone))
+            },
+        }
     }
 
     /// Gets a reference to the inner service.
@@ -27,10 +42,9 @@ impl<S> OfRun<S> {
     }
 }
 
-// What is asked of `S` is what it takes to erase it, for a run that has layers.
 impl<S> Service<ChatRequest> for OfRun<S>
 where
-    S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
+    S: ModelService,
 {
     type Response = ChatResponse<OfRunBody<S::Body>>;
     type Error = Error;
@@ -41,12 +55,15 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        match request.context.extensions_mut().remove::<ModelLayers>() {
+        // Deeper is an agent in the model's place, whose model calls are not the run's.
+        let own = match request.context.depth() {
+            0 | 1 => request.context.own_mut().remove::<ModelLayers>(),
+            _ => None,
+        };
+        match own {
             None => ResponseFuture::inner(self.inner.call(request)),
             Some(layers) => {
-                let clone = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, clone);
-                let model = layers.around(BoxModel::new(ready));
+                let model = layers.around((self.erase)(&mut self.inner));
                 ResponseFuture::layered(Box::pin(model.oneshot(request)))
             }
         }

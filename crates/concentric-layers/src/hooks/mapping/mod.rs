@@ -60,7 +60,7 @@
 //! [`Error::halted`]: concentric_core::Error::halted
 //! [`ErrorKind::ContextWindow`]: concentric_core::ErrorKind::ContextWindow
 //! [`output_schema`]: concentric_core::ChatOptions::output_schema
-//! [`BeforeModel`]: concentric_core::agent::BeforeModel
+//! [`BeforeStep`]: concentric_core::agent::BeforeStep
 //! [`BeforeRound`]: concentric_core::agent::BeforeRound
 //! [`BeforeFinish`]: concentric_core::agent::BeforeFinish
 //! [`StepView::reply`]: concentric_core::agent::StepView::reply

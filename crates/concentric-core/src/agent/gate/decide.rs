@@ -1,0 +1,206 @@
+//! What gates say, made into one decision.
+
+use super::{BeforeFinish, BeforeRound, BeforeStep, Erased, StepGates, StepView};
+use crate::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
+use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
+
+/// When gates are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) enum Moment {
+    Step,
+    Round,
+    Finish,
+}
+
+impl Moment {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Round => "round",
+            Self::Finish => "finish",
+        }
+    }
+}
+
+/// Gates that decide.
+pub(in crate::agent) enum Deciding {
+    Step(Decision<Said<StepVerdict>>),
+    Round(Decision<RoundVerdict>),
+    Finish(Decision<Said<FinishVerdict>>),
+}
+
+/// What all gates together say before a step, or before the end.
+pub(in crate::agent) struct Said<V> {
+    /// It is said whatever the verdict is.
+    pub(in crate::agent) turns: Vec<Turn>,
+    pub(in crate::agent) verdict: V,
+}
+
+pub(in crate::agent) enum StepVerdict {
+    Continue,
+    Ask(Pending),
+    Finish,
+    Halt(Str),
+}
+
+/// What all gates together say before a round.
+pub(in crate::agent) enum RoundVerdict {
+    Continue,
+    Ask(Pending),
+    Skip(Str),
+    Halt(Str),
+}
+
+pub(in crate::agent) enum FinishVerdict {
+    Finish,
+    Continue,
+    Ask(Pending),
+    Halt(Str),
+}
+
+/// What a gate, or all together, decide.
+pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+impl StepGates {
+    /// What they say at `moment`; `None`, if none has something to say then.
+    pub(in crate::agent) fn decide(
+        &self,
+        moment: Moment,
+        view: impl FnOnce() -> StepView,
+    ) -> Option<Deciding> {
+        let is_asked = |gate: &&Arc<dyn Erased>| match moment {
+            Moment::Step => gate.has().before_step,
+            Moment::Round => gate.has().before_round,
+            Moment::Finish => gate.has().before_finish,
+        };
+        let asked: Vec<_> = self.0.iter().filter(is_asked).cloned().collect();
+        if asked.is_empty() {
+            return None;
+        }
+        let view = Arc::new(view());
+        Some(match moment {
+            Moment::Step => Deciding::Step(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_step(Arc::clone(&view)).await?);
+                }
+                step(&asked, said, &view)
+            })),
+            Moment::Round => Deciding::Round(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_round(Arc::clone(&view)).await?);
+                }
+                round(&asked, said, &view)
+            })),
+            Moment::Finish => Deciding::Finish(Box::pin(async move {
+                let mut said = Vec::with_capacity(asked.len());
+                for gate in &asked {
+                    said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
+                    // What was replied is for all to hear.
+                    let goes_on = matches!(said.last(), Some(BeforeFinish::Continue(_)));
+                    if goes_on && view.answered.is_none() {
+                        break;
+                    }
+                }
+                finish(&asked, said, &view)
+            })),
+        })
+    }
+}
+
+fn step(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeStep>,
+    view: &StepView,
+) -> Result<Said<StepVerdict>, Error> {
+    let (mut turns, mut asked, mut finish, mut halt) = (Vec::new(), Vec::new(), false, None);
+    for (gate, said) in gates.iter().zip(said) {
+        match said {
+            BeforeStep::Continue => {}
+            BeforeStep::Say(more) => turns.extend(more),
+            BeforeStep::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            BeforeStep::Finish => finish = true,
+            BeforeStep::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    let verdict = match (halt, finish, asked.is_empty()) {
+        (Some(reason), ..) => StepVerdict::Halt(reason),
+        (None, true, _) => StepVerdict::Finish,
+        (None, false, false) => {
+            // All are asked again when that is answered.
+            turns.clear();
+            StepVerdict::Ask(batch(asked, view)?)
+        }
+        (None, false, true) => StepVerdict::Continue,
+    };
+    Ok(Said { turns, verdict })
+}
+
+fn round(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeRound>,
+    view: &StepView,
+) -> Result<RoundVerdict, Error> {
+    let (mut asked, mut skip, mut halt) = (Vec::new(), None, None);
+    for (gate, said) in gates.iter().zip(said) {
+        match said {
+            BeforeRound::Continue => {}
+            BeforeRound::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            BeforeRound::Skip(reason) => skip = skip.or(Some(reason)),
+            BeforeRound::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    Ok(match (halt, skip, asked.is_empty()) {
+        (Some(reason), ..) => RoundVerdict::Halt(reason),
+        (None, Some(reason), _) => RoundVerdict::Skip(reason),
+        (None, None, false) => RoundVerdict::Ask(batch(asked, view)?),
+        (None, None, true) => RoundVerdict::Continue,
+    })
+}
+
+fn finish(
+    gates: &[Arc<dyn Erased>],
+    said: Vec<BeforeFinish>,
+    view: &StepView,
+) -> Result<Said<FinishVerdict>, Error> {
+    let (mut turns, mut asked, mut goes_on, mut halt) = (Vec::new(), Vec::new(), false, None);
+    for (gate, said) in gates.iter().zip(said) {
+        match said {
+            BeforeFinish::Finish => {}
+            BeforeFinish::Continue(more) => {
+                turns.extend(more);
+                goes_on = true;
+            }
+            BeforeFinish::Ask(interrupt) => asked.push((gate.id(), *interrupt)),
+            BeforeFinish::Halt(reason) => halt = halt.or(Some(reason)),
+        }
+    }
+    let verdict = match (halt, goes_on, asked.is_empty()) {
+        (Some(reason), ..) => FinishVerdict::Halt(reason),
+        // Who asks whether it may end is asked again when it would.
+        (None, true, _) => FinishVerdict::Continue,
+        (None, false, false) => FinishVerdict::Ask(batch(asked, view)?),
+        (None, false, true) => FinishVerdict::Finish,
+    };
+    Ok(Said { turns, verdict })
+}
+
+/// What gates ask, with their names: they are to hear the answers.
+///
+/// # Errors
+///
+/// Two of them have one name.
+fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Error> {
+    let asked = asked.into_iter();
+    let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
+    let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
+    let mut seen = HashSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
+        let why = format!("two gates that ask are named `{twice}`");
+        return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
+    }
+    Ok(Pending::asking(interrupts)
+        .with_state(serde_json::Value::from(names))
+        .together())
+}
