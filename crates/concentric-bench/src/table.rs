@@ -254,6 +254,24 @@ mod tests {
     }
 
     #[test]
+    fn an_sdk_stands_beside_the_time() {
+        let mut table = Table::default();
+        table.add("decode", "event", Quantity::Instructions, [3.0, 4.0]);
+        table.add("decode", "event", Quantity::Nanoseconds, [1.0, 2.0]);
+        let without = table.to_string();
+        let name = "vendor 1.2.3".to_owned();
+        table.add_sdk("decode", Sdk { name, ns: 50.0 });
+        let with = table.to_string();
+        let block = with.strip_prefix(&without).expect("nothing else changes");
+        let last = block.lines().last().expect("there is a block");
+        assert!(last.contains("| vendor 1.2.3 "), "{last}");
+        assert!(last.ends_with("|        50 |             25 |"), "{last}");
+        let json = table.json();
+        assert_eq!(json.pointer("/rows/0/sdk"), Some(&Value::Null));
+        assert_eq!(json.pointer("/rows/1/sdk/takes"), Some(&json!(50.0)));
+    }
+
+    #[test]
     fn a_missed_goal_is_counted() {
         let mut table = Table::default();
         table.add("w1-k0", "event", Quantity::Instructions, [100.0, 201.0]);
