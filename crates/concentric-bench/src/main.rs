@@ -1,12 +1,15 @@
 //! The workload of Concentric, measured against tower alone.
 //!
 //! ```text
-//! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check] [<work> ...]
+//! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check] [--sdk <python>] [<work> ...]
 //! ```
 //!
 //! - `--quick` takes few samples of the times, as CI does; all else is exact as it is.
 //! - `--json` prints the figures once more, as JSON on the last line.
 //! - `--check` exits with 1 if a goal is missed.
+//! - `--sdk` has the works that decode a stream done by the vendors' own SDKs, too, and does those
+//!   of recorded streams. The Python must have what is in `tests/sdk/requirements.txt`; `.ci/sdk`
+//!   makes one, `target/sdk-venv/bin/python`.
 //! - `<work>`: only the works whose names begin with one of these, as `w1` or `decode`.
 //!
 //! # What is measured
@@ -24,6 +27,7 @@
 //! | W4b | W1 with N = 1 | runs |
 //! | decode | a chunk of an OpenAI stream, 229 bytes on the wire, through the whole provider layer; bare: split, serde's typed structs, drop | chunks |
 //! | decode-anthropic, -responses, -gemini, -ollama | the same of a stream of 1,000 text deltas as each of these services sends it, with what stands before and behind them | text deltas |
+//! | decode-recorded, decode-anthropic-recorded, ... | the same of all streams that were recorded of a service and read by its vendor's SDK: text, reasoning, tool calls and all, as they came | events on the wire |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
 //! | hooks | W1 with ten `Hooks` that count the bytes, outside of the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
 //! | disconnect | 10,000 consumers (`--quick`: 1,000) go away before or while an answer streams over a socket, 100 at a time; from then until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
@@ -33,6 +37,11 @@
 //!
 //! Every run asserts what the consumer was given: bytes of text, results of tools and their bytes,
 //! one finish; and after each batch of runs, what every counter counted.
+//!
+//! Bare decoding knows of an event what a gateway needs to pass text on: typed structs with the text,
+//! the finish, ids, the model and the tokens. All else in it is skipped, and nothing is kept from one
+//! event to the next; so it does less than a provider layer where there are tool calls, reasoning or
+//! citations, as in what was recorded. There, too, a run asks anew for each of many short answers.
 //!
 //! # How
 //!
@@ -44,6 +53,10 @@
 //! - Allocations and bytes of heap by the allocator ([`stats_alloc`]), reallocations included. W4a
 //!   counts the whole of a run: the future that reads it is boxed, as a task is. The allocator's
 //!   counting costs both sides some 10 Ir per allocation.
+//! - The SDKs (`sdk.py`) read the same bytes in as many samples, by their synchronous clients, to
+//!   their typed events, over a transport that has answered already. Their time is CPU time, too,
+//!   from when the body is first asked for; ours has the request and the head besides. They must
+//!   read as much text of each answer as the other sides do.
 //! - Wall time where it is waited, for a disk or a connection.
 //!
 //! The goals ([`goals`]) are Concentric's own. The workload is fixed, so that figures of other
@@ -61,10 +74,10 @@ mod table;
 mod work;
 
 use self::{
-    measure::{heap, instructions, time},
+    measure::{heap, instructions, sdk, time},
     table::{Quantity, Table},
 };
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 const SAMPLES: usize = 15;
 const QUICK_SAMPLES: usize = 3;
@@ -79,14 +92,24 @@ fn main() -> ExitCode {
     {
         return work_only(side, name, runs);
     }
-    let (flags, names): (Vec<_>, Vec<_>) =
-        arguments.into_iter().partition(|arg| arg.starts_with("--"));
-    if let Some(unknown) = flags
-        .iter()
-        .find(|flag| !["--quick", "--json", "--check"].contains(&flag.as_str()))
-    {
-        eprintln!("unknown flag {unknown}");
-        return ExitCode::from(2);
+    let (mut flags, mut names, mut python) = (Vec::new(), Vec::new(), None);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" | "--json" | "--check" => flags.push(argument),
+            "--sdk" => match arguments.next() {
+                Some(path) => python = Some(path),
+                None => {
+                    eprintln!("--sdk takes a Python that has the SDKs");
+                    return ExitCode::from(2);
+                }
+            },
+            unknown if unknown.starts_with("--") => {
+                eprintln!("unknown flag {unknown}");
+                return ExitCode::from(2);
+            }
+            _ => names.push(argument),
+        }
     }
     let flag = |name: &str| flags.iter().any(|flag| flag == name);
 
@@ -98,7 +121,13 @@ fn main() -> ExitCode {
         true => (QUICK_SAMPLES, QUICK_DISCONNECTS),
         false => (SAMPLES, DISCONNECTS),
     };
-    let table = measure(&names, samples, disconnects, counts);
+    let table = match measure(&names, python.as_deref(), samples, disconnects, counts) {
+        Ok(table) => table,
+        Err(error) => {
+            eprintln!("the SDKs could not be asked: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     println!("{table}");
     if table.missed() > 0 {
         println!("{} goals are missed.", table.missed());
@@ -115,7 +144,7 @@ fn main() -> ExitCode {
 
 /// Does `runs` runs and nothing else: what callgrind looks at.
 fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
-    let Some(work) = work::ALL.iter().find(|work| work.name == name) else {
+    let Some(work) = work::find(name) else {
         eprintln!("there is no work {name}");
         return ExitCode::from(2);
     };
@@ -131,13 +160,25 @@ fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn measure(names: &[String], samples: usize, disconnects: usize, counts: bool) -> Table {
+fn measure(
+    names: &[String],
+    python: Option<&str>,
+    samples: usize,
+    disconnects: usize,
+    counts: bool,
+) -> io::Result<Table> {
     use Quantity::{Allocations, Bytes, Instructions, Microseconds, Nanoseconds};
     let is_asked =
         |name: &str| names.is_empty() || names.iter().any(|asked| name.starts_with(asked));
 
+    let recorded = python.map_or_else(Vec::new, |_| work::recorded::all());
+    if python.is_some() && recorded.is_empty() {
+        eprintln!("no recordings: what real services sent is left out");
+    }
+    let works = work::ALL.iter().chain(&recorded);
+
     let mut table = Table::default();
-    for work in work::ALL.iter().filter(|work| is_asked(work.name)) {
+    for work in works.filter(|work| is_asked(work.name)) {
         let sides = [work.bare, work.concentric];
         if counts {
             let ir = ["bare", "concentric"].map(|side| instructions::of(side, work.name, work.ops));
@@ -145,6 +186,9 @@ fn measure(names: &[String], samples: usize, disconnects: usize, counts: bool) -
         }
         let ns = time::medians(sides, work.ops, samples);
         table.add(work.name, work.title, Nanoseconds, ns);
+        if let (Some(python), Some(answers)) = (python, work.answers) {
+            table.add_sdk(work.name, sdk::of(python, answers, work.ops, samples)?);
+        }
         let allocations = sides.map(|run| heap::allocations(run, work.ops));
         table.add(work.name, work.title, Allocations, allocations);
     }
@@ -191,5 +235,5 @@ fn measure(names: &[String], samples: usize, disconnects: usize, counts: bool) -
         let bytes = [work.bare, work.concentric].map(|bytes| bytes());
         table.add(work.name, work.title, Bytes, bytes);
     }
-    table
+    Ok(table)
 }

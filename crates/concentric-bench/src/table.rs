@@ -1,6 +1,9 @@
 //! What was measured, as a table and as JSON.
 
-use crate::goals::{self, Goal};
+use crate::{
+    goals::{self, Goal},
+    measure::sdk::Sdk,
+};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -34,6 +37,8 @@ pub(crate) struct Row {
     quantity: Quantity,
     pub(crate) bare: Option<f64>,
     pub(crate) concentric: f64,
+    /// What the vendor's SDK takes for the same.
+    sdk: Option<Sdk>,
 }
 
 impl Row {
@@ -74,6 +79,7 @@ impl Table {
             quantity,
             bare: Some(bare),
             concentric,
+            sdk: None,
         });
     }
 
@@ -100,12 +106,22 @@ impl Table {
             quantity,
             bare: from.bare.zip(to.bare).map(|(from, to)| f(from, to)),
             concentric: f(from.concentric, to.concentric),
+            sdk: None,
         };
         let last = self
             .rows
             .iter()
             .rposition(|r| r.name == after || r.name == name);
         self.rows.insert(last.map_or(0, |at| at + 1), row);
+    }
+
+    /// Adds what an SDK takes for the work `name`, to its time.
+    pub(crate) fn add_sdk(&mut self, name: &str, sdk: Sdk) {
+        let mut rows = self.rows.iter_mut();
+        let row = rows.find(|row| row.name == name && row.quantity == Quantity::Nanoseconds);
+        if let Some(row) = row {
+            row.sdk = Some(sdk);
+        }
     }
 
     pub(crate) fn missed(&self) -> usize {
@@ -128,6 +144,7 @@ impl Table {
                         Goal::More(more) => json!({ "more_than_bare": more }),
                     }),
                     "met": row.goal().map(|goal| goal.is_met(row)),
+                    "sdk": row.sdk.as_ref().map(|sdk| json!({ "name": sdk.name, "takes": sdk.ns })),
                 })
             })
             .collect();
@@ -167,6 +184,42 @@ impl fmt::Display for Table {
                 row.ratio().map_or_else(String::new, |r| format!("{r:.2}")),
             )?;
         }
+        self.fmt_sdks(f)
+    }
+}
+
+impl Table {
+    /// The works that vendors' SDKs did, too, if there are any.
+    fn fmt_sdks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sdks = self
+            .rows
+            .iter()
+            .filter_map(|row| Some((row, row.sdk.as_ref()?)));
+        let Some(first) = sdks.next() else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "\n| {:<36} | {:<18} | {:>9} | {:>10} | {:>9} | {:>14} |",
+            "work", "SDK", "bare", "Concentric", "SDK", "SDK/Concentric"
+        )?;
+        writeln!(
+            f,
+            "|{:-<38}|{:-<20}|{:->11}|{:->12}|{:->11}|{:->16}|",
+            "", "", ":", ":", ":", ":"
+        )?;
+        for (row, sdk) in std::iter::once(first).chain(sdks) {
+            writeln!(
+                f,
+                "| {:<36} | {:<18} | {:>9} | {:>10} | {:>9} | {:>14} |",
+                format!("{}, {}", row.title, row.quantity.unit()),
+                sdk.name,
+                row.bare.map_or_else(String::new, number),
+                number(row.concentric),
+                number(sdk.ns),
+                number(sdk.ns / row.concentric),
+            )?;
+        }
         Ok(())
     }
 }
@@ -198,6 +251,24 @@ mod tests {
         assert_eq!(number(0.0284), "0.03");
         assert_eq!(number(197.9), "198");
         assert_eq!(number(12_345.6), "12,346");
+    }
+
+    #[test]
+    fn an_sdk_stands_beside_the_time() {
+        let mut table = Table::default();
+        table.add("decode", "event", Quantity::Instructions, [3.0, 4.0]);
+        table.add("decode", "event", Quantity::Nanoseconds, [1.0, 2.0]);
+        let without = table.to_string();
+        let name = "vendor 1.2.3".to_owned();
+        table.add_sdk("decode", Sdk { name, ns: 50.0 });
+        let with = table.to_string();
+        let block = with.strip_prefix(&without).expect("nothing else changes");
+        let last = block.lines().last().expect("there is a block");
+        assert!(last.contains("| vendor 1.2.3 "), "{last}");
+        assert!(last.ends_with("|        50 |             25 |"), "{last}");
+        let json = table.json();
+        assert_eq!(json.pointer("/rows/0/sdk"), Some(&Value::Null));
+        assert_eq!(json.pointer("/rows/1/sdk/takes"), Some(&json!(50.0)));
     }
 
     #[test]

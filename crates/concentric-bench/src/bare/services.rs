@@ -150,9 +150,9 @@ pub(crate) fn gemini(bytes: &[u8], mut take: impl FnMut(Event)) -> serde_json::R
         candidates: Vec<Candidate<'a>>,
         usage_metadata: Option<Usage>,
         #[serde(borrow)]
-        model_version: Text<'a>,
+        model_version: Option<Text<'a>>,
         #[serde(borrow)]
-        response_id: Text<'a>,
+        response_id: Option<Text<'a>>,
     }
 
     #[derive(Debug, Deserialize)]
@@ -166,7 +166,7 @@ pub(crate) fn gemini(bytes: &[u8], mut take: impl FnMut(Event)) -> serde_json::R
 
     #[derive(Debug, Deserialize)]
     struct Content<'a> {
-        #[serde(borrow)]
+        #[serde(borrow, default)]
         parts: Vec<Part<'a>>,
     }
 
@@ -181,13 +181,18 @@ pub(crate) fn gemini(bytes: &[u8], mut take: impl FnMut(Event)) -> serde_json::R
     #[serde(rename_all = "camelCase")]
     #[expect(dead_code, reason = "decoded as a gateway would")]
     struct Usage {
-        prompt_token_count: u64,
+        prompt_token_count: Option<u64>,
         candidates_token_count: Option<u64>,
         thoughts_token_count: Option<u64>,
-        total_token_count: u64,
+        total_token_count: Option<u64>,
     }
 
-    frames(bytes, b"\r\n\r\n", |data| {
+    // Some of its streams have lines that end otherwise.
+    let end: &[u8] = match bytes.ends_with(b"\r\n") {
+        true => b"\r\n\r\n",
+        false => b"\n\n",
+    };
+    frames(bytes, end, |data| {
         let chunk: Chunk<'_> = serde_json::from_slice(data)?;
         black_box((
             &chunk.response_id,

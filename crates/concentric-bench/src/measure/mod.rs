@@ -2,4 +2,5 @@
 
 pub(crate) mod heap;
 pub(crate) mod instructions;
+pub(crate) mod sdk;
 pub(crate) mod time;

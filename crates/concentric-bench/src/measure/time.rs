@@ -37,8 +37,11 @@ pub(crate) fn medians<const N: usize>(sides: [fn(u64); N], ops: u64, samples: us
             taken.push(of(*run, runs).as_nanos() as f64 / (runs * ops) as f64);
         }
     }
-    taken.map(|mut taken| {
-        taken.sort_by(f64::total_cmp);
-        taken.get(samples / 2).copied().unwrap_or(f64::NAN)
-    })
+    taken.map(median)
+}
+
+/// The one in the middle.
+pub(super) fn median(mut taken: Vec<f64>) -> f64 {
+    taken.sort_by(f64::total_cmp);
+    taken.get(taken.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -11,7 +11,7 @@ use crate::bare;
 use bytes::BytesMut;
 use concentric_http::ag_ui::encode;
 use concentric_providers::{ApiKey, OpenAiLayer};
-use std::{hint::black_box, sync::LazyLock};
+use std::{hint::black_box, slice, sync::LazyLock};
 
 /// The chunks of an answer.
 pub(crate) const CHUNKS: usize = 1_000;
@@ -40,9 +40,16 @@ pub(super) fn frame(delta: &str, finish_reason: &str) -> String {
     )
 }
 
+pub(super) fn wires() -> &'static [Wire] {
+    slice::from_ref(&CHAT)
+}
+
+pub(super) fn layer() -> OpenAiLayer {
+    OpenAiLayer::new("gpt-5.5", ApiKey::new("key"))
+}
+
 pub(crate) fn decode(count: u64) {
-    let layer = OpenAiLayer::new("gpt-5.5", ApiKey::new("key"));
-    CHAT.concentric(&layer, count);
+    CHAT.concentric(&layer(), count);
 }
 
 pub(crate) fn bare_decode(count: u64) {

@@ -6,6 +6,7 @@ pub(crate) mod disconnect;
 mod drive;
 mod hooks;
 mod noop;
+pub(crate) mod recorded;
 mod script;
 mod services;
 mod stream;
@@ -13,6 +14,8 @@ pub(crate) mod suspended;
 mod tools;
 mod waiting;
 mod wire;
+
+pub(crate) use self::wire::Wire;
 
 /// One work, on both sides.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,30 @@ pub(crate) struct Work {
     /// Does so many runs, and asserts what each gave.
     pub(crate) bare: fn(u64),
     pub(crate) concentric: fn(u64),
+    /// What is read, if a vendor's SDK can read it as well.
+    pub(crate) answers: Option<Answers>,
+}
+
+/// Answers of a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers {
+    /// What the service speaks, as `openai-chat`.
+    pub(crate) api: &'static str,
+    pub(crate) wires: fn() -> &'static [Wire],
+}
+
+impl Work {
+    const fn reads(mut self, api: &'static str, wires: fn() -> &'static [Wire]) -> Self {
+        self.answers = Some(Answers { api, wires });
+        self
+    }
+}
+
+/// The work of that name.
+pub(crate) fn find(name: &str) -> Option<Work> {
+    let named = |work: &Work| work.name == name;
+    let known = ALL.iter().copied().find(named);
+    known.or_else(|| recorded::all().into_iter().find(named))
 }
 
 const fn work(
@@ -41,6 +68,7 @@ const fn work(
         ops,
         bare,
         concentric,
+        answers: None,
     }
 }
 
@@ -189,35 +217,40 @@ pub(crate) const ALL: &[Work] = {
             codec::CHUNKS as u64,
             codec::bare_decode,
             codec::decode,
-        ),
+        )
+        .reads("openai-chat", codec::wires),
         work(
             "decode-anthropic",
             "decode an Anthropic chunk",
             codec::CHUNKS as u64,
             services::bare_anthropic,
             services::anthropic,
-        ),
+        )
+        .reads("anthropic-messages", services::anthropic_wires),
         work(
             "decode-responses",
             "decode a Responses chunk",
             codec::CHUNKS as u64,
             services::bare_responses,
             services::responses,
-        ),
+        )
+        .reads("openai-responses", services::responses_wires),
         work(
             "decode-gemini",
             "decode a Gemini chunk",
             codec::CHUNKS as u64,
             services::bare_gemini,
             services::gemini,
-        ),
+        )
+        .reads("gemini-generate", services::gemini_wires),
         work(
             "decode-ollama",
             "decode an Ollama chunk",
             codec::CHUNKS as u64,
             services::bare_ollama,
             services::ollama,
-        ),
+        )
+        .reads("ollama-chat", services::ollama_wires),
         work(
             "encode",
             "encode an AG-UI text event",

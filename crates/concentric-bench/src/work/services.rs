@@ -12,7 +12,7 @@ use crate::bare;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiResponsesLayer,
 };
-use std::{iter::once, sync::LazyLock};
+use std::{iter::once, slice, sync::LazyLock};
 
 /// The text of a delta of so many times [`CHUNK`] bytes. Nothing in it is escaped: what is takes
 /// two allocations more of both sides, in serde_json.
@@ -51,9 +51,16 @@ static ANTHROPIC: LazyLock<Wire> = LazyLock::new(|| {
     Wire::new("text/event-stream", frames, CHUNKS * CHUNK * TIMES)
 });
 
+pub(super) fn anthropic_wires() -> &'static [Wire] {
+    slice::from_ref(&ANTHROPIC)
+}
+
+pub(super) fn anthropic_layer() -> AnthropicLayer {
+    AnthropicLayer::new("claude-sonnet-4-6", ApiKey::new("key"))
+}
+
 pub(super) fn anthropic(count: u64) {
-    let layer = AnthropicLayer::new("claude-sonnet-4-6", ApiKey::new("key"));
-    ANTHROPIC.concentric(&layer, count);
+    ANTHROPIC.concentric(&anthropic_layer(), count);
 }
 
 pub(super) fn bare_anthropic(count: u64) {
@@ -122,9 +129,16 @@ static RESPONSES: LazyLock<Wire> = LazyLock::new(|| {
     Wire::new("text/event-stream; charset=utf-8", frames, CHUNKS * CHUNK)
 });
 
+pub(super) fn responses_wires() -> &'static [Wire] {
+    slice::from_ref(&RESPONSES)
+}
+
+pub(super) fn responses_layer() -> OpenAiResponsesLayer {
+    OpenAiResponsesLayer::new("gpt-5.5", ApiKey::new("key"))
+}
+
 pub(super) fn responses(count: u64) {
-    let layer = OpenAiResponsesLayer::new("gpt-5.5", ApiKey::new("key"));
-    RESPONSES.concentric(&layer, count);
+    RESPONSES.concentric(&responses_layer(), count);
 }
 
 pub(super) fn bare_responses(count: u64) {
@@ -153,9 +167,16 @@ static GEMINI: LazyLock<Wire> = LazyLock::new(|| {
     Wire::new("text/event-stream", frames, CHUNKS * CHUNK * TIMES)
 });
 
+pub(super) fn gemini_wires() -> &'static [Wire] {
+    slice::from_ref(&GEMINI)
+}
+
+pub(super) fn gemini_layer() -> GeminiLayer {
+    GeminiLayer::new("gemini-2.5-flash", ApiKey::new("key"))
+}
+
 pub(super) fn gemini(count: u64) {
-    let layer = GeminiLayer::new("gemini-2.5-flash", ApiKey::new("key"));
-    GEMINI.concentric(&layer, count);
+    GEMINI.concentric(&gemini_layer(), count);
 }
 
 pub(super) fn bare_gemini(count: u64) {
@@ -181,8 +202,16 @@ static OLLAMA: LazyLock<Wire> = LazyLock::new(|| {
     Wire::new("application/x-ndjson", frames, CHUNKS * CHUNK)
 });
 
+pub(super) fn ollama_wires() -> &'static [Wire] {
+    slice::from_ref(&OLLAMA)
+}
+
+pub(super) fn ollama_layer() -> OllamaLayer {
+    OllamaLayer::new("qwen3:4b")
+}
+
 pub(super) fn ollama(count: u64) {
-    OLLAMA.concentric(&OllamaLayer::new("qwen3:4b"), count);
+    OLLAMA.concentric(&ollama_layer(), count);
 }
 
 pub(super) fn bare_ollama(count: u64) {

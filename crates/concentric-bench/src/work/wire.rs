@@ -21,12 +21,12 @@ use tower_service::Service;
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Wire {
-    pub(super) media_type: &'static str,
+pub(crate) struct Wire {
+    pub(crate) media_type: &'static str,
     /// What comes at once.
-    pub(super) frames: Vec<Bytes>,
+    pub(crate) frames: Vec<Bytes>,
     /// The bytes of text in it.
-    pub(super) text: usize,
+    pub(crate) text: usize,
 }
 
 impl Wire {
