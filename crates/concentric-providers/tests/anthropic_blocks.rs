@@ -57,6 +57,7 @@ async fn a_whole_message_says_the_same_as_a_stream() {
         ],
         "stop_reason": "tool_use",
         "usage": {"input_tokens": 10, "cache_creation_input_tokens": 20,
+            "cache_creation": {"ephemeral_1h_input_tokens": 15},
             "cache_read_input_tokens": 30, "output_tokens": 7,
             "output_tokens_details": {"thinking_tokens": 3}},
     });

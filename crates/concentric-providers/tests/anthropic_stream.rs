@@ -40,6 +40,7 @@ async fn an_answer_is_read_as_it_comes() {
     assert_eq!(usage.input_tokens, Some(60));
     assert_eq!(usage.cached_input_tokens, Some(30));
     assert_eq!(usage.cache_write_tokens, Some(20));
+    assert_eq!(usage.cache_write_1h_tokens, Some(15));
     assert_eq!(usage.output_tokens, Some(7));
     assert_eq!(usage.reasoning_tokens, Some(3));
     assert_eq!(usage.total_tokens, None);

@@ -495,6 +495,11 @@ async fn usage_means_the_same_of_every_service() {
         "prompt_tokens": 9, "completion_tokens": 20, "total_tokens": 404,
         "prompt_tokens_details": {"audio_tokens": 375},
     });
+    let aloud = json!({
+        "prompt_tokens": 384, "completion_tokens": 20, "total_tokens": 404,
+        "prompt_tokens_details": {"audio_tokens": 375},
+        "completion_tokens_details": {"audio_tokens": 15, "reasoning_tokens": 0},
+    });
     let research = json!({
         "prompt_tokens": 33, "completion_tokens": 40, "total_tokens": 73, "reasoning_tokens": 900,
     });
@@ -506,7 +511,17 @@ async fn usage_means_the_same_of_every_service() {
             counted(32, 69, 101, Some(60)),
         ),
         (Profile::XAI, &within, counted(32, 69, 101, Some(60))),
-        (Profile::MISTRAL, &audio, counted(384, 20, 404, None)),
+        (Profile::MISTRAL, &audio, {
+            let mut usage = counted(384, 20, 404, None);
+            usage.input_audio_tokens = Some(375);
+            usage
+        }),
+        (Profile::OPENAI, &aloud, {
+            let mut usage = counted(384, 20, 404, Some(0));
+            usage.input_audio_tokens = Some(375);
+            usage.output_audio_tokens = Some(15);
+            usage
+        }),
         (
             Profile::PERPLEXITY,
             &research,

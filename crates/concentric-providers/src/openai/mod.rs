@@ -56,9 +56,12 @@
 //! | of the answer | in `Usage` |
 //! |---|---|
 //! | `prompt_tokens` | `input_tokens` |
-//! | the input's `audio_tokens`, where the total has them besides (Mistral) | in `input_tokens` too |
+//! | the input's `audio_tokens` | `input_audio_tokens` |
+//! | those, where the total has them besides (Mistral) | in `input_tokens` too |
 //! | `completion_tokens` | `output_tokens` |
-//! | `reasoning_tokens`, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
+//! | the output's `audio_tokens` | `output_audio_tokens` |
+//! | `reasoning_tokens` | `reasoning_tokens` |
+//! | those, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
 //! | `total_tokens` | `total_tokens`, as it is |
 //! | `cached_tokens`, `prompt_cache_hit_tokens` | `cached_input_tokens` |
 //! | `cache_write_tokens`, `cache_creation_input_tokens` | `cache_write_tokens` |

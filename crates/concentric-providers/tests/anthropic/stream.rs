@@ -23,6 +23,7 @@ pub fn start() -> String {
         "id": "msg_1", "type": "message", "role": "assistant", "content": [],
         "model": "claude-opus-4-8-20260528", "stop_reason": null, "stop_sequence": null,
         "usage": {"input_tokens": 10, "cache_creation_input_tokens": 20,
+            "cache_creation": {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15},
             "cache_read_input_tokens": 30, "output_tokens": 1},
     }}))
 }
