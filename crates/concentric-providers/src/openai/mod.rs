@@ -48,6 +48,14 @@
 //! [`Profile`] says of each where it is, and where it differs; [`OpenAiLayer::profile`] and
 //! [`OpenAiLayer::from_env`] take one, [`OpenAiLayer::compatible`] finds it by the address.
 //!
+//! # Schemas
+//!
+//! OpenAI's own service, and Azure's, take with `strict` a subset of JSON Schema only: an output schema
+//! that is to be held to is rewritten in it, and sent without `strict` if it says what the subset can't.
+//! A tool's schema is given the properties that the service wants to see; names and schemas of tools that
+//! it takes in no form are refused before they are sent. Other services get schemas as they are
+//! ([`Profile::strict_subset`]).
+//!
 //! # Usage
 //!
 //! [`Usage`](concentric_core::Usage) means the same of every service; what one counts otherwise is
@@ -75,6 +83,7 @@ mod decoder;
 mod profile;
 mod reasoning;
 mod request;
+pub(crate) mod schema;
 mod wire;
 
 pub use self::{
@@ -83,5 +92,5 @@ pub use self::{
 };
 pub(crate) use self::{
     decoder::name,
-    request::{DataUrl, Metadata},
+    request::{DataUrl, Metadata, Tools},
 };

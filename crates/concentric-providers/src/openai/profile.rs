@@ -68,6 +68,10 @@ pub struct Profile {
     pub prefill: Prefill,
     /// How documents are sent.
     pub files: Files,
+    /// Whether schemas go by OpenAI's rules: `strict` takes a subset of JSON Schema, in which an output
+    /// schema is rewritten, or else is sent without it; a tool's is of an object whose properties are
+    /// named, and names have letters of ASCII. Else all are sent as they are.
+    pub strict_subset: bool,
     /// Whether `reasoning_tokens` are not among `completion_tokens`, though the total does not tell.
     pub reasoning_apart: bool,
     /// How long it may take, unless the layer is told

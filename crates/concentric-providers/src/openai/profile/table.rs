@@ -56,6 +56,7 @@ impl Profile {
         user_after_tool: true,
         prefill: Prefill::Plain,
         files: Files::File,
+        strict_subset: false,
         reasoning_apart: false,
         timeouts: Timeouts::new(),
         capabilities: Capabilities::all(),
@@ -65,7 +66,8 @@ impl Profile {
     /// OpenAI's own service.
     ///
     /// Sound and documents come with the request; documents may have been uploaded; at most four
-    /// texts end an answer (*Create chat completion*). An id of a call has at most forty characters.
+    /// texts end an answer (*Create chat completion*). `strict` takes a subset of JSON Schema
+    /// (*Structured Outputs*). An id of a call has at most forty characters.
     pub const OPENAI: Self = Self {
         name: "openai",
         provider: "openai",
@@ -75,6 +77,7 @@ impl Profile {
         key_optional: false,
         max_tokens: "max_completion_tokens",
         metadata: true,
+        strict_subset: true,
         capabilities: Capabilities {
             images: HERE_OR_URL,
             audio: Sources::BASE64,
