@@ -82,7 +82,8 @@ pub struct Profile {
     pub(super) ids: IdRules,
 }
 
-/// How a server wants its reasoning back.
+/// How a server wants its reasoning back: what it thought itself, since what others thought is nobody
+/// else's to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reasoning {
@@ -90,7 +91,10 @@ pub enum Reasoning {
     No,
     /// In this field of the assistant's message.
     Field(&'static str),
-    /// As Mistral's `thinking` within the content, and only what it thought itself.
+    /// In this field of the assistant's message, which it refuses to miss where there are tools: a
+    /// message without reasoning has a space in it.
+    Demanded(&'static str),
+    /// As Mistral's `thinking` within the content.
     Content,
 }
 

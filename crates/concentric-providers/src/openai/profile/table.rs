@@ -178,7 +178,7 @@ impl Profile {
         hosts: &["api.deepseek.com"],
         key_env: &["DEEPSEEK_API_KEY"],
         key_optional: false,
-        reasoning: Reasoning::Field("reasoning_content"),
+        reasoning: Reasoning::Demanded("reasoning_content"),
         empty_content: true,
         // It sends comments while a request waits, and closes one that is not done after half an
         // hour (*Rate Limit*).
@@ -330,7 +330,7 @@ impl Profile {
         key_env: &["MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY"],
         key_optional: false,
         max_tokens: "max_completion_tokens",
-        reasoning: Reasoning::Field("reasoning_content"),
+        reasoning: Reasoning::Demanded("reasoning_content"),
         prefill: Prefill::Field("partial"),
         capabilities: Capabilities {
             tool_choice: false,

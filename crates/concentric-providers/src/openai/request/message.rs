@@ -4,8 +4,8 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, Said, is_own, own_data, text};
-use concentric_core::{ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, Turn};
+use crate::history::{self, Said, is_own, own_data, own_reasoning, text};
+use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -19,6 +19,7 @@ impl<'a> Messages<'a> {
     pub(super) fn new(request: &'a ChatRequest, profile: &'a Profile, provider: &'a Str) -> Self {
         let mut out = Writer {
             list: Vec::with_capacity(request.transcript.len() + 1),
+            has_tools: !request.tools.is_empty(),
             profile,
             provider,
         };
@@ -69,6 +70,7 @@ impl Serialize for Messages<'_> {
 
 struct Writer<'a> {
     list: Vec<Wire<'a>>,
+    has_tools: bool,
     profile: &'a Profile,
     provider: &'a Str,
 }
@@ -134,6 +136,12 @@ impl<'a> Writer<'a> {
                 assistant.calls = calls
                     .map(|(part, call, _)| Call::new(part, call, profile, provider))
                     .collect();
+            }
+            let misses_reasoning = assistant.reasoning.is_empty()
+                && matches!(profile.reasoning, Reasoning::Demanded(_));
+            if misses_reasoning && (self.has_tools || !assistant.calls.is_empty()) {
+                // A text of nothing is taken for none.
+                assistant.reasoning.push(' ');
             }
             self.put(Wire::Assistant(assistant));
         }
@@ -228,15 +236,6 @@ struct Assistant<'a> {
 
 impl<'a> Assistant<'a> {
     fn new(parts: &'a [Part], content: Cow<'a, str>, profile: &'a Profile, provider: &Str) -> Self {
-        let wanted = |part: &Part| match profile.reasoning {
-            Reasoning::No => false,
-            Reasoning::Field(_) => true,
-            Reasoning::Content => is_own(part, provider),
-        };
-        let reasoning = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::Reasoning(text) if wanted(part) => Some(text.as_str()),
-            _ => None,
-        });
         let details = parts.iter().filter_map(|part| {
             let own = own_data(part, provider)?;
             own.data.get("reasoning_details")?.as_array()
@@ -244,7 +243,10 @@ impl<'a> Assistant<'a> {
         Self {
             content,
             calls: Vec::new(),
-            reasoning: reasoning.collect(),
+            reasoning: match profile.reasoning {
+                Reasoning::No => String::new(),
+                _ => own_reasoning(parts, provider),
+            },
             details: details.flatten().collect(),
             prefill: None,
             profile,
@@ -288,7 +290,7 @@ impl Serialize for Assistant<'_> {
         if !self.calls.is_empty() {
             map.serialize_entry("tool_calls", &self.calls)?;
         }
-        if let Reasoning::Field(field) = self.profile.reasoning
+        if let Reasoning::Field(field) | Reasoning::Demanded(field) = self.profile.reasoning
             && !self.reasoning.is_empty()
         {
             map.serialize_entry(field, &self.reasoning)?;
