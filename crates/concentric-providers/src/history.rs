@@ -143,10 +143,29 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
 
 /// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
 pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    let mut texts = parts.iter().filter_map(|part| match &part.kind {
-        PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
+    joined(parts, |kind| match kind {
+        PartKind::Text(text) | PartKind::Refusal(text) => Some(text),
+        _ => None,
+    })
+}
+
+/// The text of `parts` without the refusals, and these.
+pub(crate) fn text_and_refusal(parts: &[Part]) -> (Cow<'_, str>, Cow<'_, str>) {
+    let text = joined(parts, |kind| match kind {
+        PartKind::Text(text) => Some(text),
         _ => None,
     });
+    let refusal = joined(parts, |kind| match kind {
+        PartKind::Refusal(text) => Some(text),
+        _ => None,
+    });
+    (text, refusal)
+}
+
+fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
+    let mut texts = parts
+        .iter()
+        .filter_map(|part| said(&part.kind).map(Str::as_str));
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),

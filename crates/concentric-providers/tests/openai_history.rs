@@ -105,12 +105,31 @@ async fn what_is_nothing_to_the_service_is_no_message() {
 #[tokio::test]
 async fn a_refusal_is_said_again() {
     let refusal = Part::new(PartKind::Refusal("I can't.".into()));
+    let text = json!({"role": "assistant", "content": "I can't."});
+    let field = json!({"role": "assistant", "content": null, "refusal": "I can't."});
+    for (profile, expected) in [
+        (Profile::OPENAI, &field),
+        (Profile::AZURE, &field),
+        (Profile::GROQ, &text),
+        (Profile::PERPLEXITY, &text),
+    ] {
+        let mut request = ChatRequest::user("one");
+        let message = Message::new(Role::Assistant, vec![refusal.clone()]);
+        request.transcript.push(Turn::message(message).unwrap());
+        request.transcript.push_user("two");
+        let said = messages(profile, request).await[1].take();
+        assert_eq!(said, *expected, "{}", profile.name);
+    }
+    // What was said besides stays what it is.
     let mut request = ChatRequest::user("one");
-    let message = Message::new(Role::Assistant, vec![refusal]);
+    let parts = vec![Part::text("No."), refusal];
+    let message = Message::new(Role::Assistant, parts);
     request.transcript.push(Turn::message(message).unwrap());
     request.transcript.push_user("two");
-    let said = messages(Profile::OPENAI, request).await[1].take();
-    assert_eq!(said, json!({"role": "assistant", "content": "I can't."}));
+    assert_eq!(
+        messages(Profile::OPENAI, request).await[1],
+        json!({"role": "assistant", "content": "No.", "refusal": "I can't."})
+    );
 }
 
 #[tokio::test]

@@ -58,6 +58,8 @@ pub struct Profile {
     pub metadata: bool,
     /// How the server wants its reasoning back.
     pub reasoning: Reasoning,
+    /// Whether a refusal goes back as `refusal`; else as content.
+    pub refusals: bool,
     /// Whether an assistant's message that only calls tools has empty content, and not `null`.
     pub empty_content: bool,
     /// Whether the roles must take turns.

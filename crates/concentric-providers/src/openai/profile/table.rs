@@ -51,6 +51,7 @@ impl Profile {
         stream_options: true,
         metadata: false,
         reasoning: Reasoning::No,
+        refusals: false,
         empty_content: false,
         turns: Turns::Any,
         user_after_tool: true,
@@ -77,6 +78,7 @@ impl Profile {
         key_optional: false,
         max_tokens: "max_completion_tokens",
         metadata: true,
+        refusals: true,
         strict_subset: true,
         capabilities: Capabilities {
             images: HERE_OR_URL,

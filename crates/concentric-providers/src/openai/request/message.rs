@@ -4,7 +4,7 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, Said, is_own, own_data, own_reasoning, text};
+use crate::history::{self, Said, is_own, own_data, own_reasoning, text, text_and_refusal};
 use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -116,7 +116,10 @@ impl<'a> Writer<'a> {
 
     fn said(&mut self, said: &Said<'a>) {
         let (profile, provider) = (self.profile, self.provider);
-        let mut content = text(said.parts);
+        let (mut content, refusal) = match profile.refusals {
+            true => text_and_refusal(said.parts),
+            false => (text(said.parts), "".into()),
+        };
         if content.is_empty() {
             // What it said aloud; the sound itself is kept by the service for an hour only.
             let aloud = said.parts.iter().filter_map(|part| {
@@ -125,12 +128,14 @@ impl<'a> Writer<'a> {
             });
             content = aloud.collect::<String>().into();
         }
-        if content.is_empty() && said.calls.is_empty() {
+        let says = !content.is_empty() || !refusal.is_empty();
+        if !says && said.calls.is_empty() {
             return;
         }
         let can_call = profile.capabilities.tools;
-        if can_call || !content.is_empty() {
+        if can_call || says {
             let mut assistant = Assistant::new(said.parts, content, profile, provider);
+            assistant.refusal = refusal;
             if can_call {
                 let calls = said.calls.iter();
                 assistant.calls = calls
@@ -227,6 +232,7 @@ struct Tool<'a> {
 
 struct Assistant<'a> {
     content: Cow<'a, str>,
+    refusal: Cow<'a, str>,
     calls: Vec<Call<'a>>,
     reasoning: String,
     details: Vec<&'a Value>,
@@ -242,6 +248,7 @@ impl<'a> Assistant<'a> {
         });
         Self {
             content,
+            refusal: "".into(),
             calls: Vec::new(),
             reasoning: match profile.reasoning {
                 Reasoning::No => String::new(),
@@ -262,6 +269,7 @@ impl<'a> Assistant<'a> {
             content.push_str("\n\n");
             content.push_str(&more.content);
         }
+        self.refusal.to_mut().push_str(&more.refusal);
         self.calls = more.calls;
         self.reasoning.push_str(&more.reasoning);
         self.details.extend(more.details);
@@ -286,6 +294,9 @@ impl Serialize for Assistant<'_> {
         } else {
             let filled = !self.content.is_empty() || self.profile.empty_content;
             map.serialize_entry("content", &filled.then_some(&self.content))?;
+        }
+        if !self.refusal.is_empty() {
+            map.serialize_entry("refusal", &self.refusal)?;
         }
         if !self.calls.is_empty() {
             map.serialize_entry("tool_calls", &self.calls)?;
