@@ -9,9 +9,9 @@
 mod common;
 
 use common::{
-    End, Script, calls,
-    gemini::{self, call, finish, layer, parts, read, read_script},
-    text,
+    End, Script, call, calls,
+    gemini::{self, finish, layer, parts, read},
+    read_script, text,
 };
 use concentric_core::{
     ErrorKind, Event, Executor, FinishReason, MediaSource, Message, Part, PartKind, Usage,
