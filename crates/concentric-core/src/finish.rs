@@ -122,8 +122,10 @@ pub enum CancelReason {
 
 /// Tokens used.
 ///
-/// `input_tokens` counts all input, cached or not; `output_tokens` all output, reasoning included.
-/// A count the provider did not report is `None`.
+/// `input_tokens` counts all input, cached or not; `output_tokens` all output, reasoning included. What
+/// is counted apart is part of those: cached input, input written to the cache and the sound in the
+/// input are input tokens; reasoning and the sound in the output are output tokens. A count the
+/// provider did not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -143,9 +145,18 @@ pub struct Usage {
     /// Input tokens written to the provider's cache (`gen_ai.usage.cache_creation.input_tokens`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
+    /// Those of `cache_write_tokens` that are kept for an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h_tokens: Option<u64>,
+    /// Input tokens of sound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_audio_tokens: Option<u64>,
     /// Output tokens spent on reasoning (`gen_ai.usage.reasoning.output_tokens`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
+    /// Output tokens of sound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_audio_tokens: Option<u64>,
 }
 
 impl Usage {
@@ -157,7 +168,10 @@ impl Usage {
             total_tokens: None,
             cached_input_tokens: None,
             cache_write_tokens: None,
+            cache_write_1h_tokens: None,
+            input_audio_tokens: None,
             reasoning_tokens: None,
+            output_audio_tokens: None,
         }
     }
 }
@@ -174,6 +188,34 @@ impl AddAssign for Usage {
         add(&mut self.total_tokens, other.total_tokens);
         add(&mut self.cached_input_tokens, other.cached_input_tokens);
         add(&mut self.cache_write_tokens, other.cache_write_tokens);
+        add(&mut self.cache_write_1h_tokens, other.cache_write_1h_tokens);
+        add(&mut self.input_audio_tokens, other.input_audio_tokens);
         add(&mut self.reasoning_tokens, other.reasoning_tokens);
+        add(&mut self.output_audio_tokens, other.output_audio_tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{from_value, json};
+
+    #[test]
+    fn each_count_is_summed_by_itself_and_an_unknown_one_stays_so() {
+        let stored = json!({"input_tokens": 100, "output_tokens": 20});
+        let mut sum: Usage = from_value(stored.clone()).expect("a stored one");
+        assert_eq!(sum, Usage::new(100, 20));
+        assert_eq!(json!(sum), stored);
+        let more = json!({
+            "input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "cached_input_tokens": 4,
+            "cache_write_tokens": 5, "cache_write_1h_tokens": 6, "input_audio_tokens": 7,
+            "reasoning_tokens": 8, "output_audio_tokens": 9,
+        });
+        sum += from_value(more.clone()).expect("one of all counts");
+        sum += Usage::default();
+        let mut expected = more;
+        expected["input_tokens"] = json!(101);
+        expected["output_tokens"] = json!(22);
+        assert_eq!(json!(sum), expected);
     }
 }

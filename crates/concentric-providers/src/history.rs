@@ -1,8 +1,10 @@
 //! A conversation as one service may read it, whoever wrote it.
 //!
 //! What only its own provider understands (a signature, encrypted reasoning, a block of a server's
-//! own tool) goes back to that provider, and to nobody else. Ids of tool calls are the provider's own
-//! where it gave them and made the call, and else ours, in the form that the service takes.
+//! own tool) goes back to that provider, and to nobody else. So does what a model thought, readable or
+//! not: to another it is neither its own thought nor something that was said. Ids of tool calls are the
+//! provider's own where it gave them and made the call, and else ours, in the form that the service
+//! takes.
 
 use concentric_core::{Author, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn};
 use std::{
@@ -88,6 +90,15 @@ pub(crate) fn own_data<'a>(part: &'a Part, provider: &Str) -> Option<&'a Provide
     data.filter(|data| data.provider == *provider)
 }
 
+/// What a model of `provider` thought in `parts`, as text.
+pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
+    let thought = parts.iter().filter_map(|part| match &part.kind {
+        PartKind::Reasoning(text) if is_own(part, provider) => Some(text.as_str()),
+        _ => None,
+    });
+    thought.collect()
+}
+
 /// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
 ///
 /// A turn that holds results of calls that somebody else executed is several: what was said and
@@ -132,10 +143,29 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
 
 /// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
 pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    let mut texts = parts.iter().filter_map(|part| match &part.kind {
-        PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
+    joined(parts, |kind| match kind {
+        PartKind::Text(text) | PartKind::Refusal(text) => Some(text),
+        _ => None,
+    })
+}
+
+/// The text of `parts` without the refusals, and these.
+pub(crate) fn text_and_refusal(parts: &[Part]) -> (Cow<'_, str>, Cow<'_, str>) {
+    let text = joined(parts, |kind| match kind {
+        PartKind::Text(text) => Some(text),
         _ => None,
     });
+    let refusal = joined(parts, |kind| match kind {
+        PartKind::Refusal(text) => Some(text),
+        _ => None,
+    });
+    (text, refusal)
+}
+
+fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
+    let mut texts = parts
+        .iter()
+        .filter_map(|part| said(&part.kind).map(Str::as_str));
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),
@@ -182,6 +212,22 @@ mod tests {
         let strange = "x|y".repeat(40);
         assert_eq!(long.id(&call(&strange, None), true).len(), 24);
         assert_eq!(IdRules::ANY.id(&call(&strange, None), true), strange);
+    }
+
+    #[test]
+    fn what_a_model_thought_is_for_its_provider_only() {
+        let by = |provider: &str, text: &str| {
+            let author = Author::Model {
+                provider: provider.into(),
+                model: "m".into(),
+            };
+            Part::new(PartKind::Reasoning(text.into())).by(author)
+        };
+        let nobody = Part::new(PartKind::Reasoning("c".into()));
+        let parts = [by("x", "a"), by("y", "b"), nobody, by("x", "d")];
+        assert_eq!(own_reasoning(&parts, &"x".into()), "ad");
+        assert_eq!(own_reasoning(&parts, &"y".into()), "b");
+        assert_eq!(own_reasoning(&parts, &"z".into()), "");
     }
 
     #[test]

@@ -295,11 +295,6 @@ impl<T> Default for List<T> {
     }
 }
 
-/// An object that means nothing here. A [`List`] of it takes no allocation, where [`IgnoredAny`]
-/// takes one to remember that it is within an object within a list.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Nothing {}
-
 struct ListVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
@@ -325,6 +320,45 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ListVisitor(PhantomData))
+    }
+}
+
+/// What the objects in a list come to: each is taken in as it is read, so that the list takes no
+/// allocation.
+#[derive(Debug)]
+pub(crate) struct Gathered<T, C> {
+    pub(crate) of: C,
+    _from: PhantomData<T>,
+}
+
+impl<T, C: Default> Default for Gathered<T, C> {
+    fn default() -> Self {
+        Self {
+            of: C::default(),
+            _from: PhantomData,
+        }
+    }
+}
+
+struct GatheredVisitor<T, C>(PhantomData<(T, C)>);
+
+impl<'de, T: Deserialize<'de>, C: Default + Extend<T>> Visitor<'de> for GatheredVisitor<T, C> {
+    type Value = Gathered<T, C>;
+
+    nothing!(bool number str map);
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Gathered<T, C>, A::Error> {
+        let mut gathered = Gathered::<T, C>::default();
+        while let Some(Maybe(item)) = seq.next_element()? {
+            gathered.of.extend(item);
+        }
+        Ok(gathered)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, C: Default + Extend<T>> Deserialize<'de> for Gathered<T, C> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(GatheredVisitor(PhantomData))
     }
 }
 

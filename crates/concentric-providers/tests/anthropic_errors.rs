@@ -18,12 +18,7 @@ fn layer() -> AnthropicLayer {
 }
 
 async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> Error {
-    let mut response = http::Response::new(Script::new([body], End::Clean));
-    *response.status_mut() = status.try_into().unwrap();
-    for (name, value) in headers {
-        response.headers_mut().insert(*name, value.parse().unwrap());
-    }
-    let Err(error) = call(&layer(), response).await else {
+    let Err(error) = call(&layer(), response(status, headers, body)).await else {
         panic!("{body}")
     };
     error

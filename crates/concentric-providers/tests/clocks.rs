@@ -14,8 +14,10 @@ use concentric_core::{
     ChatRequest, ChatResponse, Context, Environment, Error, ErrorKind, Event, Str,
     context::{Clock, Ids, Random, Sleep},
 };
-use concentric_providers::{AnthropicLayer, ApiKey, OpenAiLayer, Timeouts, model, openai::Chat};
-use futures_util::{FutureExt, StreamExt, future::Either};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, OpenAiLayer, OpenAiResponsesLayer, Timeouts, model, openai::Chat,
+};
+use futures_util::{FutureExt, Stream, StreamExt, future::Either};
 use http_body::{Body, Frame};
 use http_body_util::Full;
 use std::{
@@ -29,7 +31,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{sync::mpsc, time::Instant};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxService};
 
 /// A connection: what is sent is kept until it is read, whoever reads it.
 struct Connection(mpsc::UnboundedReceiver<Bytes>);
@@ -248,6 +250,41 @@ async fn f009_what_shows_no_event_may_be_progress() {
     assert_eq!(took, 420);
 }
 
+type Http = BoxService<http::Request<Full<Bytes>>, http::Response<Connection>, Infallible>;
+
+/// The code of the error that an answer of this script ends with under `layer`, and how many seconds
+/// it took.
+async fn ended<L, B>(layer: L, script: Vec<(u64, String)>) -> (Option<String>, u64)
+where
+    L: Layer<Http>,
+    L::Service: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let (connection, _server) = serve(script, true);
+    let mut connection = Some(connection);
+    let http = service_fn(move |_| {
+        let response = http::Response::new(connection.take().unwrap());
+        std::future::ready(Ok(response))
+    });
+    let begun = Instant::now();
+    let answered = layer.layer(BoxService::new(http));
+    let error = match answered.oneshot(ChatRequest::user("hi")).await {
+        Ok(response) => {
+            let events = pin!(response.body);
+            let last = events.fold(None, async |_, event| Some(event)).await;
+            last.unwrap().err()
+        }
+        Err(error) => Some(error),
+    };
+    let code = error.as_ref().and_then(Error::code).map(str::to_owned);
+    (code, begun.elapsed().as_secs())
+}
+
+fn data(data: &[&str]) -> String {
+    let events = data.iter().map(|data| format!("data: {data}\n\n"));
+    events.collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn f009_anthropics_signature_is_progress_and_its_ping_is_none() {
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -261,39 +298,47 @@ async fn f009_anthropics_signature_is_progress_and_its_ping_is_none() {
         r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#,
         r#"{"type":"message_stop"}"#,
     ];
-    let data = |data: &[&str]| -> String {
-        let events = data.iter().map(|data| format!("data: {data}\n\n"));
-        events.collect()
-    };
-    for (between, expected, seconds) in [
-        (data(&[signature]), None, 100),
-        (ping.to_owned(), Some("no_progress"), 60),
+    for (between, expected) in [
+        (data(&[signature]), (None, 100)),
+        (ping.to_owned(), (Some("no_progress".to_owned()), 60)),
     ] {
         let mut script = vec![(0, data(&begin))];
         script.extend(repeat(20, ping, 2));
         script.push((10, between));
         script.extend(repeat(20, ping, 2));
         script.push((10, data(&end)));
-        let (connection, _server) = serve(script, true);
-        let connection = std::sync::Mutex::new(Some(connection));
-        let http = service_fn(|_: http::Request<Full<Bytes>>| {
-            let connection = connection.lock().unwrap().take().unwrap();
-            std::future::ready(Ok::<_, Infallible>(http::Response::new(connection)))
-        });
         let layer = AnthropicLayer::new("claude-test", ApiKey::new(CANARY)).timeouts(timeouts());
-        let begun = Instant::now();
-        let answered = layer.layer(http).oneshot(ChatRequest::user("hi")).await;
-        let error = match answered {
-            Ok(response) => {
-                let last = pin!(response.body)
-                    .fold(None, async |_, event| Some(event))
-                    .await;
-                last.unwrap().err()
-            }
-            Err(error) => Some(error),
-        };
-        assert_eq!(error.as_ref().and_then(Error::code), expected);
-        assert_eq!(begun.elapsed().as_secs(), seconds);
+        assert_eq!(ended(layer, script).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f009_a_picture_that_is_not_done_is_progress() {
+    let begin = [
+        r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress","output":[]}}"#,
+        r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"image_generation_call","id":"ig_1","status":"in_progress"}}"#,
+    ];
+    let shown = r#"{"type":"response.image_generation_call.partial_image","output_index":0,"item_id":"ig_1","partial_image_index":0,"partial_image_b64":"QUJD"}"#;
+    let alive =
+        r#"{"type":"response.image_generation_call.generating","output_index":0,"item_id":"ig_1"}"#;
+    let end = [
+        r#"{"type":"response.output_item.done","output_index":0,"item":{"type":"image_generation_call","id":"ig_1","status":"completed","result":"QUJD"}}"#,
+        r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[]}}"#,
+    ];
+    for (between, expected) in [
+        (shown, (None, 110)),
+        (alive, (Some("no_progress".to_owned()), 60)),
+    ] {
+        let script = vec![
+            (0, data(&begin)),
+            (25, data(&[alive])),
+            (25, data(&[between])),
+            (25, data(&[alive])),
+            (25, data(&[between])),
+            (10, data(&end)),
+        ];
+        let layer = OpenAiResponsesLayer::new("gpt-test", ApiKey::new(CANARY)).timeouts(timeouts());
+        assert_eq!(ended(layer, script).await, expected);
     }
 }
 

@@ -8,21 +8,15 @@
 
 mod common;
 
-use common::{
-    CANARY, End, Script,
-    gemini::{call, layer},
-};
+use common::{CANARY, End, Script, call, gemini::layer, response};
 use concentric_core::{Error, ErrorKind};
 use serde_json::json;
 use std::time::Duration;
 
 async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> Error {
-    let mut response = http::Response::new(Script::new([body], End::Clean));
-    *response.status_mut() = status.try_into().unwrap();
-    for (name, value) in headers {
-        response.headers_mut().insert(*name, value.parse().unwrap());
-    }
-    call(&layer(), response).await.unwrap_err()
+    call(&layer(), response(status, headers, body))
+        .await
+        .unwrap_err()
 }
 
 fn status(code: u16, status: &str, message: &str, details: &serde_json::Value) -> String {

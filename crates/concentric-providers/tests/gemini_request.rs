@@ -525,7 +525,7 @@ async fn what_the_model_said_goes_back_as_it_came() {
     let all = json!({"candidates": [{"content": {"parts": said}, "finishReason": "STOP"}]});
     for body in [each + &common::gemini::finish("STOP"), all.to_string()] {
         let response = http::Response::new(Script::new([body], End::Clean));
-        let answer = common::gemini::call(&layer(), response).await.unwrap();
+        let answer = common::call(&layer(), response).await.unwrap();
         let message = answer.collect().await.unwrap().message;
         let results = message
             .tool_calls()

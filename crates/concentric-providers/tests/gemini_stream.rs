@@ -9,9 +9,9 @@
 mod common;
 
 use common::{
-    End, Script, calls,
-    gemini::{self, call, finish, layer, parts, read, read_script},
-    text,
+    End, Script, call, calls,
+    gemini::{self, finish, layer, parts, read},
+    read_script, text,
 };
 use concentric_core::{
     ErrorKind, Event, Executor, FinishReason, MediaSource, Message, Part, PartKind, Usage,
@@ -483,6 +483,24 @@ async fn usage_is_counted_as_everybody_does() {
         (found.cached_input_tokens, found.reasoning_tokens),
         (Some(4), Some(7))
     );
+    assert_eq!(
+        (found.input_audio_tokens, found.output_audio_tokens),
+        (None, None)
+    );
+    let aloud = r#"{"promptTokenCount":9,"candidatesTokenCount":8,
+        "promptTokensDetails":[{"modality":"TEXT","tokenCount":2},{"modality":"AUDIO","tokenCount":4},{"modality":"AUDIO","tokenCount":3}],
+        "candidatesTokensDetails":[7,{"modality":"AUDIO","tokenCount":"x"},{"modality":null},{"modality":"AUDIO","tokenCount":8}]}"#;
+    let (events, _) = read(tokens(&aloud.replace('\n', ""))).await;
+    let found = usage(&events);
+    assert_eq!(
+        (found.input_audio_tokens, found.output_audio_tokens),
+        (Some(7), Some(8))
+    );
+    let (events, _) = read(tokens(
+        r#"{"promptTokenCount":9,"promptTokensDetails":{"modality":"AUDIO"}}"#,
+    ))
+    .await;
+    assert_eq!(usage(&events).input_audio_tokens, None);
     let (events, _) = read(tokens(r#"{"promptTokenCount":"x","thoughtsTokenCount":7}"#)).await;
     assert_eq!(usage(&events).output_tokens, Some(7));
     let (events, _) =

@@ -307,6 +307,11 @@ async fn f021_a_history_of_any_provider_is_taken_by_any_other() {
                     "{secret} from {from} to {to}: {sent:#}"
                 );
             }
+            // What one has thought is nobody else's to read.
+            assert!(
+                from == to || !text.contains("I should look."),
+                "from {from} to {to}: {sent:#}"
+            );
             // What was said and done is there for all of them.
             for said in [
                 "Let me look.",

@@ -14,12 +14,8 @@ use concentric_providers::{ApiKey, OllamaLayer};
 use std::time::Duration;
 
 async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> Error {
-    let mut response = http::Response::new(Script::new([body], End::Clean));
-    *response.status_mut() = status.try_into().unwrap();
-    for (name, value) in headers {
-        response.headers_mut().insert(*name, value.parse().unwrap());
-    }
     let layer = OllamaLayer::with_host("", "m", Some(ApiKey::new(CANARY)));
+    let response = response(status, headers, body);
     let answer = ask(&layer, ChatRequest::user("hi"), response).await;
     drain(answer).await.1.unwrap()
 }

@@ -186,7 +186,9 @@ async fn f028_a_round_is_sent_as_the_server_wants_it() {
     let message = Message::new(
         Role::Assistant,
         vec![
-            Part::new(PartKind::Reasoning("hm".into())).with_provider_data(Some(Arc::new(opaque))),
+            Part::new(PartKind::Reasoning("hm".into())).by(by("ollama")),
+            Part::new(PartKind::Reasoning("theirs".into()))
+                .with_provider_data(Some(Arc::new(opaque))),
             Part::new(PartKind::Provider(ProviderData::new(
                 "anthropic",
                 json!({}),

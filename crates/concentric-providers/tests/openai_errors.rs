@@ -19,12 +19,9 @@ async fn refused(
     headers: &[(&'static str, &str)],
     body: &str,
 ) -> concentric_core::Error {
-    let mut response = http::Response::new(Script::new([body], End::Clean));
-    *response.status_mut() = status.try_into().unwrap();
-    for (name, value) in headers {
-        response.headers_mut().insert(*name, value.parse().unwrap());
-    }
-    call(&layer(), response).await.unwrap_err()
+    call(&layer(), response(status, headers, body))
+        .await
+        .unwrap_err()
 }
 
 #[tokio::test]

@@ -7,46 +7,17 @@
 )]
 
 mod common;
+mod openai;
 
 use common::*;
 use concentric_core::{
-    Author, CallId, ChatRequest, ErrorKind, Event, Media, MediaSource, Message, Part, PartKind,
-    Role, Round, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
+    CallId, ChatRequest, ErrorKind, Event, Media, MediaSource, Message, Part, PartKind, Role,
+    Round, ToolCallPart, ToolChoice, ToolOutcome, ToolResult, ToolSpec, Turn, Usage,
 };
 use concentric_providers::{ApiKey, OpenAiLayer, openai::Profile};
-use serde_json::{Value, json};
+use openai::*;
+use serde_json::json;
 use std::{collections::HashSet, sync::Arc};
-
-fn layer(profile: Profile) -> OpenAiLayer {
-    OpenAiLayer::profile(profile, "m", Some(ApiKey::new("k")))
-}
-
-async fn messages(profile: Profile, request: ChatRequest) -> Value {
-    let sent = try_sent_by(&layer(profile), request).await;
-    sent.unwrap().1["messages"].take()
-}
-
-/// A call and its result, and what the user says to that.
-fn round() -> ChatRequest {
-    let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
-    let message = Message::new(
-        Role::Assistant,
-        vec![
-            Part::new(PartKind::Reasoning("hm".into())),
-            Part::new(PartKind::ToolCall(call)),
-        ],
-    );
-    let result = ToolResult::new(CallId::new("call_1"), "t", ToolOutcome::done("ok"));
-    let mut request = ChatRequest::user("hi");
-    let round = Round::new(message, vec![result]).unwrap();
-    request.transcript.push(round);
-    request.transcript.push_user("and?");
-    request
-}
-
-fn assistant(text: &str) -> Turn {
-    Turn::message(Message::assistant(text)).unwrap()
-}
 
 #[test]
 fn each_is_known_by_its_name_and_its_address() {
@@ -83,7 +54,8 @@ fn each_is_known_by_its_name_and_its_address() {
 #[tokio::test]
 async fn each_takes_a_request_at_its_address() {
     for profile in Profile::ALL {
-        let sent = try_sent_by(&layer(*profile), ChatRequest::user("hi")).await;
+        let layer = OpenAiLayer::profile(*profile, "m", Some(ApiKey::new("k")));
+        let sent = try_sent_by(&layer, ChatRequest::user("hi")).await;
         if profile.base_url.is_empty() {
             assert_eq!(sent.unwrap_err().kind(), ErrorKind::Configuration);
             continue;
@@ -165,9 +137,7 @@ async fn mistral_has_words_of_its_own() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     request.tools.push(Arc::new(spec));
     request.options_mut().tool_choice = Some(ToolChoice::Required);
-    let (_, body) = try_sent_by(&layer(Profile::MISTRAL), request)
-        .await
-        .unwrap();
+    let (_, body) = try_sent_by(&of(Profile::MISTRAL), request).await.unwrap();
     assert_eq!(body["tool_choice"], "any");
     assert_eq!(
         body["messages"][1]["content"],
@@ -208,64 +178,19 @@ async fn an_assistants_message_at_the_end_is_one_to_go_on_with() {
             profile.name
         );
     }
-    let (_, body) = try_sent_by(&layer(Profile::VLLM), request.clone())
+    let (_, body) = try_sent_by(&of(Profile::VLLM), request.clone())
         .await
         .unwrap();
     assert_eq!(body["continue_final_message"], true);
     assert_eq!(body["add_generation_prompt"], false);
-    let error = try_sent_by(&layer(Profile::PERPLEXITY), request)
+    let error = try_sent_by(&of(Profile::PERPLEXITY), request)
         .await
         .unwrap_err();
     assert_eq!(error.code(), Some("unsupported"));
 
     // One that has been answered is not.
-    let (_, body) = try_sent_by(&layer(Profile::VLLM), round()).await.unwrap();
+    let (_, body) = try_sent_by(&of(Profile::VLLM), round()).await.unwrap();
     assert!(body.get("continue_final_message").is_none());
-}
-
-#[tokio::test]
-async fn reasoning_goes_back_where_it_is_wanted() {
-    let wanted = [
-        (Profile::DEEPSEEK, Some("reasoning_content"), json!("")),
-        (Profile::VLLM, Some("reasoning"), Value::Null),
-        (Profile::GROQ, None, Value::Null),
-    ];
-    for (profile, field, content) in wanted {
-        let said = messages(profile, round()).await[1].take();
-        assert_eq!(said["content"], content);
-        let expected = field.map(|field| (field, json!("hm")));
-        let found = ["reasoning", "reasoning_content"]
-            .into_iter()
-            .find_map(|field| Some((field, said.get(field)?.clone())));
-        assert_eq!(found, expected, "{}", profile.name);
-    }
-}
-
-#[tokio::test]
-async fn mistral_is_told_what_it_thought_and_nobody_else_did() {
-    let by = |provider: &str| Author::Model {
-        provider: provider.into(),
-        model: "m".into(),
-    };
-    let thought =
-        |text: &str, provider| Part::new(PartKind::Reasoning(text.into())).by(by(provider));
-    let parts = vec![
-        thought("mine", "mistral_ai"),
-        thought("theirs", "anthropic"),
-        Part::text("So."),
-    ];
-    let mut request = ChatRequest::user("hi");
-    let message = Message::new(Role::Assistant, parts);
-    request.transcript.push(Turn::message(message).unwrap());
-    request.transcript.push_user("and?");
-    let expected = json!([
-        {"type": "thinking", "thinking": [{"type": "text", "text": "mine"}]},
-        {"type": "text", "text": "So."},
-    ]);
-    assert_eq!(
-        messages(Profile::MISTRAL, request).await[1]["content"],
-        expected
-    );
 }
 
 #[tokio::test]
@@ -299,62 +224,11 @@ async fn roles_take_turns_where_they_must() {
     let mut request = ChatRequest::user("one");
     request.transcript = [assistant("zero")].into_iter().collect();
     request.transcript.push_user("one");
-    let unsupported = layer(Profile::PERPLEXITY).check(&request);
+    let unsupported = of(Profile::PERPLEXITY).check(&request);
     assert_eq!(
         unsupported[0].to_string(),
         "a conversation that the assistant begins (turn 0)"
     );
-}
-
-#[tokio::test]
-async fn what_is_nothing_to_the_service_is_no_message() {
-    let mut request = ChatRequest::user("one");
-    let opaque = concentric_core::ProviderData::new("elsewhere", json!({}));
-    let parts = vec![Part::new(PartKind::Provider(opaque))];
-    let message = Message::new(Role::User, parts);
-    request.transcript.push(Turn::message(message).unwrap());
-    let message = Message::new(Role::User, vec![Part::text(""), Part::text("two")]);
-    request.transcript.push(Turn::message(message).unwrap());
-    let expected = json!([
-        {"role": "user", "content": "one"},
-        {"role": "user", "content": "two"},
-    ]);
-    assert_eq!(messages(Profile::OPENAI, request).await, expected);
-}
-
-#[tokio::test]
-async fn a_refusal_is_said_again() {
-    let refusal = Part::new(PartKind::Refusal("I can't.".into()));
-    let mut request = ChatRequest::user("one");
-    let message = Message::new(Role::Assistant, vec![refusal]);
-    request.transcript.push(Turn::message(message).unwrap());
-    request.transcript.push_user("two");
-    let said = messages(Profile::OPENAI, request).await[1].take();
-    assert_eq!(said, json!({"role": "assistant", "content": "I can't."}));
-}
-
-#[tokio::test]
-async fn what_was_said_aloud_is_said_again_in_writing() {
-    let body = json!({"choices": [{
-        "message": {"audio": {"id": "a", "data": "QUJD", "transcript": "Hello."}},
-        "finish_reason": "stop",
-    }]});
-    let events = answer(Profile::OPENAI, &body).await.into_iter();
-    let parts: Vec<Part> = events
-        .filter_map(|event| match event {
-            Event::Part(part) => Some(*part),
-            _ => None,
-        })
-        .collect();
-    let mut request = ChatRequest::user("one");
-    let message = Message::new(Role::Assistant, parts);
-    request.transcript.push(Turn::message(message).unwrap());
-    request.transcript.push_user("two");
-    let said = messages(Profile::OPENAI, request.clone()).await[1].take();
-    assert_eq!(said, json!({"role": "assistant", "content": "Hello."}));
-    // To others it is a sound that they can't be given.
-    let said = messages(Profile::GROQ, request).await;
-    assert_eq!(said.as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -373,29 +247,8 @@ async fn an_image_that_the_service_does_not_take_is_none_in_a_result_either() {
         (Profile::MOONSHOT, 1),
         (Profile::DEEPSEEK, 1),
     ] {
-        assert_eq!(
-            layer(profile).check(&request).len(),
-            count,
-            "{}",
-            profile.name
-        );
+        assert_eq!(of(profile).check(&request).len(), count, "{}", profile.name);
     }
-}
-
-#[tokio::test]
-async fn an_id_that_is_too_long_is_made_short() {
-    let long = "x".repeat(60);
-    let call = ToolCallPart::new(CallId::new(&*long), "t", "{}");
-    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
-    let result = ToolResult::new(CallId::new(&*long), "t", ToolOutcome::done("ok"));
-    let mut request = ChatRequest::user("hi");
-    request
-        .transcript
-        .push(Round::new(message, vec![result]).unwrap());
-    let messages = messages(Profile::OPENAI, request).await;
-    let id = messages[1]["tool_calls"][0]["id"].as_str().unwrap();
-    assert!(id.len() <= 40);
-    assert_eq!(messages[2]["tool_call_id"], id);
 }
 
 #[tokio::test]
@@ -416,25 +269,12 @@ async fn where_no_tool_may_be_called_none_is_named() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     request.tools.push(Arc::new(spec));
     request.options_mut().tool_choice = Some(ToolChoice::None);
-    let (_, body) = try_sent_by(&layer(Profile::ZAI), request.clone())
+    let (_, body) = try_sent_by(&of(Profile::ZAI), request.clone())
         .await
         .unwrap();
     assert!(body.get("tools").is_none() && body.get("tool_choice").is_none());
-    let (_, body) = try_sent_by(&layer(Profile::OPENAI), request).await.unwrap();
+    let (_, body) = try_sent_by(&of(Profile::OPENAI), request).await.unwrap();
     assert_eq!(body["tool_choice"], "none");
-}
-
-async fn answer(profile: Profile, body: &Value) -> Vec<Event> {
-    let script = Script::new([body.to_string()], End::Clean);
-    let answer = ask(
-        &layer(profile),
-        ChatRequest::user("hi"),
-        http::Response::new(script),
-    )
-    .await;
-    let (events, error) = drain(answer).await;
-    assert!(error.is_none(), "{error:?}");
-    events
 }
 
 #[tokio::test]
@@ -495,6 +335,11 @@ async fn usage_means_the_same_of_every_service() {
         "prompt_tokens": 9, "completion_tokens": 20, "total_tokens": 404,
         "prompt_tokens_details": {"audio_tokens": 375},
     });
+    let aloud = json!({
+        "prompt_tokens": 384, "completion_tokens": 20, "total_tokens": 404,
+        "prompt_tokens_details": {"audio_tokens": 375},
+        "completion_tokens_details": {"audio_tokens": 15, "reasoning_tokens": 0},
+    });
     let research = json!({
         "prompt_tokens": 33, "completion_tokens": 40, "total_tokens": 73, "reasoning_tokens": 900,
     });
@@ -506,7 +351,17 @@ async fn usage_means_the_same_of_every_service() {
             counted(32, 69, 101, Some(60)),
         ),
         (Profile::XAI, &within, counted(32, 69, 101, Some(60))),
-        (Profile::MISTRAL, &audio, counted(384, 20, 404, None)),
+        (Profile::MISTRAL, &audio, {
+            let mut usage = counted(384, 20, 404, None);
+            usage.input_audio_tokens = Some(375);
+            usage
+        }),
+        (Profile::OPENAI, &aloud, {
+            let mut usage = counted(384, 20, 404, Some(0));
+            usage.input_audio_tokens = Some(375);
+            usage.output_audio_tokens = Some(15);
+            usage
+        }),
         (
             Profile::PERPLEXITY,
             &research,

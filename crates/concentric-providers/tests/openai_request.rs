@@ -45,7 +45,8 @@ async fn the_least_request() {
 async fn every_option() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     request.system.push(SystemSegment::new("Two."));
-    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    let schema = json!({"type": "object", "properties": {"q": {"type": "string"}},
+        "required": ["q"], "additionalProperties": false});
     request
         .tools
         .push(Arc::new(ToolSpec::new("search", "Finds.", schema.clone())));

@@ -18,12 +18,9 @@ fn layer() -> OpenAiResponsesLayer {
 }
 
 async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> Error {
-    let mut response = http::Response::new(Script::new([body], End::Clean));
-    *response.status_mut() = status.try_into().unwrap();
-    for (name, value) in headers {
-        response.headers_mut().insert(*name, value.parse().unwrap());
-    }
-    call(&layer(), response).await.unwrap_err()
+    call(&layer(), response(status, headers, body))
+        .await
+        .unwrap_err()
 }
 
 #[tokio::test]

@@ -95,6 +95,7 @@
 //! | `input_tokens` | `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` |
 //! | `cached_input_tokens` | `cache_read_input_tokens` |
 //! | `cache_write_tokens` | `cache_creation_input_tokens` |
+//! | `cache_write_1h_tokens` | `cache_creation.ephemeral_1h_input_tokens` |
 //! | `output_tokens` | `output_tokens`, thinking included |
 //! | `reasoning_tokens` | `output_tokens_details.thinking_tokens` |
 //! | `total_tokens` | not said |

@@ -84,11 +84,20 @@ pub(super) struct Tokens {
     #[serde(default)]
     cache_creation_input_tokens: Count,
     #[serde(default)]
+    cache_creation: Maybe<CacheCreation>,
+    #[serde(default)]
     output_tokens_details: Maybe<OutputDetails>,
     #[serde(default)]
     pub(super) iterations: Option<Value>,
     #[serde(default)]
     pub(super) server_tool_use: Option<Value>,
+}
+
+/// What was written to the cache, by how long it is kept.
+#[derive(Debug, Default, Deserialize)]
+struct CacheCreation {
+    #[serde(default)]
+    ephemeral_1h_input_tokens: Count,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,6 +122,8 @@ impl Tokens {
             &mut self.cache_creation_input_tokens,
             later.cache_creation_input_tokens,
         );
+        let creation = later.cache_creation.0;
+        self.cache_creation.0 = creation.or(self.cache_creation.0.take());
         let details = later.output_tokens_details.0;
         self.output_tokens_details.0 = details.or(self.output_tokens_details.0.take());
         self.iterations = later.iterations.or(self.iterations.take());
@@ -132,6 +143,8 @@ impl Tokens {
         usage.output_tokens = self.output_tokens.0;
         usage.cached_input_tokens = read;
         usage.cache_write_tokens = written;
+        let creation = self.cache_creation.0.as_ref();
+        usage.cache_write_1h_tokens = creation.and_then(|kept| kept.ephemeral_1h_input_tokens.0);
         let details = self.output_tokens_details.0.as_ref();
         usage.reasoning_tokens = details.and_then(|details| details.thinking_tokens.0);
         usage

@@ -63,6 +63,7 @@
 //! | `output_tokens` | `candidatesTokenCount` + `thoughtsTokenCount` |
 //! | `reasoning_tokens` | `thoughtsTokenCount` |
 //! | `cached_input_tokens` | `cachedContentTokenCount` |
+//! | `input_audio_tokens`, `output_audio_tokens` | those of the modality `AUDIO` in `promptTokensDetails` and `candidatesTokensDetails` |
 //! | `total_tokens` | `totalTokenCount`, in which `toolUsePromptTokenCount` is counted too: what the service's own tools read |
 //!
 //! # Requests

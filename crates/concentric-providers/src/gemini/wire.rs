@@ -1,6 +1,6 @@
 //! What the service answers: `GenerateContentResponse`, of which a stream is many.
 
-use crate::lenient::{Count, Few, List, Maybe, Nothing, Text};
+use crate::lenient::{Count, Few, Gathered, List, Maybe, Text};
 use concentric_core::Usage;
 use serde::{
     Deserialize, Deserializer,
@@ -224,9 +224,42 @@ pub(super) struct Tokens {
     cached_content_token_count: Count,
     #[serde(default)]
     total_token_count: Count,
-    // In nearly every chunk.
-    #[serde(default, rename = "promptTokensDetails")]
-    _prompt_tokens_details: List<Nothing>,
+    #[serde(default)]
+    prompt_tokens_details: Gathered<OfModality, AudioTokens>,
+    #[serde(default)]
+    candidates_tokens_details: Gathered<OfModality, AudioTokens>,
+}
+
+/// The tokens of one modality.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfModality {
+    #[serde(default)]
+    modality: IsAudio,
+    #[serde(default)]
+    token_count: Count,
+}
+
+#[derive(Debug, Default)]
+struct IsAudio(bool);
+
+impl<'de> Deserialize<'de> for IsAudio {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let modality = Text::deserialize(deserializer)?;
+        Ok(Self(modality.as_str() == Some("AUDIO")))
+    }
+}
+
+#[derive(Debug, Default)]
+struct AudioTokens(Option<u64>);
+
+impl Extend<OfModality> for AudioTokens {
+    fn extend<I: IntoIterator<Item = OfModality>>(&mut self, counts: I) {
+        let of_audio = counts.into_iter().filter(|count| count.modality.0);
+        for count in of_audio.filter_map(|count| count.token_count.0) {
+            self.0 = Some(self.0.unwrap_or(0).saturating_add(count));
+        }
+    }
 }
 
 impl Tokens {
@@ -241,7 +274,9 @@ impl Tokens {
         };
         usage.total_tokens = self.total_token_count.0;
         usage.cached_input_tokens = self.cached_content_token_count.0;
+        usage.input_audio_tokens = self.prompt_tokens_details.of.0;
         usage.reasoning_tokens = thought;
+        usage.output_audio_tokens = self.candidates_tokens_details.of.0;
         usage
     }
 }

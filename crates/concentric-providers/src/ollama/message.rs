@@ -114,14 +114,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         if content.is_empty() && images.is_empty() && said.calls.is_empty() {
             return Ok(());
         }
-        let thinking: String = said
-            .parts
-            .iter()
-            .filter_map(|part| match &part.kind {
-                PartKind::Reasoning(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect();
+        let thinking = history::own_reasoning(said.parts, self.provider);
         let calls: Result<Vec<Call<'_>>, S::Error> = said
             .calls
             .iter()

@@ -7,12 +7,9 @@ use super::{
     message::{Messages, images, said},
     schema,
 };
-use crate::{api::Call, fields::Fields};
-use concentric_core::{ChatOptions, ChatRequest, Str, ToolChoice, ToolSpec};
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeMap, SerializeSeq},
-};
+use crate::{api::Call, fields::Fields, openai::Tools};
+use concentric_core::{ChatOptions, Str, ToolChoice};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -64,7 +61,7 @@ impl Serialize for Wire<'_> {
         // There is no way to say that none may be called, but not to name them.
         let may_call = options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            fields.put("tools", &Tools(request))?;
+            fields.put("tools", &Tools::new(request, schema::parameters))?;
         }
         let format = options.output_schema.as_ref().map(|format| &format.schema);
         fields.put_some("format", format)?;
@@ -95,46 +92,6 @@ impl Serialize for Think<'_> {
             "none" => serializer.serialize_bool(false),
             effort => serializer.serialize_str(effort),
         }
-    }
-}
-
-struct Tools<'a>(&'a ChatRequest);
-
-impl Serialize for Tools<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let tools = &self.0.tools;
-        let mut seq = serializer.serialize_seq(Some(tools.len()))?;
-        for spec in tools {
-            seq.serialize_element(&Tool {
-                r#type: "function",
-                function: Function::new(spec).map_err(S::Error::custom)?,
-            })?;
-        }
-        seq.end()
-    }
-}
-
-#[derive(Serialize)]
-struct Tool<'a> {
-    r#type: &'static str,
-    function: Function<'a>,
-}
-
-#[derive(Serialize)]
-struct Function<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    description: &'a str,
-    parameters: Cow<'a, Value>,
-}
-
-impl<'a> Function<'a> {
-    fn new(spec: &'a ToolSpec) -> Result<Self, &'static str> {
-        Ok(Self {
-            name: &spec.name,
-            description: &spec.description,
-            parameters: schema::parameters(&spec.input_schema)?,
-        })
     }
 }
 

@@ -2,6 +2,7 @@ use super::{
     decoder::Decoder,
     profile::{Profile, Turns},
     request::Wire,
+    schema,
 };
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
@@ -112,6 +113,9 @@ impl Api for Chat {
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
         if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
             unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
+        }
+        if self.profile.strict_subset {
+            schema::check(call.request, 64, unsupported);
         }
     }
 

@@ -49,6 +49,14 @@
 //! [`Profile`] says of each where it is, and where it differs; [`OpenAiLayer::profile`] and
 //! [`OpenAiLayer::from_env`] take one, [`OpenAiLayer::compatible`] finds it by the address.
 //!
+//! # Schemas
+//!
+//! OpenAI's own service, and Azure's, take with `strict` a subset of JSON Schema only: an output schema
+//! that is to be held to is rewritten in it, and sent without `strict` if it says what the subset can't.
+//! A tool's schema is given the properties that the service wants to see; names and schemas of tools that
+//! it takes in no form are refused before they are sent. Other services get schemas as they are
+//! ([`Profile::strict_subset`]).
+//!
 //! # Usage
 //!
 //! [`Usage`](concentric_core::Usage) means the same of every service; what one counts otherwise is
@@ -57,9 +65,12 @@
 //! | of the answer | in `Usage` |
 //! |---|---|
 //! | `prompt_tokens` | `input_tokens` |
-//! | the input's `audio_tokens`, where the total has them besides (Mistral) | in `input_tokens` too |
+//! | the input's `audio_tokens` | `input_audio_tokens` |
+//! | those, where the total has them besides (Mistral) | in `input_tokens` too |
 //! | `completion_tokens` | `output_tokens` |
-//! | `reasoning_tokens`, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
+//! | the output's `audio_tokens` | `output_audio_tokens` |
+//! | `reasoning_tokens` | `reasoning_tokens` |
+//! | those, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
 //! | `total_tokens` | `total_tokens`, as it is |
 //! | `cached_tokens`, `prompt_cache_hit_tokens` | `cached_input_tokens` |
 //! | `cache_write_tokens`, `cache_creation_input_tokens` | `cache_write_tokens` |
@@ -73,6 +84,7 @@ mod decoder;
 mod profile;
 mod reasoning;
 mod request;
+pub(crate) mod schema;
 mod wire;
 
 pub use self::{
@@ -81,5 +93,5 @@ pub use self::{
 };
 pub(crate) use self::{
     decoder::name,
-    request::{DataUrl, Metadata},
+    request::{DataUrl, Metadata, Tools},
 };

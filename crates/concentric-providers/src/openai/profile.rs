@@ -58,6 +58,8 @@ pub struct Profile {
     pub metadata: bool,
     /// How the server wants its reasoning back.
     pub reasoning: Reasoning,
+    /// Whether a refusal goes back as `refusal`; else as content.
+    pub refusals: bool,
     /// Whether an assistant's message that only calls tools has empty content, and not `null`.
     pub empty_content: bool,
     /// Whether the roles must take turns.
@@ -68,6 +70,10 @@ pub struct Profile {
     pub prefill: Prefill,
     /// How documents are sent.
     pub files: Files,
+    /// Whether schemas go by OpenAI's rules: `strict` takes a subset of JSON Schema, in which an output
+    /// schema is rewritten, or else is sent without it; a tool's is of an object whose properties are
+    /// named, and names have letters of ASCII. Else all are sent as they are.
+    pub strict_subset: bool,
     /// Whether `reasoning_tokens` are not among `completion_tokens`, though the total does not tell.
     pub reasoning_apart: bool,
     /// How long it may take, unless the layer is told
@@ -78,7 +84,8 @@ pub struct Profile {
     pub(super) ids: IdRules,
 }
 
-/// How a server wants its reasoning back.
+/// How a server wants its reasoning back: what it thought itself, since what others thought is nobody
+/// else's to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reasoning {
@@ -86,7 +93,10 @@ pub enum Reasoning {
     No,
     /// In this field of the assistant's message.
     Field(&'static str),
-    /// As Mistral's `thinking` within the content, and only what it thought itself.
+    /// In this field of the assistant's message, which it refuses to miss where there are tools: a
+    /// message without reasoning has a space in it.
+    Demanded(&'static str),
+    /// As Mistral's `thinking` within the content.
     Content,
 }
 

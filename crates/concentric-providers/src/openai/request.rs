@@ -1,17 +1,24 @@
 //! A [`ChatRequest`] as the JSON of chat completions.
 //!
-//! What goes on the wire is borrowed from the request.
+//! What goes on the wire is borrowed from the request, but for schemas that are rewritten.
 
 mod content;
 mod message;
 
 pub(crate) use self::content::DataUrl;
 
-use super::profile::{Prefill, Profile};
+use super::{
+    profile::{Prefill, Profile},
+    schema,
+};
 use crate::{api::Call, fields::Fields};
-use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice, ToolSpec};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeMap, SerializeSeq},
+};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -53,7 +60,11 @@ impl Serialize for Wire<'_> {
         let may_call =
             profile.capabilities.tool_choice || options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            fields.put("tools", &Tools(request))?;
+            let tools = match profile.strict_subset {
+                true => Tools::new(request, |schema| Ok(schema::parameters(schema))),
+                false => Tools::new(request, |schema| Ok(Cow::Borrowed(schema))),
+            };
+            fields.put("tools", &tools)?;
             // Without tools, these two are refused.
             let choice = options.tool_choice.as_ref().map(|choice| Choice {
                 choice,
@@ -62,7 +73,8 @@ impl Serialize for Wire<'_> {
             fields.put_some("tool_choice", choice.as_ref())?;
             fields.put_some("parallel_tool_calls", options.parallel_tool_calls.as_ref())?;
         }
-        let format = options.output_schema.as_ref().map(ResponseFormat::new);
+        let output = options.output_schema.as_ref();
+        let format = output.map(|schema| ResponseFormat::new(schema, profile));
         fields.put_some("response_format", format.as_ref())?;
         fields.put_some(profile.max_tokens, options.max_output_tokens.as_ref())?;
         fields.put_some("temperature", options.temperature.as_ref())?;
@@ -86,14 +98,39 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-struct Tools<'a>(&'a ChatRequest);
+/// Makes of a schema what a service takes, or says what of it can't be said there.
+type Parameters<'a> = fn(&'a Value) -> Result<Cow<'a, Value>, &'static str>;
+
+/// The tools, with their schemas as the service takes them.
+pub(crate) struct Tools<'a> {
+    request: &'a ChatRequest,
+    parameters: Parameters<'a>,
+}
+
+impl<'a> Tools<'a> {
+    pub(crate) const fn new(request: &'a ChatRequest, parameters: Parameters<'a>) -> Self {
+        Self {
+            request,
+            parameters,
+        }
+    }
+}
 
 impl Serialize for Tools<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.tools.iter().map(|spec| Tool {
-            r#type: "function",
-            function: Function::new(spec),
-        }))
+        let tools = &self.request.tools;
+        let mut seq = serializer.serialize_seq(Some(tools.len()))?;
+        for spec in tools {
+            seq.serialize_element(&Tool {
+                r#type: "function",
+                function: Function {
+                    name: &spec.name,
+                    description: &spec.description,
+                    parameters: (self.parameters)(&spec.input_schema).map_err(S::Error::custom)?,
+                },
+            })?;
+        }
+        seq.end()
     }
 }
 
@@ -108,17 +145,7 @@ struct Function<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     description: &'a str,
-    parameters: &'a Value,
-}
-
-impl<'a> Function<'a> {
-    fn new(spec: &'a ToolSpec) -> Self {
-        Self {
-            name: &spec.name,
-            description: &spec.description,
-            parameters: &spec.input_schema,
-        }
-    }
+    parameters: Cow<'a, Value>,
 }
 
 struct Choice<'a> {
@@ -164,18 +191,22 @@ struct ResponseFormat<'a> {
 #[derive(Serialize)]
 struct JsonSchema<'a> {
     name: &'a str,
-    schema: &'a Value,
+    schema: Cow<'a, Value>,
     strict: bool,
 }
 
 impl<'a> ResponseFormat<'a> {
-    fn new(schema: &'a OutputSchema) -> Self {
+    fn new(output: &'a OutputSchema, profile: &Profile) -> Self {
+        let (schema, strict) = match profile.strict_subset {
+            true => schema::output(output),
+            false => (Cow::Borrowed(&*output.schema), output.strict),
+        };
         Self {
             r#type: "json_schema",
             json_schema: JsonSchema {
-                name: &schema.name,
-                schema: &schema.schema,
-                strict: schema.strict,
+                name: &output.name,
+                schema,
+                strict,
             },
         }
     }

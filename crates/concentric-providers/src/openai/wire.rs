@@ -301,6 +301,8 @@ struct InputDetails {
 struct OutputDetails {
     #[serde(default)]
     reasoning_tokens: Count,
+    #[serde(default)]
+    audio_tokens: Count,
 }
 
 impl Tokens {
@@ -320,7 +322,9 @@ impl Tokens {
             .or(self.cached_tokens.0);
         usage.cache_write_tokens =
             (input.cache_write_tokens.0).or(self.cache_creation_input_tokens.0);
+        usage.input_audio_tokens = input.audio_tokens.0;
         usage.reasoning_tokens = output.reasoning_tokens.0.or(self.reasoning_tokens.0);
+        usage.output_audio_tokens = output.audio_tokens.0;
         let counted = |input: u64, output: u64| input.checked_add(output);
         let (Some(said), Some(wrote)) = (usage.input_tokens, usage.output_tokens) else {
             return usage;
@@ -333,7 +337,7 @@ impl Tokens {
             && (left == Some(reasoning) || reasoning_apart)
         {
             usage.output_tokens = counted(wrote, reasoning);
-        } else if let Some(audio) = input.audio_tokens.0
+        } else if let Some(audio) = usage.input_audio_tokens
             && left == Some(audio)
         {
             usage.input_tokens = counted(said, audio);

@@ -61,7 +61,7 @@ impl Compat {
         let mut compat = Self::generic(Str::from_static(known.provider));
         compat.metadata = known.metadata;
         compat.key_header = Str::from_static(known.key_header);
-        compat.strict_tools = matches!(&*compat.provider, "openai" | "azure.ai.openai");
+        compat.strict_tools = known.strict_subset;
         compat.hosts_custom_tools = compat.provider == *"x_ai";
         compat
     }

@@ -207,6 +207,8 @@ impl Decoder {
             "response.code_interpreter_call_code.delta" => {
                 answer.changed |= chunk.delta.filled().is_some();
             }
+            // So has the item of a picture that was shown before it was done.
+            "response.image_generation_call.partial_image" => answer.changed(),
             "response.audio.delta" => {
                 let sound = self.sound.get_or_insert_default();
                 let data = chunk.delta.filled();

@@ -5,15 +5,19 @@
 mod content;
 mod input;
 mod output;
-mod schema;
 
 use super::Compat;
-use crate::{Unsupported, api::Call, fields::Fields, openai::Metadata};
+use crate::{
+    Unsupported,
+    api::Call,
+    fields::Fields,
+    openai::{Metadata, schema},
+};
 use concentric_core::{
     ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::borrow::Cow;
 
 /// The body of a call.
@@ -210,18 +214,12 @@ struct Format<'a> {
 
 impl<'a> Format<'a> {
     fn new(output: &'a OutputSchema) -> Self {
-        let strict = match output.strict {
-            true => schema::strict(&output.schema),
-            false => None,
-        };
+        let (schema, strict) = schema::output(output);
         Self {
             r#type: "json_schema",
             name: &output.name,
-            strict: strict.is_some(),
-            schema: match strict {
-                Some(strict) => Cow::Owned(strict),
-                None => Cow::Borrowed(&output.schema),
-            },
+            schema,
+            strict,
         }
     }
 }
@@ -231,7 +229,8 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
     let request = call.request;
     let options = &*request.options;
     let elsewhere = ["input", "prompt", "previous_response_id", "conversation"];
-    let said = !request.transcript.is_empty() || names(&options.provider, &elsewhere);
+    let is_elsewhere = |name: &&str| options.provider.contains_key(*name);
+    let said = !request.transcript.is_empty() || elsewhere.iter().any(is_elsewhere);
     if !said {
         unsupported.push(Unsupported::new("a conversation of nothing"));
     }
@@ -245,35 +244,8 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
             unsupported.push(Unsupported::new("sound in a tool's result").at(at));
         }
     }
-    let is_name = |name: &str, length: usize| {
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        (1..=length).contains(&name.len()) && name.chars().all(known)
-    };
     // What others refuse is not known.
-    if !compat.strict_tools {
-        return;
+    if compat.strict_tools {
+        schema::check(request, 128, unsupported);
     }
-    if let Some(output) = &options.output_schema
-        && !is_name(&output.name, 64)
-    {
-        let what = format!("an output schema named `{}`", output.name);
-        unsupported.push(Unsupported::new(what));
-    }
-    if names(&options.provider, &["tools"]) {
-        return;
-    }
-    for spec in &request.tools {
-        if !is_name(&spec.name, 128) {
-            let what = format!("a tool named `{}`", spec.name);
-            unsupported.push(Unsupported::new(what));
-        }
-        if let Some(why) = schema::refused(&spec.input_schema) {
-            let what = format!("the schema of the tool `{}`, which {why}", spec.name);
-            unsupported.push(Unsupported::new(what));
-        }
-    }
-}
-
-fn names(map: &Map<String, Value>, names: &[&str]) -> bool {
-    names.iter().any(|name| map.contains_key(*name))
 }

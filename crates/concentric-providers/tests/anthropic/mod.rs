@@ -1,5 +1,7 @@
-//! What the tests of requests to Anthropic share.
+//! What the tests of Anthropic share.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
+
+pub mod stream;
 
 use crate::common::*;
 use concentric_core::{

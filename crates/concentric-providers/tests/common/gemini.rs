@@ -1,34 +1,11 @@
 //! What the tests of Gemini share.
 
-use super::{CANARY, End, Script, read_body};
-use bytes::Bytes;
-use concentric_core::{ChatRequest, ChatResponse, Error, Event};
-use concentric_providers::{ApiKey, GeminiLayer, gemini::GenerateContent, model};
-use http_body_util::Full;
-use std::{convert::Infallible, sync::Mutex};
-use tower::{Layer, ServiceExt, service_fn};
+use super::{CANARY, End, Script, read_script};
+use concentric_core::{Error, Event};
+use concentric_providers::{ApiKey, GeminiLayer};
 
 pub fn layer() -> GeminiLayer {
     GeminiLayer::new("gemini-3-test", ApiKey::new(CANARY))
-}
-
-pub async fn call(
-    layer: &GeminiLayer,
-    response: http::Response<Script>,
-) -> Result<ChatResponse<model::Body<Script, GenerateContent>>, Error> {
-    let response = Mutex::new(Some(response));
-    let http = service_fn(|_: http::Request<Full<Bytes>>| {
-        let response = response.lock().unwrap().take().unwrap();
-        std::future::ready(Ok::<_, Infallible>(response))
-    });
-    layer.layer(http).oneshot(ChatRequest::user("hi")).await
-}
-
-pub async fn read_script(layer: &GeminiLayer, script: Script) -> (Vec<Event>, Option<Error>) {
-    match call(layer, http::Response::new(script)).await {
-        Ok(response) => read_body(response.body).await,
-        Err(error) => (Vec::new(), Some(error)),
-    }
 }
 
 pub async fn read(body: impl AsRef<[u8]>) -> (Vec<Event>, Option<Error>) {

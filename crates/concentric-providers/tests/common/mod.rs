@@ -83,6 +83,20 @@ pub fn layer() -> OpenAiLayer {
     OpenAiLayer::new("gpt-test", ApiKey::new(CANARY))
 }
 
+/// An answer of one piece.
+pub fn response(
+    status: u16,
+    headers: &[(&'static str, &str)],
+    body: &str,
+) -> http::Response<Script> {
+    let mut response = http::Response::new(Script::new([body], End::Clean));
+    *response.status_mut() = status.try_into().unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    response
+}
+
 /// An HTTP service that has one answer.
 #[derive(Debug)]
 pub struct Once(Option<http::Response<Script>>);
@@ -112,6 +126,25 @@ where
 {
     let http = Once(Some(response));
     layer.layer(http).oneshot(ChatRequest::user("hi")).await
+}
+
+/// What is read of `body` is "Hello", whatever it is called and however it is cut.
+pub async fn says_hello<L, S, B>(layer: &L, body: &str)
+where
+    L: Layer<Once, Service = S>,
+    S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
+    B: Stream<Item = Result<Event, Error>>,
+{
+    for content_type in ["text/event-stream", "application/json", ""] {
+        for size in [1, 7, body.len()] {
+            let script = Script::new(body.as_bytes().chunks(size), End::Clean);
+            let mut response = http::Response::new(script);
+            let content_type = content_type.parse().unwrap();
+            response.headers_mut().insert("content-type", content_type);
+            let answer = call(layer, response).await.unwrap().collect().await;
+            assert_eq!(answer.unwrap().text(), "Hello", "{body:?}");
+        }
+    }
 }
 
 /// An HTTP service that answers once, and keeps what it was asked.

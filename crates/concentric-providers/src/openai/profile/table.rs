@@ -51,11 +51,13 @@ impl Profile {
         stream_options: true,
         metadata: false,
         reasoning: Reasoning::No,
+        refusals: false,
         empty_content: false,
         turns: Turns::Any,
         user_after_tool: true,
         prefill: Prefill::Plain,
         files: Files::File,
+        strict_subset: false,
         reasoning_apart: false,
         timeouts: Timeouts::new(),
         capabilities: Capabilities::all(),
@@ -65,7 +67,8 @@ impl Profile {
     /// OpenAI's own service.
     ///
     /// Sound and documents come with the request; documents may have been uploaded; at most four
-    /// texts end an answer (*Create chat completion*). An id of a call has at most forty characters.
+    /// texts end an answer (*Create chat completion*). `strict` takes a subset of JSON Schema
+    /// (*Structured Outputs*). An id of a call has at most forty characters.
     pub const OPENAI: Self = Self {
         name: "openai",
         provider: "openai",
@@ -75,6 +78,8 @@ impl Profile {
         key_optional: false,
         max_tokens: "max_completion_tokens",
         metadata: true,
+        refusals: true,
+        strict_subset: true,
         capabilities: Capabilities {
             images: HERE_OR_URL,
             audio: Sources::BASE64,
@@ -175,7 +180,7 @@ impl Profile {
         hosts: &["api.deepseek.com"],
         key_env: &["DEEPSEEK_API_KEY"],
         key_optional: false,
-        reasoning: Reasoning::Field("reasoning_content"),
+        reasoning: Reasoning::Demanded("reasoning_content"),
         empty_content: true,
         // It sends comments while a request waits, and closes one that is not done after half an
         // hour (*Rate Limit*).
@@ -327,7 +332,7 @@ impl Profile {
         key_env: &["MOONSHOT_API_KEY", "MOONSHOTAI_API_KEY"],
         key_optional: false,
         max_tokens: "max_completion_tokens",
-        reasoning: Reasoning::Field("reasoning_content"),
+        reasoning: Reasoning::Demanded("reasoning_content"),
         prefill: Prefill::Field("partial"),
         capabilities: Capabilities {
             tool_choice: false,

@@ -4,8 +4,8 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, Said, is_own, own_data, text};
-use concentric_core::{ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, Turn};
+use crate::history::{self, Said, is_own, own_data, own_reasoning, text, text_and_refusal};
+use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -19,6 +19,7 @@ impl<'a> Messages<'a> {
     pub(super) fn new(request: &'a ChatRequest, profile: &'a Profile, provider: &'a Str) -> Self {
         let mut out = Writer {
             list: Vec::with_capacity(request.transcript.len() + 1),
+            has_tools: !request.tools.is_empty(),
             profile,
             provider,
         };
@@ -69,6 +70,7 @@ impl Serialize for Messages<'_> {
 
 struct Writer<'a> {
     list: Vec<Wire<'a>>,
+    has_tools: bool,
     profile: &'a Profile,
     provider: &'a Str,
 }
@@ -114,7 +116,10 @@ impl<'a> Writer<'a> {
 
     fn said(&mut self, said: &Said<'a>) {
         let (profile, provider) = (self.profile, self.provider);
-        let mut content = text(said.parts);
+        let (mut content, refusal) = match profile.refusals {
+            true => text_and_refusal(said.parts),
+            false => (text(said.parts), "".into()),
+        };
         if content.is_empty() {
             // What it said aloud; the sound itself is kept by the service for an hour only.
             let aloud = said.parts.iter().filter_map(|part| {
@@ -123,17 +128,25 @@ impl<'a> Writer<'a> {
             });
             content = aloud.collect::<String>().into();
         }
-        if content.is_empty() && said.calls.is_empty() {
+        let says = !content.is_empty() || !refusal.is_empty();
+        if !says && said.calls.is_empty() {
             return;
         }
         let can_call = profile.capabilities.tools;
-        if can_call || !content.is_empty() {
+        if can_call || says {
             let mut assistant = Assistant::new(said.parts, content, profile, provider);
+            assistant.refusal = refusal;
             if can_call {
                 let calls = said.calls.iter();
                 assistant.calls = calls
                     .map(|(part, call, _)| Call::new(part, call, profile, provider))
                     .collect();
+            }
+            let misses_reasoning = assistant.reasoning.is_empty()
+                && matches!(profile.reasoning, Reasoning::Demanded(_));
+            if misses_reasoning && (self.has_tools || !assistant.calls.is_empty()) {
+                // A text of nothing is taken for none.
+                assistant.reasoning.push(' ');
             }
             self.put(Wire::Assistant(assistant));
         }
@@ -219,6 +232,7 @@ struct Tool<'a> {
 
 struct Assistant<'a> {
     content: Cow<'a, str>,
+    refusal: Cow<'a, str>,
     calls: Vec<Call<'a>>,
     reasoning: String,
     details: Vec<&'a Value>,
@@ -228,23 +242,18 @@ struct Assistant<'a> {
 
 impl<'a> Assistant<'a> {
     fn new(parts: &'a [Part], content: Cow<'a, str>, profile: &'a Profile, provider: &Str) -> Self {
-        let wanted = |part: &Part| match profile.reasoning {
-            Reasoning::No => false,
-            Reasoning::Field(_) => true,
-            Reasoning::Content => is_own(part, provider),
-        };
-        let reasoning = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::Reasoning(text) if wanted(part) => Some(text.as_str()),
-            _ => None,
-        });
         let details = parts.iter().filter_map(|part| {
             let own = own_data(part, provider)?;
             own.data.get("reasoning_details")?.as_array()
         });
         Self {
             content,
+            refusal: "".into(),
             calls: Vec::new(),
-            reasoning: reasoning.collect(),
+            reasoning: match profile.reasoning {
+                Reasoning::No => String::new(),
+                _ => own_reasoning(parts, provider),
+            },
             details: details.flatten().collect(),
             prefill: None,
             profile,
@@ -260,6 +269,7 @@ impl<'a> Assistant<'a> {
             content.push_str("\n\n");
             content.push_str(&more.content);
         }
+        self.refusal.to_mut().push_str(&more.refusal);
         self.calls = more.calls;
         self.reasoning.push_str(&more.reasoning);
         self.details.extend(more.details);
@@ -285,10 +295,13 @@ impl Serialize for Assistant<'_> {
             let filled = !self.content.is_empty() || self.profile.empty_content;
             map.serialize_entry("content", &filled.then_some(&self.content))?;
         }
+        if !self.refusal.is_empty() {
+            map.serialize_entry("refusal", &self.refusal)?;
+        }
         if !self.calls.is_empty() {
             map.serialize_entry("tool_calls", &self.calls)?;
         }
-        if let Reasoning::Field(field) = self.profile.reasoning
+        if let Reasoning::Field(field) | Reasoning::Demanded(field) = self.profile.reasoning
             && !self.reasoning.is_empty()
         {
             map.serialize_entry(field, &self.reasoning)?;

@@ -1,4 +1,4 @@
-//! JSON Schemas as the service takes them.
+//! JSON Schemas as OpenAI takes them, in chat completions as in Responses.
 //!
 //! With `strict`, the service holds the model to a schema, of which it takes a subset ("Structured
 //! Outputs", supported schemas). A schema that says the same within it is rewritten so; all others
@@ -13,14 +13,24 @@
 //! | `$schema`, `$comment`, `examples`, `deprecated`, `readOnly`, `writeOnly`, a default of null, the format of a number | left out: they restrict nothing |
 //! | objects of any properties, `allOf`, `not`, `if`, lengths of text, a reference with anything beside it, more than 10 levels or 5,000 properties, all else | can't be said |
 
+use crate::Unsupported;
+use concentric_core::{ChatRequest, OutputSchema};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
 const LEVELS: usize = 10;
 const PROPERTIES: usize = 5000;
 
+/// An output schema as it is sent, and whether it is with `strict`.
+pub(crate) fn output(output: &OutputSchema) -> (Cow<'_, Value>, bool) {
+    match output.strict.then(|| strict(&output.schema)).flatten() {
+        Some(strict) => (Cow::Owned(strict), true),
+        None => (Cow::Borrowed(&output.schema), false),
+    }
+}
+
 /// `schema` within the subset that `strict` takes, if it can be said in it.
-pub(super) fn strict(schema: &Value) -> Option<Value> {
+pub(crate) fn strict(schema: &Value) -> Option<Value> {
     let root = schema.as_object()?;
     if root.get("type")? != "object" || !root.get("properties")?.is_object() {
         return None;
@@ -186,7 +196,7 @@ fn may_be_null(schema: &Value) -> bool {
 
 /// A tool's schema without `strict`: the service wants to be told that it is of an object, and its
 /// properties even where there are none.
-pub(super) fn parameters(schema: &Value) -> Cow<'_, Value> {
+pub(crate) fn parameters(schema: &Value) -> Cow<'_, Value> {
     match schema.as_object() {
         Some(fields) if fields.contains_key("type") && fields.contains_key("properties") => {
             Cow::Borrowed(schema)
@@ -201,8 +211,39 @@ pub(super) fn parameters(schema: &Value) -> Cow<'_, Value> {
     }
 }
 
+/// Adds the names and the schemas of `request` that the service takes neither way. The name of a tool
+/// may be `longest` long.
+pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec<Unsupported>) {
+    let options = &*request.options;
+    if let Some(output) = &options.output_schema
+        && !is_name(&output.name, 64)
+    {
+        let what = format!("an output schema named `{}`", output.name);
+        unsupported.push(Unsupported::new(what));
+    }
+    // These are sent instead.
+    if options.provider.contains_key("tools") {
+        return;
+    }
+    for spec in &request.tools {
+        if !is_name(&spec.name, longest) {
+            let what = format!("a tool named `{}`", spec.name);
+            unsupported.push(Unsupported::new(what));
+        }
+        if let Some(why) = refused(&spec.input_schema) {
+            let what = format!("the schema of the tool `{}`, which {why}", spec.name);
+            unsupported.push(Unsupported::new(what));
+        }
+    }
+}
+
+fn is_name(name: &str, longest: usize) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    (1..=longest).contains(&name.len()) && name.chars().all(known)
+}
+
 /// Why the service takes no such schema of a tool, strict or not.
-pub(super) fn refused(schema: &Value) -> Option<String> {
+fn refused(schema: &Value) -> Option<String> {
     let Some(fields) = schema.as_object() else {
         return Some("is of no object".to_owned());
     };
