@@ -35,7 +35,7 @@ async fn the_end_of_a_block_that_the_next_one_has_ended_says_nothing() {
     ];
     let (events, error) = read(start() + &blocks.concat() + &stop("end_turn")).await;
     assert!(error.is_none(), "{error:?}");
-    assert_eq!(text(&events), "ab");
+    assert_eq!(common::text(&events), "ab");
     assert_eq!(message(&events).parts.len(), 2);
 }
 
