@@ -165,7 +165,7 @@ impl Decoder {
             // Azure leaves out the message of an answer that it filtered.
             (None, None) => self.unary |= from == Framing::Json,
         }
-        if let Some(error) = choice.error.filter(is_said) {
+        if let Some(error) = choice.error.filter(|error| is_said(error)) {
             return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
@@ -195,7 +195,7 @@ impl Decoder {
             None => message.reasoning_content.into_filled(),
         };
         if let Some(details) = message.reasoning_details {
-            self.reasoning.details(details, shown, &mut answer.events);
+            self.reasoning.details(*details, shown, &mut answer.events);
         } else if let Some(text) = shown {
             self.reasoning.text(text, &mut answer.events);
         }
@@ -230,7 +230,7 @@ impl Decoder {
         if let Some(audio) = message.audio.0 {
             self.audio(&audio, answer);
         }
-        if let Some(Value::Array(annotations)) = message.annotations {
+        if let Some(Value::Array(annotations)) = message.annotations.map(|list| *list) {
             answer.changed |= !annotations.is_empty();
             self.annotations.extend(annotations);
         }
@@ -355,7 +355,7 @@ fn known_reason(reason: &str) -> Option<FinishReason> {
 
 /// The error that a chunk reports.
 fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
-    let some = |value: &Option<Value>| value.clone().filter(is_said);
+    let some = |value: &Option<Box<Value>>| value.clone().filter(|value| is_said(value));
     let groq = chunk.x_groq.0.as_ref().and_then(|groq| some(&groq.error));
     if let Some(error) = some(&chunk.error).or(groq) {
         // A name alone may stand beside its message.

@@ -24,7 +24,7 @@ pub struct Chunk<'a> {
     #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
     #[serde(default)]
-    pub(super) error: Option<Value>,
+    pub(super) error: Option<Box<Value>>,
     /// Groq's own: the usage of a stream.
     #[serde(default)]
     pub(super) x_groq: Maybe<Box<Groq>>,
@@ -32,9 +32,9 @@ pub struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) object: Text<'a>,
     #[serde(default)]
-    pub(super) message: Option<Value>,
+    pub(super) message: Option<Box<Value>>,
     #[serde(default)]
-    pub(super) detail: Option<Value>,
+    pub(super) detail: Option<Box<Value>>,
     #[serde(borrow, default)]
     pub(super) code: Text<'a>,
     #[serde(borrow, default, rename = "type")]
@@ -55,7 +55,7 @@ pub(super) struct Choice<'a> {
     #[serde(borrow, default)]
     pub(super) native_finish_reason: Text<'a>,
     #[serde(default)]
-    pub(super) error: Option<Value>,
+    pub(super) error: Option<Box<Value>>,
     /// Moonshot's place for it.
     #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
@@ -72,7 +72,7 @@ pub(super) struct Message<'a> {
     #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
     #[serde(default)]
-    pub(super) reasoning_details: Option<Value>,
+    pub(super) reasoning_details: Option<Box<Value>>,
     #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
     #[serde(borrow, default)]
@@ -84,7 +84,7 @@ pub(super) struct Message<'a> {
     #[serde(borrow, default)]
     pub(super) images: List<ContentPart<'a>>,
     #[serde(default)]
-    pub(super) annotations: Option<Value>,
+    pub(super) annotations: Option<Box<Value>>,
 }
 
 impl Message<'_> {
@@ -117,7 +117,7 @@ pub(super) struct Call<'a> {
     pub(super) custom: Maybe<Box<CustomTool<'a>>>,
     /// Gemini's: its thought signature.
     #[serde(default)]
-    pub(super) extra_content: Option<Value>,
+    pub(super) extra_content: Option<Box<Value>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -258,7 +258,7 @@ pub(super) struct Groq {
     #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
     #[serde(default)]
-    pub(super) error: Option<Value>,
+    pub(super) error: Option<Box<Value>>,
 }
 
 #[derive(Debug, Deserialize)]
