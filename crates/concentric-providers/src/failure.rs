@@ -1,6 +1,9 @@
 //! What providers say went wrong, as an [`Error`].
 
-use crate::{ApiKey, Limits, retry_after, scrub::scrub};
+use crate::{
+    ApiKey, Limits, retry_after,
+    scrub::{scrub, told},
+};
 use concentric_core::{BoxError, Error, ErrorKind, Str};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
@@ -343,11 +346,8 @@ impl Origin<'_> {
 
     /// Whether `error` or one of its sources says the key.
     fn is_told(self, error: &Error) -> bool {
-        let Some(key) = self.key.map(ApiKey::expose).filter(|key| !key.is_empty()) else {
-            return false;
-        };
         let sources = format!("{error:#} {:?}", error.source());
-        sources.contains(key)
+        told(&sources, self.key).is_some()
     }
 }
 

@@ -8,11 +8,18 @@ const MAX: usize = 1024;
 /// What stands where a key stood.
 const GONE: &str = "[REDACTED]";
 
+/// The key that is in `text`, if it is. One that is shorter than any secret is in many a text.
+pub(crate) fn told<'a>(text: &str, key: Option<&'a ApiKey>) -> Option<&'a str> {
+    const LEAST: usize = 4;
+    let key = key.map(ApiKey::expose)?;
+    (key.len() >= LEAST && text.contains(key)).then_some(key)
+}
+
 /// Makes `text` fit for an error.
 pub(crate) fn scrub(text: &str, key: Option<&ApiKey>) -> String {
-    let text = match key.map(ApiKey::expose) {
-        Some(key) if !key.is_empty() && text.contains(key) => text.replace(key, GONE),
-        _ => text.to_owned(),
+    let text = match told(text, key) {
+        Some(key) => text.replace(key, GONE),
+        None => text.to_owned(),
     };
     let mut out = String::with_capacity(text.len().min(MAX));
     let mut spaces = false;
@@ -77,6 +84,7 @@ mod tests {
     fn words_do() {
         let text = "Invalid 'task-specific-parameters-2': sk-short; see https://x.test/a?b=c";
         assert_eq!(scrub(text, None), text);
+        assert_eq!(scrub(text, Some(&ApiKey::new("k"))), text);
     }
 
     #[test]
