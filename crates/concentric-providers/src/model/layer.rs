@@ -54,7 +54,20 @@ where
         self
     }
 
-    /// Says what the model can do, where that is not all that its API can.
+    /// Says what the model can do, where that is not all that its API can. By default, what the API
+    /// can of its newest models; a [`Catalogue`](crate::Catalogue) knows more of a single one:
+    ///
+    /// ```
+    /// use concentric_providers::{ApiKey, Catalogue, OpenAiLayer};
+    ///
+    /// let layer = OpenAiLayer::new("gpt-5.5", ApiKey::new("key"));
+    /// let catalogue = Catalogue::builtin();
+    /// let model = catalogue.get("openai", "gpt-5.5").ok_or("an unknown model")?;
+    /// let capabilities = model.narrow(layer.supports());
+    /// let layer = layer.capabilities(capabilities);
+    /// assert!(!layer.supports().temperature);
+    /// # Ok::<_, &str>(())
+    /// ```
     #[must_use]
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.settings.capabilities = Some(capabilities);
