@@ -85,7 +85,7 @@ fn elements(body: &[u8]) -> Vec<(usize, usize)> {
     elements
 }
 
-/// Where each event begins, and where the blank line behind it ends.
+/// Where each event begins, and where the blank line behind it ends, or the body.
 fn events(body: &[u8]) -> Vec<(usize, usize)> {
     let mut events = Vec::new();
     let (mut start, mut line, mut at) = (0, 0, 0);
@@ -106,6 +106,10 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
             events.push((start, at));
             start = at;
         }
+    }
+    // The last one may have no blank line.
+    if start < body.len() {
+        events.push((start, body.len()));
     }
     events
 }
@@ -172,7 +176,8 @@ mod tests {
 
     #[test]
     fn events_end_with_a_blank_line() {
-        assert_eq!(events(b"a\n\nb\r\n\r\nc\r\rd"), [(0, 3), (3, 8), (8, 11)]);
+        let expected = [(0, 3), (3, 8), (8, 11), (11, 12)];
+        assert_eq!(events(b"a\n\nb\r\n\r\nc\r\rd"), expected);
     }
 
     #[test]
