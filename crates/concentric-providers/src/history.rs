@@ -6,7 +6,9 @@
 //! provider's own where it gave them and made the call, and else ours, in the form that the service
 //! takes.
 
-use concentric_core::{Author, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn};
+use concentric_core::{
+    Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn,
+};
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
@@ -102,7 +104,8 @@ pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
 /// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
 ///
 /// A turn that holds results of calls that somebody else executed is several: what was said and
-/// called, and behind its results, what was said then.
+/// called, and behind its results, what was said then. What a provider executed itself is nobody
+/// else's, neither the call nor its result.
 #[derive(Debug)]
 pub(crate) struct Said<'a> {
     pub(crate) parts: &'a [Part],
@@ -127,7 +130,7 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
         .filter(|parts| !parts.is_empty())
     {
         let calls = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::ToolCall(call) => {
+            PartKind::ToolCall(call) if call.executor != Executor::Provider => {
                 let result = results.iter().find(|result| result.call_id == call.id)?;
                 Some((part, call, *result))
             }
@@ -180,7 +183,7 @@ fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concentric_core::{CallId, Executor, Message, Role, ToolOutcome};
+    use concentric_core::{CallId, Message, Role, ToolOutcome};
 
     fn call(id: &str, provided: Option<&str>) -> ToolCallPart {
         ToolCallPart::new(CallId::new(id), "f", "{}").with_provider_id(provided.map(Str::from))
@@ -249,5 +252,19 @@ mod tests {
             .map(|p| (p.parts.len(), p.calls.len()))
             .collect();
         assert_eq!(counts, [(2, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn what_a_provider_executed_is_no_call_with_a_result() {
+        let result = ToolResult::new(CallId::new("1"), "f", ToolOutcome::done("ok"));
+        let parts = vec![
+            Part::new(PartKind::ToolCall(
+                call("1", None).executed_by(Executor::Provider),
+            )),
+            Part::new(PartKind::ToolResult(result)),
+            Part::text("b"),
+        ];
+        let turn = Turn::message(Message::new(Role::Assistant, parts)).expect("a turn");
+        assert!(said(&turn).iter().all(|piece| piece.calls.is_empty()));
     }
 }

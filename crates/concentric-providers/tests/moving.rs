@@ -326,3 +326,30 @@ async fn f021_a_history_of_any_provider_is_taken_by_any_other() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_gemini_ran_itself_is_told_to_gemini_only() {
+    let ran = json!({"responseId": "r", "modelVersion": "m", "candidates":
+    [{"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": [
+        {"executableCode": {"language": "PYTHON", "code": "print(6*7)"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "the output"}},
+        {"text": "It is 42."},
+    ]}}]});
+    let mut transcript = Transcript::new();
+    transcript.push_user("What is six times seven?");
+    let (answer, _) = ask("gemini", &ran, transcript.clone()).await;
+    transcript.push(Turn::message(answer.message).unwrap());
+    transcript.push_user("Thanks. And why?");
+    for to in APIS {
+        let [_, then] = answers(to);
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let faults = strict::faults(to, &sent);
+        assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+        let text = sent.to_string();
+        assert!(text.contains("It is 42."), "to {to}: {sent:#}");
+        // The call and its result, or neither.
+        for ran in ["print(6*7)", "the output"] {
+            assert_eq!(text.contains(ran), to == "gemini", "to {to}: {sent:#}");
+        }
+    }
+}

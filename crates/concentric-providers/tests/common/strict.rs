@@ -219,6 +219,7 @@ impl Check {
             self.must(!text(segment, "text").is_empty(), "an empty system segment");
         }
         let mut open: Vec<&str> = Vec::new();
+        let mut executed: Vec<&str> = Vec::new();
         for (at, message) in messages.iter().enumerate() {
             let role = text(message, "role");
             let expected = ["user", "assistant"][at % 2];
@@ -263,6 +264,7 @@ impl Check {
                         calls.push(id);
                     }
                     "tool_result" => {
+                        self.must(role == "user", format!("{at}: a model's tool result"));
                         self.must(
                             results.len() == block_at,
                             format!("{at}: a result behind something else"),
@@ -278,6 +280,14 @@ impl Check {
                         self.must(
                             block_at + 1 < blocks.len() || !is_last,
                             format!("{at}: ends with thinking"),
+                        );
+                    }
+                    "server_tool_use" => executed.push(text(block, "id")),
+                    _ if block["tool_use_id"].is_string() => {
+                        let id = text(block, "tool_use_id");
+                        self.must(
+                            executed.contains(&id),
+                            format!("{at}: a result of no call: `{id}`"),
                         );
                     }
                     _ => {}
@@ -320,6 +330,7 @@ impl Check {
             let parts = list(content, "parts");
             self.must(!parts.is_empty(), format!("{at}: says nothing"));
             let (mut calls, mut results) = (Vec::new(), Vec::new());
+            let mut running = 0_usize;
             for part in parts {
                 let fields = [
                     "text",
@@ -338,6 +349,11 @@ impl Check {
                 self.must(data == 1, format!("{at}: a part of {data} kinds: {part}"));
                 if let Some(said) = part["text"].as_str() {
                     self.must(!said.is_empty() || signed, format!("{at}: an empty text"));
+                }
+                running += usize::from(part["executableCode"].is_object());
+                if part["codeExecutionResult"].is_object() {
+                    self.must(running > 0, format!("{at}: a result of no code"));
+                    running = running.saturating_sub(1);
                 }
                 if part["functionCall"].is_object() {
                     self.must(role == "model", format!("{at}: a user who calls"));

@@ -173,6 +173,8 @@ impl<'a> Contents<'a> {
                     self.responses(&mut open);
                     continue;
                 }
+                // Somebody else's own: it is not told of, nor is its result.
+                PartKind::ToolCall(call) if call.executor == Executor::Provider => continue,
                 PartKind::ToolCall(call) => {
                     let Some(result) = results.iter().find(|result| result.call_id == call.id)
                     else {
