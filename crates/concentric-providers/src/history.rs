@@ -4,10 +4,10 @@
 //! own tool) goes back to that provider, and to nobody else. So does what a model thought, readable or
 //! not: to another it is neither its own thought nor something that was said. Ids of tool calls are the
 //! provider's own where it gave them and made the call, and else ours, in the form that the service
-//! takes.
+//! takes; so are the names of the tools that were called.
 
 use concentric_core::{
-    Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn,
+    Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, ToolSpecs, Turn,
 };
 use std::{
     borrow::Cow,
@@ -69,6 +69,64 @@ impl IdRules {
             }
         }
         id.into()
+    }
+}
+
+/// Which names of tools a service takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameRules {
+    /// The most characters.
+    pub(crate) length: usize,
+    /// What may be in it besides ASCII letters and digits.
+    pub(crate) punctuation: &'static str,
+    /// Whether it begins with a letter or `_`.
+    pub(crate) begins_with_letter: bool,
+}
+
+impl NameRules {
+    /// What the services that speak chat completions take alike (OpenAI's *Create chat completion*).
+    pub(crate) const COMMON: Self = Self {
+        length: 64,
+        punctuation: "_-",
+        begins_with_letter: false,
+    };
+
+    fn knows(&self, c: char) -> bool {
+        c.is_ascii_alphanumeric() || self.punctuation.contains(c)
+    }
+
+    fn takes_first(&self, name: &str) -> bool {
+        let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        !self.begins_with_letter || name.starts_with(letter)
+    }
+
+    pub(crate) fn fits(&self, name: &str) -> bool {
+        (1..=self.length).contains(&name.len())
+            && self.takes_first(name)
+            && name.chars().all(|c| self.knows(c))
+    }
+
+    /// The name of a tool as it may stand in a history: a model may have made it up, or somebody
+    /// else's service have taken it.
+    pub(crate) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        if self.fits(name) {
+            return name.into();
+        }
+        if name.is_empty() {
+            return "unknown".into();
+        }
+        let known = name.chars().map(|c| if self.knows(c) { c } else { '_' });
+        let first = (!self.takes_first(name)).then_some('_');
+        let name: String = first.into_iter().chain(known).take(self.length).collect();
+        name.into()
+    }
+
+    /// That, of a service which may take any: what is offered is called as it is offered.
+    pub(crate) fn name_beside<'a>(&self, name: &'a str, offered: &ToolSpecs) -> Cow<'a, str> {
+        match self.fits(name) || offered.get(name).is_some() {
+            true => name.into(),
+            false => self.name(name),
+        }
     }
 }
 
@@ -183,7 +241,8 @@ fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concentric_core::{CallId, Message, Role, ToolOutcome};
+    use concentric_core::{CallId, Message, Role, ToolOutcome, ToolSpec};
+    use std::sync::Arc;
 
     fn call(id: &str, provided: Option<&str>) -> ToolCallPart {
         ToolCallPart::new(CallId::new(id), "f", "{}").with_provider_id(provided.map(Str::from))
@@ -215,6 +274,36 @@ mod tests {
         let strange = "x|y".repeat(40);
         assert_eq!(long.id(&call(&strange, None), true).len(), 24);
         assert_eq!(IdRules::ANY.id(&call(&strange, None), true), strange);
+    }
+
+    #[test]
+    fn a_name_is_its_own_or_made_to_fit() {
+        let rules = NameRules::COMMON;
+        let long = "x".repeat(65);
+        for (name, fit) in [
+            ("files-read_2", "files-read_2"),
+            ("files.read", "files_read"),
+            ("mcp:server/tool näme", "mcp_server_tool_n_me"),
+            ("5", "5"),
+            ("", "unknown"),
+            (&long, long.get(..64).expect("longer")),
+        ] {
+            assert_eq!(rules.name(name), fit);
+            assert!(rules.fits(fit));
+        }
+        let letter = NameRules {
+            begins_with_letter: true,
+            ..rules
+        };
+        assert_eq!(letter.name("5"), "_5");
+        assert_eq!(letter.name("é.5"), "___5");
+        let offered = ToolSpecs::new([Arc::new(ToolSpec::new(
+            "files.read",
+            "",
+            serde_json::json!({"type": "object"}),
+        ))]);
+        assert_eq!(rules.name_beside("files.read", &offered), "files.read");
+        assert_eq!(rules.name_beside("files.write", &offered), "files_write");
     }
 
     #[test]

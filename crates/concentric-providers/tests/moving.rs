@@ -13,8 +13,8 @@ mod strict;
 
 use bytes::Bytes;
 use concentric_core::{
-    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Round, Str, ToolOutcome,
-    ToolResult, ToolSpec, Transcript, Turn,
+    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Message, Part, PartKind, Role,
+    Round, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_providers::{
@@ -351,5 +351,38 @@ async fn what_gemini_ran_itself_is_told_to_gemini_only() {
         for ran in ["print(6*7)", "the output"] {
             assert_eq!(text.contains(ran), to == "gemini", "to {to}: {sent:#}");
         }
+    }
+}
+
+#[tokio::test]
+async fn names_that_a_service_does_not_take_are_made_to_fit() {
+    let long = "x".repeat(200);
+    let names = ["files.read", "mcp:server/tool näme", "", "5 words", &long];
+    let calls = names.iter().enumerate().map(|(at, name)| {
+        let call = ToolCallPart::new(CallId::new(format!("call_{at}")), *name, "{}");
+        Part::new(PartKind::ToolCall(call))
+    });
+    let message = Message::new(Role::Assistant, calls.collect());
+    let results = names.iter().enumerate().map(|(at, name)| {
+        let id = CallId::new(format!("call_{at}"));
+        ToolResult::new(id, *name, ToolOutcome::failed("There is no such tool."))
+    });
+    let mut transcript = Transcript::new();
+    transcript.push_user("Read it.");
+    transcript.push(Round::new(message, results.collect()).unwrap());
+    for to in APIS {
+        let [_, then] = answers(to);
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let faults = strict::faults(to, &sent);
+        assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+        let text = sent.to_string();
+        assert!(
+            text.contains(if to == "gemini" {
+                "files.read"
+            } else {
+                "files_read"
+            }),
+            "to {to}: {sent:#}"
+        );
     }
 }

@@ -5,7 +5,7 @@
 mod content;
 mod conversation;
 
-pub(super) use self::conversation::Conversation;
+pub(super) use self::conversation::{Conversation, NAMES};
 
 use self::content::{Block, CacheControl, Kind};
 use super::{

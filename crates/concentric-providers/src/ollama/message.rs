@@ -1,7 +1,9 @@
 //! The messages of a request.
 
-use crate::history::{self, IdRules, Said, is_own};
-use concentric_core::{ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, Turn};
+use crate::history::{self, IdRules, NameRules, Said, is_own};
+use concentric_core::{
+    ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, ToolSpecs, Turn,
+};
 use serde::{
     Serialize, Serializer,
     ser::{Error as _, SerializeSeq},
@@ -25,6 +27,7 @@ impl Serialize for Messages<'_> {
         let mut out = Writer {
             seq: serializer.serialize_seq(None)?,
             provider: self.provider,
+            tools: &self.request.tools,
         };
         if !self.request.system.is_empty() {
             out.put(&Wire::new("system", &self.request.system.text()))?;
@@ -80,6 +83,7 @@ fn base64(source: &MediaSource) -> Option<&str> {
 struct Writer<'a, S> {
     seq: S,
     provider: &'a Str,
+    tools: &'a ToolSpecs,
 }
 
 impl<S: SerializeSeq> Writer<'_, S> {
@@ -125,7 +129,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
                     id: IdRules::ANY.id(call, is_own(part, self.provider)),
                     function: Function {
                         index,
-                        name: &call.name,
+                        name: NameRules::COMMON.name_beside(&call.name, self.tools),
                         arguments: arguments.map_err(S::Error::custom)?,
                     },
                 })
@@ -141,7 +145,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         for (call, (.., result)) in calls.iter().zip(&said.calls) {
             self.put(&Wire {
                 // Templates know a result by the one or by the other.
-                tool_name: call.function.name,
+                tool_name: &call.function.name,
                 tool_call_id: &call.id,
                 ..Wire::new("tool", &result.outcome.content.text())
             })?;
@@ -201,6 +205,6 @@ struct Call<'a> {
 #[derive(Serialize)]
 struct Function<'a> {
     index: usize,
-    name: &'a str,
+    name: Cow<'a, str>,
     arguments: &'a RawValue,
 }

@@ -33,6 +33,12 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
+/// Whether all services take `name` as that of a tool.
+fn is_name(name: &str, length: usize) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    (1..=length).contains(&name.len()) && name.chars().all(known)
+}
+
 fn is_object_text(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     serde_json::from_str::<Value>(text).is_ok_and(|json| json.is_object())
@@ -92,6 +98,8 @@ impl Check {
                         let id = text(call, "id");
                         self.must(!id.is_empty(), format!("{at}: a call without an id"));
                         self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
+                        let name = text(&call["function"], "name");
+                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
                         let arguments = &call["function"]["arguments"];
                         self.must(is_object_text(arguments), format!("{at}: odd arguments"));
                         open.push(id);
@@ -159,6 +167,8 @@ impl Check {
                     let id = text(item, "call_id");
                     self.must((1..=64).contains(&id.len()), format!("{at}: the id `{id}`"));
                     self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
+                    let name = text(item, "name");
+                    self.must(is_name(name, 128), format!("{at}: the name `{name}`"));
                     if kind == "function_call" {
                         self.must(
                             is_object_text(&item["arguments"]),
@@ -260,6 +270,8 @@ impl Check {
                             format!("{at}: the id `{id}`"),
                         );
                         self.must(!calls.contains(&id), format!("{at}: two calls `{id}`"));
+                        let name = text(block, "name");
+                        self.must(is_name(name, 128), format!("{at}: the name `{name}`"));
                         self.must(block["input"].is_object(), format!("{at}: odd input"));
                         calls.push(id);
                     }
@@ -419,6 +431,8 @@ impl Check {
                     self.must(open == 0, format!("{at}: {open} calls without results"));
                     open = list(message, "tool_calls").len();
                     for call in list(message, "tool_calls") {
+                        let name = text(&call["function"], "name");
+                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
                         self.must(
                             call["function"]["arguments"].is_object(),
                             format!("{at}: odd arguments"),

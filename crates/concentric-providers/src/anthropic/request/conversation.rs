@@ -3,7 +3,7 @@
 use super::content::{Block, CacheControl, Input, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, IdRules, Said, is_own, own_data},
+    history::{self, IdRules, NameRules, Said, is_own, own_data},
     repair::repair,
 };
 use concentric_core::{
@@ -45,6 +45,12 @@ const IDS: IdRules = IdRules {
     length: 64,
     exact: false,
     punctuation: "_-",
+};
+
+/// Which names of tools the service takes.
+pub(in super::super) const NAMES: NameRules = NameRules {
+    length: 128,
+    ..NameRules::COMMON
 };
 
 impl<'a> Conversation<'a> {
@@ -389,22 +395,8 @@ fn says_something(text: &str) -> bool {
 fn call_block<'a>(call: &'a ToolCallPart, id: Cow<'a, str>) -> Kind<'a> {
     Kind::Call {
         id,
-        name: name(&call.name),
+        name: NAMES.name(&call.name),
         input: input(&call.arguments),
-    }
-}
-
-/// The name of a tool as it may stand in a history: a model may have made it up.
-fn name(name: &str) -> Cow<'_, str> {
-    let known = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    if (1..=128).contains(&name.len()) && name.chars().all(known) {
-        return name.into();
-    }
-    let known = name.chars().map(|c| if known(c) { c } else { '_' });
-    let name: String = known.take(128).collect();
-    match name.is_empty() {
-        true => "unknown".into(),
-        false => name.into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The contents of a request: a conversation in turns of the user and of the model.
 
 use super::super::family::Family;
-use crate::history::{is_own, own_data};
+use crate::history::{NameRules, is_own, own_data};
 use concentric_core::{
     ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart,
     ToolContent, ToolResult, ToolStatus, Turn,
@@ -44,19 +44,12 @@ pub(super) fn begins(request: &ChatRequest, provider: &Str) -> Option<Beginning>
     None
 }
 
-/// `name` in the letters that the service takes in the name of a function.
-pub(super) fn function_name(name: &str) -> Cow<'_, str> {
-    const LENGTH: usize = 128;
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
-    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if starts && name.len() <= LENGTH && name.chars().all(fits) {
-        return name.into();
-    }
-    let mut fit: String = if starts { "" } else { "_" }.to_owned();
-    fit.extend(name.chars().map(|c| if fits(c) { c } else { '_' }));
-    fit.truncate(LENGTH);
-    fit.into()
-}
+/// Which names of functions the service takes.
+pub(super) const NAMES: NameRules = NameRules {
+    length: 128,
+    punctuation: "_.:-",
+    begins_with_letter: true,
+};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -303,7 +296,7 @@ impl<'a> Call<'a> {
     fn new(part: &Part, call: &'a ToolCallPart, provider: &Str) -> Self {
         Self {
             id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
-            name: function_name(&call.name),
+            name: NAMES.name(&call.name),
             arguments: call.arguments.for_history(),
         }
     }

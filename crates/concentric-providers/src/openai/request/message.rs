@@ -4,8 +4,10 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, Said, is_own, own_data, own_reasoning, text, text_and_refusal};
-use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, Turn};
+use crate::history::{
+    self, NameRules, Said, is_own, own_data, own_reasoning, text, text_and_refusal,
+};
+use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, ToolSpecs, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -19,7 +21,7 @@ impl<'a> Messages<'a> {
     pub(super) fn new(request: &'a ChatRequest, profile: &'a Profile, provider: &'a Str) -> Self {
         let mut out = Writer {
             list: Vec::with_capacity(request.transcript.len() + 1),
-            has_tools: !request.tools.is_empty(),
+            tools: &request.tools,
             profile,
             provider,
         };
@@ -70,7 +72,7 @@ impl Serialize for Messages<'_> {
 
 struct Writer<'a> {
     list: Vec<Wire<'a>>,
-    has_tools: bool,
+    tools: &'a ToolSpecs,
     profile: &'a Profile,
     provider: &'a Str,
 }
@@ -139,12 +141,12 @@ impl<'a> Writer<'a> {
             if can_call {
                 let calls = said.calls.iter();
                 assistant.calls = calls
-                    .map(|(part, call, _)| Call::new(part, call, profile, provider))
+                    .map(|(part, call, _)| Call::new(part, call, self))
                     .collect();
             }
             let misses_reasoning = assistant.reasoning.is_empty()
                 && matches!(profile.reasoning, Reasoning::Demanded(_));
-            if misses_reasoning && (self.has_tools || !assistant.calls.is_empty()) {
+            if misses_reasoning && (!self.tools.is_empty() || !assistant.calls.is_empty()) {
                 // A text of nothing is taken for none.
                 assistant.reasoning.push(' ');
             }
@@ -327,21 +329,22 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(part: &'a Part, call: &'a ToolCallPart, profile: &Profile, provider: &Str) -> Self {
+    fn new(part: &'a Part, call: &'a ToolCallPart, to: &Writer<'_>) -> Self {
         Self {
-            id: profile.ids.id(call, is_own(part, provider)),
+            id: to.profile.ids.id(call, is_own(part, to.provider)),
             r#type: "function",
             function: Function {
-                name: &call.name,
+                name: NameRules::COMMON.name_beside(&call.name, to.tools),
                 arguments: call.arguments.for_history(),
             },
-            extra_content: own_data(part, provider).and_then(|own| own.data.get("extra_content")),
+            extra_content: own_data(part, to.provider)
+                .and_then(|own| own.data.get("extra_content")),
         }
     }
 }
 
 #[derive(Serialize)]
 struct Function<'a> {
-    name: &'a Str,
+    name: Cow<'a, str>,
     arguments: &'a str,
 }

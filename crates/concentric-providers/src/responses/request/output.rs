@@ -1,10 +1,10 @@
 //! An answer as it goes back, and the results of its calls.
 
-use super::{content::Content, input::item};
+use super::{super::compat::NAMES, content::Content, input::item};
 use crate::history::{IdRules, Said, is_own, own_data, text};
 use concentric_core::{
     Arguments, Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult,
-    ToolStatus,
+    ToolSpecs, ToolStatus,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json, value::RawValue};
@@ -108,11 +108,16 @@ impl<'a> Answer<'a> {
         Self { entries, has_ids }
     }
 
-    pub(super) fn items<'b>(&'b self, ids: &'b IdRules) -> impl Iterator<Item = impl Serialize> {
+    pub(super) fn items<'b>(
+        &'b self,
+        ids: &'b IdRules,
+        tools: &'b ToolSpecs,
+    ) -> impl Iterator<Item = impl Serialize> {
         self.entries.iter().map(move |(_, entry)| Item {
             entry,
             has_ids: self.has_ids,
             ids,
+            tools,
         })
     }
 }
@@ -139,6 +144,7 @@ struct Item<'a> {
     entry: &'a Entry<'a>,
     has_ids: bool,
     ids: &'a IdRules,
+    tools: &'a ToolSpecs,
 }
 
 impl Serialize for Item<'_> {
@@ -262,9 +268,10 @@ impl Item<'_> {
         }
         map.serialize_entry("call_id", &self.ids.id(call, is_own))?;
         let arguments = &call.arguments;
+        let name = NAMES.name_beside(&call.name, self.tools);
         match type_ {
             "custom_tool_call" => {
-                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("name", &name)?;
                 map.serialize_entry("input", arguments.as_str())?;
             }
             "local_shell_call" | "shell_call" => {
@@ -276,7 +283,7 @@ impl Item<'_> {
                 map.serialize_entry("status", "completed")?;
             }
             _ => {
-                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("name", &name)?;
                 map.serialize_entry("arguments", arguments.for_history())?;
             }
         }
