@@ -38,7 +38,7 @@ impl<'a> Messages<'a> {
         for turn in &request.transcript {
             let message = turn.as_message();
             match message.role {
-                Role::System if profile.turns != Turns::Any => out.user(message),
+                Role::System if !out.takes_system() => out.user(message),
                 Role::System => {
                     let content = text(&message.parts);
                     if !content.is_empty() {
@@ -78,6 +78,12 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Whether a system message may come next.
+    fn takes_system(&self) -> bool {
+        let answered = matches!(self.list.last(), Some(Wire::Assistant(_) | Wire::Tool(_)));
+        self.profile.turns == Turns::Any && (!answered || self.profile.system_after_answer)
+    }
+
     fn put(&mut self, message: Wire<'a>) {
         if self.profile.turns != Turns::Any {
             match (self.list.last_mut(), message) {
