@@ -2,6 +2,7 @@
 
 use concentric_core::{
     ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice,
+    ToolContent,
 };
 use std::fmt;
 
@@ -254,6 +255,25 @@ impl fmt::Display for Unsupported {
         match self.turn {
             Some(turn) => write!(f, " (turn {turn})"),
             None => Ok(()),
+        }
+    }
+}
+
+/// Adds the sound and the documents in tools' results, where the service takes text and images only.
+pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported>) {
+    for (at, turn) in request.transcript.iter().enumerate() {
+        let contents = turn.results().iter().map(|result| &result.outcome.content);
+        let parts = contents.flat_map(|content| match content {
+            ToolContent::Parts(parts) => parts.as_slice(),
+            _ => &[],
+        });
+        for part in parts {
+            let what = match part.kind {
+                PartKind::Audio(_) => "sound in a tool's result",
+                PartKind::File(_) => "a document in a tool's result",
+                _ => continue,
+            };
+            refused.push(Unsupported::new(what).at(at));
         }
     }
 }

@@ -13,8 +13,8 @@ mod strict;
 
 use bytes::Bytes;
 use concentric_core::{
-    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Message, Part, PartKind, Role,
-    Round, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
+    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Media, MediaSource, Message, Part,
+    PartKind, Role, Round, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_providers::{
@@ -384,5 +384,56 @@ async fn names_that_a_service_does_not_take_are_made_to_fit() {
             }),
             "to {to}: {sent:#}"
         );
+    }
+}
+
+/// A layer of `api`, as it is asked what it will not do.
+fn refused(api: &str, request: &ChatRequest) -> Vec<String> {
+    let key = || ApiKey::new("k");
+    let refused = match api {
+        "chat" => OpenAiLayer::new("m", key()).check(request),
+        "responses" => OpenAiResponsesLayer::new("m", key()).check(request),
+        "anthropic" => AnthropicLayer::new("m", key()).check(request),
+        "gemini" => GeminiLayer::new("gemini-3-pro", key()).check(request),
+        "ollama" => OllamaLayer::new("m").check(request),
+        other => panic!("{other}"),
+    };
+    refused.iter().map(ToString::to_string).collect()
+}
+
+fn base64(media_type: &str) -> Media {
+    Media::new(MediaSource::Base64("QUJD".into())).with_media_type(media_type)
+}
+
+#[tokio::test]
+async fn a_medium_in_a_result_is_sent_or_refused() {
+    let pdf = PartKind::File(base64("application/pdf"));
+    let sound = PartKind::Audio(base64("audio/wav"));
+    for (kind, refusing) in [
+        (pdf, ["chat", "ollama"].as_slice()),
+        (
+            sound,
+            ["chat", "responses", "anthropic", "ollama"].as_slice(),
+        ),
+    ] {
+        let call = ToolCallPart::new(CallId::new("call_1"), "weather", "{}");
+        let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+        let outcome = ToolOutcome::done(vec![Part::text("Here."), Part::new(kind)]);
+        let result = ToolResult::new(CallId::new("call_1"), "weather", outcome);
+        let mut transcript = Transcript::new();
+        transcript.push_user("How warm is it?");
+        transcript.push(Round::new(message, vec![result]).unwrap());
+        for to in APIS {
+            let refused = refused(to, &request(transcript.clone()));
+            if refusing.contains(&to) {
+                assert_eq!(refused.len(), 1, "{to}: {refused:?}");
+                assert!(refused[0].contains("in a tool's result"), "{refused:?}");
+                continue;
+            }
+            assert!(refused.is_empty(), "{to}: {refused:?}");
+            let [_, then] = answers(to);
+            let (_, sent) = ask(to, &then, transcript.clone()).await;
+            assert!(sent.to_string().contains("QUJD"), "{to}: {sent:#}");
+        }
     }
 }
