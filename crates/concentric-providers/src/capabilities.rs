@@ -11,6 +11,9 @@ use std::fmt;
 /// A layer knows its API's; what one model of it can't do is for its
 /// [`capabilities`](crate::ProviderLayer::capabilities) to say. What a request asks for beyond that,
 /// [`check`](Self::check) lists; each call is checked before it is sent.
+///
+/// What a model has said itself is refused by none. An image, a sound or a document of its own is sent
+/// in words where the service takes none from an assistant: `[image]`, `[sound]`, `[document]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(

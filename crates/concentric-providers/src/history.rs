@@ -202,31 +202,29 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     pieces
 }
 
-/// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
-pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    joined(parts, |kind| match kind {
+/// What `part` says in words: a text, or, since an answer may be nothing else, a refusal. A medium that
+/// a model made, which most services take from nobody but a user, is named.
+pub(crate) fn words(part: &Part) -> Option<&str> {
+    match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) => Some(text),
+        PartKind::Image(_) => Some("[image]"),
+        PartKind::Audio(_) => Some("[sound]"),
+        PartKind::File(_) => Some("[document]"),
         _ => None,
-    })
+    }
 }
 
-/// The text of `parts` without the refusals, and these.
-pub(crate) fn text_and_refusal(parts: &[Part]) -> (Cow<'_, str>, Cow<'_, str>) {
-    let text = joined(parts, |kind| match kind {
-        PartKind::Text(text) => Some(text),
-        _ => None,
-    });
-    let refusal = joined(parts, |kind| match kind {
-        PartKind::Refusal(text) => Some(text),
-        _ => None,
-    });
-    (text, refusal)
+/// What `parts` say in words.
+pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
+    joined(parts, words)
 }
 
-fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
-    let mut texts = parts
-        .iter()
-        .filter_map(|part| said(&part.kind).map(Str::as_str));
+/// What is `said` by each of `parts`, as one text.
+pub(crate) fn joined<'a>(
+    parts: &'a [Part],
+    said: impl Fn(&'a Part) -> Option<&'a str>,
+) -> Cow<'a, str> {
+    let mut texts = parts.iter().filter_map(said);
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),

@@ -199,7 +199,7 @@ async fn what_others_said_is_told_as_far_as_it_can_be() {
     ));
     let body = sent(&plain(), request).await;
     let messages = &body["messages"];
-    let id = messages[1]["content"][1]["id"].as_str().unwrap().to_owned();
+    let id = messages[1]["content"][2]["id"].as_str().unwrap().to_owned();
     assert!(!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric()));
     assert_eq!(
         *messages,
@@ -207,6 +207,7 @@ async fn what_others_said_is_told_as_far_as_it_can_be() {
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},
             {"role": "assistant", "content": [
                 {"type": "text", "text": "No."},
+                {"type": "text", "text": "[image]"},
                 {"type": "tool_use", "id": id, "name": "a_b_c", "input": {"q": "\u{fffd}"}},
                 {"type": "tool_use", "id": "call_2", "name": "search", "input": {}},
             ]},

@@ -437,3 +437,33 @@ async fn a_medium_in_a_result_is_sent_or_refused() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_a_model_made_is_sent_or_named() {
+    let kinds = [
+        (PartKind::Image(base64("image/png")), "[image]"),
+        (PartKind::Audio(base64("audio/wav")), "[sound]"),
+        (PartKind::File(base64("application/pdf")), "[document]"),
+    ];
+    for (kind, name) in kinds {
+        for said in [vec![], vec![Part::text("Here it is: ")]] {
+            let is_image = matches!(kind, PartKind::Image(_));
+            let parts = said.into_iter().chain([Part::new(kind.clone())]);
+            let message = Message::new(Role::Assistant, parts.collect());
+            let mut transcript = Transcript::new();
+            transcript.push_user("Draw a cat.");
+            transcript.push(Turn::message(message).unwrap());
+            transcript.push_user("Thanks. And why?");
+            for to in APIS {
+                let [_, then] = answers(to);
+                let (_, sent) = ask(to, &then, transcript.clone()).await;
+                let faults = strict::faults(to, &sent);
+                assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+                let text = sent.to_string();
+                let is_sent = to == "gemini" || to == "ollama" && is_image;
+                assert_eq!(text.contains("QUJD"), is_sent, "to {to}: {sent:#}");
+                assert_eq!(text.contains(name), !is_sent, "to {to}: {sent:#}");
+            }
+        }
+    }
+}

@@ -113,7 +113,10 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 
     fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
-        let content = history::text(said.parts);
+        let content = history::joined(said.parts, |part| match &part.kind {
+            PartKind::Image(image) if base64(&image.source).is_some() => None,
+            _ => history::words(part),
+        });
         let images = images(said.parts);
         if content.is_empty() && images.is_empty() && said.calls.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::content::{Block, CacheControl, Input, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, IdRules, NameRules, Said, is_own, own_data},
+    history::{self, IdRules, NameRules, Said, is_own, own_data, words},
     repair::repair,
 };
 use concentric_core::{
@@ -291,6 +291,7 @@ impl<'a> Writer<'a> {
             PartKind::Text(text) | PartKind::Refusal(text) if says_something(text) => {
                 Kind::Text(text)
             }
+            PartKind::Image(_) | PartKind::Audio(_) | PartKind::File(_) => Kind::Text(words(part)?),
             // Without the signature it is somebody else's, or was not whole.
             PartKind::Reasoning(text) if more?.contains_key("signature") => Kind::Thinking(text),
             PartKind::ToolCall(call) if more?.contains_key("type") => {

@@ -4,10 +4,10 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{
-    self, NameRules, Said, is_own, own_data, own_reasoning, text, text_and_refusal,
+use crate::history::{self, NameRules, Said, is_own, joined, own_data, own_reasoning, text, words};
+use concentric_core::{
+    ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
 };
-use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, ToolSpecs, Turn};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -124,18 +124,14 @@ impl<'a> Writer<'a> {
 
     fn said(&mut self, said: &Said<'a>) {
         let (profile, provider) = (self.profile, self.provider);
-        let (mut content, refusal) = match profile.refusals {
-            true => text_and_refusal(said.parts),
-            false => (text(said.parts), "".into()),
-        };
-        if content.is_empty() {
-            // What it said aloud; the sound itself is kept by the service for an hour only.
-            let aloud = said.parts.iter().filter_map(|part| {
-                let own = own_data(part, provider)?;
-                own.data.get("transcript")?.as_str()
-            });
-            content = aloud.collect::<String>().into();
-        }
+        let is_apart = |part: &Part| profile.refusals && matches!(part.kind, PartKind::Refusal(_));
+        // What it said aloud; the sound itself is kept by the service for an hour only.
+        let aloud = |part: &'a Part| own_data(part, provider)?.data.get("transcript")?.as_str();
+        let content = joined(said.parts, |part| match aloud(part) {
+            Some(aloud) if !aloud.is_empty() => Some(aloud),
+            _ => words(part).filter(|_| !is_apart(part)),
+        });
+        let refusal = joined(said.parts, |part| words(part).filter(|_| is_apart(part)));
         let says = !content.is_empty() || !refusal.is_empty();
         if !says && said.calls.is_empty() {
             return;

@@ -54,17 +54,8 @@ impl<'a> Answer<'a> {
             let entry = match &part.kind {
                 PartKind::Text(text) | PartKind::Refusal(text) if !text.is_empty() => {
                     let annotations = own.and_then(|own| own.get("annotations"));
-                    if let Some((_, Entry::Message { item: last, parts })) = entries.last_mut()
-                        && id(*last) == id(item)
-                        && last.is_some() == item.is_some()
-                    {
-                        parts.push((part, annotations));
-                        continue;
-                    }
-                    Entry::Message {
-                        item,
-                        parts: vec![(part, annotations)],
-                    }
+                    push_message(&mut entries, index, item, (part, annotations));
+                    continue;
                 }
                 PartKind::Reasoning(_) => match item {
                     Some(item) if is_stored || is_whole(item) => Entry::Reasoning(item),
@@ -76,8 +67,15 @@ impl<'a> Answer<'a> {
                 },
                 PartKind::Image(image) => match (item, &image.source) {
                     (Some(item), MediaSource::Base64(bytes)) => Entry::Image { item, bytes },
-                    _ => continue,
+                    _ => {
+                        push_message(&mut entries, index, None, (part, None));
+                        continue;
+                    }
                 },
+                PartKind::Audio(_) | PartKind::File(_) => {
+                    push_message(&mut entries, index, None, (part, None));
+                    continue;
+                }
                 PartKind::ToolCall(call) if call.executor == Executor::Provider => match item {
                     Some(item) => Entry::Whole(item),
                     None => continue,
@@ -119,6 +117,26 @@ impl<'a> Answer<'a> {
             ids,
             tools,
         })
+    }
+}
+
+/// Adds a part to the message before it, if it is of the same, or else begins one.
+fn push_message<'a>(
+    entries: &mut Vec<(u64, Entry<'a>)>,
+    index: u64,
+    item: Option<&'a Value>,
+    part: (&'a Part, Option<&'a Value>),
+) {
+    match entries.last_mut() {
+        Some((_, Entry::Message { item: last, parts }))
+            if id(*last) == id(item) && last.is_some() == item.is_some() =>
+        {
+            parts.push(part);
+        }
+        _ => {
+            let parts = vec![part];
+            entries.push((index, Entry::Message { item, parts }));
+        }
     }
 }
 
