@@ -6,9 +6,13 @@
 //! provider's own where it gave them and made the call, and else ours, in the form that the service
 //! takes; so are the names of the tools that were called.
 
+use crate::repair::repair;
 use concentric_core::{
-    Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, ToolSpecs, Turn,
+    Arguments, Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult,
+    ToolSpecs, Turn,
 };
+use serde::Serialize;
+use serde_json::{Map, Value, value::RawValue};
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
@@ -126,6 +130,32 @@ impl NameRules {
         match self.fits(name) || offered.get(name).is_some() {
             true => name.into(),
             false => self.name(name),
+        }
+    }
+}
+
+/// The arguments of a call as the JSON object that they are.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Input<'a> {
+    Json(&'a RawValue),
+    Repaired(Value),
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn of(arguments: &'a Arguments) -> Self {
+        let text = arguments.for_history();
+        // Half of a surrogate pair is JSON to some, but not to the services.
+        let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
+        match serde_json::from_str(text) {
+            Ok(json) if !odd => Self::Json(json),
+            _ => {
+                let value = serde_json::from_str(&repair(text)).unwrap_or_default();
+                Self::Repaired(match value {
+                    Value::Object(_) => value,
+                    _ => Value::Object(Map::new()),
+                })
+            }
         }
     }
 }

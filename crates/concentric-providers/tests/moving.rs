@@ -467,3 +467,25 @@ async fn what_a_model_made_is_sent_or_named() {
         }
     }
 }
+
+#[tokio::test]
+async fn half_a_character_in_arguments_is_replaced() {
+    let call = ToolCallPart::new(CallId::new("call_1"), "weather", r#"{"city":"caf\ud83d"}"#);
+    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+    let outcome = ToolOutcome::failed("There is no such city.");
+    let result = ToolResult::new(CallId::new("call_1"), "weather", outcome);
+    let mut transcript = Transcript::new();
+    transcript.push_user("How warm is it?");
+    transcript.push(Round::new(message, vec![result]).unwrap());
+    for (to, path) in [
+        ("anthropic", "/messages/1/content/0/input"),
+        ("gemini", "/contents/1/parts/0/functionCall/args"),
+        ("ollama", "/messages/2/tool_calls/0/function/arguments"),
+    ] {
+        let [_, then] = answers(to);
+        // What was sent is read, which half a pair can't be.
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let city = json!({"city": "caf\u{fffd}"});
+        assert_eq!(sent.pointer(path), Some(&city), "to {to}: {sent:#}");
+    }
+}

@@ -1,14 +1,10 @@
 //! The messages of a request.
 
-use crate::history::{self, IdRules, NameRules, Said, is_own};
+use crate::history::{self, IdRules, Input, NameRules, Said, is_own};
 use concentric_core::{
     ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, ToolSpecs, Turn,
 };
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeSeq},
-};
-use serde_json::value::RawValue;
+use serde::{Serialize, Serializer, ser::SerializeSeq};
 use std::borrow::Cow;
 
 pub(super) struct Messages<'a> {
@@ -122,23 +118,16 @@ impl<S: SerializeSeq> Writer<'_, S> {
             return Ok(());
         }
         let thinking = history::own_reasoning(said.parts, self.provider);
-        let calls: Result<Vec<Call<'_>>, S::Error> = said
-            .calls
-            .iter()
-            .enumerate()
-            .map(|(index, (part, call, _))| {
-                let arguments = serde_json::from_str(call.arguments.for_history());
-                Ok(Call {
-                    id: IdRules::ANY.id(call, is_own(part, self.provider)),
-                    function: Function {
-                        index,
-                        name: NameRules::COMMON.name_beside(&call.name, self.tools),
-                        arguments: arguments.map_err(S::Error::custom)?,
-                    },
-                })
-            })
-            .collect();
-        let calls = calls?;
+        let calls = said.calls.iter().enumerate();
+        let calls = calls.map(|(index, (part, call, _))| Call {
+            id: IdRules::ANY.id(call, is_own(part, self.provider)),
+            function: Function {
+                index,
+                name: NameRules::COMMON.name_beside(&call.name, self.tools),
+                arguments: Input::of(&call.arguments),
+            },
+        });
+        let calls: Vec<Call<'_>> = calls.collect();
         self.put(&Wire {
             thinking: &thinking,
             images,
@@ -209,5 +198,5 @@ struct Call<'a> {
 struct Function<'a> {
     index: usize,
     name: Cow<'a, str>,
-    arguments: &'a RawValue,
+    arguments: Input<'a>,
 }

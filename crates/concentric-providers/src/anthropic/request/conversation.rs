@@ -1,14 +1,13 @@
 //! The messages of a request: of users and assistants in turn.
 
-use super::content::{Block, CacheControl, Input, Kind, Outcome};
+use super::content::{Block, CacheControl, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, IdRules, NameRules, Said, is_own, own_data, words},
-    repair::repair,
+    history::{self, IdRules, Input, NameRules, Said, is_own, own_data, words},
 };
 use concentric_core::{
-    Arguments, ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str,
-    ToolCallPart, ToolContent, ToolResult, ToolStatus, Transcript,
+    ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str, ToolCallPart,
+    ToolContent, ToolResult, ToolStatus, Transcript,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -397,22 +396,6 @@ fn call_block<'a>(call: &'a ToolCallPart, id: Cow<'a, str>) -> Kind<'a> {
     Kind::Call {
         id,
         name: NAMES.name(&call.name),
-        input: input(&call.arguments),
-    }
-}
-
-fn input(arguments: &Arguments) -> Input<'_> {
-    let text = arguments.for_history();
-    // Half of a surrogate pair is JSON to some, but not to the service.
-    let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
-    match serde_json::from_str(text) {
-        Ok(json) if !odd => Input::Json(json),
-        _ => {
-            let value = serde_json::from_str(&repair(text)).unwrap_or_default();
-            Input::Repaired(match value {
-                Value::Object(_) => value,
-                _ => Value::Object(Map::new()),
-            })
-        }
+        input: Input::of(&call.arguments),
     }
 }

@@ -1,15 +1,12 @@
 //! The contents of a request: a conversation in turns of the user and of the model.
 
 use super::super::family::Family;
-use crate::history::{NameRules, is_own, own_data};
+use crate::history::{Input, NameRules, is_own, own_data};
 use concentric_core::{
-    ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart,
-    ToolContent, ToolResult, ToolStatus, Turn,
+    Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
+    ToolCallPart, ToolContent, ToolResult, ToolStatus, Turn,
 };
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeMap},
-};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
 use std::borrow::Cow;
 
@@ -289,7 +286,7 @@ struct Call<'a> {
     /// The service's own; it knows no other.
     id: Option<&'a Str>,
     name: Cow<'a, str>,
-    arguments: &'a str,
+    arguments: &'a Arguments,
 }
 
 impl<'a> Call<'a> {
@@ -297,7 +294,7 @@ impl<'a> Call<'a> {
         Self {
             id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
             name: NAMES.name(&call.name),
-            arguments: call.arguments.for_history(),
+            arguments: &call.arguments,
         }
     }
 }
@@ -307,11 +304,9 @@ struct Made<'a, 'b>(&'b Call<'a>);
 impl Serialize for Made<'_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(call) = self;
-        let arguments: &RawValue =
-            serde_json::from_str(call.arguments).map_err(S::Error::custom)?;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &call.name)?;
-        map.serialize_entry("args", arguments)?;
+        map.serialize_entry("args", &Input::of(call.arguments))?;
         if let Some(id) = call.id {
             map.serialize_entry("id", id)?;
         }

@@ -1,13 +1,13 @@
 //! An answer as it goes back, and the results of its calls.
 
 use super::{super::compat::NAMES, content::Content, input::item};
-use crate::history::{IdRules, Said, is_own, own_data, text};
+use crate::history::{IdRules, Input, Said, is_own, own_data, text};
 use concentric_core::{
-    Arguments, Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult,
-    ToolSpecs, ToolStatus,
+    Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolSpecs,
+    ToolStatus,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// The longest id of an item that is taken. Some services make longer ones, and want none back.
@@ -293,11 +293,11 @@ impl Item<'_> {
                 map.serialize_entry("input", arguments.as_str())?;
             }
             "local_shell_call" | "shell_call" => {
-                map.serialize_entry("action", &raw(arguments))?;
+                map.serialize_entry("action", &Input::of(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             "apply_patch_call" => {
-                map.serialize_entry("operation", &raw(arguments))?;
+                map.serialize_entry("operation", &Input::of(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             _ => {
@@ -313,11 +313,6 @@ impl Item<'_> {
         }
         map.end()
     }
-}
-
-/// Arguments as the JSON that they are.
-fn raw(arguments: &Arguments) -> Option<&RawValue> {
-    serde_json::from_str(arguments.for_history()).ok()
 }
 
 /// The result of a call.
