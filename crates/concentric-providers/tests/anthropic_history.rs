@@ -296,3 +296,38 @@ async fn a_system_message_within_the_conversation_joins_the_others() {
     );
     assert_eq!(body["messages"].as_array().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn a_round_that_was_begun_without_thinking_is_gone_on_with_without() {
+    let thought = |signature: &str| {
+        own(
+            PartKind::Reasoning("Hmm.".into()),
+            Some(json!({ "signature": signature })),
+        )
+    };
+    let redacted = || opaque(json!({"type": "redacted_thinking", "data": "abc"}));
+    let called = || Part::new(PartKind::ToolCall(call("call_1", "toolu_1")));
+    let cases = [
+        (vec![called()], false),
+        (vec![Part::text("Let me look."), called()], false),
+        (vec![thought("sig"), called()], true),
+        (vec![redacted(), called()], true),
+    ];
+    for (parts, thinks) in cases {
+        let mut request = ChatRequest::user("hi");
+        request.options_mut().reasoning_effort = Some("high".into());
+        let results = vec![result("call_1", ToolOutcome::done("found"))];
+        request.transcript.push(round(parts, results));
+        let budget = sent(&of("claude-sonnet-4-5"), request.clone()).await;
+        let found = budget["thinking"]["type"].as_str();
+        assert_eq!(found, thinks.then_some("enabled"), "{budget:#}");
+        // One that is told in words may begin to think at any time.
+        let words = sent(&plain(), request.clone()).await;
+        assert_eq!(words["thinking"]["type"], "adaptive");
+        // So may any, when the round is over.
+        request.transcript.push(assistant(vec![Part::text("So.")]));
+        request.transcript.push_user("and?");
+        let budget = sent(&of("claude-sonnet-4-5"), request).await;
+        assert_eq!(budget["thinking"]["type"], "enabled");
+    }
+}

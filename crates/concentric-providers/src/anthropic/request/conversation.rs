@@ -94,6 +94,21 @@ impl<'a> Conversation<'a> {
         !self.paused && last.is_some_and(|message| message.role == Speaker::Assistant)
     }
 
+    /// Whether the model is within a round of tools that was begun without thinking, as somebody else's
+    /// is, so that the service takes no budget for it there.
+    pub(super) fn is_in_thoughtless_round(&self) -> bool {
+        let [.., call, results] = &*self.messages else {
+            return false;
+        };
+        let first = |entry: &Entry<'a>, is: fn(&Kind<'a>) -> bool| {
+            entry.content.first().is_some_and(|block| is(&block.kind))
+        };
+        first(results, |kind| matches!(kind, Kind::Result { .. }))
+            && first(call, |kind| {
+                matches!(kind, Kind::Text(_) | Kind::Call { .. })
+            })
+    }
+
     pub(super) fn messages(&self) -> &impl Serialize {
         &self.messages
     }
