@@ -2,6 +2,7 @@
 
 use concentric_core::{
     ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice,
+    ToolContent,
 };
 use std::fmt;
 
@@ -10,6 +11,9 @@ use std::fmt;
 /// A layer knows its API's; what one model of it can't do is for its
 /// [`capabilities`](crate::ProviderLayer::capabilities) to say. What a request asks for beyond that,
 /// [`check`](Self::check) lists; each call is checked before it is sent.
+///
+/// What a model has said itself is refused by none. An image, a sound or a document of its own is sent
+/// in words where the service takes none from an assistant: `[image]`, `[sound]`, `[document]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(
@@ -254,6 +258,25 @@ impl fmt::Display for Unsupported {
         match self.turn {
             Some(turn) => write!(f, " (turn {turn})"),
             None => Ok(()),
+        }
+    }
+}
+
+/// Adds the sound and the documents in tools' results, where the service takes text and images only.
+pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported>) {
+    for (at, turn) in request.transcript.iter().enumerate() {
+        let contents = turn.results().iter().map(|result| &result.outcome.content);
+        let parts = contents.flat_map(|content| match content {
+            ToolContent::Parts(parts) => parts.as_slice(),
+            _ => &[],
+        });
+        for part in parts {
+            let what = match part.kind {
+                PartKind::Audio(_) => "sound in a tool's result",
+                PartKind::File(_) => "a document in a tool's result",
+                _ => continue,
+            };
+            refused.push(Unsupported::new(what).at(at));
         }
     }
 }

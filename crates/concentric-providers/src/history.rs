@@ -4,9 +4,15 @@
 //! own tool) goes back to that provider, and to nobody else. So does what a model thought, readable or
 //! not: to another it is neither its own thought nor something that was said. Ids of tool calls are the
 //! provider's own where it gave them and made the call, and else ours, in the form that the service
-//! takes.
+//! takes; so are the names of the tools that were called.
 
-use concentric_core::{Author, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult, Turn};
+use crate::repair::repair;
+use concentric_core::{
+    Arguments, Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult,
+    ToolSpecs, Turn,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, value::RawValue};
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
@@ -70,6 +76,90 @@ impl IdRules {
     }
 }
 
+/// Which names of tools a service takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameRules {
+    /// The most characters.
+    pub(crate) length: usize,
+    /// What may be in it besides ASCII letters and digits.
+    pub(crate) punctuation: &'static str,
+    /// Whether it begins with a letter or `_`.
+    pub(crate) begins_with_letter: bool,
+}
+
+impl NameRules {
+    /// What the services that speak chat completions take alike (OpenAI's *Create chat completion*).
+    pub(crate) const COMMON: Self = Self {
+        length: 64,
+        punctuation: "_-",
+        begins_with_letter: false,
+    };
+
+    fn knows(&self, c: char) -> bool {
+        c.is_ascii_alphanumeric() || self.punctuation.contains(c)
+    }
+
+    fn takes_first(&self, name: &str) -> bool {
+        let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        !self.begins_with_letter || name.starts_with(letter)
+    }
+
+    pub(crate) fn fits(&self, name: &str) -> bool {
+        (1..=self.length).contains(&name.len())
+            && self.takes_first(name)
+            && name.chars().all(|c| self.knows(c))
+    }
+
+    /// The name of a tool as it may stand in a history: a model may have made it up, or somebody
+    /// else's service have taken it.
+    pub(crate) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        if self.fits(name) {
+            return name.into();
+        }
+        if name.is_empty() {
+            return "unknown".into();
+        }
+        let known = name.chars().map(|c| if self.knows(c) { c } else { '_' });
+        let first = (!self.takes_first(name)).then_some('_');
+        let name: String = first.into_iter().chain(known).take(self.length).collect();
+        name.into()
+    }
+
+    /// That, of a service which may take any: what is offered is called as it is offered.
+    pub(crate) fn name_beside<'a>(&self, name: &'a str, offered: &ToolSpecs) -> Cow<'a, str> {
+        match self.fits(name) || offered.get(name).is_some() {
+            true => name.into(),
+            false => self.name(name),
+        }
+    }
+}
+
+/// The arguments of a call as the JSON object that they are.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Input<'a> {
+    Json(&'a RawValue),
+    Repaired(Value),
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn of(arguments: &'a Arguments) -> Self {
+        let text = arguments.for_history();
+        // Half of a surrogate pair is JSON to some, but not to the services.
+        let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
+        match serde_json::from_str(text) {
+            Ok(json) if !odd => Self::Json(json),
+            _ => {
+                let value = serde_json::from_str(&repair(text)).unwrap_or_default();
+                Self::Repaired(match value {
+                    Value::Object(_) => value,
+                    _ => Value::Object(Map::new()),
+                })
+            }
+        }
+    }
+}
+
 /// Whether `provider` authored `part`.
 pub(crate) fn is_own(part: &Part, provider: &Str) -> bool {
     match &part.author {
@@ -102,7 +192,8 @@ pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
 /// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
 ///
 /// A turn that holds results of calls that somebody else executed is several: what was said and
-/// called, and behind its results, what was said then.
+/// called, and behind its results, what was said then. What a provider executed itself is nobody
+/// else's, neither the call nor its result.
 #[derive(Debug)]
 pub(crate) struct Said<'a> {
     pub(crate) parts: &'a [Part],
@@ -127,7 +218,7 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
         .filter(|parts| !parts.is_empty())
     {
         let calls = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::ToolCall(call) => {
+            PartKind::ToolCall(call) if call.executor != Executor::Provider => {
                 let result = results.iter().find(|result| result.call_id == call.id)?;
                 Some((part, call, *result))
             }
@@ -141,31 +232,29 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     pieces
 }
 
-/// The text of `parts`, and, since an answer may be nothing else, the refusals in them.
-pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
-    joined(parts, |kind| match kind {
+/// What `part` says in words: a text, or, since an answer may be nothing else, a refusal. A medium that
+/// a model made, which most services take from nobody but a user, is named.
+pub(crate) fn words(part: &Part) -> Option<&str> {
+    match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) => Some(text),
+        PartKind::Image(_) => Some("[image]"),
+        PartKind::Audio(_) => Some("[sound]"),
+        PartKind::File(_) => Some("[document]"),
         _ => None,
-    })
+    }
 }
 
-/// The text of `parts` without the refusals, and these.
-pub(crate) fn text_and_refusal(parts: &[Part]) -> (Cow<'_, str>, Cow<'_, str>) {
-    let text = joined(parts, |kind| match kind {
-        PartKind::Text(text) => Some(text),
-        _ => None,
-    });
-    let refusal = joined(parts, |kind| match kind {
-        PartKind::Refusal(text) => Some(text),
-        _ => None,
-    });
-    (text, refusal)
+/// What `parts` say in words.
+pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
+    joined(parts, words)
 }
 
-fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
-    let mut texts = parts
-        .iter()
-        .filter_map(|part| said(&part.kind).map(Str::as_str));
+/// What is `said` by each of `parts`, as one text.
+pub(crate) fn joined<'a>(
+    parts: &'a [Part],
+    said: impl Fn(&'a Part) -> Option<&'a str>,
+) -> Cow<'a, str> {
+    let mut texts = parts.iter().filter_map(said);
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),
@@ -180,7 +269,8 @@ fn joined(parts: &[Part], said: fn(&PartKind) -> Option<&Str>) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concentric_core::{CallId, Executor, Message, Role, ToolOutcome};
+    use concentric_core::{CallId, Message, Role, ToolOutcome, ToolSpec};
+    use std::sync::Arc;
 
     fn call(id: &str, provided: Option<&str>) -> ToolCallPart {
         ToolCallPart::new(CallId::new(id), "f", "{}").with_provider_id(provided.map(Str::from))
@@ -212,6 +302,36 @@ mod tests {
         let strange = "x|y".repeat(40);
         assert_eq!(long.id(&call(&strange, None), true).len(), 24);
         assert_eq!(IdRules::ANY.id(&call(&strange, None), true), strange);
+    }
+
+    #[test]
+    fn a_name_is_its_own_or_made_to_fit() {
+        let rules = NameRules::COMMON;
+        let long = "x".repeat(65);
+        for (name, fit) in [
+            ("files-read_2", "files-read_2"),
+            ("files.read", "files_read"),
+            ("mcp:server/tool näme", "mcp_server_tool_n_me"),
+            ("5", "5"),
+            ("", "unknown"),
+            (&long, long.get(..64).expect("longer")),
+        ] {
+            assert_eq!(rules.name(name), fit);
+            assert!(rules.fits(fit));
+        }
+        let letter = NameRules {
+            begins_with_letter: true,
+            ..rules
+        };
+        assert_eq!(letter.name("5"), "_5");
+        assert_eq!(letter.name("é.5"), "___5");
+        let offered = ToolSpecs::new([Arc::new(ToolSpec::new(
+            "files.read",
+            "",
+            serde_json::json!({"type": "object"}),
+        ))]);
+        assert_eq!(rules.name_beside("files.read", &offered), "files.read");
+        assert_eq!(rules.name_beside("files.write", &offered), "files_write");
     }
 
     #[test]
@@ -249,5 +369,19 @@ mod tests {
             .map(|p| (p.parts.len(), p.calls.len()))
             .collect();
         assert_eq!(counts, [(2, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn what_a_provider_executed_is_no_call_with_a_result() {
+        let result = ToolResult::new(CallId::new("1"), "f", ToolOutcome::done("ok"));
+        let parts = vec![
+            Part::new(PartKind::ToolCall(
+                call("1", None).executed_by(Executor::Provider),
+            )),
+            Part::new(PartKind::ToolResult(result)),
+            Part::text("b"),
+        ];
+        let turn = Turn::message(Message::new(Role::Assistant, parts)).expect("a turn");
+        assert!(said(&turn).iter().all(|piece| piece.calls.is_empty()));
     }
 }

@@ -199,7 +199,7 @@ async fn what_others_said_is_told_as_far_as_it_can_be() {
     ));
     let body = sent(&plain(), request).await;
     let messages = &body["messages"];
-    let id = messages[1]["content"][1]["id"].as_str().unwrap().to_owned();
+    let id = messages[1]["content"][2]["id"].as_str().unwrap().to_owned();
     assert!(!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric()));
     assert_eq!(
         *messages,
@@ -207,6 +207,7 @@ async fn what_others_said_is_told_as_far_as_it_can_be() {
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},
             {"role": "assistant", "content": [
                 {"type": "text", "text": "No."},
+                {"type": "text", "text": "[image]"},
                 {"type": "tool_use", "id": id, "name": "a_b_c", "input": {"q": "\u{fffd}"}},
                 {"type": "tool_use", "id": "call_2", "name": "search", "input": {}},
             ]},
@@ -294,4 +295,39 @@ async fn a_system_message_within_the_conversation_joins_the_others() {
         json!([{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}])
     );
     assert_eq!(body["messages"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_round_that_was_begun_without_thinking_is_gone_on_with_without() {
+    let thought = |signature: &str| {
+        own(
+            PartKind::Reasoning("Hmm.".into()),
+            Some(json!({ "signature": signature })),
+        )
+    };
+    let redacted = || opaque(json!({"type": "redacted_thinking", "data": "abc"}));
+    let called = || Part::new(PartKind::ToolCall(call("call_1", "toolu_1")));
+    let cases = [
+        (vec![called()], false),
+        (vec![Part::text("Let me look."), called()], false),
+        (vec![thought("sig"), called()], true),
+        (vec![redacted(), called()], true),
+    ];
+    for (parts, thinks) in cases {
+        let mut request = ChatRequest::user("hi");
+        request.options_mut().reasoning_effort = Some("high".into());
+        let results = vec![result("call_1", ToolOutcome::done("found"))];
+        request.transcript.push(round(parts, results));
+        let budget = sent(&of("claude-sonnet-4-5"), request.clone()).await;
+        let found = budget["thinking"]["type"].as_str();
+        assert_eq!(found, thinks.then_some("enabled"), "{budget:#}");
+        // One that is told in words may begin to think at any time.
+        let words = sent(&plain(), request.clone()).await;
+        assert_eq!(words["thinking"]["type"], "adaptive");
+        // So may any, when the round is over.
+        request.transcript.push(assistant(vec![Part::text("So.")]));
+        request.transcript.push_user("and?");
+        let budget = sent(&of("claude-sonnet-4-5"), request).await;
+        assert_eq!(budget["thinking"]["type"], "enabled");
+    }
 }

@@ -13,8 +13,8 @@ mod strict;
 
 use bytes::Bytes;
 use concentric_core::{
-    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Round, Str, ToolOutcome,
-    ToolResult, ToolSpec, Transcript, Turn,
+    Answer, BoxModel, CallId, ChatRequest, Context, Environment, Media, MediaSource, Message, Part,
+    PartKind, Role, Round, Str, ToolCallPart, ToolOutcome, ToolResult, ToolSpec, Transcript, Turn,
     context::{Clock, Ids, Random, Sleep},
 };
 use concentric_providers::{
@@ -324,5 +324,168 @@ async fn f021_a_history_of_any_provider_is_taken_by_any_other() {
             }
             golden(&format!("{from}_to_{to}"), &sent);
         }
+    }
+}
+
+#[tokio::test]
+async fn what_gemini_ran_itself_is_told_to_gemini_only() {
+    let ran = json!({"responseId": "r", "modelVersion": "m", "candidates":
+    [{"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": [
+        {"executableCode": {"language": "PYTHON", "code": "print(6*7)"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "the output"}},
+        {"text": "It is 42."},
+    ]}}]});
+    let mut transcript = Transcript::new();
+    transcript.push_user("What is six times seven?");
+    let (answer, _) = ask("gemini", &ran, transcript.clone()).await;
+    transcript.push(Turn::message(answer.message).unwrap());
+    transcript.push_user("Thanks. And why?");
+    for to in APIS {
+        let [_, then] = answers(to);
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let faults = strict::faults(to, &sent);
+        assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+        let text = sent.to_string();
+        assert!(text.contains("It is 42."), "to {to}: {sent:#}");
+        // The call and its result, or neither.
+        for ran in ["print(6*7)", "the output"] {
+            assert_eq!(text.contains(ran), to == "gemini", "to {to}: {sent:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn names_that_a_service_does_not_take_are_made_to_fit() {
+    let long = "x".repeat(200);
+    let names = ["files.read", "mcp:server/tool näme", "", "5 words", &long];
+    let calls = names.iter().enumerate().map(|(at, name)| {
+        let call = ToolCallPart::new(CallId::new(format!("call_{at}")), *name, "{}");
+        Part::new(PartKind::ToolCall(call))
+    });
+    let message = Message::new(Role::Assistant, calls.collect());
+    let results = names.iter().enumerate().map(|(at, name)| {
+        let id = CallId::new(format!("call_{at}"));
+        ToolResult::new(id, *name, ToolOutcome::failed("There is no such tool."))
+    });
+    let mut transcript = Transcript::new();
+    transcript.push_user("Read it.");
+    transcript.push(Round::new(message, results.collect()).unwrap());
+    for to in APIS {
+        let [_, then] = answers(to);
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let faults = strict::faults(to, &sent);
+        assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+        let text = sent.to_string();
+        assert!(
+            text.contains(if to == "gemini" {
+                "files.read"
+            } else {
+                "files_read"
+            }),
+            "to {to}: {sent:#}"
+        );
+    }
+}
+
+/// A layer of `api`, as it is asked what it will not do.
+fn refused(api: &str, request: &ChatRequest) -> Vec<String> {
+    let key = || ApiKey::new("k");
+    let refused = match api {
+        "chat" => OpenAiLayer::new("m", key()).check(request),
+        "responses" => OpenAiResponsesLayer::new("m", key()).check(request),
+        "anthropic" => AnthropicLayer::new("m", key()).check(request),
+        "gemini" => GeminiLayer::new("gemini-3-pro", key()).check(request),
+        "ollama" => OllamaLayer::new("m").check(request),
+        other => panic!("{other}"),
+    };
+    refused.iter().map(ToString::to_string).collect()
+}
+
+fn base64(media_type: &str) -> Media {
+    Media::new(MediaSource::Base64("QUJD".into())).with_media_type(media_type)
+}
+
+#[tokio::test]
+async fn a_medium_in_a_result_is_sent_or_refused() {
+    let pdf = PartKind::File(base64("application/pdf"));
+    let sound = PartKind::Audio(base64("audio/wav"));
+    for (kind, refusing) in [
+        (pdf, ["chat", "ollama"].as_slice()),
+        (
+            sound,
+            ["chat", "responses", "anthropic", "ollama"].as_slice(),
+        ),
+    ] {
+        let call = ToolCallPart::new(CallId::new("call_1"), "weather", "{}");
+        let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+        let outcome = ToolOutcome::done(vec![Part::text("Here."), Part::new(kind)]);
+        let result = ToolResult::new(CallId::new("call_1"), "weather", outcome);
+        let mut transcript = Transcript::new();
+        transcript.push_user("How warm is it?");
+        transcript.push(Round::new(message, vec![result]).unwrap());
+        for to in APIS {
+            let refused = refused(to, &request(transcript.clone()));
+            if refusing.contains(&to) {
+                assert_eq!(refused.len(), 1, "{to}: {refused:?}");
+                assert!(refused[0].contains("in a tool's result"), "{refused:?}");
+                continue;
+            }
+            assert!(refused.is_empty(), "{to}: {refused:?}");
+            let [_, then] = answers(to);
+            let (_, sent) = ask(to, &then, transcript.clone()).await;
+            assert!(sent.to_string().contains("QUJD"), "{to}: {sent:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_model_made_is_sent_or_named() {
+    let kinds = [
+        (PartKind::Image(base64("image/png")), "[image]"),
+        (PartKind::Audio(base64("audio/wav")), "[sound]"),
+        (PartKind::File(base64("application/pdf")), "[document]"),
+    ];
+    for (kind, name) in kinds {
+        for said in [vec![], vec![Part::text("Here it is: ")]] {
+            let is_image = matches!(kind, PartKind::Image(_));
+            let parts = said.into_iter().chain([Part::new(kind.clone())]);
+            let message = Message::new(Role::Assistant, parts.collect());
+            let mut transcript = Transcript::new();
+            transcript.push_user("Draw a cat.");
+            transcript.push(Turn::message(message).unwrap());
+            transcript.push_user("Thanks. And why?");
+            for to in APIS {
+                let [_, then] = answers(to);
+                let (_, sent) = ask(to, &then, transcript.clone()).await;
+                let faults = strict::faults(to, &sent);
+                assert_eq!(faults, Vec::<String>::new(), "to {to}: {sent:#}");
+                let text = sent.to_string();
+                let is_sent = to == "gemini" || to == "ollama" && is_image;
+                assert_eq!(text.contains("QUJD"), is_sent, "to {to}: {sent:#}");
+                assert_eq!(text.contains(name), !is_sent, "to {to}: {sent:#}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn half_a_character_in_arguments_is_replaced() {
+    let call = ToolCallPart::new(CallId::new("call_1"), "weather", r#"{"city":"caf\ud83d"}"#);
+    let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
+    let outcome = ToolOutcome::failed("There is no such city.");
+    let result = ToolResult::new(CallId::new("call_1"), "weather", outcome);
+    let mut transcript = Transcript::new();
+    transcript.push_user("How warm is it?");
+    transcript.push(Round::new(message, vec![result]).unwrap());
+    for (to, path) in [
+        ("anthropic", "/messages/1/content/0/input"),
+        ("gemini", "/contents/1/parts/0/functionCall/args"),
+        ("ollama", "/messages/2/tool_calls/0/function/arguments"),
+    ] {
+        let [_, then] = answers(to);
+        // What was sent is read, which half a pair can't be.
+        let (_, sent) = ask(to, &then, transcript.clone()).await;
+        let city = json!({"city": "caf\u{fffd}"});
+        assert_eq!(sent.pointer(path), Some(&city), "to {to}: {sent:#}");
     }
 }

@@ -152,8 +152,8 @@ async fn what_was_said_aloud_is_said_again_in_writing() {
     let said = messages(Profile::OPENAI, request.clone()).await[1].take();
     assert_eq!(said, json!({"role": "assistant", "content": "Hello."}));
     // To others it is a sound that they can't be given.
-    let said = messages(Profile::GROQ, request).await;
-    assert_eq!(said.as_array().unwrap().len(), 2);
+    let said = messages(Profile::GROQ, request).await[1].take();
+    assert_eq!(said, json!({"role": "assistant", "content": "[sound]"}));
 }
 
 #[tokio::test]
@@ -170,4 +170,53 @@ async fn an_id_that_is_too_long_is_made_short() {
     let id = messages[1]["tool_calls"][0]["id"].as_str().unwrap();
     assert!(id.len() <= 40);
     assert_eq!(messages[2]["tool_call_id"], id);
+}
+
+#[tokio::test]
+async fn mistral_is_told_as_the_user_what_the_operator_says_behind_an_answer() {
+    let system = |text: &str| {
+        let message = Message::new(Role::System, vec![Part::text(text)]);
+        Turn::message(message).unwrap()
+    };
+    let mut request = ChatRequest::user("one");
+    request.transcript.push(system("two"));
+    request.transcript.push(assistant("three"));
+    request.transcript.push(system("four"));
+    request.transcript.push_user("five");
+    let round = round().transcript.iter().nth(1).cloned().unwrap();
+    request.transcript.push(round);
+    request.transcript.push(system("six"));
+    let roles = async |profile: Profile| -> Vec<String> {
+        let messages = messages(profile, request.clone()).await;
+        let messages = messages.as_array().unwrap().iter();
+        let line = |message: &Value| format!("{} {}", message["role"], message["content"]);
+        messages.map(|m| line(m).replace('"', "")).collect()
+    };
+    assert_eq!(
+        roles(Profile::MISTRAL).await,
+        [
+            "user one",
+            "system two",
+            "assistant three",
+            "user four",
+            "user five",
+            "assistant null",
+            "tool ok",
+            "assistant OK",
+            "user six",
+        ]
+    );
+    assert_eq!(
+        roles(Profile::GROQ).await,
+        [
+            "user one",
+            "system two",
+            "assistant three",
+            "system four",
+            "user five",
+            "assistant null",
+            "tool ok",
+            "system six",
+        ]
+    );
 }

@@ -348,7 +348,10 @@ async fn an_own_answer_goes_back_as_it_came() {
             "function_call_output"
         ]
     );
-    assert_eq!(sent[1], json!({"role": "assistant", "content": "SoNo."}));
+    assert_eq!(
+        sent[1],
+        json!({"role": "assistant", "content": "SoNo.[image]"})
+    );
     assert!(sent[2].get("id").is_none());
     assert_ne!(sent[2]["call_id"], "call_a");
     assert_eq!(sent[2]["call_id"], sent[4]["call_id"]);

@@ -1,7 +1,7 @@
 use super::{
     decoder::Decoder,
     model::Model as Named,
-    request::{Conversation, Wire},
+    request::{Conversation, NAMES, Wire},
     schema,
     thinking::Plan,
 };
@@ -195,7 +195,7 @@ impl Api for Messages {
         }
         if !replaced("tools") {
             for tool in &request.tools {
-                if !is_name(&tool.name) {
+                if !NAMES.fits(&tool.name) {
                     let what = format!("a tool with the name `{}`", tool.name);
                     unsupported.push(Unsupported::new(what));
                 }
@@ -242,10 +242,4 @@ impl Api for Messages {
     fn decoder(&self, _: &Call<'_>) -> Decoder {
         Decoder::default()
     }
-}
-
-/// Whether the service takes `name` as that of a tool.
-fn is_name(name: &str) -> bool {
-    let known = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    (1..=128).contains(&name.len()) && name.chars().all(known)
 }

@@ -79,6 +79,10 @@
 //! thought does not go along. Of the service's own tools, a call without its result (or a result
 //! without its call) is left out, except in the last turn.
 //!
+//! A round of tools that was begun without thinking, as by another provider's model, is gone on with
+//! without: the service takes no budget for it there. When the user speaks again, the model thinks
+//! again.
+//!
 //! What the service says of a message as a whole (`container`, `context_management`, `stop_details`,
 //! `stop_sequence`, `usage.iterations`, `usage.server_tool_use`) is the last
 //! [`PartKind::Provider`](concentric_core::PartKind::Provider) of the answer, of the type `message`. A

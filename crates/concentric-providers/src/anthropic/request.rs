@@ -5,14 +5,14 @@
 mod content;
 mod conversation;
 
-pub(super) use self::conversation::Conversation;
+pub(super) use self::conversation::{Conversation, NAMES};
 
 use self::content::{Block, CacheControl, Kind};
 use super::{
     PromptCache,
     messages::Messages,
     schema::{self, Input},
-    thinking::Plan,
+    thinking::{Plan, Thinking},
 };
 use crate::{api::Call, fields::Fields};
 use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
@@ -31,8 +31,13 @@ impl Serialize for Wire<'_> {
         let request = call.request;
         let options = &*request.options;
         let breakpoints = Breakpoints::of(request, api.cache);
-        let plan = Plan::of(call, api.max_tokens);
+        let mut plan = Plan::of(call, api.max_tokens);
         let mut conversation = Conversation::of(request, &api.provider);
+        if matches!(plan.thinking, Some(Thinking::Enabled { .. }))
+            && conversation.is_in_thoughtless_round()
+        {
+            plan.thinking = None;
+        }
         if let Some(control) = breakpoints.tail
             && !options.provider.contains_key("cache_control")
         {

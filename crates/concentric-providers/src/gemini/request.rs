@@ -51,7 +51,7 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     let options = wire.options();
     let mut no = |what: String| unsupported.push(Unsupported::new(what));
     for tool in &call.request.tools {
-        if contents::function_name(&tool.name) != *tool.name {
+        if !contents::NAMES.fits(&tool.name) {
             no(format!("a tool named `{}`", tool.name.escape_debug()));
         }
         if let Err(what) = schema::adapt(&tool.input_schema, *family) {

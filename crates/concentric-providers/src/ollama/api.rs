@@ -2,6 +2,7 @@ use super::{decoder::Decoder, host, request::Wire, schema};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
     api::{Api, Base, Call},
+    capabilities,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -101,6 +102,7 @@ impl Api for Ollama {
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let options = &*call.request.options;
+        capabilities::check_results(call.request, unsupported);
         for tool in &call.request.tools {
             if let Err(what) = schema::parameters(&tool.input_schema) {
                 let what = format!("the schema of the tool `{}`: {what}", tool.name);

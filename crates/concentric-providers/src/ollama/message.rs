@@ -1,12 +1,10 @@
 //! The messages of a request.
 
-use crate::history::{self, IdRules, Said, is_own};
-use concentric_core::{ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, Turn};
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeSeq},
+use crate::history::{self, IdRules, Input, NameRules, Said, is_own};
+use concentric_core::{
+    ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, ToolSpecs, Turn,
 };
-use serde_json::value::RawValue;
+use serde::{Serialize, Serializer, ser::SerializeSeq};
 use std::borrow::Cow;
 
 pub(super) struct Messages<'a> {
@@ -25,6 +23,7 @@ impl Serialize for Messages<'_> {
         let mut out = Writer {
             seq: serializer.serialize_seq(None)?,
             provider: self.provider,
+            tools: &self.request.tools,
         };
         if !self.request.system.is_empty() {
             out.put(&Wire::new("system", &self.request.system.text()))?;
@@ -80,6 +79,7 @@ fn base64(source: &MediaSource) -> Option<&str> {
 struct Writer<'a, S> {
     seq: S,
     provider: &'a Str,
+    tools: &'a ToolSpecs,
 }
 
 impl<S: SerializeSeq> Writer<'_, S> {
@@ -109,29 +109,25 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 
     fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
-        let content = history::text(said.parts);
+        let content = history::joined(said.parts, |part| match &part.kind {
+            PartKind::Image(image) if base64(&image.source).is_some() => None,
+            _ => history::words(part),
+        });
         let images = images(said.parts);
         if content.is_empty() && images.is_empty() && said.calls.is_empty() {
             return Ok(());
         }
         let thinking = history::own_reasoning(said.parts, self.provider);
-        let calls: Result<Vec<Call<'_>>, S::Error> = said
-            .calls
-            .iter()
-            .enumerate()
-            .map(|(index, (part, call, _))| {
-                let arguments = serde_json::from_str(call.arguments.for_history());
-                Ok(Call {
-                    id: IdRules::ANY.id(call, is_own(part, self.provider)),
-                    function: Function {
-                        index,
-                        name: &call.name,
-                        arguments: arguments.map_err(S::Error::custom)?,
-                    },
-                })
-            })
-            .collect();
-        let calls = calls?;
+        let calls = said.calls.iter().enumerate();
+        let calls = calls.map(|(index, (part, call, _))| Call {
+            id: IdRules::ANY.id(call, is_own(part, self.provider)),
+            function: Function {
+                index,
+                name: NameRules::COMMON.name_beside(&call.name, self.tools),
+                arguments: Input::of(&call.arguments),
+            },
+        });
+        let calls: Vec<Call<'_>> = calls.collect();
         self.put(&Wire {
             thinking: &thinking,
             images,
@@ -141,7 +137,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         for (call, (.., result)) in calls.iter().zip(&said.calls) {
             self.put(&Wire {
                 // Templates know a result by the one or by the other.
-                tool_name: call.function.name,
+                tool_name: &call.function.name,
                 tool_call_id: &call.id,
                 ..Wire::new("tool", &result.outcome.content.text())
             })?;
@@ -201,6 +197,6 @@ struct Call<'a> {
 #[derive(Serialize)]
 struct Function<'a> {
     index: usize,
-    name: &'a str,
-    arguments: &'a RawValue,
+    name: Cow<'a, str>,
+    arguments: Input<'a>,
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
     api::{Api, Base, Call},
-    sound,
+    capabilities, sound,
 };
 use concentric_core::{Error, Role, Str};
 use http::Uri;
@@ -114,6 +114,7 @@ impl Api for Chat {
         if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
             unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
         }
+        capabilities::check_results(call.request, unsupported);
         if self.profile.strict_subset {
             schema::check(call.request, 64, unsupported);
         }

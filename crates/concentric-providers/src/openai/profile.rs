@@ -66,6 +66,9 @@ pub struct Profile {
     pub turns: Turns,
     /// Whether a user's message may come right behind a tool's.
     pub user_after_tool: bool,
+    /// Whether a system message may come right behind an assistant's or a tool's; else it is said as
+    /// the user's there.
+    pub system_after_answer: bool,
     /// How a message of the assistant's at the end is made one to go on with.
     pub prefill: Prefill,
     /// How documents are sent.

@@ -1,4 +1,7 @@
-use crate::{history::IdRules, openai::Profile};
+use crate::{
+    history::{IdRules, NameRules},
+    openai::Profile,
+};
 use concentric_core::Str;
 use http::Uri;
 
@@ -28,6 +31,12 @@ pub(super) const IDS: IdRules = IdRules {
     length: 64,
     exact: false,
     punctuation: "_-.:",
+};
+
+/// Which names of tools are taken in a call that was made (*Create a model response*).
+pub(super) const NAMES: NameRules = NameRules {
+    length: 128,
+    ..NameRules::COMMON
 };
 
 impl Compat {

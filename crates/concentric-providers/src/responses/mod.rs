@@ -63,7 +63,7 @@
 //! order in which it came, though its calls are its last parts. A user's message can hold items as
 //! well, as `Provider` parts with such data: an `mcp_approval_response`. Tool calls get ids of ours;
 //! the service's are their [`provider_id`](concentric_core::ToolCallPart::provider_id). Of other
-//! providers, only what was said and called is sent.
+//! providers, only what was said and called is sent, and what a model made is named (`[image]`).
 //!
 //! # Without a memory
 //!

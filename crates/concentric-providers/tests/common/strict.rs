@@ -33,6 +33,12 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
+/// Whether all services take `name` as that of a tool.
+fn is_name(name: &str, length: usize) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    (1..=length).contains(&name.len()) && name.chars().all(known)
+}
+
 fn is_object_text(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     serde_json::from_str::<Value>(text).is_ok_and(|json| json.is_object())
@@ -92,6 +98,8 @@ impl Check {
                         let id = text(call, "id");
                         self.must(!id.is_empty(), format!("{at}: a call without an id"));
                         self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
+                        let name = text(&call["function"], "name");
+                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
                         let arguments = &call["function"]["arguments"];
                         self.must(is_object_text(arguments), format!("{at}: odd arguments"));
                         open.push(id);
@@ -159,6 +167,8 @@ impl Check {
                     let id = text(item, "call_id");
                     self.must((1..=64).contains(&id.len()), format!("{at}: the id `{id}`"));
                     self.must(!open.contains(&id), format!("{at}: two calls `{id}`"));
+                    let name = text(item, "name");
+                    self.must(is_name(name, 128), format!("{at}: the name `{name}`"));
                     if kind == "function_call" {
                         self.must(
                             is_object_text(&item["arguments"]),
@@ -219,6 +229,7 @@ impl Check {
             self.must(!text(segment, "text").is_empty(), "an empty system segment");
         }
         let mut open: Vec<&str> = Vec::new();
+        let mut executed: Vec<&str> = Vec::new();
         for (at, message) in messages.iter().enumerate() {
             let role = text(message, "role");
             let expected = ["user", "assistant"][at % 2];
@@ -259,10 +270,13 @@ impl Check {
                             format!("{at}: the id `{id}`"),
                         );
                         self.must(!calls.contains(&id), format!("{at}: two calls `{id}`"));
+                        let name = text(block, "name");
+                        self.must(is_name(name, 128), format!("{at}: the name `{name}`"));
                         self.must(block["input"].is_object(), format!("{at}: odd input"));
                         calls.push(id);
                     }
                     "tool_result" => {
+                        self.must(role == "user", format!("{at}: a model's tool result"));
                         self.must(
                             results.len() == block_at,
                             format!("{at}: a result behind something else"),
@@ -278,6 +292,14 @@ impl Check {
                         self.must(
                             block_at + 1 < blocks.len() || !is_last,
                             format!("{at}: ends with thinking"),
+                        );
+                    }
+                    "server_tool_use" => executed.push(text(block, "id")),
+                    _ if block["tool_use_id"].is_string() => {
+                        let id = text(block, "tool_use_id");
+                        self.must(
+                            executed.contains(&id),
+                            format!("{at}: a result of no call: `{id}`"),
                         );
                     }
                     _ => {}
@@ -320,6 +342,7 @@ impl Check {
             let parts = list(content, "parts");
             self.must(!parts.is_empty(), format!("{at}: says nothing"));
             let (mut calls, mut results) = (Vec::new(), Vec::new());
+            let mut running = 0_usize;
             for part in parts {
                 let fields = [
                     "text",
@@ -338,6 +361,11 @@ impl Check {
                 self.must(data == 1, format!("{at}: a part of {data} kinds: {part}"));
                 if let Some(said) = part["text"].as_str() {
                     self.must(!said.is_empty() || signed, format!("{at}: an empty text"));
+                }
+                running += usize::from(part["executableCode"].is_object());
+                if part["codeExecutionResult"].is_object() {
+                    self.must(running > 0, format!("{at}: a result of no code"));
+                    running = running.saturating_sub(1);
                 }
                 if part["functionCall"].is_object() {
                     self.must(role == "model", format!("{at}: a user who calls"));
@@ -403,6 +431,8 @@ impl Check {
                     self.must(open == 0, format!("{at}: {open} calls without results"));
                     open = list(message, "tool_calls").len();
                     for call in list(message, "tool_calls") {
+                        let name = text(&call["function"], "name");
+                        self.must(is_name(name, 64), format!("{at}: the name `{name}`"));
                         self.must(
                             call["function"]["arguments"].is_object(),
                             format!("{at}: odd arguments"),

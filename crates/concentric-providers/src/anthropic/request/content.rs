@@ -1,8 +1,9 @@
 //! The blocks of a message.
 
+use crate::history::Input;
 use concentric_core::{Media, MediaSource, Str};
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 /// A block of a message's content.
@@ -44,13 +45,6 @@ pub(in super::super) struct CacheControl {
     pub(in super::super) r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in super::super) ttl: Option<&'static str>,
-}
-
-/// A call's arguments.
-#[derive(Debug)]
-pub(super) enum Input<'a> {
-    Json(&'a RawValue),
-    Repaired(Value),
 }
 
 /// What a tool's result says.
@@ -231,10 +225,7 @@ impl Serialize for Block<'_> {
             Kind::Call { id, name, input } => {
                 map.serialize_entry("id", id)?;
                 map.serialize_entry("name", name)?;
-                match input {
-                    Input::Json(json) => map.serialize_entry("input", json)?,
-                    Input::Repaired(value) => map.serialize_entry("input", value)?,
-                }
+                map.serialize_entry("input", input)?;
             }
             Kind::Result {
                 id,

@@ -1,14 +1,13 @@
 //! The messages of a request: of users and assistants in turn.
 
-use super::content::{Block, CacheControl, Input, Kind, Outcome};
+use super::content::{Block, CacheControl, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, IdRules, Said, is_own, own_data},
-    repair::repair,
+    history::{self, IdRules, Input, NameRules, Said, is_own, own_data, words},
 };
 use concentric_core::{
-    Arguments, ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str,
-    ToolCallPart, ToolContent, ToolResult, ToolStatus, Transcript,
+    ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str, ToolCallPart,
+    ToolContent, ToolResult, ToolStatus, Transcript,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -45,6 +44,12 @@ const IDS: IdRules = IdRules {
     length: 64,
     exact: false,
     punctuation: "_-",
+};
+
+/// Which names of tools the service takes.
+pub(in super::super) const NAMES: NameRules = NameRules {
+    length: 128,
+    ..NameRules::COMMON
 };
 
 impl<'a> Conversation<'a> {
@@ -87,6 +92,21 @@ impl<'a> Conversation<'a> {
     pub(in super::super) fn is_prefilled(&self) -> bool {
         let last = self.messages.last();
         !self.paused && last.is_some_and(|message| message.role == Speaker::Assistant)
+    }
+
+    /// Whether the model is within a round of tools that was begun without thinking, as somebody else's
+    /// is, so that the service takes no budget for it there.
+    pub(super) fn is_in_thoughtless_round(&self) -> bool {
+        let [.., call, results] = &*self.messages else {
+            return false;
+        };
+        let first = |entry: &Entry<'a>, is: fn(&Kind<'a>) -> bool| {
+            entry.content.first().is_some_and(|block| is(&block.kind))
+        };
+        first(results, |kind| matches!(kind, Kind::Result { .. }))
+            && first(call, |kind| {
+                matches!(kind, Kind::Text(_) | Kind::Call { .. })
+            })
     }
 
     pub(super) fn messages(&self) -> &impl Serialize {
@@ -285,6 +305,7 @@ impl<'a> Writer<'a> {
             PartKind::Text(text) | PartKind::Refusal(text) if says_something(text) => {
                 Kind::Text(text)
             }
+            PartKind::Image(_) | PartKind::Audio(_) | PartKind::File(_) => Kind::Text(words(part)?),
             // Without the signature it is somebody else's, or was not whole.
             PartKind::Reasoning(text) if more?.contains_key("signature") => Kind::Thinking(text),
             PartKind::ToolCall(call) if more?.contains_key("type") => {
@@ -389,37 +410,7 @@ fn says_something(text: &str) -> bool {
 fn call_block<'a>(call: &'a ToolCallPart, id: Cow<'a, str>) -> Kind<'a> {
     Kind::Call {
         id,
-        name: name(&call.name),
-        input: input(&call.arguments),
-    }
-}
-
-/// The name of a tool as it may stand in a history: a model may have made it up.
-fn name(name: &str) -> Cow<'_, str> {
-    let known = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    if (1..=128).contains(&name.len()) && name.chars().all(known) {
-        return name.into();
-    }
-    let known = name.chars().map(|c| if known(c) { c } else { '_' });
-    let name: String = known.take(128).collect();
-    match name.is_empty() {
-        true => "unknown".into(),
-        false => name.into(),
-    }
-}
-
-fn input(arguments: &Arguments) -> Input<'_> {
-    let text = arguments.for_history();
-    // Half of a surrogate pair is JSON to some, but not to the service.
-    let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
-    match serde_json::from_str(text) {
-        Ok(json) if !odd => Input::Json(json),
-        _ => {
-            let value = serde_json::from_str(&repair(text)).unwrap_or_default();
-            Input::Repaired(match value {
-                Value::Object(_) => value,
-                _ => Value::Object(Map::new()),
-            })
-        }
+        name: NAMES.name(&call.name),
+        input: Input::of(&call.arguments),
     }
 }

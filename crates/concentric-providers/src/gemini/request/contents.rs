@@ -1,15 +1,12 @@
 //! The contents of a request: a conversation in turns of the user and of the model.
 
 use super::super::family::Family;
-use crate::history::{is_own, own_data};
+use crate::history::{Input, NameRules, is_own, own_data};
 use concentric_core::{
-    ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str, ToolCallPart,
-    ToolContent, ToolResult, ToolStatus, Turn,
+    Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
+    ToolCallPart, ToolContent, ToolResult, ToolStatus, Turn,
 };
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeMap},
-};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
 use std::borrow::Cow;
 
@@ -44,19 +41,12 @@ pub(super) fn begins(request: &ChatRequest, provider: &Str) -> Option<Beginning>
     None
 }
 
-/// `name` in the letters that the service takes in the name of a function.
-pub(super) fn function_name(name: &str) -> Cow<'_, str> {
-    const LENGTH: usize = 128;
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
-    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if starts && name.len() <= LENGTH && name.chars().all(fits) {
-        return name.into();
-    }
-    let mut fit: String = if starts { "" } else { "_" }.to_owned();
-    fit.extend(name.chars().map(|c| if fits(c) { c } else { '_' }));
-    fit.truncate(LENGTH);
-    fit.into()
-}
+/// Which names of functions the service takes.
+pub(super) const NAMES: NameRules = NameRules {
+    length: 128,
+    punctuation: "_.:-",
+    begins_with_letter: true,
+};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -173,6 +163,8 @@ impl<'a> Contents<'a> {
                     self.responses(&mut open);
                     continue;
                 }
+                // Somebody else's own: it is not told of, nor is its result.
+                PartKind::ToolCall(call) if call.executor == Executor::Provider => continue,
                 PartKind::ToolCall(call) => {
                     let Some(result) = results.iter().find(|result| result.call_id == call.id)
                     else {
@@ -294,15 +286,15 @@ struct Call<'a> {
     /// The service's own; it knows no other.
     id: Option<&'a Str>,
     name: Cow<'a, str>,
-    arguments: &'a str,
+    arguments: &'a Arguments,
 }
 
 impl<'a> Call<'a> {
     fn new(part: &Part, call: &'a ToolCallPart, provider: &Str) -> Self {
         Self {
             id: call.provider_id.as_ref().filter(|_| is_own(part, provider)),
-            name: function_name(&call.name),
-            arguments: call.arguments.for_history(),
+            name: NAMES.name(&call.name),
+            arguments: &call.arguments,
         }
     }
 }
@@ -312,11 +304,9 @@ struct Made<'a, 'b>(&'b Call<'a>);
 impl Serialize for Made<'_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(call) = self;
-        let arguments: &RawValue =
-            serde_json::from_str(call.arguments).map_err(S::Error::custom)?;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &call.name)?;
-        map.serialize_entry("args", arguments)?;
+        map.serialize_entry("args", &Input::of(call.arguments))?;
         if let Some(id) = call.id {
             map.serialize_entry("id", id)?;
         }

@@ -55,6 +55,7 @@ impl Profile {
         empty_content: false,
         turns: Turns::Any,
         user_after_tool: true,
+        system_after_answer: true,
         prefill: Prefill::Plain,
         files: Files::File,
         strict_subset: false,
@@ -137,10 +138,10 @@ impl Profile {
     /// Mistral.
     ///
     /// It refuses fields that it does not know, ids of calls that are not nine letters and digits,
-    /// a user's message right behind a tool's, and an assistant's at the end that has no `prefix`;
-    /// it has its own fields for the seed and for documents, its own word for a call that must be
-    /// made, and its reasoning among the content (*Chat completion API; Document understanding;
-    /// Reasoning*).
+    /// a user's message right behind a tool's, a system message right behind that or an assistant's,
+    /// and an assistant's at the end that has no `prefix`; it has its own fields for the seed and for
+    /// documents, its own word for a call that must be made, and its reasoning among the content
+    /// (*Chat completion API; Document understanding; Reasoning*).
     pub const MISTRAL: Self = Self {
         name: "mistral",
         provider: "mistral_ai",
@@ -152,6 +153,7 @@ impl Profile {
         required: "any",
         stream_options: false,
         user_after_tool: false,
+        system_after_answer: false,
         prefill: Prefill::Field("prefix"),
         reasoning: Reasoning::Content,
         files: Files::DocumentUrl,

@@ -4,8 +4,10 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, Said, is_own, own_data, own_reasoning, text, text_and_refusal};
-use concentric_core::{ChatRequest, Message, Part, Role, Str, ToolCallPart, Turn};
+use crate::history::{self, NameRules, Said, is_own, joined, own_data, own_reasoning, text, words};
+use concentric_core::{
+    ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
+};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -19,7 +21,7 @@ impl<'a> Messages<'a> {
     pub(super) fn new(request: &'a ChatRequest, profile: &'a Profile, provider: &'a Str) -> Self {
         let mut out = Writer {
             list: Vec::with_capacity(request.transcript.len() + 1),
-            has_tools: !request.tools.is_empty(),
+            tools: &request.tools,
             profile,
             provider,
         };
@@ -36,7 +38,7 @@ impl<'a> Messages<'a> {
         for turn in &request.transcript {
             let message = turn.as_message();
             match message.role {
-                Role::System if profile.turns != Turns::Any => out.user(message),
+                Role::System if !out.takes_system() => out.user(message),
                 Role::System => {
                     let content = text(&message.parts);
                     if !content.is_empty() {
@@ -70,12 +72,18 @@ impl Serialize for Messages<'_> {
 
 struct Writer<'a> {
     list: Vec<Wire<'a>>,
-    has_tools: bool,
+    tools: &'a ToolSpecs,
     profile: &'a Profile,
     provider: &'a Str,
 }
 
 impl<'a> Writer<'a> {
+    /// Whether a system message may come next.
+    fn takes_system(&self) -> bool {
+        let answered = matches!(self.list.last(), Some(Wire::Assistant(_) | Wire::Tool(_)));
+        self.profile.turns == Turns::Any && (!answered || self.profile.system_after_answer)
+    }
+
     fn put(&mut self, message: Wire<'a>) {
         if self.profile.turns != Turns::Any {
             match (self.list.last_mut(), message) {
@@ -116,18 +124,14 @@ impl<'a> Writer<'a> {
 
     fn said(&mut self, said: &Said<'a>) {
         let (profile, provider) = (self.profile, self.provider);
-        let (mut content, refusal) = match profile.refusals {
-            true => text_and_refusal(said.parts),
-            false => (text(said.parts), "".into()),
-        };
-        if content.is_empty() {
-            // What it said aloud; the sound itself is kept by the service for an hour only.
-            let aloud = said.parts.iter().filter_map(|part| {
-                let own = own_data(part, provider)?;
-                own.data.get("transcript")?.as_str()
-            });
-            content = aloud.collect::<String>().into();
-        }
+        let is_apart = |part: &Part| profile.refusals && matches!(part.kind, PartKind::Refusal(_));
+        // What it said aloud; the sound itself is kept by the service for an hour only.
+        let aloud = |part: &'a Part| own_data(part, provider)?.data.get("transcript")?.as_str();
+        let content = joined(said.parts, |part| match aloud(part) {
+            Some(aloud) if !aloud.is_empty() => Some(aloud),
+            _ => words(part).filter(|_| !is_apart(part)),
+        });
+        let refusal = joined(said.parts, |part| words(part).filter(|_| is_apart(part)));
         let says = !content.is_empty() || !refusal.is_empty();
         if !says && said.calls.is_empty() {
             return;
@@ -139,12 +143,12 @@ impl<'a> Writer<'a> {
             if can_call {
                 let calls = said.calls.iter();
                 assistant.calls = calls
-                    .map(|(part, call, _)| Call::new(part, call, profile, provider))
+                    .map(|(part, call, _)| Call::new(part, call, self))
                     .collect();
             }
             let misses_reasoning = assistant.reasoning.is_empty()
                 && matches!(profile.reasoning, Reasoning::Demanded(_));
-            if misses_reasoning && (self.has_tools || !assistant.calls.is_empty()) {
+            if misses_reasoning && (!self.tools.is_empty() || !assistant.calls.is_empty()) {
                 // A text of nothing is taken for none.
                 assistant.reasoning.push(' ');
             }
@@ -327,21 +331,22 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(part: &'a Part, call: &'a ToolCallPart, profile: &Profile, provider: &Str) -> Self {
+    fn new(part: &'a Part, call: &'a ToolCallPart, to: &Writer<'_>) -> Self {
         Self {
-            id: profile.ids.id(call, is_own(part, provider)),
+            id: to.profile.ids.id(call, is_own(part, to.provider)),
             r#type: "function",
             function: Function {
-                name: &call.name,
+                name: NameRules::COMMON.name_beside(&call.name, to.tools),
                 arguments: call.arguments.for_history(),
             },
-            extra_content: own_data(part, provider).and_then(|own| own.data.get("extra_content")),
+            extra_content: own_data(part, to.provider)
+                .and_then(|own| own.data.get("extra_content")),
         }
     }
 }
 
 #[derive(Serialize)]
 struct Function<'a> {
-    name: &'a Str,
+    name: Cow<'a, str>,
     arguments: &'a str,
 }

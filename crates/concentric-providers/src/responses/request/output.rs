@@ -1,13 +1,13 @@
 //! An answer as it goes back, and the results of its calls.
 
-use super::{content::Content, input::item};
-use crate::history::{IdRules, Said, is_own, own_data, text};
+use super::{super::compat::NAMES, content::Content, input::item};
+use crate::history::{IdRules, Input, Said, is_own, own_data, text};
 use concentric_core::{
-    Arguments, Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult,
+    Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolSpecs,
     ToolStatus,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// The longest id of an item that is taken. Some services make longer ones, and want none back.
@@ -54,17 +54,8 @@ impl<'a> Answer<'a> {
             let entry = match &part.kind {
                 PartKind::Text(text) | PartKind::Refusal(text) if !text.is_empty() => {
                     let annotations = own.and_then(|own| own.get("annotations"));
-                    if let Some((_, Entry::Message { item: last, parts })) = entries.last_mut()
-                        && id(*last) == id(item)
-                        && last.is_some() == item.is_some()
-                    {
-                        parts.push((part, annotations));
-                        continue;
-                    }
-                    Entry::Message {
-                        item,
-                        parts: vec![(part, annotations)],
-                    }
+                    push_message(&mut entries, index, item, (part, annotations));
+                    continue;
                 }
                 PartKind::Reasoning(_) => match item {
                     Some(item) if is_stored || is_whole(item) => Entry::Reasoning(item),
@@ -76,8 +67,15 @@ impl<'a> Answer<'a> {
                 },
                 PartKind::Image(image) => match (item, &image.source) {
                     (Some(item), MediaSource::Base64(bytes)) => Entry::Image { item, bytes },
-                    _ => continue,
+                    _ => {
+                        push_message(&mut entries, index, None, (part, None));
+                        continue;
+                    }
                 },
+                PartKind::Audio(_) | PartKind::File(_) => {
+                    push_message(&mut entries, index, None, (part, None));
+                    continue;
+                }
                 PartKind::ToolCall(call) if call.executor == Executor::Provider => match item {
                     Some(item) => Entry::Whole(item),
                     None => continue,
@@ -108,12 +106,37 @@ impl<'a> Answer<'a> {
         Self { entries, has_ids }
     }
 
-    pub(super) fn items<'b>(&'b self, ids: &'b IdRules) -> impl Iterator<Item = impl Serialize> {
+    pub(super) fn items<'b>(
+        &'b self,
+        ids: &'b IdRules,
+        tools: &'b ToolSpecs,
+    ) -> impl Iterator<Item = impl Serialize> {
         self.entries.iter().map(move |(_, entry)| Item {
             entry,
             has_ids: self.has_ids,
             ids,
+            tools,
         })
+    }
+}
+
+/// Adds a part to the message before it, if it is of the same, or else begins one.
+fn push_message<'a>(
+    entries: &mut Vec<(u64, Entry<'a>)>,
+    index: u64,
+    item: Option<&'a Value>,
+    part: (&'a Part, Option<&'a Value>),
+) {
+    match entries.last_mut() {
+        Some((_, Entry::Message { item: last, parts }))
+            if id(*last) == id(item) && last.is_some() == item.is_some() =>
+        {
+            parts.push(part);
+        }
+        _ => {
+            let parts = vec![part];
+            entries.push((index, Entry::Message { item, parts }));
+        }
     }
 }
 
@@ -139,6 +162,7 @@ struct Item<'a> {
     entry: &'a Entry<'a>,
     has_ids: bool,
     ids: &'a IdRules,
+    tools: &'a ToolSpecs,
 }
 
 impl Serialize for Item<'_> {
@@ -262,21 +286,22 @@ impl Item<'_> {
         }
         map.serialize_entry("call_id", &self.ids.id(call, is_own))?;
         let arguments = &call.arguments;
+        let name = NAMES.name_beside(&call.name, self.tools);
         match type_ {
             "custom_tool_call" => {
-                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("name", &name)?;
                 map.serialize_entry("input", arguments.as_str())?;
             }
             "local_shell_call" | "shell_call" => {
-                map.serialize_entry("action", &raw(arguments))?;
+                map.serialize_entry("action", &Input::of(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             "apply_patch_call" => {
-                map.serialize_entry("operation", &raw(arguments))?;
+                map.serialize_entry("operation", &Input::of(arguments))?;
                 map.serialize_entry("status", "completed")?;
             }
             _ => {
-                map.serialize_entry("name", &call.name)?;
+                map.serialize_entry("name", &name)?;
                 map.serialize_entry("arguments", arguments.for_history())?;
             }
         }
@@ -288,11 +313,6 @@ impl Item<'_> {
         }
         map.end()
     }
-}
-
-/// Arguments as the JSON that they are.
-fn raw(arguments: &Arguments) -> Option<&RawValue> {
-    serde_json::from_str(arguments.for_history()).ok()
 }
 
 /// The result of a call.
