@@ -278,6 +278,7 @@ async fn media() {
             "QUJD".into(),
         )))),
         part(PartKind::Image(url("https://a.test/x.png"))),
+        part(PartKind::Image(url("data:image/webp;base64,QUJD"))),
         part(PartKind::Audio(base64("audio/mpeg"))),
         part(PartKind::File(
             url("gs://bucket/a.pdf").with_media_type("application/pdf"),
@@ -307,6 +308,7 @@ async fn media() {
             {"inlineData": {"mimeType": "image/jpeg", "data": "QUJD"}},
             {"inlineData": {"mimeType": "image/png", "data": "QUJD"}},
             {"fileData": {"fileUri": "https://a.test/x.png"}},
+            {"inlineData": {"mimeType": "image/webp", "data": "QUJD"}},
             {"inlineData": {"mimeType": "audio/mpeg", "data": "QUJD"}},
             {"fileData": {"mimeType": "application/pdf", "fileUri": "gs://bucket/a.pdf"}},
             {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/abc"}},
