@@ -4,6 +4,7 @@ use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
 use http::Uri;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::{collections::VecDeque, fmt};
 
 /// An API: how a request is written, and how an answer is read. Not for others to implement.
@@ -38,6 +39,11 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
 
     /// What `model` can do, as far as the API says.
     fn capabilities(&self, model: &str) -> Capabilities;
+
+    /// The tools that the service defines itself, of which it is told with each call.
+    fn tools(&self) -> &[Value] {
+        &[]
+    }
 
     /// Adds what the service will not do of a call for reasons of its own.
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {

@@ -175,6 +175,10 @@ impl Api for Messages {
         Named::named(model).capabilities()
     }
 
+    fn tools(&self) -> &[Value] {
+        &self.tools
+    }
+
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let request = call.request;
         let options = &*request.options;
