@@ -260,6 +260,9 @@ impl fmt::Display for Unsupported {
     }
 }
 
+/// What is missing of a request that would be sent without any message.
+pub(crate) const NOTHING_SAID: &str = "a conversation in which nothing is said";
+
 /// Lists what of `call` makes no sense to any service. `theirs` are the tools that the service defines
 /// itself, and that it is told of besides the request's.
 pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {

@@ -4,7 +4,10 @@
 mod common;
 
 use common::*;
-use concentric_core::{ChatRequest, ErrorKind, ToolChoice, ToolSpec};
+use concentric_core::{
+    ChatRequest, ErrorKind, Message, Part, PartKind, ProviderData, Role, ToolChoice, ToolSpec,
+    Transcript, Turn,
+};
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
     Unsupported,
@@ -84,6 +87,42 @@ fn a_call_is_not_demanded_where_there_is_no_tool() {
         request.options_mut().tool_choice = Some(choice);
         assert_eq!(listed(&request), <[Vec<String>; 5]>::default());
     }
+}
+
+#[test]
+fn a_conversation_of_nothing_is_not_sent() {
+    const NOTHING: &str = "a conversation in which nothing is said";
+    let nothing = |request: &ChatRequest| {
+        let [anthropic, gemini, _, chat, responses] = listed(request);
+        [anthropic, gemini, chat, responses].map(|listed| listed == [NOTHING])
+    };
+    let empty = ChatRequest::new(Transcript::new());
+    assert_eq!(nothing(&empty), [true; 4]);
+    let of = |parts| {
+        let turn = Turn::message(Message::new(Role::User, parts)).unwrap();
+        ChatRequest::new([turn].into_iter().collect())
+    };
+    let theirs = ProviderData::new("another", json!({}));
+    let unknown = of(vec![Part::new(PartKind::Provider(theirs))]);
+    assert_eq!(nothing(&unknown), [true; 4]);
+    // Chat completions take an empty text.
+    for request in [ChatRequest::user(""), of(vec![Part::text("")])] {
+        assert_eq!(nothing(&request), [true, true, false, true]);
+    }
+    assert_eq!(
+        nothing(&ChatRequest::user("  \n")),
+        [true, false, false, false]
+    );
+    assert_eq!(nothing(&ChatRequest::user("hi")), [false; 4]);
+
+    // What the options have is sent instead.
+    let mut elsewhere = empty;
+    let options = elsewhere.options_mut();
+    for name in ["messages", "input"] {
+        let said = json!([{"role": "user", "content": "hi"}]);
+        options.provider.insert(name.into(), said);
+    }
+    assert_eq!(nothing(&elsewhere), [false, true, false, false]);
 }
 
 #[test]

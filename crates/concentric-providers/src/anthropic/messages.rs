@@ -8,6 +8,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
+    capabilities::NOTHING_SAID,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -187,7 +188,11 @@ impl Api for Messages {
         unsupported.extend(Plan::of(call, self.max_tokens).unsupported);
         if !replaced("messages") {
             let conversation = Conversation::of(request, &self.provider);
-            if !conversation.begins_with_user() {
+            // What is not taken of it is said below.
+            if conversation.is_empty() && conversation.unsupported.is_empty() {
+                unsupported.push(Unsupported::new(NOTHING_SAID));
+            }
+            if conversation.begins_with_assistant() {
                 let what = "a conversation that no user begins";
                 unsupported.push(Unsupported::new(what).at(0));
             }
