@@ -87,7 +87,8 @@ impl AnthropicLayer {
     #[must_use]
     pub fn betas<'a>(self, betas: impl IntoIterator<Item = &'a str>) -> Self {
         let betas: Vec<&str> = betas.into_iter().collect();
-        self.header("anthropic-beta", betas.join(","))
+        let name = Str::from_static("anthropic-beta");
+        self.with_header(name, betas.join(",").into(), false)
     }
 
     /// Sets how many tokens a model may write if a request does not say, which the service always

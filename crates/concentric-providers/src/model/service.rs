@@ -149,6 +149,7 @@ where
             events: VecDeque::new(),
             provider: self.api.provider().clone(),
             key,
+            secrets: Arc::clone(&target.secrets),
             limits,
             changed: false,
         };
