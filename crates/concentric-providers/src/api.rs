@@ -1,10 +1,11 @@
 //! What one provider's API is to the [`Model`](crate::Model) that speaks it.
 
-use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin};
+use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin, scrub::Secrets};
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
-use http::Uri;
+use http::{HeaderValue, Uri};
 use serde::{Deserialize, Serialize};
-use std::{collections::VecDeque, fmt};
+use serde_json::Value;
+use std::{collections::VecDeque, fmt, sync::Arc};
 
 /// An API: how a request is written, and how an answer is read. Not for others to implement.
 #[doc(hidden)]
@@ -38,6 +39,11 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
 
     /// What `model` can do, as far as the API says.
     fn capabilities(&self, model: &str) -> Capabilities;
+
+    /// The tools that the service defines itself, of which it is told with each call.
+    fn tools(&self) -> &[Value] {
+        &[]
+    }
 
     /// Adds what the service will not do of a call for reasons of its own.
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
@@ -149,6 +155,8 @@ pub struct Answer {
     pub(crate) events: VecDeque<Event>,
     pub(crate) provider: Str,
     pub(crate) key: Option<ApiKey>,
+    /// The values of other headers that count as secrets.
+    pub(crate) secrets: Arc<[HeaderValue]>,
     pub(crate) limits: Limits,
     /// A chunk changed the answer; see [`changed`](Self::changed).
     pub(crate) changed: bool,
@@ -158,7 +166,10 @@ impl Answer {
     pub(crate) fn origin(&self) -> Origin<'_> {
         Origin {
             provider: &self.provider,
-            key: self.key.as_ref(),
+            secrets: Secrets {
+                key: self.key.as_ref(),
+                headers: &self.secrets,
+            },
             request_id: self.head.request_id.as_ref(),
             retry_after: self.limits.retry_after,
         }

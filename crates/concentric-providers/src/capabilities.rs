@@ -1,10 +1,12 @@
 //! What a model can do, and what of a request it will not do.
 
+use crate::api::Call;
 use concentric_core::{
     ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice,
     ToolContent,
 };
-use std::fmt;
+use serde_json::Value;
+use std::{collections::HashSet, fmt};
 
 /// What a model can do, by its provider's API.
 ///
@@ -279,6 +281,58 @@ pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported
             refused.push(Unsupported::new(what).at(at));
         }
     }
+}
+
+/// What is missing of a request that would be sent without any message.
+pub(crate) const NOTHING_SAID: &str = "a conversation in which nothing is said";
+
+/// Lists what of `call` makes no sense to any service. `theirs` are the tools that the service defines
+/// itself, and that it is told of besides the request's.
+pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {
+    let mut refused = Vec::new();
+    let mut no = |what: Str| refused.push(Unsupported::new(what));
+    let request = call.request;
+    let options = &*request.options;
+    if call.model.is_empty() {
+        no("a model without a name".into());
+    }
+    let (mut names, mut twice) = (HashSet::new(), HashSet::new());
+    for name in request.tools.iter().map(|tool| &tool.name) {
+        if !names.insert(name.as_str()) && twice.insert(name.as_str()) {
+            no(format!("two tools named `{name}`").into());
+        }
+    }
+    // What is offered instead is not known.
+    if !options.provider.contains_key("tools") {
+        names.extend(theirs.iter().filter_map(|tool| tool.get("name")?.as_str()));
+        match &options.tool_choice {
+            Some(ToolChoice::Required) if request.tools.is_empty() && theirs.is_empty() => {
+                no("to be told to call a tool where there is none".into());
+            }
+            Some(ToolChoice::Tool(name)) if !names.contains(name.as_str()) => {
+                no(format!("to be told to call `{name}`, which is not offered").into());
+            }
+            _ => {}
+        }
+    }
+    let numbers = [
+        (options.temperature, "a temperature that is not a number"),
+        (options.top_p, "a `top_p` that is not a number"),
+        (
+            options.frequency_penalty,
+            "a frequency penalty that is not a number",
+        ),
+        (
+            options.presence_penalty,
+            "a presence penalty that is not a number",
+        ),
+    ];
+    for (number, what) in numbers {
+        if number.is_some_and(|number| !number.is_finite()) {
+            no(what.into());
+        }
+    }
+    refused
 }
 
 /// The error of a request that asks for what a model will not do.

@@ -1,8 +1,8 @@
 //! What providers say went wrong, as an [`Error`].
 
 use crate::{
-    ApiKey, Limits, retry_after,
-    scrub::{scrub, told},
+    Limits, retry_after,
+    scrub::{Secrets, scrub},
 };
 use concentric_core::{BoxError, Error, ErrorKind, Str};
 use http::{HeaderMap, StatusCode};
@@ -245,7 +245,7 @@ fn excerpt(body: &str) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin<'a> {
     pub(crate) provider: &'a Str,
-    pub(crate) key: Option<&'a ApiKey>,
+    pub(crate) secrets: Secrets<'a>,
     pub(crate) request_id: Option<&'a Str>,
     /// The longest time that it may ask to be left alone for.
     pub(crate) retry_after: Duration,
@@ -263,7 +263,7 @@ impl Origin<'_> {
 
     /// What came is not what the protocol says; with as much of it as a person may want to see.
     pub(crate) fn protocol(self, what: &str, body: &str) -> Error {
-        let body = scrub(&excerpt(body.trim()), self.key);
+        let body = scrub(&excerpt(body.trim()), self.secrets);
         self.error(ErrorKind::Protocol, format!("{what}: {body}"))
     }
 
@@ -308,12 +308,12 @@ impl Origin<'_> {
             .message
             .as_deref()
             .unwrap_or("an error without a message");
-        let mut error = self.error(kind, scrub(message, self.key));
+        let mut error = self.error(kind, scrub(message, self.secrets));
         if let Some(code) = &failure.code {
-            error = error.with_code(scrub(code, self.key));
+            error = error.with_code(scrub(code, self.secrets));
         }
         if let Some(type_) = &failure.type_ {
-            error = error.with_type(scrub(type_, self.key));
+            error = error.with_type(scrub(type_, self.secrets));
         }
         if let Some(after) = failure.retry_after {
             error = error.with_retry_after(after.min(self.retry_after));
@@ -331,9 +331,9 @@ impl Origin<'_> {
         };
         let error = if self.is_told(&error) {
             // Without its sources, which anybody may print.
-            Error::new(kind, scrub(error.message(), self.key))
+            Error::new(kind, scrub(error.message(), self.secrets))
         } else if kind != error.kind() {
-            Error::new(kind, scrub(error.message(), self.key)).with_source(error)
+            Error::new(kind, scrub(error.message(), self.secrets)).with_source(error)
         } else {
             error
         };
@@ -344,10 +344,10 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether `error` or one of its sources says the key.
+    /// Whether `error` or one of its sources says a secret.
     fn is_told(self, error: &Error) -> bool {
         let sources = format!("{error:#} {:?}", error.source());
-        told(&sources, self.key).is_some()
+        self.secrets.are_told_in(&sources)
     }
 }
 

@@ -37,3 +37,21 @@ impl<M: SerializeMap> Fields<'_, M> {
         self.map.end()
     }
 }
+
+/// Whether `list` is written without any element. No more than the beginning is written to know it.
+pub(crate) fn is_empty_list(list: &impl Serialize) -> bool {
+    let mut brackets = [0; 2];
+    serde_json::to_writer(&mut brackets[..], list).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_empty_list;
+
+    #[test]
+    fn a_list_is_empty_or_not() {
+        assert!(is_empty_list(&Vec::<u8>::new()));
+        assert!(!is_empty_list(&[1]));
+        assert!(!is_empty_list(&[""; 2]));
+    }
+}

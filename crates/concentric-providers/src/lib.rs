@@ -36,6 +36,7 @@ mod capabilities;
 pub mod catalogue;
 #[cfg(feature = "client")]
 pub mod client;
+mod data_url;
 mod failure;
 mod fields;
 pub mod gemini;

@@ -14,7 +14,7 @@ pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Optio
         .filter_map(|ms| seconds(ms, 1e-3, max));
     let after = text("retry-after").and_then(|text| {
         seconds(text, 1.0, max).or_else(|| {
-            let at = date(text)?;
+            let at = date(text, now)?;
             Some(at.duration_since(now).unwrap_or_default())
         })
     });
@@ -30,29 +30,51 @@ fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(max))
 }
 
-/// Parses `Sun, 06 Nov 1994 08:49:37 GMT`, the one form that servers may send today.
-fn date(text: &str) -> Option<SystemTime> {
+/// Parses a date in any of the forms that must be taken (RFC 9110, section 5.6.7):
+///
+/// - `Sun, 06 Nov 1994 08:49:37 GMT`, the one that servers may send today,
+/// - `Sunday, 06-Nov-94 08:49:37 GMT` (RFC 850),
+/// - `Sun Nov  6 08:49:37 1994` (C's `asctime`).
+fn date(text: &str, now: SystemTime) -> Option<SystemTime> {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
-    let (_, rest) = text.split_once(',')?;
-    let mut words = rest.split_ascii_whitespace();
-    let day: u64 = words.next()?.parse().ok()?;
-    let month = words.next()?;
+    let words: Vec<&str> = text
+        .split([' ', ',', '-'])
+        .filter(|word| !word.is_empty())
+        .collect();
+    let (day, month, year, time) = match words[..] {
+        [_, day, month, year, time, "GMT"] => (day, month, year, time),
+        [_, month, day, time, year] => (day, month, year, time),
+        _ => return None,
+    };
+    let day: u64 = day.parse().ok()?;
     let month = MONTHS.iter().position(|m| *m == month)? as u64 + 1;
-    let year: u64 = words.next()?.parse().ok()?;
-    let mut time = words.next()?.split(':').map(str::parse::<u64>);
+    let year = match year.len() {
+        2 => full_year(year.parse().ok()?, now),
+        _ => year.parse().ok()?,
+    };
+    let mut time = time.split(':').map(str::parse::<u64>);
     let (hour, minute, second) = (time.next()?.ok()?, time.next()?.ok()?, time.next()?.ok()?);
     let sane = (1970..=9999).contains(&year)
         && (1..=31).contains(&day)
         && hour < 24
         && minute < 60
         && second < 61;
-    if words.next()? != "GMT" || !sane {
+    if !sane {
         return None;
     }
     let seconds = days(year, month, day)? * 86_400 + hour * 3_600 + minute * 60 + second;
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+/// The year that ends with `digits`, and is no more than 50 years after `now`.
+fn full_year(digits: u64, now: SystemTime) -> u64 {
+    // The mean year of the Gregorian calendar, in seconds.
+    const YEAR: u64 = 31_556_952;
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let latest = 1970 + now.as_secs() / YEAR + 50;
+    latest - (latest - digits) % 100
 }
 
 /// Days since 1970-01-01: Howard Hinnant's `days_from_civil`.
@@ -88,6 +110,22 @@ mod tests {
             ),
             ("retry-after", "Sun, 06 Nov 1994 08:49:27 GMT", Some(ms(0))),
             ("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT", Some(max)),
+            (
+                "retry-after",
+                "Sunday, 06-Nov-94 08:49:47 GMT",
+                Some(ms(10_000)),
+            ),
+            (
+                "retry-after",
+                "Wednesday, 21-Oct-37 07:28:00 GMT",
+                Some(max),
+            ),
+            // 44 years from then, and not 56 years before.
+            ("retry-after", "Thursday, 06-Nov-44 08:49:37 GMT", Some(max)),
+            ("retry-after", "Tuesday, 06-Nov-45 08:49:37 GMT", None),
+            ("retry-after", "Sun Nov  6 08:49:47 1994", Some(ms(10_000))),
+            ("retry-after", "Wed Oct 21 07:28:00 2037", Some(max)),
+            ("retry-after", "Sun Nov  6 08:49:47 94 1994", None),
             ("retry-after", "soon", None),
             ("retry-after", "NaN", None),
             ("retry-after", "inf", None),

@@ -1,26 +1,73 @@
-//! Text of a provider's that goes into an error: bounded, on one line, without keys.
+//! Text of a provider's that goes into an error: bounded, on one line, without secrets.
 
 use crate::ApiKey;
+use http::HeaderValue;
+use std::borrow::Cow;
 
 /// No message is longer, in bytes.
 const MAX: usize = 1024;
 
-/// What stands where a key stood.
+/// What stands where a secret stood.
 const GONE: &str = "[REDACTED]";
 
-/// The key that is in `text`, if it is. One that is shorter than any secret is in many a text.
-pub(crate) fn told<'a>(text: &str, key: Option<&'a ApiKey>) -> Option<&'a str> {
-    const LEAST: usize = 4;
-    let key = key.map(ApiKey::expose)?;
-    (key.len() >= LEAST && text.contains(key)).then_some(key)
+/// What was sent, and nobody is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Secrets<'a> {
+    pub(crate) key: Option<&'a ApiKey>,
+    pub(crate) headers: &'a [HeaderValue],
+}
+
+impl<'a> Secrets<'a> {
+    /// Those that are in `text`, as they stand there, the longest first.
+    fn told_in(self, text: &str) -> Vec<Cow<'a, str>> {
+        // A shorter one is in many a text.
+        const LEAST: usize = 4;
+        let key = self.key.map(ApiKey::expose);
+        let headers = self.headers.iter();
+        let headers = headers.filter_map(|value| value.to_str().ok());
+        let headers = headers.flat_map(|value| [Some(value), credentials(value)]);
+        let mut told: Vec<Cow<'a, str>> = Vec::new();
+        for secret in headers.flatten().chain(key) {
+            if secret.len() < LEAST {
+                continue;
+            }
+            let forms = [Some(Cow::Borrowed(secret)), escaped(secret).map(Cow::Owned)];
+            let forms = forms.into_iter().flatten();
+            told.extend(forms.filter(|form| text.contains(&**form)));
+        }
+        told.sort_by_key(|form| std::cmp::Reverse(form.len()));
+        told
+    }
+
+    /// Whether any of them is in `text`.
+    pub(crate) fn are_told_in(self, text: &str) -> bool {
+        !self.told_in(text).is_empty()
+    }
+}
+
+/// What stands behind the scheme of an `authorization`.
+fn credentials(value: &str) -> Option<&str> {
+    let (scheme, credentials) = value.split_once(' ')?;
+    let schemes = ["Basic", "Bearer"];
+    let is_known = schemes
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known));
+    is_known.then(|| credentials.trim())
+}
+
+/// `secret` as it stands in JSON, if that is not as it is.
+fn escaped(secret: &str) -> Option<String> {
+    let json = serde_json::to_string(secret).ok()?;
+    let text = json.strip_prefix('"')?.strip_suffix('"')?;
+    (text != secret).then(|| text.to_owned())
 }
 
 /// Makes `text` fit for an error.
-pub(crate) fn scrub(text: &str, key: Option<&ApiKey>) -> String {
-    let text = match told(text, key) {
-        Some(key) => text.replace(key, GONE),
-        None => text.to_owned(),
-    };
+pub(crate) fn scrub(text: &str, secrets: Secrets<'_>) -> String {
+    let mut text = Cow::Borrowed(text);
+    for secret in secrets.told_in(&text) {
+        text = text.replace(&*secret, GONE).into();
+    }
     let mut out = String::with_capacity(text.len().min(MAX));
     let mut spaces = false;
     for word in text.split_inclusive(|c: char| c.is_whitespace() || c.is_control()) {
@@ -69,27 +116,59 @@ fn push_word(out: &mut String, word: &str) {
 mod tests {
     use super::*;
 
+    fn of(key: &ApiKey) -> Secrets<'_> {
+        Secrets {
+            key: Some(key),
+            headers: &[],
+        }
+    }
+
     #[test]
     fn keys_do_not_stay() {
         let key = ApiKey::new("canary");
         let text =
             "bad key `canary`,\n\tor \"sk-proj-0123456789abcdef\" or Bearer eyJhbGciOiJIUzI1NiJ9.x";
         assert_eq!(
-            scrub(text, Some(&key)),
+            scrub(text, of(&key)),
             "bad key `[REDACTED]`, or \"[REDACTED]\" or Bearer [REDACTED]"
         );
     }
 
     #[test]
+    fn neither_do_headers_nor_what_json_makes_of_them() {
+        let key = ApiKey::new(r#"ca"na\ry"#);
+        let headers = ["gate", "gateway", "Bearer token-of-mine", "no"];
+        let headers = headers.map(HeaderValue::from_static);
+        let secrets = Secrets {
+            key: Some(&key),
+            headers: &headers,
+        };
+        for (text, expected) in [
+            (r#"ca"na\ry"#, "[REDACTED]"),
+            (r#"{"key":"ca\"na\\ry"}"#, r#"{"key":"[REDACTED]"}"#),
+            ("gateway gate", "[REDACTED] [REDACTED]"),
+            ("Bearer token-of-mine", "[REDACTED]"),
+            (
+                "`token-of-mine` is bearer of no",
+                "`[REDACTED]` is bearer of no",
+            ),
+        ] {
+            assert!(secrets.are_told_in(text), "{text}");
+            assert_eq!(scrub(text, secrets), expected);
+        }
+        assert!(!secrets.are_told_in("no"));
+    }
+
+    #[test]
     fn words_do() {
         let text = "Invalid 'task-specific-parameters-2': sk-short; see https://x.test/a?b=c";
-        assert_eq!(scrub(text, None), text);
-        assert_eq!(scrub(text, Some(&ApiKey::new("k"))), text);
+        assert_eq!(scrub(text, Secrets::default()), text);
+        assert_eq!(scrub(text, of(&ApiKey::new("k"))), text);
     }
 
     #[test]
     fn text_is_bounded_at_a_character() {
-        let text = scrub(&"ä".repeat(5000), None);
+        let text = scrub(&"ä".repeat(5000), Secrets::default());
         assert!(text.len() <= MAX + '…'.len_utf8() && text.ends_with('…'));
     }
 }

@@ -221,6 +221,38 @@ async fn how_much_to_think() {
 }
 
 #[tokio::test]
+async fn a_call_may_be_demanded_where_the_model_decides_how_much_to_think() {
+    for (model, effort, taken) in [
+        ("claude-opus-4-8", "high", true),
+        ("claude-opus-4-6", "high", true),
+        ("claude-opus-4-6", "5000", false),
+        ("claude-haiku-4-5", "high", false),
+    ] {
+        for choice in [ToolChoice::Required, ToolChoice::Tool("search".into())] {
+            let mut request = ChatRequest::user("hi");
+            request.tools.push(tool("search", json!({})));
+            let options = request.options_mut();
+            options.tool_choice = Some(choice);
+            options.reasoning_effort = Some(effort.into());
+            let expected: &[&str] = match taken {
+                true => &[],
+                false => &["to be told to call a tool, beside a reasoning effort"],
+            };
+            let layer = of(model);
+            assert_eq!(unsupported(&layer, &request), expected, "{model} {effort}");
+            if taken {
+                let body = sent(&layer, request).await;
+                assert_eq!(body["thinking"], json!({"type": "adaptive"}));
+                assert!(matches!(
+                    body["tool_choice"]["type"].as_str(),
+                    Some("any" | "tool")
+                ));
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_taken_is_said_before_it_is_sent() {
     let asks = |change: &dyn Fn(&mut ChatRequest)| {
         let mut request = ChatRequest::user("hi");
@@ -240,6 +272,7 @@ async fn what_is_not_taken_is_said_before_it_is_sent() {
         }),
         asks(&|r| {
             r.tools.push(tool("a", json!({})));
+            r.options_mut().model = Some("claude-haiku-4-5".into());
             r.options_mut().tool_choice = Some(ToolChoice::Required);
             r.options_mut().reasoning_effort = Some("low".into());
         }),

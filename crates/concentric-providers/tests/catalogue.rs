@@ -58,7 +58,22 @@ fn the_data_are_sound() {
             price.cache_write.is_none_or(|write| write >= price.input),
             "{name}"
         );
+        // Anthropic's: 1.25 times the input for five minutes, twice for an hour.
+        let writes = |input: u64| (Some(input / 4 * 5), Some(input * 2));
+        let is_anthropic = model.provider == *"anthropic";
+        match is_anthropic {
+            true => assert_eq!(
+                (price.cache_write, price.cache_write_1h),
+                writes(price.input),
+                "{name}"
+            ),
+            false => assert_eq!(price.cache_write_1h, None, "{name}"),
+        }
         if let Some(above) = price.above {
+            if is_anthropic {
+                let above_writes = (above.cache_write, above.cache_write_1h);
+                assert_eq!(above_writes, writes(above.input.unwrap()), "{name}");
+            }
             assert!(above.input.unwrap() > price.input, "{name}");
             assert!(above.output.unwrap() > price.output, "{name}");
             assert!(
@@ -181,6 +196,31 @@ fn cached_tokens_are_part_of_the_input() {
 }
 
 #[test]
+fn what_is_cached_for_an_hour_has_a_price_of_its_own() {
+    let catalogue = Catalogue::builtin();
+    let sonnet = catalogue.get("anthropic", "claude-sonnet-4-5").unwrap();
+    let mut written = usage(10_000, 0, 3_000, 0);
+    written.cache_write_1h_tokens = Some(1_000);
+    let cost = sonnet.cost(&written).unwrap();
+    assert_eq!(cost.input, 7_000 * 3_000_000);
+    assert_eq!(cost.cache_write, 2_000 * 3_750_000 + 1_000 * 6_000_000);
+    // It is a part of what is written, and no more than all of that.
+    written.cache_write_1h_tokens = Some(5_000);
+    let cost = sonnet.cost(&written).unwrap();
+    assert_eq!(cost.cache_write, 3_000 * 6_000_000);
+    let mut long = usage(200_001, 0, 1, 0);
+    long.cache_write_1h_tokens = Some(1);
+    assert_eq!(sonnet.cost(&long).unwrap().cache_write, 12_000_000);
+
+    // Without a price for it, it costs as other input that is written.
+    let price = Price::new(4, 20).cache_write(5);
+    let cost = |price: Price| price.cost(&written).unwrap().cache_write;
+    assert_eq!(cost(price), 3_000 * 5);
+    assert_eq!(cost(price.cache_write_1h(8)), 3_000 * 8);
+    assert_eq!(cost(Price::new(4, 20)), 3_000 * 4);
+}
+
+#[test]
 fn reasoning_is_part_of_the_output() {
     let price = Price::new(1_000_000, 2_000_000);
     let mut usage = Usage::new(0, 100);
@@ -271,6 +311,30 @@ fn whoever_pays_has_the_last_word() {
     );
     assert_eq!(merged.date(), "2027-01-01");
     assert!(merged.sources().any(|source| source == "us"));
+}
+
+#[test]
+fn a_provider_has_one_name() {
+    let price = Price::new(1, 2);
+    for provider in ["google", "Gemini", "gcp.vertex_ai", "gcp.gemini"] {
+        let ours = ModelInfo::new(provider, "gemini-3.5-flash").price(price);
+        let json = format!(
+            r#"{{"version": 1, "date": "d", "models": [{{"provider": "{provider}",
+                "model": "gemini-3.5-flash", "price": {{"input": 1, "output": 2}}}}]}}"#
+        );
+        let loaded = Catalogue::from_json(&json).unwrap();
+        for catalogue in [
+            Catalogue::builtin().with(ours),
+            Catalogue::builtin().merge(&loaded),
+            loaded,
+        ] {
+            for asked in [provider, "google", "gcp.gemini"] {
+                let found = catalogue.get(asked, "gemini-3.5-flash").unwrap();
+                assert_eq!(found.price, Some(price), "{provider} {asked}");
+                assert_eq!(found.provider, *"gcp.gemini");
+            }
+        }
+    }
 }
 
 #[test]

@@ -219,9 +219,12 @@ async fn every_tool_choice_and_effort() {
     ];
     for (choice, mode) in choices {
         let mut request = ChatRequest::user("hi");
+        let can_be_alone = choice != ToolChoice::Required;
         request.options_mut().tool_choice = Some(choice);
-        let (_, body) = sent(layer(), request.clone()).await;
-        assert_eq!(body.get("toolConfig"), None);
+        if can_be_alone {
+            let (_, body) = sent(layer(), request.clone()).await;
+            assert_eq!(body.get("toolConfig"), None);
+        }
         request
             .tools
             .push(Arc::new(ToolSpec::new("t", "", json!({}))));
@@ -278,6 +281,7 @@ async fn media() {
             "QUJD".into(),
         )))),
         part(PartKind::Image(url("https://a.test/x.png"))),
+        part(PartKind::Image(url("data:image/webp;base64,QUJD"))),
         part(PartKind::Audio(base64("audio/mpeg"))),
         part(PartKind::File(
             url("gs://bucket/a.pdf").with_media_type("application/pdf"),
@@ -307,6 +311,7 @@ async fn media() {
             {"inlineData": {"mimeType": "image/jpeg", "data": "QUJD"}},
             {"inlineData": {"mimeType": "image/png", "data": "QUJD"}},
             {"fileData": {"fileUri": "https://a.test/x.png"}},
+            {"inlineData": {"mimeType": "image/webp", "data": "QUJD"}},
             {"inlineData": {"mimeType": "audio/mpeg", "data": "QUJD"}},
             {"fileData": {"mimeType": "application/pdf", "fileUri": "gs://bucket/a.pdf"}},
             {"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/abc"}},
@@ -659,6 +664,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
         let http = service_fn(|_: http::Request<Full<Bytes>>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
         });
+        assert_eq!(layer().check(&request).len(), 1, "{model}");
         let error = layer().layer(http).oneshot(request).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{model}");
     }

@@ -232,3 +232,46 @@ async fn f055_the_key_is_never_shown() {
         assert!(!text.contains(CANARY), "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_header_of_the_layer_is_never_shown() {
+    const TOKEN: &str = "gateway\"token\"of\\mine";
+    let layer = layer()
+        .header("x-gateway-token", TOKEN)
+        .header("proxy-authorization", "Bearer of-the-proxy");
+    let message = format!("no: {TOKEN}, of-the-proxy");
+    let nested = serde_json::json!({ "error": message }).to_string();
+    let bodies = [
+        serde_json::json!({"error": {"message": message, "code": TOKEN}}).to_string(),
+        serde_json::json!({"error": {"message": nested, "type": TOKEN}}).to_string(),
+        format!("{nested} and more"),
+        message.clone(),
+    ];
+    let mut errors = Vec::new();
+    for body in &bodies {
+        errors.push(call(&layer, response(401, &[], body)).await.unwrap_err());
+    }
+    // What is reported within an answer, and what the HTTP service says.
+    let answer = call(
+        &layer,
+        response(200, &[], &format!("data: {}\n\n", bodies[0])),
+    );
+    errors.push(answer.await.unwrap_err());
+    let http = service_fn(|_: http::Request<_>| {
+        let error = io::Error::other(message.clone());
+        std::future::ready(Err::<http::Response<Script>, _>(error))
+    });
+    let answer = layer.layer(http).oneshot(ChatRequest::user("hi"));
+    errors.push(answer.await.unwrap_err());
+    for error in errors {
+        let shown = format!(
+            "{error} {error:#} {error:?} {:?} {:?}",
+            error.code(),
+            error.error_type()
+        );
+        assert!(shown.contains("no: [REDACTED], [REDACTED]"), "{shown}");
+        assert!(!shown.contains("of\\mine"), "{shown}");
+        assert!(!shown.contains("of\\\\mine"), "{shown}");
+        assert!(!shown.contains("of-the-proxy"), "{shown}");
+    }
+}

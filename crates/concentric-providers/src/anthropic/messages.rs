@@ -8,6 +8,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
+    capabilities::NOTHING_SAID,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -86,7 +87,8 @@ impl AnthropicLayer {
     #[must_use]
     pub fn betas<'a>(self, betas: impl IntoIterator<Item = &'a str>) -> Self {
         let betas: Vec<&str> = betas.into_iter().collect();
-        self.header("anthropic-beta", betas.join(","))
+        let name = Str::from_static("anthropic-beta");
+        self.with_header(name, betas.join(",").into(), false)
     }
 
     /// Sets how many tokens a model may write if a request does not say, which the service always
@@ -175,6 +177,10 @@ impl Api for Messages {
         Named::named(model).capabilities()
     }
 
+    fn tools(&self) -> &[Value] {
+        &self.tools
+    }
+
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let request = call.request;
         let options = &*request.options;
@@ -183,7 +189,11 @@ impl Api for Messages {
         unsupported.extend(Plan::of(call, self.max_tokens).unsupported);
         if !replaced("messages") {
             let conversation = Conversation::of(request, &self.provider);
-            if !conversation.begins_with_user() {
+            // What is not taken of it is said below.
+            if conversation.is_empty() && conversation.unsupported.is_empty() {
+                unsupported.push(Unsupported::new(NOTHING_SAID));
+            }
+            if conversation.begins_with_assistant() {
                 let what = "a conversation that no user begins";
                 unsupported.push(Unsupported::new(what).at(0));
             }

@@ -115,7 +115,9 @@ impl<'a> Plan<'a> {
             options.tool_choice,
             Some(ToolChoice::Required | ToolChoice::Tool(_))
         );
-        if thinks && forces && !request.tools.is_empty() {
+        // A model that decides itself how much to think may be told.
+        let is_manual = matches!(self.thinking, Some(Thinking::Enabled { .. }));
+        if is_manual && forces && !request.tools.is_empty() {
             self.no("to be told to call a tool, beside a reasoning effort");
         }
         if thinks && options.temperature.is_some_and(|t| t != 1.0) {

@@ -131,7 +131,7 @@ impl Catalogue {
     /// It is not of this form, or of another version of it.
     pub fn from_json(json: &str) -> Result<Self, Error> {
         let wrong = |what| Error::new(ErrorKind::Configuration, what);
-        let data: Data = serde_json::from_str(json)
+        let mut data: Data = serde_json::from_str(json)
             .map_err(|error| wrong("the JSON is no catalogue of models").with_source(error))?;
         if data.version != VERSION {
             return Err(wrong("the catalogue of models is of another version"));
@@ -140,12 +140,17 @@ impl Catalogue {
         if !data.models.iter().all(named) {
             return Err(wrong("a model of the catalogue has no name"));
         }
+        for model in &mut data.models {
+            model.provider = known_as(&model.provider);
+        }
         Ok(Self(Arc::new(data)))
     }
 
-    /// Adds a model, in place of the one of this name.
+    /// Adds a model, in place of the one of this name. Its provider is called as
+    /// [`get`](Self::get) says.
     #[must_use]
-    pub fn with(mut self, model: ModelInfo) -> Self {
+    pub fn with(mut self, mut model: ModelInfo) -> Self {
+        model.provider = known_as(&model.provider);
         let models = &mut Arc::make_mut(&mut self.0).models;
         models.retain(|other| !other.is(&model));
         // Also where it was an alias of another one.
@@ -194,14 +199,13 @@ impl Catalogue {
     /// version follows: a date, `latest`, `preview`. So `gpt-5.5-2026-04-23` is `gpt-5.5`, and
     /// `gpt-5.5-turbo` is not known.
     pub fn get(&self, provider: &str, model: &str) -> Option<&ModelInfo> {
-        let provider = provider.to_ascii_lowercase();
-        let provider = known_as(&provider);
+        let provider = known_as(provider);
         let model = model.to_ascii_lowercase();
         // As Google writes it.
         let model = model.strip_prefix("models/").unwrap_or(&model);
         let names = self
             .models()
-            .filter(|info| *info.provider == *provider)
+            .filter(|info| info.provider == provider)
             .flat_map(|info| info.names().map(move |name| (name, info)));
         let fits = names.filter(|(name, _)| {
             let name = name.to_ascii_lowercase();
@@ -218,13 +222,14 @@ impl Catalogue {
 }
 
 /// What a provider is called here.
-fn known_as(provider: &str) -> &str {
-    match provider {
+fn known_as(provider: &str) -> Str {
+    let provider = provider.to_ascii_lowercase();
+    Str::from_static(match &*provider {
         "gcp.gen_ai" | "gcp.vertex_ai" | "gemini" | "google" => "gcp.gemini",
         "mistral" | "mistralai" => "mistral_ai",
         "grok" | "x-ai" | "xai" => "x_ai",
-        _ => provider,
-    }
+        _ => return provider.into(),
+    })
 }
 
 /// Whether `rest`, which stands behind a model's name, says no more than which version of it.

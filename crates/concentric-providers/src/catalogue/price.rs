@@ -21,6 +21,10 @@ pub struct Price {
     /// depends on how long it is kept, the shortest time (Anthropic: five minutes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
+    /// Input that is written to the provider's cache for an hour; as other input that is written to it
+    /// if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<u64>,
     /// What calls with a long input cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Above>,
@@ -46,6 +50,9 @@ pub struct Above {
     /// Input that is written to the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
+    /// Input that is written to the cache for an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<u64>,
 }
 
 impl Price {
@@ -56,6 +63,7 @@ impl Price {
             output,
             cached_input: None,
             cache_write: None,
+            cache_write_1h: None,
             above: None,
         }
     }
@@ -74,6 +82,13 @@ impl Price {
         self
     }
 
+    /// Sets that of input that goes into the cache for an hour.
+    #[must_use]
+    pub const fn cache_write_1h(mut self, price: u64) -> Self {
+        self.cache_write_1h = Some(price);
+        self
+    }
+
     /// What a call costs; `None` if its input or its output was not counted.
     ///
     /// Cached tokens are part of the input, and reasoning is part of the output, so neither is
@@ -83,12 +98,15 @@ impl Price {
         let price = self.at(input);
         let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
         let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
+        let for_an_hour = usage.cache_write_1h_tokens.unwrap_or(0).min(written);
         let plain = input - cached - written;
+        let write = price.cache_write.unwrap_or(price.input);
         let cost = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
         Some(Cost {
             input: cost(plain, price.input),
             cached_input: cost(cached, price.cached_input.unwrap_or(price.input)),
-            cache_write: cost(written, price.cache_write.unwrap_or(price.input)),
+            cache_write: cost(written - for_an_hour, write)
+                + cost(for_an_hour, price.cache_write_1h.unwrap_or(write)),
             output: cost(output, price.output),
         })
     }
@@ -101,6 +119,7 @@ impl Price {
                 output: above.output.unwrap_or(self.output),
                 cached_input: above.cached_input.or(self.cached_input),
                 cache_write: above.cache_write.or(self.cache_write),
+                cache_write_1h: above.cache_write_1h.or(self.cache_write_1h),
                 above: None,
             },
             _ => *self,

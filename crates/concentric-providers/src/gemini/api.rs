@@ -7,7 +7,7 @@ use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
 };
-use concentric_core::{Error, ErrorKind, Str};
+use concentric_core::{Error, Str};
 use http::Uri;
 
 /// Google's `generateContent`.
@@ -93,16 +93,18 @@ impl Api for GenerateContent {
     }
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        let model = call.model;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
+        if model.contains("..") || !model.chars().all(is_plain) {
+            let what = format!("a model named `{}`", model.escape_debug());
+            unsupported.push(Unsupported::new(what));
+        }
         request::check(&Wire::new(*call, self.provider()), unsupported);
     }
 
     fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error> {
+        // `check` has refused what makes no address.
         let model = call.model;
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
-        if model.is_empty() || model.contains("..") || !model.chars().all(is_plain) {
-            let what = format!("`{}` is not the name of a model", model.escape_debug());
-            return Err(Error::new(ErrorKind::InvalidRequest, what));
-        }
         // `models/…` and `tunedModels/…` are whole names.
         let place = if model.contains('/') { "" } else { "models/" };
         let method = match call.streaming {

@@ -7,7 +7,7 @@ mod schema;
 
 use self::contents::Contents;
 use super::family::Family;
-use crate::{Unsupported, api::Call, fields::Fields};
+use crate::{Unsupported, api::Call, capabilities::NOTHING_SAID, fields::Fields};
 use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
 use serde::{
     Serialize, Serializer,
@@ -76,7 +76,7 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
         no(format!("a reasoning effort of `{effort}`"));
     }
     match contents::begins(call.request, wire.provider) {
-        None => no("a conversation in which nothing is said".to_owned()),
+        None => no(NOTHING_SAID.to_owned()),
         Some(contents::Beginning::Call) => {
             no("a conversation that begins with a tool call".to_owned());
         }

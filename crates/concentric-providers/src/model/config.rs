@@ -2,10 +2,11 @@ use crate::{
     ApiKey, Capabilities, Limits, Timeouts,
     api::{Api, Base},
     failure::Origin,
+    scrub::Secrets,
 };
 use concentric_core::{Error, ErrorKind, Str};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// What a layer was told.
 #[derive(Clone)]
@@ -13,12 +14,19 @@ pub(super) struct Settings {
     pub(super) base_url: Str,
     pub(super) model: Str,
     pub(super) key: Option<ApiKey>,
-    pub(super) headers: Vec<(Str, Str)>,
+    pub(super) headers: Vec<Header>,
     pub(super) capabilities: Option<Capabilities>,
     pub(super) streaming: bool,
     pub(super) limits: Limits,
     /// `None` if the layer was not told.
     pub(super) timeouts: Option<Timeouts>,
+}
+
+#[derive(Clone)]
+pub(super) struct Header {
+    pub(super) name: Str,
+    pub(super) value: Str,
+    pub(super) is_secret: bool,
 }
 
 /// What its services go by.
@@ -39,6 +47,8 @@ pub(super) struct Target {
     pub(super) base: Base,
     pub(super) headers: HeaderMap,
     pub(super) key_header: HeaderName,
+    /// The values of those headers that count as secrets.
+    pub(super) secrets: Arc<[HeaderValue]>,
 }
 
 impl Settings {
@@ -78,20 +88,27 @@ impl Settings {
         let key_header: HeaderName = key_header
             .parse()
             .map_err(|_| wrong("the name of the key's header is not one"))?;
-        for (name, value) in &self.headers {
+        for Header {
+            name,
+            value,
+            is_secret,
+        } in &self.headers
+        {
             let name: HeaderName = name
                 .parse()
                 .map_err(|_| wrong(format!("`{name}` is not the name of a header")))?;
             // Not said: it may be a secret.
             let mut value = HeaderValue::from_str(value)
                 .map_err(|_| wrong(format!("the value of the header `{name}` is not one")))?;
-            value.set_sensitive(true);
+            value.set_sensitive(*is_secret);
             headers.insert(name, value);
         }
         let base = Base::new(&self.base_url)
             .ok_or_else(|| wrong("the base URL is not an absolute HTTP URL"))?;
+        let secrets = headers.values().filter(|value| value.is_sensitive());
         Ok(Target {
             base,
+            secrets: secrets.cloned().collect(),
             headers,
             key_header,
         })
@@ -109,7 +126,10 @@ where
     pub(super) fn origin(&self) -> Origin<'_> {
         Origin {
             provider: self.api.provider(),
-            key: self.key.as_ref(),
+            secrets: Secrets {
+                key: self.key.as_ref(),
+                headers: self.target.as_ref().map_or(&[], |target| &target.secrets),
+            },
             request_id: None,
             retry_after: self.limits.retry_after,
         }

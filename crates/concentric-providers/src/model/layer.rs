@@ -1,4 +1,7 @@
-use super::{Model, config::Settings};
+use super::{
+    Model,
+    config::{Header, Settings},
+};
 use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, api::Api};
 use concentric_core::{ChatRequest, Str};
 use std::sync::Arc;
@@ -47,10 +50,19 @@ where
         self
     }
 
-    /// Adds a header to every request. It counts as a secret.
+    /// Adds a header to every request. It counts as a secret: of four characters or more, it is not
+    /// shown in an error either.
     #[must_use]
-    pub fn header(mut self, name: impl Into<Str>, value: impl Into<Str>) -> Self {
-        self.settings.headers.push((name.into(), value.into()));
+    pub fn header(self, name: impl Into<Str>, value: impl Into<Str>) -> Self {
+        self.with_header(name.into(), value.into(), true)
+    }
+
+    pub(crate) fn with_header(mut self, name: Str, value: Str, is_secret: bool) -> Self {
+        self.settings.headers.push(Header {
+            name,
+            value,
+            is_secret,
+        });
         self
     }
 

@@ -2,7 +2,7 @@ use super::{Body, ResponseFuture, clocks::Clocks, config::Config};
 use crate::{
     ApiKey, Unsupported,
     api::{Answer, Api, Call},
-    capabilities::refused,
+    capabilities::{nonsense, refused},
 };
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Head};
@@ -102,7 +102,8 @@ where
         let capabilities = self
             .capabilities
             .unwrap_or_else(|| self.api.capabilities(call.model));
-        let mut unsupported = capabilities.check(request);
+        let mut unsupported = nonsense(&call, self.api.tools());
+        unsupported.extend(capabilities.check(request));
         self.api.check(&call, &mut unsupported);
         unsupported
     }
@@ -110,7 +111,7 @@ where
     /// The HTTP request of a call, and what its answer is read by.
     fn prepare(&self, request: ChatRequest) -> Result<Prepared<A>, Error> {
         let target = self.target.as_ref().map_err(Error::clone)?;
-        // Whatever stands around this may have added some.
+        // Whatever stands around this may have added some: a mistake of the stack's.
         request.tools.check()?;
         let unsupported = self.check(&request);
         let call = self.call(&request);
@@ -148,6 +149,7 @@ where
             events: VecDeque::new(),
             provider: self.api.provider().clone(),
             key,
+            secrets: Arc::clone(&target.secrets),
             limits,
             changed: false,
         };

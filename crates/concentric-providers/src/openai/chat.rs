@@ -7,7 +7,8 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
     api::{Api, Base, Call},
-    capabilities, sound,
+    capabilities::{self, NOTHING_SAID},
+    sound,
 };
 use concentric_core::{Error, Role, Str};
 use http::Uri;
@@ -85,6 +86,16 @@ impl OpenAiLayer {
     }
 }
 
+impl Chat {
+    const fn wire<'a>(&'a self, call: &Call<'a>) -> Wire<'a> {
+        Wire {
+            call: *call,
+            profile: &self.profile,
+            provider: &self.provider,
+        }
+    }
+}
+
 impl Api for Chat {
     type Decoder = Decoder;
 
@@ -110,6 +121,9 @@ impl Api for Chat {
     }
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
+        if !self.wire(call).says_something() {
+            unsupported.push(Unsupported::new(NOTHING_SAID));
+        }
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
         if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
             unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
@@ -125,11 +139,7 @@ impl Api for Chat {
     }
 
     fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-        call.write(&Wire {
-            call: *call,
-            profile: &self.profile,
-            provider: &self.provider,
-        })
+        call.write(&self.wire(call))
     }
 
     fn decoder(&self, call: &Call<'_>) -> Decoder {

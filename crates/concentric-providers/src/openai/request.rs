@@ -11,7 +11,10 @@ use super::{
     profile::{Prefill, Profile},
     schema,
 };
-use crate::{api::Call, fields::Fields};
+use crate::{
+    api::Call,
+    fields::{Fields, is_empty_list},
+};
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice};
 use serde::{
     Serialize, Serializer,
@@ -25,6 +28,17 @@ pub(super) struct Wire<'a> {
     pub(super) call: Call<'a>,
     pub(super) profile: &'a Profile,
     pub(super) provider: &'a Str,
+}
+
+impl Wire<'_> {
+    /// Whether there is a message to send.
+    pub(super) fn says_something(&self) -> bool {
+        let request = self.call.request;
+        let messages = || message::Messages::new(request, self.profile, self.provider);
+        !request.system.is_empty()
+            || request.options.provider.contains_key("messages")
+            || !is_empty_list(&messages())
+    }
 }
 
 impl Serialize for Wire<'_> {

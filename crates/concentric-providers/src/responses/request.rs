@@ -10,7 +10,8 @@ use super::Compat;
 use crate::{
     Unsupported,
     api::Call,
-    fields::Fields,
+    capabilities::NOTHING_SAID,
+    fields::{Fields, is_empty_list},
     openai::{Metadata, schema},
 };
 use concentric_core::{
@@ -230,9 +231,10 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
     let options = &*request.options;
     let elsewhere = ["input", "prompt", "previous_response_id", "conversation"];
     let is_elsewhere = |name: &&str| options.provider.contains_key(*name);
-    let said = !request.transcript.is_empty() || elsewhere.iter().any(is_elsewhere);
-    if !said {
-        unsupported.push(Unsupported::new("a conversation of nothing"));
+    let in_input = input::has_breakpoints(options);
+    let input = input::Input::new(request, compat, in_input);
+    if !elsewhere.iter().any(is_elsewhere) && is_empty_list(&input) {
+        unsupported.push(Unsupported::new(NOTHING_SAID));
     }
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);

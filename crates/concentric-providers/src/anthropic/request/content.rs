@@ -1,6 +1,6 @@
 //! The blocks of a message.
 
-use crate::history::Input;
+use crate::{data_url, history::Input};
 use concentric_core::{Media, MediaSource, Str};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -92,7 +92,7 @@ impl<'a> Block<'a> {
         let declared = media.media_type.as_deref();
         let (media_type, source) = match &media.source {
             MediaSource::Id(file_id) => (declared, Source::File { file_id }),
-            MediaSource::Url(url) => match data_url(url) {
+            MediaSource::Url(url) => match data_url::read(url) {
                 Some((media_type, data)) => (Some(media_type), Source::Base64 { media_type, data }),
                 None => (declared, Source::Url { url }),
             },
@@ -159,11 +159,6 @@ fn document(source: Source<'_>) -> Result<Source<'_>, Str> {
         }),
         other => Err(format!("a document of the type `{other}`").into()),
     }
-}
-
-/// The media type and the base64 of a data URL (RFC 2397).
-fn data_url(url: &str) -> Option<(&str, &str)> {
-    url.strip_prefix("data:")?.split_once(";base64,")
 }
 
 /// Decodes base64 (RFC 4648 section 4).

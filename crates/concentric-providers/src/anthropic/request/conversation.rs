@@ -81,11 +81,13 @@ impl<'a> Conversation<'a> {
         out
     }
 
-    /// Where the first message is an assistant's, or there is none.
-    pub(in super::super) fn begins_with_user(&self) -> bool {
-        self.messages
-            .first()
-            .is_some_and(|m| m.role == Speaker::User)
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(in super::super) fn begins_with_assistant(&self) -> bool {
+        let first = self.messages.first();
+        first.is_some_and(|message| message.role == Speaker::Assistant)
     }
 
     /// Whether the model is to go on with what the host wrote for it.

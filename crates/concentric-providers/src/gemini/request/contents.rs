@@ -1,7 +1,10 @@
 //! The contents of a request: a conversation in turns of the user and of the model.
 
 use super::super::family::Family;
-use crate::history::{Input, NameRules, is_own, own_data};
+use crate::{
+    data_url,
+    history::{Input, NameRules, is_own, own_data},
+};
 use concentric_core::{
     Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
     ToolCallPart, ToolContent, ToolResult, ToolStatus, Turn,
@@ -371,10 +374,17 @@ impl Serialize for Inline<'_> {
     }
 }
 
-/// A medium: its bytes, or where they are.
+/// A medium.
 struct Blob<'a> {
     media_type: Option<&'a str>,
-    source: &'a MediaSource,
+    source: Source<'a>,
+}
+
+/// Its bytes, or where they are.
+enum Source<'a> {
+    Inline(&'a str),
+    Uri(&'a str),
+    Id(&'a str),
 }
 
 impl<'a> Blob<'a> {
@@ -387,24 +397,29 @@ impl<'a> Blob<'a> {
         };
         let known = media.media_type.as_deref();
         // Bytes must be of a type; the service can look what is elsewhere.
-        let inline = matches!(media.source, MediaSource::Base64(_));
-        Some(Self {
-            media_type: known.or_else(|| inline.then_some(default)),
-            source: &media.source,
-        })
+        let (media_type, source) = match &media.source {
+            MediaSource::Base64(data) => (known.or(Some(default)), Source::Inline(data)),
+            MediaSource::Url(url) => match data_url::read(url) {
+                Some((media_type, data)) => (Some(media_type), Source::Inline(data)),
+                None => (known, Source::Uri(url)),
+            },
+            MediaSource::Id(id) => (known, Source::Id(id)),
+            _ => return None,
+        };
+        Some(Self { media_type, source })
     }
 
     const fn field(&self) -> &'static str {
         match self.source {
-            MediaSource::Base64(_) => "inlineData",
-            _ => "fileData",
+            Source::Inline(_) => "inlineData",
+            Source::Uri(_) | Source::Id(_) => "fileData",
         }
     }
 
     /// Whether it may stand in a function's response.
     fn fits_response(&self) -> bool {
         let kind = self.media_type.unwrap_or_default();
-        matches!(self.source, MediaSource::Base64(_))
+        matches!(self.source, Source::Inline(_))
             && (kind.starts_with("image/") || matches!(kind, "application/pdf" | "text/plain"))
     }
 }
@@ -416,15 +431,13 @@ impl Serialize for Blob<'_> {
             map.serialize_entry("mimeType", media_type)?;
         }
         match self.source {
-            MediaSource::Base64(data) => map.serialize_entry("data", data)?,
-            MediaSource::Url(uri) => map.serialize_entry("fileUri", uri)?,
+            Source::Inline(data) => map.serialize_entry("data", data)?,
             // As the Files API names them; the whole name is an address.
-            MediaSource::Id(id) if id.starts_with("files/") => {
+            Source::Id(id) if id.starts_with("files/") => {
                 let uri = format!("https://generativelanguage.googleapis.com/v1beta/{id}");
                 map.serialize_entry("fileUri", &uri)?;
             }
-            MediaSource::Id(id) => map.serialize_entry("fileUri", id)?,
-            _ => {}
+            Source::Uri(uri) | Source::Id(uri) => map.serialize_entry("fileUri", uri)?,
         }
         map.end()
     }

@@ -1,0 +1,152 @@
+//! What no service takes is listed before it is sent, by every provider's layer.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::*;
+use concentric_core::{
+    ChatRequest, ErrorKind, Message, Part, PartKind, ProviderData, Role, ToolChoice, ToolSpec,
+    Transcript, Turn,
+};
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+    Unsupported,
+};
+use serde_json::json;
+use std::sync::Arc;
+
+/// What each provider's layer lists of `request`.
+fn listed(request: &ChatRequest) -> [Vec<String>; 5] {
+    let key = || ApiKey::new(CANARY);
+    let all = |listed: Vec<Unsupported>| listed.iter().map(ToString::to_string).collect();
+    [
+        all(AnthropicLayer::new("claude-haiku-4-5", key()).check(request)),
+        all(GeminiLayer::new("gemini-3.5-flash", key()).check(request)),
+        all(OllamaLayer::new("qwen3").check(request)),
+        all(OpenAiLayer::new("gpt-5.5", key()).check(request)),
+        all(OpenAiResponsesLayer::new("gpt-5.5", key()).check(request)),
+    ]
+}
+
+/// Asserts that each lists `expected`, whatever else.
+fn assert_listed(request: &ChatRequest, expected: &[&str]) {
+    for listed in listed(request) {
+        for what in expected {
+            let times = listed.iter().filter(|one| one == what).count();
+            assert_eq!(times, 1, "{what}: {listed:?}");
+        }
+    }
+}
+
+fn with_tools(names: &[&str]) -> ChatRequest {
+    let mut request = ChatRequest::user("hi");
+    for name in names {
+        let spec = ToolSpec::new((*name).to_owned(), "", json!({"type": "object"}));
+        request.tools.push(Arc::new(spec));
+    }
+    request
+}
+
+#[test]
+fn all_of_it_is_listed_at_once() {
+    let mut request = with_tools(&["a", "b", "a", "a", "b", "c"]);
+    let options = request.options_mut();
+    options.model = Some("".into());
+    options.tool_choice = Some(ToolChoice::Tool("nothere".into()));
+    options.temperature = Some(f32::NAN);
+    options.top_p = Some(f32::INFINITY);
+    options.frequency_penalty = Some(f32::NEG_INFINITY);
+    options.presence_penalty = Some(f32::NAN);
+    let expected = [
+        "a model without a name",
+        "two tools named `a`",
+        "two tools named `b`",
+        "to be told to call `nothere`, which is not offered",
+        "a temperature that is not a number",
+        "a `top_p` that is not a number",
+        "a frequency penalty that is not a number",
+        "a presence penalty that is not a number",
+    ];
+    assert_listed(&request, &expected);
+}
+
+#[test]
+fn a_call_is_not_demanded_where_there_is_no_tool() {
+    let mut request = with_tools(&[]);
+    request.options_mut().tool_choice = Some(ToolChoice::Required);
+    assert_listed(&request, &["to be told to call a tool where there is none"]);
+    // Those of the options are sent instead.
+    let tools = json!([{"type": "web_search"}]);
+    request.options_mut().provider.insert("tools".into(), tools);
+    assert_eq!(listed(&request), <[Vec<String>; 5]>::default());
+    request.options_mut().tool_choice = Some(ToolChoice::Tool("web_search".into()));
+    assert_eq!(listed(&request), <[Vec<String>; 5]>::default());
+
+    for choice in [ToolChoice::Auto, ToolChoice::None] {
+        let mut request = with_tools(&[]);
+        request.options_mut().tool_choice = Some(choice);
+        assert_eq!(listed(&request), <[Vec<String>; 5]>::default());
+    }
+}
+
+#[test]
+fn a_conversation_of_nothing_is_not_sent() {
+    const NOTHING: &str = "a conversation in which nothing is said";
+    let nothing = |request: &ChatRequest| {
+        let [anthropic, gemini, _, chat, responses] = listed(request);
+        [anthropic, gemini, chat, responses].map(|listed| listed == [NOTHING])
+    };
+    let empty = ChatRequest::new(Transcript::new());
+    assert_eq!(nothing(&empty), [true; 4]);
+    let of = |parts| {
+        let turn = Turn::message(Message::new(Role::User, parts)).unwrap();
+        ChatRequest::new([turn].into_iter().collect())
+    };
+    let theirs = ProviderData::new("another", json!({}));
+    let unknown = of(vec![Part::new(PartKind::Provider(theirs))]);
+    assert_eq!(nothing(&unknown), [true; 4]);
+    // Chat completions take an empty text.
+    for request in [ChatRequest::user(""), of(vec![Part::text("")])] {
+        assert_eq!(nothing(&request), [true, true, false, true]);
+    }
+    assert_eq!(
+        nothing(&ChatRequest::user("  \n")),
+        [true, false, false, false]
+    );
+    assert_eq!(nothing(&ChatRequest::user("hi")), [false; 4]);
+
+    // What the options have is sent instead.
+    let mut elsewhere = empty;
+    let options = elsewhere.options_mut();
+    for name in ["messages", "input"] {
+        let said = json!([{"role": "user", "content": "hi"}]);
+        options.provider.insert(name.into(), said);
+    }
+    assert_eq!(nothing(&elsewhere), [false, true, false, false]);
+}
+
+#[test]
+fn a_tool_of_the_service_may_be_demanded() {
+    let layer = AnthropicLayer::new("claude-opus-4-8", ApiKey::new(CANARY))
+        .server_tool(json!({"type": "web_search_20250305", "name": "web_search"}));
+    for choice in [ToolChoice::Required, ToolChoice::Tool("web_search".into())] {
+        let mut request = ChatRequest::user("hi");
+        request.options_mut().tool_choice = Some(choice);
+        assert_eq!(layer.check(&request), []);
+    }
+}
+
+#[tokio::test]
+async fn the_call_says_that_two_tools_have_one_name() {
+    let layer = OpenAiLayer::new("gpt-5.5", ApiKey::new(CANARY));
+    let mut request = with_tools(&["a", "a"]);
+    let error = try_sent_by(&layer, request.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert_eq!(error.message(), "two tools are named `a`");
+
+    request.tools = ChatRequest::user("hi").tools;
+    request.options_mut().temperature = Some(f32::NAN);
+    let error = try_sent_by(&layer, request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    assert_eq!(error.code(), Some("unsupported"));
+}
