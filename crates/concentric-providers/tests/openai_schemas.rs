@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn schemas_are_as_openai_takes_them_and_else_as_they_are() {
+async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
     let open =
         json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
     let mut closed = open.clone();
@@ -49,10 +49,23 @@ async fn schemas_are_as_openai_takes_them_and_else_as_they_are() {
             assert_eq!(parameters, named);
         }
     }
-    // Groq and Cerebras have subsets of their own.
-    for profile in [Profile::GROQ, Profile::CEREBRAS, Profile::generic("mine")] {
-        let found = sent(profile, &open, true).await;
-        assert_eq!(found, (open.clone(), json!(true), bare.clone()));
+    // Others have subsets of their own, in which objects are closed.
+    for profile in [
+        Profile::GROQ,
+        Profile::CEREBRAS,
+        Profile::OPENROUTER,
+        Profile::generic("mine"),
+    ] {
+        for (schema, strict, expected) in [
+            (&open, true, (&closed, true)),
+            (&closed, true, (&closed, true)),
+            (&open, false, (&open, false)),
+            (&loose, true, (&loose, false)),
+        ] {
+            let (schema, strict, parameters) = sent(profile, schema, strict).await;
+            assert_eq!((&schema, strict), (expected.0, json!(expected.1)));
+            assert_eq!(parameters, bare);
+        }
     }
 }
 

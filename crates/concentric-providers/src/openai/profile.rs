@@ -75,7 +75,11 @@ pub struct Profile {
     pub files: Files,
     /// Whether schemas go by OpenAI's rules: `strict` takes a subset of JSON Schema, in which an output
     /// schema is rewritten, or else is sent without it; a tool's is of an object whose properties are
-    /// named, and names have letters of ASCII. Else all are sent as they are.
+    /// named, and names have letters of ASCII.
+    ///
+    /// Else all are sent as they are, but that with `strict`, the objects of an output schema take no
+    /// properties but their own, all of which are required; one of which this can't be said is sent
+    /// without it.
     pub strict_subset: bool,
     /// Whether `reasoning_tokens` are not among `completion_tokens`, though the total does not tell.
     pub reasoning_apart: bool,

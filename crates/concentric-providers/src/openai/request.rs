@@ -213,7 +213,7 @@ impl<'a> ResponseFormat<'a> {
     fn new(output: &'a OutputSchema, profile: &Profile) -> Self {
         let (schema, strict) = match profile.strict_subset {
             true => schema::output(output),
-            false => (Cow::Borrowed(&*output.schema), output.strict),
+            false => schema::closed_output(output),
         };
         Self {
             r#type: "json_schema",

@@ -12,6 +12,10 @@
 //! | `oneOf` | `anyOf` |
 //! | `$schema`, `$comment`, `examples`, `deprecated`, `readOnly`, `writeOnly`, a default of null, the format of a number | left out: they restrict nothing |
 //! | objects of any properties, `allOf`, `not`, `if`, lengths of text, a reference with anything beside it, more than 10 levels or 5,000 properties, all else | can't be said |
+//!
+//! What others take with `strict` is less known, and differs; but most want the first three of these.
+//! So their output schemas are rewritten in these only, and where that can't be said, it is as it is,
+//! without `strict`.
 
 use crate::Unsupported;
 use concentric_core::{ChatRequest, OutputSchema};
@@ -21,8 +25,28 @@ use std::borrow::Cow;
 const LEVELS: usize = 10;
 const PROPERTIES: usize = 5000;
 
-/// An output schema as it is sent, and whether it is with `strict`.
+/// Which schemas a service takes with `strict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subset {
+    OpenAi,
+    /// Those whose objects are closed, and want all of their properties.
+    Closed,
+}
+
+/// An output schema as it is sent to OpenAI, and whether it is with `strict`.
 pub(crate) fn output(output: &OutputSchema) -> (Cow<'_, Value>, bool) {
+    output_by(output, strict)
+}
+
+/// An output schema as it is sent to others, and whether it is with `strict`.
+pub(crate) fn closed_output(output: &OutputSchema) -> (Cow<'_, Value>, bool) {
+    output_by(output, |schema| rewrite(schema, Subset::Closed, 0, &mut 0))
+}
+
+fn output_by(
+    output: &OutputSchema,
+    strict: impl FnOnce(&Value) -> Option<Value>,
+) -> (Cow<'_, Value>, bool) {
     match output.strict.then(|| strict(&output.schema)).flatten() {
         Some(strict) => (Cow::Owned(strict), true),
         None => (Cow::Borrowed(&output.schema), false),
@@ -41,15 +65,45 @@ pub(crate) fn strict(schema: &Value) -> Option<Value> {
     {
         return None;
     }
-    let mut properties = 0;
-    rewrite(schema, 0, &mut properties)
+    rewrite(schema, Subset::OpenAi, 0, &mut 0)
 }
 
-fn rewrite(schema: &Value, level: usize, properties: &mut usize) -> Option<Value> {
+fn rewrite(schema: &Value, subset: Subset, level: usize, properties: &mut usize) -> Option<Value> {
     let schema = schema.as_object()?;
     let mut out = Map::new();
     for (name, value) in schema {
         let value = match name.as_str() {
+            "items" => rewrite(value, subset, level + 1, properties)?,
+            "anyOf" => rewrite_all(value, subset, level, properties)?,
+            "oneOf" | "prefixItems" if subset == Subset::Closed => {
+                rewrite_all(value, subset, level, properties)?
+            }
+            "oneOf" if !schema.contains_key("anyOf") => {
+                let any = rewrite_all(value, subset, level, properties)?;
+                out.insert("anyOf".to_owned(), any);
+                continue;
+            }
+            "$defs" | "definitions" => {
+                let mut defs = Map::new();
+                for (name, def) in value.as_object()? {
+                    // Where it is used is not known here.
+                    defs.insert(name.clone(), rewrite(def, subset, 1, properties)?);
+                }
+                defs.into()
+            }
+            "properties" => continue,
+            "required" | "additionalProperties" if schema.contains_key("properties") => continue,
+            // What these say of an object is another thing when it is closed.
+            "allOf"
+            | "not"
+            | "if"
+            | "then"
+            | "else"
+            | "additionalProperties"
+            | "patternProperties"
+            | "unevaluatedProperties"
+            | "dependentSchemas" => return None,
+            _ if subset == Subset::Closed => value.clone(),
             "$schema" | "$comment" | "examples" | "deprecated" | "readOnly" | "writeOnly" => {
                 continue;
             }
@@ -62,31 +116,24 @@ fn rewrite(schema: &Value, level: usize, properties: &mut usize) -> Option<Value
             | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" | "minItems" | "maxItems" => {
                 value.clone()
             }
-            "items" => rewrite(value, level + 1, properties)?,
-            "anyOf" => rewrite_all(value, level, properties)?,
-            "oneOf" if !schema.contains_key("anyOf") => {
-                let any = rewrite_all(value, level, properties)?;
-                out.insert("anyOf".to_owned(), any);
-                continue;
-            }
-            "$defs" | "definitions" => {
-                let mut defs = Map::new();
-                for (name, def) in value.as_object()? {
-                    // Where it is used is not known here.
-                    defs.insert(name.clone(), rewrite(def, 1, properties)?);
-                }
-                defs.into()
-            }
-            "properties" => continue,
-            "required" | "additionalProperties" if schema.contains_key("properties") => continue,
             _ => return None,
         };
         out.insert(name.clone(), value);
     }
     if let Some(own) = schema.get("properties") {
-        object(schema, own.as_object()?, level, properties, &mut out)?;
+        object(
+            schema,
+            own.as_object()?,
+            subset,
+            level,
+            properties,
+            &mut out,
+        )?;
     } else if has_type(schema, "object") {
         return None;
+    }
+    if subset == Subset::Closed {
+        return Some(out.into());
     }
     let is_said = ["type", "$ref", "anyOf", "enum", "const"]
         .iter()
@@ -96,15 +143,22 @@ fn rewrite(schema: &Value, level: usize, properties: &mut usize) -> Option<Value
     (is_said && is_listed && is_alone).then_some(out.into())
 }
 
-fn rewrite_all(list: &Value, level: usize, properties: &mut usize) -> Option<Value> {
+fn rewrite_all(
+    list: &Value,
+    subset: Subset,
+    level: usize,
+    properties: &mut usize,
+) -> Option<Value> {
     let list = list.as_array()?.iter();
-    list.map(|one| rewrite(one, level, properties)).collect()
+    list.map(|one| rewrite(one, subset, level, properties))
+        .collect()
 }
 
 /// Closes an object, and asks for all of its properties.
 fn object(
     schema: &Map<String, Value>,
     own: &Map<String, Value>,
+    subset: Subset,
     level: usize,
     count: &mut usize,
     out: &mut Map<String, Value>,
@@ -132,7 +186,7 @@ fn object(
         if !is_required(name) && !may_be_null(property) {
             return None;
         }
-        properties.insert(name.clone(), rewrite(property, level + 1, count)?);
+        properties.insert(name.clone(), rewrite(property, subset, level + 1, count)?);
     }
     let names: Vec<&String> = own.keys().collect();
     out.insert("required".to_owned(), json!(names));
@@ -321,5 +375,51 @@ mod tests {
         }
         assert!(strict(&deep).is_some());
         assert_eq!(strict(&of(deep)), None);
+    }
+
+    #[test]
+    fn what_can_be_closed_is_and_stays_as_it_is_else() {
+        let closed = |schema: &Value| {
+            let output = OutputSchema::new("out", schema.clone());
+            let (schema, strict) = closed_output(&output);
+            strict.then(|| schema.into_owned())
+        };
+        let said = json!({
+            "$schema": "x", "type": "object",
+            "properties": {
+                "a": {"type": "string", "minLength": 1, "format": "uri", "default": "x"},
+                "b": {"type": ["integer", "null"], "format": "uint8"},
+                "c": {"type": "array", "items": {"$ref": "#/$defs/C", "description": "C."}},
+                "d": {"oneOf": [{"type": "object", "properties": {"e": {}}, "required": ["e"]}, {"type": "null"}]},
+            },
+            "required": ["a", "c"],
+            "$defs": {"C": {"type": "object", "properties": {"f": {"type": "boolean"}}, "required": ["f"]}},
+        });
+        let mut expected = said.clone();
+        expected["additionalProperties"] = false.into();
+        expected["required"] = json!(["a", "b", "c", "d"]);
+        expected["properties"]["d"]["oneOf"][0]["additionalProperties"] = false.into();
+        expected["$defs"]["C"]["additionalProperties"] = false.into();
+        assert_eq!(closed(&said), Some(expected.clone()));
+        assert_eq!(closed(&expected), Some(expected));
+        for schema in [
+            json!({"type": "string", "minLength": 1}),
+            json!({"enum": ["a", "b"]}),
+            json!({"type": "array", "items": {"type": "string"}}),
+        ] {
+            assert_eq!(closed(&schema), Some(schema));
+        }
+        let of = |property: Value| json!({"type": "object", "properties": {"a": property}, "required": ["a"]});
+        for schema in [
+            json!({"type": "object"}),
+            json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+            json!({"type": "object", "properties": {}, "additionalProperties": true}),
+            json!({"type": "object", "properties": {}, "patternProperties": {}}),
+            of(json!({"type": "object"})),
+            of(json!({"type": "object", "additionalProperties": {"type": "string"}})),
+            of(json!({"allOf": [{"type": "object", "properties": {}}]})),
+        ] {
+            assert_eq!(closed(&schema), None, "{schema}");
+        }
     }
 }
