@@ -55,6 +55,7 @@ mod sound;
 mod sse;
 #[doc = include_str!("support.md")]
 pub mod support {}
+pub mod supports;
 mod timeouts;
 
 #[cfg(feature = "client")]
