@@ -7,6 +7,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
+    data_url,
     failure::{Failure, is_said},
     lenient::Text,
     sound,
@@ -385,12 +386,9 @@ pub(crate) fn name(field: &mut Option<Str>, said: Option<&str>) -> bool {
     said.is_some_and(|said| !said.is_empty())
 }
 
-/// An image at `url`, which may be a data URL (RFC 2397).
+/// An image at `url`, which may be a data URL.
 fn image(url: &Str) -> Media {
-    let data = url
-        .strip_prefix("data:")
-        .and_then(|data| data.split_once(";base64,"));
-    match data {
+    match data_url::read(url) {
         Some((media_type, data)) => {
             Media::new(MediaSource::Base64(data.into())).with_media_type(media_type)
         }
