@@ -5,6 +5,7 @@
 //! | what an agent or a layer makes of a model's answers | [`ScriptedModel`], [`Gate`] |
 //! | how it uses tools | [`ScriptedTools`] |
 //! | time, ids and chance | [`TestEnvironment`] |
+//! | that nothing depends on when a double is ready, and nothing spins | [`Pace`], [`watched`] |
 //! | that a service is called only when it is ready | [`Strict`] |
 //! | what came out | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
 //! | traffic with a real service, again and again | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
@@ -16,6 +17,7 @@ pub mod events;
 mod gate;
 pub mod layer_check;
 pub mod model;
+mod pace;
 pub mod replay;
 mod strict;
 pub mod tools;
@@ -26,6 +28,7 @@ pub use self::{
     gate::Gate,
     layer_check::{TestModel, check_layer},
     model::ScriptedModel,
+    pace::{PACE, Pace, watched},
     strict::{Strict, StrictFuture},
     tools::ScriptedTools,
 };

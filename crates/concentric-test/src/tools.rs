@@ -64,6 +64,7 @@
 //! | of the client's | done with what the client says |
 //! | that was running when the process died | run again if its tool is read-only, else unknown |
 
+use crate::Pace;
 use concentric_core::{
     Answered, Arguments, BoxTool, Error, Executor, Interrupt, Pending, Permit, Refusal, Reply,
     RoundCall, RoundEvent, Ruling, Str, ToolCall, ToolCallPart, ToolContent, ToolOutcome,
@@ -93,6 +94,7 @@ use tower_service::Service;
 pub struct ScriptedTools {
     tools: Vec<(Arc<ToolSpec>, BoxTool)>,
     questions: Questions,
+    pace: Pace,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -152,6 +154,13 @@ impl ScriptedTools {
         F: Fn(&ToolCall) -> Pending + Send + Sync + 'static,
     {
         self.questions.0.push((name.into(), Arc::new(pending)));
+        self
+    }
+
+    /// Waits at `pace` before each outcome, and each question; the default is [`Pace::AtOnce`].
+    #[must_use]
+    pub fn paced(mut self, pace: Pace) -> Self {
+        self.pace = pace;
         self
     }
 
@@ -245,6 +254,7 @@ impl Service<ToolRound> for ScriptedTools {
         let outcomes = FuturesUnordered::new();
         for (index, call) in round.calls.into_iter().enumerate() {
             let transcript = round.transcript.clone();
+            let (pace, context) = (self.pace, round.context.at_call(&call));
             let event = match self.begin(call, transcript, &round.context) {
                 Begun::Settled(outcome) => ready(Ok(RoundEvent::settled(index, outcome))).boxed(),
                 Begun::Waiting(pending) => ready(Ok(RoundEvent::waiting(index, pending))).boxed(),
@@ -265,7 +275,14 @@ impl Service<ToolRound> for ScriptedTools {
                     .boxed()
                 }
             };
-            outcomes.push(event);
+            outcomes.push(match pace {
+                Pace::AtOnce => event,
+                _ => async move {
+                    pace.pass(&context).await;
+                    event.await
+                }
+                .boxed(),
+            });
         }
         ready(Ok(ScriptedOutcomes(outcomes)))
     }

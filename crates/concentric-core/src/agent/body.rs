@@ -214,8 +214,13 @@ where
                     return Poll::Ready(None);
                 }
             }
-            if let Some(stop) = ready!(run.poll_stop(cx)) {
-                this.work.as_mut().stop(run, stop, cx);
+            match run.poll_stop(cx) {
+                Poll::Ready(stop) => this.work.as_mut().stop(run, stop, cx),
+                Poll::Pending => {
+                    let event = ready!(run.poll_emitted(cx));
+                    run.count_event();
+                    return Poll::Ready(Some(Ok(event)));
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
@@ -138,15 +138,14 @@ where
                     }
                     run.machine.input(Input::ModelFailed(error));
                 }
-                Poll::Pending => match run.poll_stop(cx) {
-                    Poll::Ready(Some(Stop::Late)) => {
+                // What is emitted now waits for the body.
+                Poll::Pending => match ready!(run.poll_stop(cx)) {
+                    Stop::Late => {
                         *this.run = None;
                         this.call.set(None);
                         return Poll::Ready(Err(machine::late().with_phase(Phase::Model)));
                     }
-                    Poll::Ready(Some(stop)) => run.stop(stop),
-                    // What is emitted now waits for the body.
-                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                    stop => run.stop(stop),
                 },
             }
         }

@@ -361,22 +361,27 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Has `cx` woken when the run is to stop, or something is emitted; resolves if that is so now.
-    pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Stop>> {
+    /// Wakes `cx` when the run is to stop; resolves if it is to stop now.
+    pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Stop> {
         let context = &self.request.context;
         let stops = self
             .stops
             .get_or_insert_with(|| Box::new(Stops::new(context)));
         if let Poll::Ready(stop) = stops.poll(cx) {
-            return Poll::Ready(Some(stop));
+            return Poll::Ready(stop);
         }
         self.poll_within(cx);
-        let context = &self.request.context;
-        context.outbox().register(cx.waker());
-        // What was emitted before the waker stood there has not woken it.
-        match context.outbox().is_filled() {
-            true => Poll::Ready(None),
-            false => Poll::Pending,
+        Poll::Pending
+    }
+
+    /// Takes an emitted event, or wakes `cx` when there is one.
+    ///
+    /// A loop inside another one's model call never waits here: the events are the outer loop's to
+    /// take, so that waiting for them would end only when the outer loop is polled.
+    pub(super) fn poll_emitted(&self, cx: &task::Context<'_>) -> Poll<Event> {
+        match self.claim {
+            Some(_) => self.context().outbox().poll_pop(cx.waker()),
+            None => Poll::Pending,
         }
     }
 

@@ -428,17 +428,12 @@ impl Context {
         self.run.outbox.send(event).await
     }
 
-    /// Takes the next event that was put into the run's stream, or has `cx` woken when there is one.
+    /// Takes the next event that was emitted into the run's stream, or wakes `cx` when there is one.
     ///
-    /// For who drives a loop of their own, and nobody else: an agent takes them itself.
+    /// For the driver of a custom loop only: an agent takes the events of its run itself, and one
+    /// task at a time is woken.
     pub fn poll_emitted(&self, cx: &mut task::Context<'_>) -> Poll<Event> {
-        if !self.run.outbox.is_filled() {
-            self.run.outbox.register(cx.waker());
-        }
-        match self.run.outbox.pop() {
-            Some(event) => Poll::Ready(event),
-            None => Poll::Pending,
-        }
+        self.run.outbox.poll_pop(cx.waker())
     }
 
     /// Asks whoever reads the run's stream, and waits for the reply, for `timeout` at the most.

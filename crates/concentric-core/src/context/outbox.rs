@@ -7,7 +7,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::Waker,
+    task::{Poll, Waker},
 };
 use tokio::sync::Notify;
 
@@ -19,7 +19,7 @@ const CAPACITY: usize = 1024;
 /// A run that emits nothing pays for a flag: the queue is not allocated.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    // Set while the queue holds something, and when the run is cancelled, so that the driver need
+    // Set while the queue holds something, and once the driver was called, so that the driver need
     // not lock for each event.
     filled: AtomicBool,
     queue: Mutex<Queue>,
@@ -30,6 +30,8 @@ pub(crate) struct Outbox {
 struct Queue {
     events: VecDeque<Event>,
     driver: Option<Waker>,
+    // The run was cancelled.
+    called: bool,
     closed: bool,
 }
 
@@ -98,28 +100,45 @@ impl Outbox {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Has the driver look at its run before it goes on with the model's answer.
+    /// Makes the driver look at its run before it reads more of the model's answer, from now on.
     pub(crate) fn call_driver(&self) {
+        let mut queue = self.lock();
+        queue.called = true;
         self.filled.store(true, Ordering::Release);
     }
 
     pub(crate) fn pop(&self) -> Option<Event> {
-        let mut queue = self.lock();
-        let event = queue.events.pop_front();
-        self.filled
-            .store(!queue.events.is_empty(), Ordering::Release);
-        drop(queue);
+        let event = self.pop_front(&mut self.lock())?;
         self.room.notify_one();
-        event
+        Some(event)
     }
 
-    /// Has `waker` woken at the next push.
-    pub(crate) fn register(&self, waker: &Waker) {
+    fn pop_front(&self, queue: &mut Queue) -> Option<Event> {
+        let event = queue.events.pop_front()?;
+        let filled = queue.called || !queue.events.is_empty();
+        self.filled.store(filled, Ordering::Release);
+        Some(event)
+    }
+
+    /// Takes the next event, or wakes `waker` at the next push.
+    ///
+    /// One driver waits at a time: the outermost loop of the run.
+    pub(crate) fn poll_pop(&self, waker: &Waker) -> Poll<Event> {
         let mut queue = self.lock();
-        match &mut queue.driver {
-            Some(driver) => driver.clone_from(waker),
-            none => *none = Some(waker.clone()),
+        if let Some(event) = self.pop_front(&mut queue) {
+            drop(queue);
+            self.room.notify_one();
+            return Poll::Ready(event);
         }
+        let waits = queue.driver.as_ref();
+        let replaced = match waits.is_some_and(|driver| driver.will_wake(waker)) {
+            true => None,
+            false => queue.driver.replace(waker.clone()),
+        };
+        // A waker's drop may run foreign code, which must not run under the lock.
+        drop(queue);
+        drop(replaced);
+        Poll::Pending
     }
 
     pub(crate) fn open(&self) {
@@ -129,9 +148,11 @@ impl Outbox {
     pub(crate) fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
-        queue.events.clear();
+        let events = std::mem::take(&mut queue.events);
+        let driver = queue.driver.take();
         self.filled.store(false, Ordering::Release);
         drop(queue);
+        drop((events, driver));
         self.room.notify_waiters();
     }
 }

@@ -1,4 +1,5 @@
 use super::script::{Op, Script, Shared};
+use crate::Pace;
 use concentric_core::{Context as RunContext, Error, ErrorKind, Event};
 use futures_util::Stream;
 use std::{
@@ -18,6 +19,9 @@ pub struct ScriptedBody {
     ops: VecDeque<Op>,
     wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     context: RunContext,
+    pace: Pace,
+    // Whether the next item may come.
+    passed: bool,
     ended: bool,
     life: Life,
 }
@@ -60,6 +64,8 @@ impl ScriptedBody {
             ops: script.ops,
             wait: None,
             context,
+            pace: script.pace,
+            passed: false,
             ended: false,
             life,
         }
@@ -104,6 +110,13 @@ impl ScriptedBody {
             if self.ended {
                 return Poll::Ready(None);
             }
+            let is_item = matches!(self.ops.front(), Some(Op::Event(_) | Op::Fail(_)));
+            if is_item && self.pace != Pace::AtOnce && !std::mem::replace(&mut self.passed, true) {
+                let (pace, context) = (self.pace, self.context.clone());
+                self.wait = Some(Box::pin(async move { pace.pass(&context).await }));
+                continue;
+            }
+            self.passed = false;
             match self.ops.pop_front() {
                 Some(Op::Event(event)) => {
                     self.end(event.is_finish());

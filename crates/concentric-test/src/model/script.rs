@@ -1,4 +1,4 @@
-use crate::Gate;
+use crate::{Gate, Pace};
 use concentric_core::{ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Head, Usage};
 use std::{collections::VecDeque, time::Duration};
 
@@ -21,6 +21,7 @@ pub(super) struct Script {
     pub(super) head: Head,
     pub(super) usage: Usage,
     pub(super) unary: bool,
+    pub(super) pace: Pace,
     calls: bool,
 }
 
@@ -70,6 +71,7 @@ pub(super) struct Shared {
     // Whether the next thing written begins an answer.
     pub(super) begin: bool,
     pub(super) repeat: bool,
+    pub(super) pace: Pace,
     pub(super) unready: Option<Error>,
     // Numbers the tool calls that are not given an id.
     pub(super) next_call: usize,
@@ -103,7 +105,12 @@ impl Shared {
         } else {
             self.scripts.pop_front()
         };
-        script.map(Script::whole).ok_or_else(|| {
+        let pace = self.pace;
+        let whole = |script: Script| Script {
+            pace,
+            ..script.whole()
+        };
+        script.map(whole).ok_or_else(|| {
             Error::new(
                 ErrorKind::Other,
                 format!("the script has no answer for call {}", self.requests.len()),

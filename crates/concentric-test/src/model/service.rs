@@ -2,7 +2,7 @@ use super::{
     ScriptedBody,
     script::{Counts, Op, Script, Shared},
 };
-use crate::Gate;
+use crate::{Gate, Pace};
 use concentric_core::{
     Arguments, CallId, ChatRequest, ChatResponse, Error, Event, Finish, Head, Str, ToolCallPart,
     Usage,
@@ -130,6 +130,13 @@ impl ScriptedModel {
     #[must_use]
     pub fn pause(self) -> Self {
         self.op(Op::Yield)
+    }
+
+    /// Waits at `pace` before each item of each answer; the default is [`Pace::AtOnce`].
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        self.lock().pace = pace;
+        self
     }
 
     // ---- the answer as a whole ----

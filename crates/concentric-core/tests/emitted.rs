@@ -1,0 +1,105 @@
+//! Events that are emitted into a run, and who is woken for them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use concentric_core::{
+    AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Custom, Error, Event,
+    FinishReason, NoTools, Usage,
+};
+use futures_util::{StreamExt, stream};
+use serde_json::json;
+use std::{
+    future::{pending, poll_fn},
+    task::Poll,
+};
+use tokio_test::{assert_pending, assert_ready, task};
+use tower::{Layer, ServiceExt, service_fn};
+
+fn note(n: u32) -> Event {
+    Event::Custom(Box::new(Custom::new("note", json!(n))))
+}
+
+#[test]
+fn a_driver_is_woken_after_a_cancel_without_events() {
+    let context = Context::new();
+    context.cancel(CancelReason::User);
+    let mut emitted = task::spawn(poll_fn(|cx| context.poll_emitted(cx)));
+    assert_pending!(emitted.poll());
+    assert!(!emitted.is_woken());
+    context.emit(note(1)).unwrap();
+    assert!(emitted.is_woken());
+    assert_eq!(assert_ready!(emitted.poll()), note(1));
+}
+
+#[test]
+fn a_driver_that_polls_for_nothing_is_still_woken() {
+    let context = Context::new();
+    let mut emitted = task::spawn(poll_fn(|cx| context.poll_emitted(cx)));
+    for n in 0..3 {
+        assert_pending!(emitted.poll());
+        assert_pending!(emitted.poll());
+        context.emit(note(n)).unwrap();
+        assert!(emitted.is_woken());
+        assert_eq!(assert_ready!(emitted.poll()), note(n));
+    }
+}
+
+/// A model whose first call answers and then waits, and whose others never answer.
+fn waits_after_its_first_word() -> BoxModel {
+    BoxModel::new(service_fn(|request: ChatRequest| async move {
+        if !request.tools.is_empty() {
+            pending::<()>().await;
+        }
+        let first = stream::iter([Ok::<_, Error>(Event::text("Well."))]);
+        Ok::<_, Error>(ChatResponse::new(first.chain(stream::pending())))
+    }))
+}
+
+#[test]
+fn another_attempt_at_a_run_does_not_take_its_bodys_wake() {
+    let agent = AgentLayer::new(NoTools).layer(waits_after_its_first_word());
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let mut second = request.clone();
+    let spec = concentric_core::ToolSpec::new("look", "", json!({}));
+    second.tools.push(std::sync::Arc::new(spec));
+
+    let mut first = task::spawn(agent.clone().oneshot(request));
+    let mut body = task::spawn(assert_ready!(first.poll()).unwrap().body);
+    for _ in 0..2 {
+        assert!(matches!(body.poll_next(), Poll::Ready(Some(Ok(_)))));
+    }
+    assert_pending!(body.poll_next());
+    // As a hedge does, in a task of its own.
+    let mut second = task::spawn(agent.oneshot(second));
+    assert_pending!(second.poll());
+    context.emit(note(1)).unwrap();
+    assert!(body.is_woken());
+    let event = assert_ready!(body.poll_next()).unwrap().unwrap();
+    assert_eq!(event, note(1));
+}
+
+#[test]
+fn a_cancelled_run_reads_no_more_of_its_model() {
+    let answer = |_: ChatRequest| async {
+        let text = (0..10).map(|_| Ok::<_, Error>(Event::text("more ")));
+        let end = [Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1)))];
+        Ok::<_, Error>(ChatResponse::new(stream::iter(text.chain(end))))
+    };
+    let agent = AgentLayer::new(NoTools).layer(BoxModel::new(service_fn(answer)));
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let mut first = task::spawn(agent.oneshot(request));
+    let mut body = task::spawn(assert_ready!(first.poll()).unwrap().body);
+    for _ in 0..3 {
+        assert_ready!(body.poll_next()).unwrap().unwrap();
+    }
+    context.emit(note(1)).unwrap();
+    context.cancel(CancelReason::User);
+    let mut left = Vec::new();
+    while let Some(event) = assert_ready!(body.poll_next()) {
+        left.push(event.unwrap());
+    }
+    assert!(left.last().unwrap().is_finish());
+    let said = |event: &&Event| matches!(event, Event::TextDelta(_));
+    assert_eq!(left.iter().filter(said).count(), 0);
+}
