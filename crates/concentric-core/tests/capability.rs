@@ -218,7 +218,7 @@ async fn c108_what_nobody_provides_is_named_at_the_first_call_and_the_model_is_n
     assert_eq!(
         error.to_string(),
         "configuration: `capability::Need<capability::Store>` requires `capability::Store`, and \
-         nobody outside of it provides that"
+         no layer outside of it provides that"
     );
     assert!(matches!(fault(&error), Fault::Missing { .. }));
     assert_eq!(model.calls(), 0);
@@ -232,6 +232,7 @@ fn c108_a_table_names_what_nobody_provides() {
         [Fault::Missing {
             layer: "capability::Need<capability::Store>",
             capability: "capability::Store",
+            provider: None,
         }]
     );
 }
@@ -547,6 +548,7 @@ async fn what_was_said_to_be_given_is_looked_for_at_the_first_call() {
         Fault::Missing {
             layer: "Layers::given",
             capability: "capability::Store",
+            provider: None,
         }
     );
     assert_eq!(model.calls(), 0);
@@ -714,7 +716,7 @@ chain! {
 #[tokio::test]
 async fn sixteen_layers_each_require_what_those_before_provide() {
     let model = Model::default();
-    ask(sixteen().service(model.clone())).await.unwrap();
+    ask(Layer::layer(&sixteen(), model.clone())).await.unwrap();
     assert_eq!(model.saw(), Some(A(1)));
     assert_eq!(model.saw(), Some(P(1)));
 }

@@ -296,10 +296,16 @@ where
                 self.set(next.unwrap_or(Self::Idle));
             }
             WorkProj::Model { call } => match ready!(call.poll(cx)) {
-                Ok(ChatResponse { head, body, .. }) => {
-                    run.model_started(&head);
-                    self.set(Self::Body { body });
-                }
+                Ok(ChatResponse { head, body, .. }) => match run.check_layers() {
+                    Ok(()) => {
+                        run.model_started(&head);
+                        self.set(Self::Body { body });
+                    }
+                    Err(error) => {
+                        let error = at(error, Phase::Model);
+                        run.machine.input(Input::ModelFailed(error));
+                    }
+                },
                 Err(error) => {
                     let error = at(error.into().into(), Phase::Model);
                     run.machine.input(Input::ModelFailed(error));

@@ -118,6 +118,12 @@ where
             match polled {
                 Poll::Ready(None) => {}
                 Poll::Ready(Some(Ok(ChatResponse { head, body, .. }))) => {
+                    if let Err(error) = run.check_layers() {
+                        let error = error.with_effects(run.machine.effects());
+                        *this.run = None;
+                        this.call.set(None);
+                        return Poll::Ready(Err(at(error, Phase::Model)));
+                    }
                     run.model_started(&head);
                     answer = Head {
                         // These are this loop's tools, and not those of a loop around it.

@@ -1,5 +1,9 @@
 use super::{Agent, StepGate, StepGates, ToolSource};
-use crate::machine::Rules;
+use crate::{
+    Declares,
+    capability::{Encloses, InLoop},
+    machine::Rules,
+};
 use tower_layer::Layer;
 
 /// [`Layer`] that makes an [`Agent`] of a model.
@@ -62,6 +66,10 @@ impl<R> AgentLayer<R> {
         self.call_limit = Some(calls);
         self
     }
+}
+
+impl<R> Declares for AgentLayer<R> {
+    type Capabilities = Encloses<InLoop>;
 }
 
 impl<M, R> Layer<M> for AgentLayer<R>

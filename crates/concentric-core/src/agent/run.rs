@@ -5,7 +5,9 @@ use super::{
 use crate::{
     Answered, CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId,
     Phase, Resume, RoundCall, Str, ToolRound, ToolSpecs, Turn,
+    capability::not_applied,
     context::{Release, Sleep, cancelled},
+    layers::ModelLayers,
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
     store::Checkpoint,
@@ -42,6 +44,8 @@ pub(super) struct Run<M, R> {
     saving: bool,
     // Those of the agent, and of this run.
     gates: Option<StepGates>,
+    // The run's own layers around the model call that was made last.
+    layers: Option<ModelLayers>,
     polls: u32,
 }
 
@@ -85,6 +89,7 @@ impl<M, R> Run<M, R> {
             within: None,
             saving: false,
             gates,
+            layers: None,
             polls: 0,
             request,
         }))
@@ -109,6 +114,11 @@ impl<M, R> Run<M, R> {
         request.resume = resume;
         request.context = request.context.at_step(step, message_id.clone());
         self.message_id = Some(message_id);
+        if let Some(layers) = request.context.own().get::<ModelLayers>() {
+            let layers = layers.for_call();
+            self.layers = Some(layers.clone());
+            request.context.own_mut().insert(layers);
+        }
         if self.checkpoint.is_some() {
             // A channel for each call: what is left of an earlier one is not written down.
             let (states, within) = mpsc::unbounded_channel();
@@ -116,6 +126,18 @@ impl<M, R> Run<M, R> {
             request.context.own_mut().insert(through(states));
         }
         Oneshot::new(self.model.clone(), request)
+    }
+
+    /// Checks that the run's own layers are around the model that begins to answer.
+    ///
+    /// # Errors
+    ///
+    /// No layer of the stack has applied them.
+    pub(super) fn check_layers(&mut self) -> Result<(), Error> {
+        match self.layers.take() {
+            Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
+            _ => Ok(()),
+        }
     }
 
     /// Tells the machine that the model answers.

@@ -1,6 +1,7 @@
 use super::{
     Capabilities, Capability, Declares, Fault, Requires,
     declare::{Item, Kind},
+    region,
 };
 use crate::{ChatRequest, Context, Error, ToolCall, ToolRound};
 use pin_project_lite::pin_project;
@@ -19,7 +20,9 @@ use tower_service::Service;
 /// says.
 ///
 /// For a layer in a bare `ServiceBuilder`, for which it stands; in [`Layers`](super::Layers) the
-/// compiler knows that what is required is provided, and only that is checked.
+/// compiler knows that what is required is provided, and only that is checked. It also checks that
+/// the layer stands [outside](super::Outside) of what it must not be in, and marks what is inside of
+/// it ([`Encloses`](super::Encloses), [`Expects`](super::Expects)).
 ///
 /// ```
 /// use concentric_core::{
@@ -158,19 +161,22 @@ impl<S> Checked<S> {
         &self.inner
     }
 
-    fn fault(&self, context: &Context) -> Option<Fault> {
-        let missing = self.items.iter().find(|item| {
-            let is_checked = match self.side {
-                Side::Required => matches!(item.kind, Kind::Requires | Kind::Replaces),
-                Side::Provided => matches!(item.kind, Kind::Provides | Kind::Replaces),
-            };
-            is_checked && !(item.is_in)(context)
-        })?;
-        let (layer, capability) = ((self.layer)(), (missing.name)());
-        Some(match self.side {
-            Side::Required => Fault::Missing { layer, capability },
-            Side::Provided => Fault::NotProvided { layer, capability },
-        })
+    /// Checks this side of the layer; at its inner one, marks what is inside.
+    fn check(&self, context: &mut Context) -> Result<(), Fault> {
+        if self.side == Side::Required {
+            return region::check(context, self.layer, self.items);
+        }
+        let is_missing = |item: &&Item| {
+            matches!(item.kind, Kind::Provides | Kind::Replaces) && !(item.is_in)(context)
+        };
+        if let Some(missing) = self.items.iter().find(is_missing) {
+            return Err(Fault::NotProvided {
+                layer: (self.layer)(),
+                capability: (missing.name)(),
+            });
+        }
+        region::mark(context, self.layer, self.items);
+        Ok(())
     }
 }
 
@@ -178,7 +184,7 @@ impl<S, R> Service<R> for Checked<S>
 where
     S: Service<R>,
     S::Error: Into<BoxError>,
-    R: AsRef<Context>,
+    R: AsMut<Context>,
 {
     type Response = S::Response;
     type Error = Error;
@@ -192,12 +198,12 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: R) -> Self::Future {
-        let state = match self.fault(request.as_ref()) {
-            None => State::Call {
+    fn call(&mut self, mut request: R) -> Self::Future {
+        let state = match self.check(request.as_mut()) {
+            Ok(()) => State::Call {
                 call: self.inner.call(request),
             },
-            Some(fault) => State::Fault { fault },
+            Err(fault) => State::Fault { fault },
         };
         ResponseFuture { state }
     }
@@ -255,20 +261,20 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-impl AsRef<Context> for ChatRequest {
-    fn as_ref(&self) -> &Context {
-        &self.context
-    }
+macro_rules! contexts {
+    ($($request:ident)*) => {$(
+        impl AsRef<Context> for $request {
+            fn as_ref(&self) -> &Context {
+                &self.context
+            }
+        }
+
+        impl AsMut<Context> for $request {
+            fn as_mut(&mut self) -> &mut Context {
+                &mut self.context
+            }
+        }
+    )*};
 }
 
-impl AsRef<Context> for ToolRound {
-    fn as_ref(&self) -> &Context {
-        &self.context
-    }
-}
-
-impl AsRef<Context> for ToolCall {
-    fn as_ref(&self) -> &Context {
-        &self.context
-    }
-}
+contexts!(ChatRequest ToolRound ToolCall);

@@ -1,4 +1,4 @@
-use super::{Capability, Declares};
+use super::{Capability, Declares, Region};
 use crate::Context;
 use std::{
     any::{TypeId, type_name},
@@ -24,13 +24,27 @@ pub struct Optional<C>(PhantomData<fn() -> C>);
 #[derive(Debug)]
 pub struct Replaces<C>(PhantomData<fn() -> C>);
 
+/// In [`Declares`]: what is inside of the layer is in the [region](super::Region) `R`.
+#[derive(Debug)]
+pub struct Encloses<R>(PhantomData<fn() -> R>);
+
+/// In [`Declares`]: the layer must not stand inside of one that encloses the [region](super::Region)
+/// `R`.
+#[derive(Debug)]
+pub struct Outside<R>(PhantomData<fn() -> R>);
+
+/// In [`Declares`]: a layer inside, such as `U`, must use the `C` that is there; without one this
+/// layer has no effect.
+#[derive(Debug)]
+pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
+
 /// What a layer declares: one [`Entry`], a tuple of up to eight, or none.
 ///
 /// It is implemented for these, and not to be for others.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a layer provides and requires",
     label = "this is not `()`, an entry, or a tuple of entries",
-    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>` or `Replaces<C>`, and a tuple has up to eight"
+    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>`, `Replaces<C>`, `Encloses<R>`, `Outside<R>` or `Expects<C, U>`, and a tuple has up to eight"
 )]
 pub trait Capabilities {
     /// The entries as `(A, (B, ()))`, for the compiler.
@@ -40,7 +54,8 @@ pub trait Capabilities {
     const ITEMS: &'static [Item];
 }
 
-/// What a layer does with one capability: [`Provides`], [`Requires`], [`Optional`] or [`Replaces`].
+/// What a layer does with one capability: [`Provides`], [`Requires`], [`Optional`], [`Replaces`] or
+/// [`Expects`]; or with one region: [`Encloses`] or [`Outside`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a layer does with a capability",
     label = "this is not an entry of a declaration",
@@ -57,7 +72,12 @@ pub struct Item {
     pub(super) kind: Kind,
     pub(super) id: fn() -> TypeId,
     pub(super) name: fn() -> &'static str,
+    /// Whether the capability is there.
     pub(super) is_in: fn(&Context) -> bool,
+    /// The layer that encloses the region.
+    pub(super) layer: fn(&Context) -> Option<&'static str>,
+    /// The layer that provides the capability, or is expected to use it.
+    pub(super) other: fn() -> Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +86,26 @@ pub(super) enum Kind {
     Requires,
     Optional,
     Replaces,
+    Encloses,
+    Outside,
+    Expects,
 }
 
 impl Item {
+    const fn region<R>(kind: Kind) -> Self
+    where
+        R: Region,
+    {
+        Self {
+            kind,
+            id: TypeId::of::<R>,
+            name: type_name::<R>,
+            is_in: |context| R::layer(context).is_some(),
+            layer: R::layer,
+            other: || None,
+        }
+    }
+
     const fn new<C>(kind: Kind) -> Self
     where
         C: Capability,
@@ -78,6 +115,8 @@ impl Item {
             id: TypeId::of::<C>,
             name: type_name::<C>,
             is_in: |context| context.capability::<C>().is_some(),
+            layer: |_| None,
+            other: C::provider,
         }
     }
 }
@@ -86,6 +125,45 @@ impl fmt::Debug for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}<{}>", self.kind, (self.name)())
     }
+}
+
+macro_rules! regions {
+    ($($entry:ident)*) => {$(
+        impl<R> Entry for $entry<R>
+        where
+            R: Region,
+        {
+            const ITEM: Item = Item::region::<R>(Kind::$entry);
+        }
+
+        impl<R> Capabilities for $entry<R>
+        where
+            R: Region,
+        {
+            type List = (Self, ());
+            const ITEMS: &'static [Item] = &[Self::ITEM];
+        }
+    )*};
+}
+
+regions!(Encloses Outside);
+
+impl<C, U> Entry for Expects<C, U>
+where
+    C: Capability,
+{
+    const ITEM: Item = Item {
+        other: || Some(type_name::<U>()),
+        ..Item::new::<C>(Kind::Expects)
+    };
+}
+
+impl<C, U> Capabilities for Expects<C, U>
+where
+    C: Capability,
+{
+    type List = (Self, ());
+    const ITEMS: &'static [Item] = &[Self::ITEM];
 }
 
 macro_rules! entries {

@@ -1,6 +1,8 @@
 use super::{
     Capability, Declares, Table,
-    order::{AllFitInto, Append, FitsInto, Given, ListOf, Listed, Nothing, Plain, With},
+    order::{
+        AllFitInto, Append, Complete, FitsInto, Given, ListOf, Listed, Nothing, Plain, Used, With,
+    },
 };
 use std::marker::PhantomData;
 use tower_layer::Layer;
@@ -49,6 +51,18 @@ use tower_layer::Layer;
 /// Layers::new().with(StoreLayer).with(StoreLayer);
 /// ```
 ///
+/// A layer inside of a [region](super::Region) that it must be [outside](super::Outside) of; rustc
+/// says the same of [`StaysOutside`](super::order::StaysOutside).
+///
+/// ```compile_fail,E0283
+/// # use concentric_core::{AgentLayer, Declares, Layers, NoTools, capability::{InLoop, Outside}};
+/// # struct OncePerRunLayer;
+/// # impl Declares for OncePerRunLayer {
+/// #     type Capabilities = Outside<InLoop>;
+/// # }
+/// Layers::new().with(AgentLayer::new(NoTools)).with(OncePerRunLayer);
+/// ```
+///
 /// # Costs
 ///
 /// Inside of each layer that was added [`with`](Self::with) what it declares stands a
@@ -80,6 +94,19 @@ impl<T> Layers<T> {
         Layers(Given {
             outer: self.0,
             given: PhantomData,
+        })
+    }
+
+    /// Says that a service inside of these layers uses the `C` that one of them
+    /// [expects](super::Expects) to be used, as a fallback does that has such a layer around each of
+    /// its models.
+    pub fn used<C>(self) -> Layers<Used<T, C>>
+    where
+        C: Capability,
+    {
+        Layers(Used {
+            outer: self.0,
+            used: PhantomData,
         })
     }
 
@@ -132,9 +159,12 @@ impl<T> Layers<T> {
     }
 
     /// Wraps a service.
-    pub fn service<S>(&self, service: S) -> T::Service
+    ///
+    /// `Order` is inferred, if the layers use what others among them [expect](super::Expects) to be
+    /// used.
+    pub fn service<S, Order>(&self, service: S) -> T::Service
     where
-        T: Layer<S>,
+        T: Layer<S> + Complete<T, Order>,
     {
         self.0.layer(service)
     }

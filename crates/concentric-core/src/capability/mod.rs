@@ -104,10 +104,27 @@
 //! | so does the provider of what it would like to have | does not compile | [`Table::check`] | is not seen |
 //! | two layers provide the same | does not compile | [`Table::check`] | the inner one counts |
 //! | a layer does not provide what it says it does | fails the call | | fails the call |
+//! | a layer stands inside of a [region](Region) that it must be [outside](Outside) of | does not compile | [`Table::check`] | fails the call |
+//! | no layer inside does what a layer [expects](Expects) | [`Layers::service`] does not compile | [`Table::check`] | the model call fails ([`Context::check_stack`]) |
 //!
 //! All go by the one declaration. A call fails before anything inside is called, with
 //! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); in a bare stack, for a layer in a
-//! [`CheckedLayer`], or one that asks for what it needs with [`Context::require`].
+//! [`CheckedLayer`], or one that checks itself with [`Context::enter`] or [`Context::require`]. The
+//! built-in layers do.
+//!
+//! # Orders that are errors
+//!
+//! | outside | inside | since |
+//! |---|---|---|
+//! | `AgentLayer` | `SuspendLayer` | a run is kept by the store once, and not once per model call |
+//! | `SuspendLayer` | `SuspendLayer` | one run would be stored twice |
+//! | `SuspendLayer` | `DetachLayer` | the store would be told that a run has ended that goes on |
+//! | a `Session` | `DetachLayer` | a turn would give its place to the next one while its run goes on |
+//! | `SuspendLayer` | a `Session` | both would keep the run that waits |
+//! | `BudgetLayer::run` | no `BudgetLayer::model` | nothing would be charged, so nothing would be limited |
+//! | no `BudgetLayer::run` | `BudgetLayer::model`, `BudgetLayer::tool` | there would be no budget to charge |
+//! | `BudgetLayer::model` | `BudgetLayer::model` | one call would be charged twice |
+//! | `InFlightLimitLayer` | the same limit again | a call would wait for itself |
 //!
 //! A table is for stacks that are put together while the program runs, and for what one stack needs
 //! of another: the tools' of the run's.
@@ -123,17 +140,21 @@ mod check;
 mod declare;
 mod layers;
 pub mod order;
+mod region;
 mod table;
 
 pub use self::{
     check::{Checked, CheckedLayer, ResponseFuture},
     declare::{
-        Capabilities, Declaring, Entry, Item, Optional, Provides, Replaces, Requires, declaring,
+        Capabilities, Declaring, Encloses, Entry, Expects, Item, Optional, Outside, Provides,
+        Replaces, Requires, declaring,
     },
     layers::Layers,
+    region::{InLoop, Region, SessionTurn, StoredRun},
     table::{Declaration, Fault, Faults, Table},
 };
 
+pub(crate) use self::region::{Marks, not_applied};
 use crate::Context;
 
 /// A value that a layer provides for the layers inside of it.
@@ -145,7 +166,12 @@ use crate::Context;
     label = "this is not a `Capability`",
     note = "if it is what one layer provides for others, say `impl Capability for {Self} {{}}`"
 )]
-pub trait Capability: Clone + Send + Sync + 'static {}
+pub trait Capability: Clone + Send + Sync + 'static {
+    /// Returns the name of the layer that provides it, for the errors of layers that miss it.
+    fn provider() -> Option<&'static str> {
+        None
+    }
+}
 
 /// What a layer offers to others, and what it needs of them.
 ///
@@ -178,8 +204,8 @@ pub trait Capability: Clone + Send + Sync + 'static {}
     note = "if it provides and requires nothing, add it with `.layer(..)`; else implement `Declares` for it, or wrap it in `declaring::<..>(..)`"
 )]
 pub trait Declares {
-    /// [`Provides`], [`Requires`], [`Optional`] or [`Replaces`], a tuple of up to eight of them, or
-    /// `()`.
+    /// [`Provides`], [`Requires`], [`Optional`], [`Replaces`], [`Encloses`], [`Outside`] or
+    /// [`Expects`], a tuple of up to eight of them, or `()`.
     type Capabilities: Capabilities;
 }
 
@@ -213,6 +239,7 @@ impl Context {
     {
         self.capability().ok_or_else(|| Fault::Absent {
             capability: std::any::type_name::<C>(),
+            provider: C::provider(),
         })
     }
 }

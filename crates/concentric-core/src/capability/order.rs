@@ -7,7 +7,8 @@
 //! `Order` open.
 
 use super::{
-    Capabilities, Capability, Checked, Declares, Optional, Provides, Replaces, Requires, Table,
+    Capabilities, Capability, Checked, Declares, Encloses, Expects, Optional, Outside, Provides,
+    Replaces, Requires, Table,
 };
 use std::{any::type_name, fmt, marker::PhantomData};
 use tower_layer::Layer;
@@ -48,6 +49,25 @@ where
         f.debug_struct("Given")
             .field("outer", &self.outer)
             .field("given", &type_name::<C>())
+            .finish()
+    }
+}
+
+/// `O`, inside of which something uses a `C`.
+#[derive(Clone)]
+pub struct Used<O, C> {
+    pub(super) outer: O,
+    pub(super) used: PhantomData<fn() -> C>,
+}
+
+impl<O, C> fmt::Debug for Used<O, C>
+where
+    O: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Used")
+            .field("outer", &self.outer)
+            .field("used", &type_name::<C>())
             .finish()
     }
 }
@@ -98,6 +118,59 @@ impl<C, L, O> Offers<C, L, Here> for Given<O, C> {}
 #[diagnostic::do_not_recommend]
 impl<C, L, O, D, I> Offers<C, L, There<I>> for Given<O, D> where O: Offers<C, L, I> {}
 
+#[diagnostic::do_not_recommend]
+impl<C, L, O, D, I> Offers<C, L, I> for Used<O, D> where O: Offers<C, L, I> {}
+
+/// A stack with a layer that encloses the region `R`.
+pub trait InRegion<R, I> {}
+
+impl<R, O, M, I> InRegion<R, Here<I>> for With<O, M>
+where
+    M: Declares,
+    ListOf<M>: Lists<Encloses<R>, I>,
+{
+}
+
+impl<R, O, M, I> InRegion<R, There<I>> for With<O, M> where O: InRegion<R, I> {}
+
+impl<R, O, M, I> InRegion<R, I> for Plain<O, M> where O: InRegion<R, I> {}
+
+impl<R, O, D, I> InRegion<R, I> for Given<O, D> where O: InRegion<R, I> {}
+
+impl<R, O, D, I> InRegion<R, I> for Used<O, D> where O: InRegion<R, I> {}
+
+/// A stack with a layer that requires a `C`, as the layer `L` of it expects.
+#[diagnostic::on_unimplemented(
+    message = "`{L}` has no effect: no layer inside of it uses the capability `{C}`",
+    label = "no layer uses `{C}`",
+    note = "add `{U}` inside of it",
+    note = "if a service inside of these layers uses it, say so: `.used::<{C}>()`"
+)]
+pub trait Uses<C, U, L, I> {}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O, M, I> Uses<C, U, L, Here<I>> for With<O, M>
+where
+    M: Declares,
+    ListOf<M>: Lists<Requires<C>, I>,
+{
+}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O, M, I> Uses<C, U, L, There<I>> for With<O, M> where O: Uses<C, U, L, I> {}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O, M, I> Uses<C, U, L, I> for Plain<O, M> where O: Uses<C, U, L, I> {}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O, D, I> Uses<C, U, L, I> for Given<O, D> where O: Uses<C, U, L, I> {}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O> Uses<C, U, L, Here> for Used<O, C> {}
+
+#[diagnostic::do_not_recommend]
+impl<C, U, L, O, D, I> Uses<C, U, L, There<I>> for Used<O, D> where O: Uses<C, U, L, I> {}
+
 /// A stack with a layer that uses a `C` if there is one.
 pub trait LooksFor<C, I> {}
 
@@ -113,6 +186,8 @@ impl<C, O, M, I> LooksFor<C, There<I>> for With<O, M> where O: LooksFor<C, I> {}
 impl<C, O, M, I> LooksFor<C, I> for Plain<O, M> where O: LooksFor<C, I> {}
 
 impl<C, O, D, I> LooksFor<C, I> for Given<O, D> where O: LooksFor<C, I> {}
+
+impl<C, O, D, I> LooksFor<C, I> for Used<O, D> where O: LooksFor<C, I> {}
 
 // ---- what fits ----
 
@@ -142,6 +217,64 @@ impl<L, T, C, R, I, J> FitsInto<T, (Provides<C>, R), (I, J)> for L where
 {
 }
 
+impl<L, T, Z, R, J> FitsInto<T, (Encloses<Z>, R), J> for L where L: FitsInto<T, R, J> {}
+
+impl<L, T, C, U, R, J> FitsInto<T, (Expects<C, U>, R), J> for L where L: FitsInto<T, R, J> {}
+
+impl<L, T, Z, R, I, J> FitsInto<T, (Outside<Z>, R), (I, J)> for L where
+    L: StaysOutside<Z, T, I> + FitsInto<T, R, J>
+{
+}
+
+/// A layer that is not inside of the region `R` of the stack `T`.
+pub trait StaysOutside<R, T, Order> {}
+
+/// A layer before it encloses the region.
+#[derive(Debug)]
+pub struct StandsInside<I>(PhantomData<I>);
+
+impl<L, R, T> StaysOutside<R, T, First> for L {}
+
+impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: InRegion<R, I> {}
+
+/// A stack, of which the whole is `T`, whose layers use what others of them expect to be used.
+pub trait Complete<T, Order> {}
+
+impl<T> Complete<T, ()> for Nothing {}
+
+impl<T, O, L, I, J> Complete<T, (I, J)> for With<O, L>
+where
+    O: Complete<T, I>,
+    L: Declares + Meets<T, ListOf<L>, J>,
+{
+}
+
+impl<T, O, L, I> Complete<T, I> for Plain<O, L> where O: Complete<T, I> {}
+
+impl<T, O, C, I> Complete<T, I> for Given<O, C> where O: Complete<T, I> {}
+
+impl<T, O, C, I> Complete<T, I> for Used<O, C> where O: Complete<T, I> {}
+
+/// A layer of which the stack `T` does what it expects, by the list `D` of what it declares.
+pub trait Meets<T, D, Order> {}
+
+impl<L, T> Meets<T, (), ()> for L {}
+
+impl<L, T, C, U, R, I, J> Meets<T, (Expects<C, U>, R), (I, J)> for L
+where
+    T: Uses<C, U, L, I>,
+    L: Meets<T, R, J>,
+{
+}
+
+macro_rules! nothing_to_meet {
+    ($($entry:ident)*) => {$(
+        impl<L, T, C, R, J> Meets<T, ($entry<C>, R), J> for L where L: Meets<T, R, J> {}
+    )*};
+}
+
+nothing_to_meet!(Provides Requires Optional Replaces Encloses Outside);
+
 /// Layers that can be added to the stack `T` one by one.
 pub trait AllFitInto<T, Order> {}
 
@@ -157,6 +290,8 @@ where
 impl<T, O, L, I> AllFitInto<T, I> for Plain<O, L> where O: AllFitInto<T, I> {}
 
 impl<T, O, C, I> AllFitInto<T, I> for Given<O, C> where O: AllFitInto<T, I> {}
+
+impl<T, O, C, I> AllFitInto<T, I> for Used<O, C> where O: AllFitInto<T, I> {}
 
 /// A layer that provides a `C`, and is the first in the stack `T` to do so, or to look for one.
 pub trait ProvidesFirst<C, T, Order> {}
@@ -238,6 +373,20 @@ where
     }
 }
 
+impl<T, O, C> Append<T> for Used<O, C>
+where
+    O: Append<T>,
+{
+    type Stack = Used<O::Stack, C>;
+
+    fn append(self, outer: T) -> Self::Stack {
+        Used {
+            outer: self.outer.append(outer),
+            used: PhantomData,
+        }
+    }
+}
+
 /// Layers whose declarations can be listed.
 pub trait Listed {
     /// Adds them to `table`, the outermost first.
@@ -276,6 +425,16 @@ where
 {
     fn list(table: Table) -> Table {
         O::list(table)
+    }
+}
+
+impl<O, C> Listed for Used<O, C>
+where
+    O: Listed,
+    C: Capability,
+{
+    fn list(table: Table) -> Table {
+        O::list(table).used::<C>()
     }
 }
 
@@ -322,5 +481,16 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         self.outer.layer(Checked::given::<C>(inner))
+    }
+}
+
+impl<S, O, C> Layer<S> for Used<O, C>
+where
+    O: Layer<S>,
+{
+    type Service = O::Service;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        self.outer.layer(inner)
     }
 }

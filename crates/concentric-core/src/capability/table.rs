@@ -1,5 +1,5 @@
 use super::{
-    Capabilities, Capability, Declares, Provides,
+    Capabilities, Capability, Declares, Optional, Provides,
     declare::{Item, Kind},
 };
 use crate::{Error, ErrorKind, Str};
@@ -67,6 +67,16 @@ impl Table {
         self.push("the host", Provides::<C>::ITEMS)
     }
 
+    /// Says that a service inside of the layers uses the `C` that one of them
+    /// [expects](super::Expects) to be used.
+    #[must_use]
+    pub fn used<C>(self) -> Self
+    where
+        C: Capability,
+    {
+        self.push("a service inside", Optional::<C>::ITEMS)
+    }
+
     /// Adds a layer, inside of those before.
     #[must_use]
     pub fn with<L>(self, layer: &L) -> Self
@@ -115,6 +125,27 @@ impl Table {
             for item in declaration.items {
                 let layer = declaration.layer;
                 let capability = (item.name)();
+                match item.kind {
+                    Kind::Encloses => continue,
+                    Kind::Outside => {
+                        if let Some(outer) = other(before, item, &[Kind::Encloses]) {
+                            faults.push(Fault::Inside { layer, outer });
+                        }
+                        continue;
+                    }
+                    Kind::Expects => {
+                        let uses = [Kind::Requires, Kind::Replaces, Kind::Optional];
+                        if other(after, item, &uses).is_none() {
+                            faults.push(Fault::Unused {
+                                layer,
+                                capability,
+                                user: (item.other)().unwrap_or_default(),
+                            });
+                        }
+                        continue;
+                    }
+                    Kind::Provides | Kind::Requires | Kind::Optional | Kind::Replaces => {}
+                }
                 let is_optional = item.kind == Kind::Optional;
                 match (item.kind, provider(before, item), provider(after, item)) {
                     (Kind::Provides, Some(provider), _) => faults.push(Fault::Twice {
@@ -130,7 +161,11 @@ impl Table {
                         is_optional,
                     }),
                     (_, None, None) if is_optional => {}
-                    (_, None, None) => faults.push(Fault::Missing { layer, capability }),
+                    (_, None, None) => faults.push(Fault::Missing {
+                        layer,
+                        capability,
+                        provider: (item.other)(),
+                    }),
                 }
             }
         }
@@ -143,9 +178,14 @@ impl Table {
 
 /// The first of the layers that provides what `item` speaks of.
 fn provider(layers: &[Declaration], item: &Item) -> Option<&'static str> {
-    let is_it = |other: &Item| other.kind == Kind::Provides && (other.id)() == (item.id)();
-    let provider = layers.iter().find(|layer| layer.items.iter().any(is_it))?;
-    Some(provider.layer)
+    other(layers, item, &[Kind::Provides])
+}
+
+/// The first of the layers that does one of `kinds` with what `item` is about.
+fn other(layers: &[Declaration], item: &Item, kinds: &[Kind]) -> Option<&'static str> {
+    let is_it = |other: &Item| kinds.contains(&other.kind) && (other.id)() == (item.id)();
+    let other = layers.iter().find(|layer| layer.items.iter().any(is_it))?;
+    Some(other.layer)
 }
 
 impl Declaration {
@@ -190,6 +230,8 @@ pub enum Fault {
         layer: &'static str,
         /// What it requires.
         capability: &'static str,
+        /// The layer that provides it, if the capability [names](Capability::provider) one.
+        provider: Option<&'static str>,
     },
     /// What provides it stands inside of the layer, which does not see it.
     Late {
@@ -222,16 +264,41 @@ pub enum Fault {
     Absent {
         /// What was asked for.
         capability: &'static str,
+        /// The layer that provides it, if the capability [names](Capability::provider) one.
+        provider: Option<&'static str>,
+    },
+    /// A layer stands inside of another that it must be [outside](super::Outside) of.
+    Inside {
+        /// The layer.
+        layer: &'static str,
+        /// The layer that it stands inside of.
+        outer: &'static str,
+    },
+    /// No layer inside uses the capability, as a layer [expects](super::Expects).
+    Unused {
+        /// The layer.
+        layer: &'static str,
+        /// The capability.
+        capability: &'static str,
+        /// A layer that uses it.
+        user: &'static str,
     },
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing { layer, capability } => write!(
-                f,
-                "`{layer}` requires `{capability}`, and nobody outside of it provides that"
-            ),
+            Self::Missing {
+                layer,
+                capability,
+                provider,
+            } => {
+                write!(
+                    f,
+                    "`{layer}` requires `{capability}`, and no layer outside of it provides that"
+                )?;
+                add(f, *provider)
+            }
             Self::Late {
                 layer,
                 capability,
@@ -258,10 +325,39 @@ impl fmt::Display for Fault {
                 f,
                 "`{layer}` declares that it provides `{capability}`, and did not"
             ),
-            Self::Absent { capability } => {
-                write!(f, "`{capability}` is required here, and nobody provides it")
+            Self::Absent {
+                capability,
+                provider,
+            } => {
+                write!(
+                    f,
+                    "`{capability}` is required here, and no layer outside provides it"
+                )?;
+                add(f, *provider)
             }
+            Self::Inside { layer, outer } => write!(
+                f,
+                "`{layer}` stands inside of `{outer}`, and must stand outside of it: swap the two, \
+                 or leave one of them out"
+            ),
+            Self::Unused {
+                layer,
+                capability,
+                user,
+            } => write!(
+                f,
+                "`{layer}` has no effect, since no layer inside of it uses `{capability}`: add \
+                 `{user}` inside of it"
+            ),
         }
+    }
+}
+
+/// What to do where a capability is missing.
+fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Result {
+    match provider {
+        Some(provider) => write!(f, ": add `{provider}` outside"),
+        None => Ok(()),
     }
 }
 

@@ -26,6 +26,7 @@ use self::outbox::Outbox;
 use crate::{
     CallId, CancelReason, Event, Interrupt, InterruptId, MessageId, PartKind, Reply, ReplyError,
     RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
+    capability::Marks,
     live::{LiveInterrupts, Unanswered},
     state::{Place, RoundPlace, Slots},
     store::Tenant,
@@ -55,6 +56,8 @@ pub struct Context {
     run: Arc<Run>,
     extensions: http::Extensions,
     own: http::Extensions,
+    // What layers outside have marked.
+    pub(crate) marks: Marks,
     phase: Phase,
     step: u32,
     depth: u32,
@@ -737,6 +740,7 @@ impl ContextBuilder {
             }),
             extensions: self.extensions,
             own: http::Extensions::new(),
+            marks: Marks::default(),
             phase: Phase::Run,
             step: 0,
             depth: 0,

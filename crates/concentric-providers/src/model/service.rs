@@ -71,7 +71,11 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        match self.config.prepare(request) {
+        let prepared = match request.context.check_stack() {
+            Ok(()) => self.config.prepare(request),
+            Err(error) => Err(error),
+        };
+        match prepared {
             Ok((upstream, answer, decoder)) => {
                 let clocks = Clocks::new(self.config.timeouts, &answer.context);
                 ResponseFuture::new(self.inner.call(upstream), clocks, answer, decoder)

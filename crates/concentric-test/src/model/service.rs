@@ -259,6 +259,9 @@ impl Service<ChatRequest> for ScriptedModel {
     }
 
     fn call(&mut self, request: ChatRequest) -> ResponseFuture {
+        if let Err(error) = request.context.check_stack() {
+            return ResponseFuture(Some(Err(error)));
+        }
         let context = request.context.clone();
         let mut shared = self.lock();
         shared.requests.push(request);

@@ -1,6 +1,13 @@
 use super::OfRun;
 use crate::{BoxModel, ModelService};
-use std::{fmt, sync::Arc};
+use std::{
+    any::type_name,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use tower_layer::Layer;
 
 /// [`Layer`] that stands where the layers of one run go.
@@ -32,7 +39,11 @@ where
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Default)]
-pub struct ModelLayers(Arc<Vec<Around>>);
+pub struct ModelLayers {
+    layers: Arc<Vec<(&'static str, Around)>>,
+    // Set once they are around a model call.
+    applied: Arc<AtomicBool>,
+}
 
 type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
 
@@ -54,22 +65,49 @@ impl ModelLayers {
             + 'static,
     {
         let around = move |inner| BoxModel::new(layer.layer(inner));
-        Arc::make_mut(&mut self.0).push(Arc::new(around));
+        Arc::make_mut(&mut self.layers).push((type_name::<L>(), Arc::new(around)));
         self
     }
 
     pub(super) fn around(&self, model: BoxModel) -> BoxModel {
-        self.0
+        self.applied.store(true, Ordering::Relaxed);
+        self.layers
             .iter()
             .rev()
-            .fold(model, |model, around| around(model))
+            .fold(model, |model, (_, around)| around(model))
+    }
+
+    /// The same layers, for one model call.
+    pub(crate) fn for_call(&self) -> Self {
+        Self {
+            layers: Arc::clone(&self.layers),
+            applied: Arc::default(),
+        }
+    }
+
+    /// Whether they are around a model call.
+    pub(crate) fn are_applied(&self) -> bool {
+        self.applied.load(Ordering::Relaxed)
+    }
+}
+
+/// The names of the layers, the outermost first.
+impl fmt::Display for ModelLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (name, _)) in self.layers.iter().enumerate() {
+            if at > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "`{name}`")?;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Debug for ModelLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelLayers")
-            .field("layers", &self.0.len())
+            .field("layers", &self.layers.len())
             .finish()
     }
 }

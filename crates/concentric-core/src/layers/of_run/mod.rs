@@ -31,6 +31,11 @@
 //! Just inside of the loop, so that they are outside of the agent's own. An agent inside of the run,
 //! as a model or as a tool, does not have them.
 //!
+//! Where there is no [`OfRunLayer`] that applies them, the run fails with
+//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) and an error that names them: before
+//! anything is sent, if the model is one of `concentric-providers` or checks its
+//! [stack](crate::Context::check_stack), else when the model begins to answer.
+//!
 //! # Backpressure
 //!
 //! Readiness is that of the rest of the stack. What was made ready for a run with layers of its own
