@@ -31,10 +31,12 @@ use durable::{
     agent::{ALL, Calls, bare, store},
     check::check,
     points::Plan,
-    setting,
+    power, setting,
     world::{Class, Entry, World},
 };
 use std::{
+    fs::{self, OpenOptions},
+    io::Write,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::Instant,
@@ -90,6 +92,10 @@ struct Story {
     dir: TempDir,
     generation: u32,
     all_at_once: bool,
+    /// Whether the power fails with each process that is killed, and not the process alone.
+    power_fails: bool,
+    /// How many writes were lost so.
+    lost: usize,
 }
 
 /// How many processes a run takes at most, however often it is killed.
@@ -101,7 +107,14 @@ impl Story {
             dir: tempfile::tempdir().unwrap(),
             generation: 0,
             all_at_once,
+            power_fails: false,
+            lost: 0,
         }
+    }
+
+    fn with_power_failures(mut self, fails: bool) -> Self {
+        self.power_fails = fails;
+        self
     }
 
     fn world(&self) -> World {
@@ -114,11 +127,16 @@ impl Story {
         let mut part = Part::new(self.dir.path(), "all");
         part.leases = self.generation;
         part.all_at_once = self.all_at_once;
+        part.power_may_fail = self.power_fails;
         self.generation += 1;
         part
     }
 
+    /// Starts the next process; the one before has ended.
     fn start(&mut self, plan: Plan) -> Actor {
+        if self.power_fails {
+            self.lost += power::fail(self.dir.path());
+        }
         let mut part = self.next();
         part.plan = plan;
         part.start("host")
@@ -210,11 +228,16 @@ fn f044_killed_at_each_point_a_run_goes_on_and_loses_and_repeats_nothing() {
         .collect();
     let killed = AtomicUsize::new(0);
     let unseen = AtomicUsize::new(0);
+    let lost = AtomicUsize::new(0);
     for_each(scenes.len(), |at| {
         let (pass, (generation, name)) = scenes[at];
         let mut dice = dice.fork(at as u64);
-        let mut story = Story::new(pass % 2 == 1);
+        let power_fails = dice.below(2) == 0;
+        let mut story = Story::new(pass % 2 == 1).with_power_failures(power_fails);
         let mut about = format!("killed at {name} of process {generation}, pass {pass}");
+        if power_fails {
+            about += ", with the power";
+        }
         up_to(&mut story, *generation);
         let fate = Plan::KillAt(name.clone());
         assert_eq!(story.start(fate).result(), None, "{about}");
@@ -235,10 +258,12 @@ fn f044_killed_at_each_point_a_run_goes_on_and_loses_and_repeats_nothing() {
         if story.end(&about) == Said::Unseen {
             unseen.fetch_add(1, Ordering::Relaxed);
         }
+        lost.fetch_add(story.lost, Ordering::Relaxed);
         story.check(&about);
     });
     println!(
-        "{} points, {killed:?} kills, of {unseen:?} runs nobody saw the end",
+        "{} points, {killed:?} kills, {lost:?} writes lost with the power, {unseen:?} ends that no \
+         consumer saw",
         scenes.len()
     );
 }
@@ -248,6 +273,7 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
     let dice = Dice::cast();
     let kills: usize = setting("CONCENTRIC_KILLS", 25);
     let (killed, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let lost = AtomicUsize::new(0);
     // How long a process takes that is not killed.
     let mut calm = Story::new(true);
     let mut first = calm.start(Plan::Nothing);
@@ -261,8 +287,9 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
         let mut dice = dice.fork(thread as u64);
         while killed.load(Ordering::Relaxed) < kills {
             let run = runs.fetch_add(1, Ordering::Relaxed);
-            let about = format!("run {run}");
-            let mut story = Story::new(dice.below(2) == 0);
+            let power_fails = dice.below(2) == 0;
+            let about = format!("run {run}, power fails: {power_fails}");
+            let mut story = Story::new(dice.below(2) == 0).with_power_failures(power_fails);
             // At most so often, so that it ends.
             for _ in 0..PROCESSES / 2 {
                 let mut process = story.start(Plan::Nothing);
@@ -290,10 +317,42 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
                 }
             }
             story.end(&about);
+            lost.fetch_add(story.lost, Ordering::Relaxed);
             story.check(&about);
         }
     });
-    println!("{killed:?} kills of {runs:?} runs");
+    println!("{killed:?} kills of {runs:?} runs, {lost:?} writes lost with the power");
+}
+
+#[test]
+#[ignore = "a part of the test below"]
+fn writer() {
+    let Some(part) = Part::mine() else { return };
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true);
+    let mut file = options.open(part.dir.join("some.db")).unwrap();
+    file.write_all(b"kept ").unwrap();
+    file.sync_data().unwrap();
+    file.write_all(b"lost").unwrap();
+    file.set_len(2).unwrap();
+    part.points().hit("written");
+}
+
+#[test]
+fn a_power_failure_loses_what_was_not_synced() {
+    if power::library().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut part = Part::new(dir.path(), "all");
+    part.power_may_fail = true;
+    part.plan = Plan::KillAt("written#1".to_owned());
+    assert_eq!(part.start("writer").result(), None);
+    let file = dir.path().join("some.db");
+    assert_eq!(fs::read(&file).unwrap(), b"ke");
+    assert_eq!(power::fail(dir.path()), 2);
+    assert_eq!(fs::read(&file).unwrap(), b"kept ");
+    assert_eq!(power::fail(dir.path()), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{
     agent::{LEASE, agent, ahead, script, store},
     points::{Plan, Points},
+    power,
     world::{Entry, World},
 };
 use concentric_core::{
@@ -36,6 +37,8 @@ pub struct Part {
     pub all_at_once: bool,
     /// Whether it goes on with what was left, or answers though that may be going on.
     pub answers_first: bool,
+    /// Whether a power failure can follow: see [`power`](super::power).
+    pub power_may_fail: bool,
     /// Anything else.
     pub extra: String,
 }
@@ -49,6 +52,7 @@ impl Part {
             script: script.to_owned(),
             all_at_once: false,
             answers_first: false,
+            power_may_fail: false,
             extra: String::new(),
         }
     }
@@ -73,7 +77,13 @@ impl Part {
 
     /// Starts a process that plays it: the test of that name in this program.
     pub fn start(&self, test: &str) -> Actor {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if self.power_may_fail
+            && let Some(library) = power::library()
+        {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut child = command
             .args([
                 test,
                 "--exact",

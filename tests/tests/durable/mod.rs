@@ -12,6 +12,7 @@ pub mod agent;
 pub mod check;
 pub mod dice;
 pub mod points;
+pub mod power;
 pub mod stores;
 pub mod world;
 
