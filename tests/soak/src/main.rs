@@ -1,0 +1,178 @@
+//! Runs an agent under load for as long as wanted, and fails if it keeps anything.
+//!
+//! ```console
+//! $ cargo run --release -p concentric-soak -- --streams 2000 --seconds 600
+//! ```
+//!
+//! Three parties, all on this machine: a provider that paces its answers and fails in every way that
+//! a provider can ([`upstream`]); a server process with the whole stack, from AG-UI to the provider's
+//! HTTP requests, over a SQLite file ([`server`]); and clients that read, answer questions, and hang
+//! up ([`client`]). The server reports its resident memory, file descriptors and tasks each second.
+//!
+//! Once the clients have stopped, the program checks that
+//!
+//! - each stream that was read to its end had exactly one terminal event, the last,
+//! - the tasks and file descriptors of the server are what they were before the first client,
+//! - no run in the store is left as running,
+//! - its resident memory is flat: the slope of a straight line through the second half of the
+//!   samples is under 1 MiB per hour, if the run took at least ten minutes.
+//!
+//! The exit code is 0 if all of it holds. `--seed` repeats the choices of clients and provider.
+
+#![allow(
+    clippy::indexing_slicing,
+    reason = "a test program; a JSON value is indexed without a panic"
+)]
+
+mod client;
+mod dice;
+mod measure;
+mod server;
+mod upstream;
+
+use client::{Clients, Counts};
+use measure::Samples;
+use std::{
+    env,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// What the command line asks for.
+struct Options {
+    streams: usize,
+    time: Duration,
+    seed: u64,
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self {
+            streams: 100,
+            time: Duration::from_secs(20),
+            seed: dice::seed(),
+        };
+        while let Some(name) = args.next() {
+            let value = args.next().ok_or(format!("{name} needs a value"))?;
+            let number: u64 = value
+                .parse()
+                .map_err(|_| format!("{name} {value}: not a number"))?;
+            match name.as_str() {
+                "--streams" => options.streams = usize::try_from(number).unwrap_or(usize::MAX),
+                "--seconds" => options.time = Duration::from_secs(number),
+                "--seed" => options.seed = number,
+                _ => return Err(format!("unknown option {name}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args = env::args().skip(1).peekable();
+    if args.peek().is_some_and(|arg| arg == server::ROLE) {
+        return server::main(args.skip(1));
+    }
+    let options = match Options::parse(args) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    match runtime
+        .map_err(Into::into)
+        .and_then(|it| it.block_on(soak(&options)))
+    {
+        Ok(failures) if failures.is_empty() => ExitCode::SUCCESS,
+        Ok(failures) => {
+            for failure in failures {
+                eprintln!("FAILED: {failure}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A failure of the program itself, as opposed to one that it found.
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long the server may take to give everything back once its clients have stopped: longer than
+/// its own client keeps idle connections to the provider (90 seconds).
+const SETTLE: Duration = Duration::from_secs(150);
+
+/// The length of a run from which on its memory is judged: a shorter one is still filling its caches.
+const JUDGED: Duration = Duration::from_secs(600);
+
+async fn soak(options: &Options) -> Result<Vec<String>, Fault> {
+    let Options {
+        streams,
+        time,
+        seed,
+    } = *options;
+    println!("{streams} streams for {} s, seed {seed}", time.as_secs());
+    let provider = upstream::start(seed).await?;
+    let folder = tempfile::tempdir()?;
+    let mut server = server::start(&provider, &folder.path().join("runs.db")).await?;
+    // One request of each kind first, so that pools and threads exist.
+    let clients = Clients::new(server.url(), seed);
+    clients.warm_up().await?;
+    let before = server.settled(None, SETTLE).await?;
+
+    let mut samples = Samples::default();
+    let began = Instant::now();
+    let running = clients.start(streams, began + time);
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    while began.elapsed() < time {
+        tick.tick().await;
+        let status = server.status().await?;
+        samples.push(began.elapsed(), &status);
+    }
+    let counts: Counts = running.join().await;
+    let after = server.settled(Some(&before), SETTLE).await?;
+    let left = server.runs_left().await?;
+    server.stop().await?;
+
+    let slope = samples.slope_of_second_half();
+    println!("{counts}");
+    println!(
+        "memory: {:.1} MiB before, at most {:.1} MiB, {:.1} MiB after; slope {:+.2} MiB/h",
+        before.memory_mib(),
+        samples.most_memory_mib(),
+        after.memory_mib(),
+        slope,
+    );
+    println!(
+        "tasks {} before, {} after; file descriptors {} before, at most {}, {} after; runs left {left:?}",
+        before.tasks,
+        after.tasks,
+        before.files,
+        samples.most_files(),
+        after.files,
+    );
+
+    let mut failures = counts.failures();
+    if after.tasks > before.tasks {
+        failures.push(format!("{} tasks leaked", after.tasks - before.tasks));
+    }
+    if after.files > before.files {
+        failures.push(format!(
+            "{} file descriptors leaked",
+            after.files - before.files
+        ));
+    }
+    if !left.is_empty() {
+        failures.push(format!("{} runs are left as running", left.len()));
+    }
+    if time >= JUDGED && slope >= 1.0 {
+        failures.push(format!("memory grows by {slope:.2} MiB/h"));
+    }
+    Ok(failures)
+}
