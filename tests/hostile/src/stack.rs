@@ -1,0 +1,335 @@
+//! The stacks that a hostile request passes through: everything that reads a client's input.
+
+use bytes::Bytes;
+use concentric_core::{
+    AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason,
+    ToolCallPart, Usage,
+};
+use concentric_http::ag_ui::{AgUi, AgUiLayer, AgUiState};
+use concentric_layers::suspend::SuspendLayer;
+use concentric_providers::{
+    AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
+};
+use concentric_store::SqliteStore;
+use concentric_tools::{
+    Approval, LazyTools, Skill, Skills, Tokens, Toolset,
+    token::{Key, Keys},
+    tool,
+};
+use futures_core::Stream;
+use http_body_util::{BodyExt, Full};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::VecDeque,
+    hint::black_box,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::MapRequestLayer};
+
+/// The stacks, by the API at their inner end; `agent` has a model that calls tools instead.
+pub(crate) const STACKS: &[&str] = &[
+    "agent",
+    "anthropic",
+    "chat",
+    "gemini",
+    "gemini-2.0",
+    "ollama",
+    "responses",
+];
+
+/// A stack with nothing behind the edge.
+pub(crate) const EDGE: &str = "edge";
+
+/// Which limits the edge has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// The defaults of `AgUiLayer`.
+    Default,
+    /// None but that on the body's bytes, and no policy.
+    Raised,
+}
+
+/// A boundary that a run crosses. Callgrind writes its counts at each call of this function.
+#[inline(never)]
+pub(crate) fn hostile_boundary(stage: &str) {
+    println!("stage {}", black_box(stage));
+}
+
+/// What a run has sent to its model, in bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sent(Arc<AtomicUsize>);
+
+impl Sent {
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A served agent.
+pub(crate) type Served = AgUi<BoxModel>;
+
+/// Builds the stack of that name.
+pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxError> {
+    let sent = Sent::default();
+    let model = model(name, &sent)?;
+    if name == EDGE {
+        return Ok((edge(limits).layer(model), sent));
+    }
+    let tools = Toolset::new()
+        .tool(tool("look", "Looks.", |_: Anything| async { "seen" }).read_only())
+        .tool(tool("pay", "Pays.", |_: Anything| async { "paid" }))
+        .tool(tool("crm_a", "Reads a customer.", |_: Anything| async {
+            "a"
+        }))
+        .tool(tool("crm_b", "Reads an order.", |_: Anything| async {
+            "b"
+        }))
+        .tool(tool("refund", "Pays back.", |_: Anything| async { "ok" }));
+    let skills = Skills::new().skill(
+        Skill::new(
+            "refunds",
+            "How to pay orders back.",
+            "Look the order up first.",
+        )
+        .unlocks(["refund"]),
+    );
+    let store = SqliteStore::open_in_memory()?;
+    let keys = Keys::new(Key::new("k", vec![7; 32])?);
+    let tools = tools
+        .gate(Approval::for_tools("pay"))
+        .gate(Approval::for_tools(skills.active("refunds")))
+        .tokens(Tokens::new(keys, "https://agent.example", store.clone()));
+    let (tools, lazy) = LazyTools::new(["crm_*"]).wrap(tools);
+    let (tools, skills) = skills.wrap(tools)?;
+    let agent = ServiceBuilder::new()
+        .layer(MapRequestLayer::new(entered))
+        .layer(SuspendLayer::new(Arc::new(store)))
+        .layer(AgentLayer::new(tools))
+        .layer(lazy)
+        .layer(skills)
+        .layer(MapRequestLayer::new(|request| {
+            hostile_boundary("provider");
+            request
+        }))
+        .service(model);
+    Ok((edge(limits).layer(BoxModel::new(agent)), sent))
+}
+
+fn edge(limits: Limits) -> AgUiLayer {
+    let layer = AgUiLayer::new().keep_alive(None);
+    match limits {
+        Limits::Default => layer,
+        Limits::Raised => layer,
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Anything {}
+
+/// Does to the state what a tool may do: shows it, changes every number in it, and shows it again.
+fn entered(request: ChatRequest) -> ChatRequest {
+    hostile_boundary("loop");
+    if let Some(state) = request.context.extensions().get::<AgUiState>() {
+        // What is too large is refused, and then the run goes on without it.
+        let _ = state.update(increment);
+        let _ = state.update(increment);
+    }
+    request
+}
+
+fn increment(value: &mut Value) {
+    match value {
+        Value::Number(number) => *value = Value::from(number.as_i64().unwrap_or(0) + 1),
+        Value::Array(items) => items.iter_mut().for_each(increment),
+        Value::Object(fields) => fields.values_mut().for_each(increment),
+        _ => {}
+    }
+}
+
+fn model(name: &str, sent: &Sent) -> Result<BoxModel, BoxError> {
+    let key = || ApiKey::new("test-key");
+    Ok(match name {
+        EDGE => BoxModel::new(service_fn(|_: ChatRequest| async {
+            let finish = Event::finish(FinishReason::Stop, Usage::new(1, 1));
+            let events = [Event::text("Done."), finish];
+            Ok::<_, Error>(ChatResponse::new(Answer(events.into())))
+        })),
+        "agent" => calling(sent.clone()),
+        "anthropic" => BoxModel::new(
+            AnthropicLayer::new("claude-sonnet-4-5", key()).layer(http(ANTHROPIC, sent)),
+        ),
+        "chat" => BoxModel::new(OpenAiLayer::new("gpt-5.5", key()).layer(http(CHAT, sent))),
+        "gemini" => {
+            BoxModel::new(GeminiLayer::new("gemini-2.5-pro", key()).layer(http(GEMINI, sent)))
+        }
+        "gemini-2.0" => {
+            BoxModel::new(GeminiLayer::new("gemini-2.0-flash", key()).layer(http(GEMINI, sent)))
+        }
+        "ollama" => BoxModel::new(OllamaLayer::new("qwen3").layer(http(OLLAMA, sent))),
+        "responses" => {
+            BoxModel::new(OpenAiResponsesLayer::new("gpt-5.5", key()).layer(http(RESPONSES, sent)))
+        }
+        other => return Err(format!("there is no stack `{other}`").into()),
+    })
+}
+
+const CHAT: &str = concat!(
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Done.\"}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+    "data: [DONE]\n\n",
+);
+
+const ANTHROPIC: &str = concat!(
+    "data: {\"type\":\"message_start\",\"message\":{\"type\":\"message\",\"id\":\"m\",",
+    "\"role\":\"assistant\",\"model\":\"m\",\"content\":[],\"usage\":{}}}\n\n",
+    "data: {\"type\":\"content_block_start\",\"index\":0,",
+    "\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+    "data: {\"type\":\"content_block_delta\",\"index\":0,",
+    "\"delta\":{\"type\":\"text_delta\",\"text\":\"Done.\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+    "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{}}\n\n",
+    "data: {\"type\":\"message_stop\"}\n\n",
+);
+
+const GEMINI: &str = concat!(
+    "data: {\"candidates\":[{\"content\":{\"role\":\"model\",\"parts\":[{\"text\":\"Done.\"}]},",
+    "\"finishReason\":\"STOP\"}]}\n\n",
+);
+
+const OLLAMA: &str = concat!(
+    "{\"message\":{\"content\":\"Done.\"},\"done\":false}\n",
+    "{\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\"}\n",
+);
+
+const RESPONSES: &str = concat!(
+    "data: {\"type\":\"response.created\",\"response\":{\"id\":\"r\",\"object\":\"response\",",
+    "\"status\":\"in_progress\",\"output\":[]}}\n\n",
+    "data: {\"type\":\"response.output_item.added\",\"output_index\":0,\"item\":",
+    "{\"type\":\"message\",\"id\":\"m\",\"role\":\"assistant\",\"content\":[]}}\n\n",
+    "data: {\"type\":\"response.content_part.added\",\"item_id\":\"m\",\"output_index\":0,",
+    "\"content_index\":0,\"part\":{\"type\":\"output_text\",\"text\":\"\",\"annotations\":[]}}\n\n",
+    "data: {\"type\":\"response.output_text.delta\",\"item_id\":\"m\",\"output_index\":0,",
+    "\"content_index\":0,\"delta\":\"Done.\"}\n\n",
+    "data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":",
+    "{\"type\":\"message\",\"id\":\"m\",\"role\":\"assistant\",\"status\":\"completed\",",
+    "\"content\":[{\"type\":\"output_text\",\"text\":\"Done.\",\"annotations\":[]}]}}\n\n",
+    "data: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"object\":\"response\",",
+    "\"status\":\"completed\",\"output\":[{\"type\":\"message\",\"id\":\"m\",",
+    "\"role\":\"assistant\",\"status\":\"completed\",\"content\":",
+    "[{\"type\":\"output_text\",\"text\":\"Done.\",\"annotations\":[]}]}]}}\n\n",
+);
+
+/// The provider's server: reads the request, and gives one short answer.
+fn http(
+    answer: &'static str,
+    sent: &Sent,
+) -> impl tower::Service<
+    http::Request<Full<Bytes>>,
+    Response = http::Response<Full<Bytes>>,
+    Error = BoxError,
+    Future: Send + 'static,
+> + Clone
++ Send
++ Sync
++ 'static {
+    let sent = sent.clone();
+    service_fn(move |request: http::Request<Full<Bytes>>| {
+        hostile_boundary("http");
+        let sent = sent.clone();
+        async move {
+            sent.add(request.into_body().collect().await?.to_bytes().len());
+            let content_type = match answer.starts_with('{') {
+                true => "application/x-ndjson",
+                false => "text/event-stream",
+            };
+            hostile_boundary("answer");
+            let response = http::Response::builder().header("content-type", content_type);
+            let body = Full::new(Bytes::from_static(answer.as_bytes()));
+            Ok::<_, BoxError>(response.body(body)?)
+        }
+    })
+}
+
+/// A model that first calls a tool of each kind, and then answers.
+fn calling(sent: Sent) -> BoxModel {
+    BoxModel::new(service_fn(move |request: ChatRequest| {
+        hostile_boundary("answer");
+        sent.add(request.transcript.len());
+        let mut events = VecDeque::new();
+        let reason = match request.context.step() {
+            0 => {
+                for (tool, arguments) in [
+                    ("look", "{}"),
+                    ("crm_a", "{}"),
+                    ("refund", "{}"),
+                    ("load_skill", r#"{"name":"refunds"}"#),
+                    ("find_tools", r#"{"query":"order"}"#),
+                ] {
+                    let id = CallId::new(format!("call-of-{tool}"));
+                    let call = ToolCallPart::new(id, tool, arguments);
+                    events.push_back(Event::tool_call(call));
+                }
+                FinishReason::ToolCalls
+            }
+            _ => {
+                events.push_back(Event::text("Done."));
+                FinishReason::Stop
+            }
+        };
+        events.push_back(Event::finish(reason, Usage::new(1, 1)));
+        async { Ok::<_, Error>(ChatResponse::new(Answer(events))) }
+    }))
+}
+
+struct Answer(VecDeque<Event>);
+
+impl Stream for Answer {
+    type Item = Result<Event, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
+/// What a request was answered with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    /// The bytes of the answer.
+    pub(crate) bytes: usize,
+}
+
+/// Sends a body, and reads the answer to its end.
+pub(crate) async fn send(served: &Served, body: Bytes) -> Answered {
+    hostile_boundary("ag_ui");
+    let request = http::Request::post("/")
+        .header("content-type", "application/json")
+        .body(Full::new(body))
+        .expect("the request is valid");
+    let response = match served.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let status = response.status().as_u16();
+    let mut body = std::pin::pin!(response.into_body());
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => bytes += frame.data_ref().map_or(0, Bytes::len),
+            Err(never) => match never {},
+        }
+    }
+    hostile_boundary("end");
+    Answered { status, bytes }
+}

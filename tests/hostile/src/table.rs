@@ -1,0 +1,156 @@
+//! The figures, and whether they are within their bounds.
+
+use crate::{BODY, LEAST, SMALL, callgrind::Ratio, run::Taken};
+use std::fmt;
+
+/// The bounds.
+const MOST_RATIO: f64 = 2.3;
+const MOST_GROWTH: f64 = 4.0;
+const MOST_HEAP: f64 = 12.0;
+/// In milliseconds.
+pub(crate) const MOST_POLL: u32 = 50;
+
+/// The greatest of several figures, and whose it is.
+#[derive(Clone, Debug, Default)]
+struct Worst {
+    figure: f64,
+    of: String,
+}
+
+impl Worst {
+    fn add(&mut self, figure: f64, of: &str) {
+        if figure > self.figure {
+            self.figure = figure;
+            of.clone_into(&mut self.of);
+        }
+    }
+}
+
+/// What one shape costs.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) shape: &'static str,
+    /// The most bytes that start a run.
+    pub(crate) taken: usize,
+    ratio: Option<Worst>,
+    growth: Worst,
+    heap: Worst,
+    raised: Worst,
+    poll: Worst,
+    failures: Vec<String>,
+}
+
+impl Row {
+    pub(crate) fn new(shape: &'static str) -> Self {
+        Self {
+            shape,
+            taken: 0,
+            ratio: None,
+            growth: Worst::default(),
+            heap: Worst::default(),
+            raised: Worst::default(),
+            poll: Worst::default(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Adds a request under the default limits.
+    pub(crate) fn default(&mut self, stack: &str, taken: &Taken) {
+        self.heap.add(heap(taken), stack);
+        self.poll.add(taken.poll as f64 / 1e3, stack);
+    }
+
+    /// Adds two requests without limits, the second of eight times as many bytes.
+    pub(crate) fn raised(&mut self, stack: &str, some: &Taken, most: &Taken) {
+        self.raised.add(heap(most), stack);
+        let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
+        // A shape that has a limit of its own has no more at eight times the bytes.
+        if most.body >= 4 * some.body && most.cpu > 20_000 {
+            self.growth.add(each(most) / each(some), stack);
+        }
+    }
+
+    pub(crate) fn ratios(&mut self, ratios: &[Ratio]) {
+        let mut worst = Worst::default();
+        for Ratio {
+            stage,
+            counts: [once, twice],
+        } in ratios
+        {
+            if *twice >= LEAST {
+                worst.add(*twice as f64 / (*once).max(1) as f64, stage);
+            }
+        }
+        self.ratio = Some(worst);
+    }
+
+    pub(crate) fn fail(&mut self, stage: &str, error: impl fmt::Display) {
+        self.failures.push(format!("{stage}: {error}"));
+    }
+
+    /// Whether all figures are within their bounds.
+    pub(crate) fn is_within(&self) -> bool {
+        let is = |worst: &Worst, most: f64| worst.figure <= most;
+        self.failures.is_empty()
+            && self
+                .ratio
+                .as_ref()
+                .is_none_or(|ratio| is(ratio, MOST_RATIO))
+            && is(&self.growth, MOST_GROWTH)
+            && is(&self.heap, MOST_HEAP)
+            && is(&self.poll, f64::from(MOST_POLL))
+    }
+}
+
+fn heap(taken: &Taken) -> f64 {
+    taken.heap as f64 / taken.body.max(SMALL) as f64
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = |worst: &Worst, most: f64| if worst.figure > most { "!" } else { " " };
+        let cell = |worst: &Worst, most: f64| match worst.of.as_str() {
+            "" => format!("{:<24}", "-"),
+            of => format!(
+                "{:<24}",
+                format!("{:.2}{} {of}", worst.figure, mark(worst, most))
+            ),
+        };
+        let taken = match self.taken {
+            BODY => "4 MiB".to_owned(),
+            0 => "none".to_owned(),
+            bytes => format!("{} KiB", bytes.div_ceil(1024)),
+        };
+        write!(f, "{:<30} {taken:>8}  ", self.shape)?;
+        f.write_str(&cell(
+            self.ratio.as_ref().unwrap_or(&Worst::default()),
+            MOST_RATIO,
+        ))?;
+        f.write_str(&cell(&self.growth, MOST_GROWTH))?;
+        f.write_str(&cell(&self.heap, MOST_HEAP))?;
+        f.write_str(&cell(&self.raised, f64::INFINITY))?;
+        f.write_str(cell(&self.poll, f64::from(MOST_POLL)).trim_end())?;
+        for failure in &self.failures {
+            write!(f, "\n    failed: {failure}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All rows.
+pub(crate) struct Table<'a>(pub(crate) &'a [Row]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<30} {:>8}  {:<24}{:<24}{:<24}{:<24}poll, ms",
+            "shape", "taken", "Ir 2n/n", "CPU", "heap", "raised",
+        )?;
+        for row in self.0 {
+            writeln!(f, "{row}")?;
+        }
+        let beyond = self.0.iter().filter(|row| !row.is_within()).count();
+        write!(f, "{} shapes, {beyond} beyond a bound", self.0.len())
+    }
+}
