@@ -6,6 +6,7 @@
 //! | how it uses tools | [`ScriptedTools`] |
 //! | time, ids and chance | [`TestEnvironment`] |
 //! | that nothing depends on when a double is ready, and nothing spins | [`Pace`], [`watched`] |
+//! | that a future or body can be dropped wherever it waits, and is woken | [`drop_at_each_wait`], [`Spurious`] |
 //! | that a service is called only when it is ready | [`Strict`] |
 //! | what came out | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
 //! | traffic with a real service, again and again | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
@@ -18,6 +19,7 @@ mod gate;
 pub mod layer_check;
 pub mod model;
 mod pace;
+mod polls;
 pub mod replay;
 mod strict;
 pub mod tools;
@@ -29,6 +31,7 @@ pub use self::{
     layer_check::{TestModel, check_layer},
     model::ScriptedModel,
     pace::{PACE, Pace, watched},
+    polls::{Spurious, drop_at_each_wait},
     strict::{Strict, StrictFuture},
     tools::ScriptedTools,
 };
