@@ -33,6 +33,8 @@ pub mod steering;
 pub mod stop;
 #[cfg(feature = "suspend")]
 pub mod suspend;
+#[cfg(any(feature = "in-flight", feature = "session"))]
+mod wait;
 
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetLayer};

@@ -14,12 +14,17 @@ use concentric_core::{
     state::{Durable, Scope, Slot, Slots, ThreadSlots},
 };
 use concentric_layers::session::{Session, SessionTarget, Sessions};
-use concentric_test::{ScriptedModel, ScriptedTools, tools::question};
+use concentric_test::{
+    Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, tools::question, watched,
+};
 use futures_util::StreamExt;
 use serde_json::json;
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 use tokio_test::task::spawn;
 use tower::{Layer, ServiceExt, service_fn};
@@ -534,6 +539,226 @@ async fn to_close_a_session_cancels_the_turn_that_runs() {
     session.close();
     let answer = turn.collect().await.unwrap();
     assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
+}
+
+#[tokio::test]
+async fn a_turn_that_is_closed_is_in_the_history_at_the_end() {
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let ends = ended.clone();
+    let tools = ScriptedTools::new().answers("pay", "paid");
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("It is ")
+        .never();
+    let sessions = Sessions::new(agent(&model, &tools))
+        .on_end(move |history| ends.lock().unwrap().push(history.len()));
+    let session = open(sessions).await;
+    let turn = session.clone().oneshot(session.user("pay")).await.unwrap();
+    let mut body = turn.body;
+    while tools.done() == 0 {
+        body.next().await.unwrap().unwrap();
+    }
+    session.close();
+    // The turn runs.
+    assert!(ended.lock().unwrap().is_empty());
+    while body.next().await.is_some() {}
+    assert_eq!(*ended.lock().unwrap(), [session.history().len()]);
+    assert!(session.history().len() > 1);
+    drop((body, session));
+    assert_eq!(ended.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_queued_turn_does_not_hold_up_the_end() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let ends = ended.clone();
+    let sessions = Sessions::new(agent(&talker(), &ScriptedTools::new()))
+        .queue(1)
+        .on_end(move |_| {
+            ends.fetch_add(1, Ordering::SeqCst);
+        });
+    let session = open(sessions).await;
+    let _queued = session.clone().oneshot(session.user("hi"));
+    session.close();
+    assert_eq!(ended.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_end_that_panics_does_not_keep_the_others_from_theirs() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let ends = ended.clone();
+    let sessions = Sessions::new(agent(&talker(), &ScriptedTools::new()))
+        .on_end(move |_| {
+            ends.fetch_add(1, Ordering::SeqCst);
+        })
+        .on_end(|_| panic!("it is broken"));
+    open(sessions).await.close();
+    assert_eq!(ended.load(Ordering::SeqCst), 1);
+}
+
+// ---- slots and history are of one moment ----
+
+fn counts(outcome: fn() -> ToolOutcome) -> ScriptedTools {
+    ScriptedTools::new().tool("count", move |call| async move {
+        call.context.update_state::<Turns>(|n| n + 1).unwrap();
+        outcome()
+    })
+}
+
+#[tokio::test]
+async fn a_turn_that_failed_leaves_no_trace_in_slots() {
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .error(Error::new(ErrorKind::Server, "it broke"))
+        .then()
+        .tool_call("count", json!({}))
+        .then()
+        .text("One.");
+    let session = open(Sessions::new(agent(
+        &model,
+        &counts(|| ToolOutcome::done("counted")),
+    )))
+    .await;
+    say(&session, "count").await.unwrap_err();
+    assert_eq!((session.history().len(), turns(&session)), (0, 0));
+    say(&session, "count").await.unwrap();
+    assert_eq!((session.history().len(), turns(&session)), (3, 1));
+}
+
+#[tokio::test]
+async fn a_turn_that_was_dropped_leaves_no_trace_in_slots() {
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("One.")
+        .never();
+    let tools = counts(|| ToolOutcome::done("counted"));
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
+    let mut body = turn.body;
+    while tools.done() == 0 {
+        body.next().await.unwrap().unwrap();
+    }
+    // Nothing of the running turn is in a fork, either.
+    let fork = session.fork(ThreadId::new("fork")).unwrap();
+    assert_eq!((fork.history().len(), turns(&fork)), (0, 0));
+    assert_eq!((session.history().len(), turns(&session)), (0, 0));
+    drop(body);
+    assert_eq!((session.history().len(), turns(&session)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_has_its_slots_when_it_continues() {
+    let make = || {
+        let tools = counts(|| ToolOutcome::done("counted")).asks("pay", "paid");
+        let model = ScriptedModel::new()
+            .tool_call("count", json!({}))
+            .then()
+            .tool_call("pay", json!({}))
+            .then()
+            .tool_call("count", json!({}))
+            .then()
+            .text("Paid.");
+        open(Sessions::new(agent(&model, &tools)))
+    };
+    let session = make().await;
+    say(&session, "pay").await.unwrap();
+    assert_eq!((session.history().len(), turns(&session)), (0, 0));
+    approve(&session).await.unwrap();
+    assert_eq!(turns(&session), 2);
+
+    let session = make().await;
+    say(&session, "pay").await.unwrap();
+    assert!(session.give_up());
+    assert_eq!((session.history().len(), turns(&session)), (0, 0));
+}
+
+#[tokio::test]
+async fn what_others_change_in_slots_during_a_turn_is_kept() {
+    struct Other;
+    impl Slot for Other {
+        type Value = u32;
+        type Keep = Durable;
+        const NAME: &'static str = "test/other";
+        const SCOPE: Scope = Scope::Thread;
+    }
+    let model = ScriptedModel::new()
+        .tool_call("count", json!({}))
+        .then()
+        .text("One.");
+    let tools = counts(|| ToolOutcome::done("counted"));
+    let session = open(Sessions::new(agent(&model, &tools))).await;
+    let mut host = concentric_core::Context::new();
+    host.extensions_mut()
+        .insert(ThreadSlots(session.slots().clone()));
+    let turn = session.clone().oneshot(session.user("hi")).await.unwrap();
+    host.update_state::<Other>(|n| n + 7).unwrap();
+    turn.collect().await.unwrap();
+    assert_eq!((turns(&session), *host.state::<Other>().unwrap()), (1, 7));
+}
+
+// ---- waits ----
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_turn_ends_with_the_deadline_of_its_run() {
+    let model = ScriptedModel::new().text("I ").never().repeat();
+    let session = open(Sessions::new(agent(&model, &ScriptedTools::new())).queue(2)).await;
+    let held = session.clone().oneshot(session.user("hi")).await.unwrap();
+    for seconds in [0, 5] {
+        let context = concentric_core::Context::new();
+        let deadline = context.now() + Duration::from_secs(seconds);
+        let context = concentric_core::Context::builder()
+            .deadline(deadline)
+            .build();
+        let late = session.user("and?").with_context(context);
+        let error = session.clone().oneshot(late).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
+    assert_eq!((session.turns(), model.calls()), (1, 1));
+    drop(held);
+    drop(session.clone().oneshot(session.user("hi")).await.unwrap());
+}
+
+// ---- polls ----
+
+#[tokio::test]
+async fn dropped_wherever_it_waits_a_turn_leaves_the_session_idle() {
+    let model = ScriptedModel::new()
+        .paced(Pace::NextTick)
+        .text("Yes.")
+        .repeat();
+    let session = open(Sessions::new(agent(&model, &ScriptedTools::new())).queue(1)).await;
+    let run = || {
+        let session = session.clone();
+        async move { tokio::join!(say(&session, "one"), say(&session, "two")) }
+    };
+    let check = async |_| {
+        assert_eq!((session.turns(), model.live()), (0, 0));
+        assert_eq!(session.history().len() % 2, 0);
+        session.reset().unwrap();
+    };
+    assert!(drop_at_each_wait(run, check).await > 2);
+}
+
+#[test]
+fn turns_that_are_polled_for_nothing_are_woken_all_the_same() {
+    for pace in Pace::ALL {
+        let turns = watched(async move {
+            let model = ScriptedModel::new().paced(pace).text("Yes.").repeat();
+            let sessions = Sessions::new(agent(&model, &ScriptedTools::new())).queue(2);
+            let session = open(sessions).await;
+            let turn = async |text| {
+                let call = session.clone().oneshot(session.user(text));
+                let answer = Spurious::new(call).await.unwrap();
+                Spurious::new(answer.body).count().await
+            };
+            tokio::join!(turn("one"), turn("two"), turn("three"));
+            session.history().len()
+        });
+        assert_eq!(turns, 6);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -92,6 +92,8 @@ struct Inner {
     names: HashMap<&'static str, TypeId>,
     // What was written down of the run is there.
     resumed: bool,
+    // Of a draft: the values that it began with.
+    base: Option<HashMap<(TypeId, Place), Arc<dyn Any + Send + Sync>>>,
 }
 
 struct Live {
@@ -158,6 +160,63 @@ impl Slots {
     /// A value can't be written down.
     pub fn fork(&self) -> Result<Self, SlotError> {
         self.snapshot().map(Self::restore)
+    }
+
+    /// Copies all values, also those of slots that are not durable, for changes that count only once
+    /// they are [committed](Self::commit).
+    ///
+    /// ```
+    /// use concentric_core::state::Slots;
+    ///
+    /// let thread = Slots::new();
+    /// let turn = thread.draft();
+    /// // A run of the conversation changes `turn`, and finishes:
+    /// drop(thread.commit(&turn));
+    /// ```
+    #[must_use]
+    pub fn draft(&self) -> Self {
+        let inner = self.lock();
+        let values = || {
+            let live = inner.live.iter();
+            let values = live.map(|(at, live)| (at.clone(), Arc::clone(&live.value)));
+            values.collect()
+        };
+        Self(Arc::new(Mutex::new(Inner {
+            live: inner.live.clone(),
+            stored: inner.stored.clone(),
+            names: inner.names.clone(),
+            resumed: inner.resumed,
+            base: Some(inner.base.clone().unwrap_or_else(values)),
+        })))
+    }
+
+    /// Takes over the values that were changed in `draft`, and returns those that stood in their
+    /// place. Values that the draft has not changed stay as they are now.
+    #[must_use = "what was replaced is to be dropped where its values may be"]
+    pub fn commit(&self, draft: &Self) -> Self {
+        let (changed, names) = {
+            let draft = draft.lock();
+            let is_changed = |at: &(TypeId, Place), live: &Live| {
+                let base = draft.base.as_ref().and_then(|base| base.get(at));
+                !base.is_some_and(|base| Arc::ptr_eq(base, &live.value))
+            };
+            let live = draft.live.iter().filter(|(at, live)| is_changed(at, live));
+            let changed: Vec<_> = live.map(|(at, live)| (at.clone(), live.clone())).collect();
+            (changed, draft.names.clone())
+        };
+        let mut replaced = Inner::default();
+        let mut inner = self.lock();
+        inner.names.extend(names);
+        for (at, live) in changed {
+            inner
+                .stored
+                .remove(&(Str::from_static(live.slot), at.1.clone()));
+            if let Some(old) = inner.live.insert(at.clone(), live) {
+                replaced.live.insert(at, old);
+            }
+        }
+        drop(inner);
+        Self(Arc::new(Mutex::new(replaced)))
     }
 
     /// Takes out all that stands there; what is left is as new.

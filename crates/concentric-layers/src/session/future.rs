@@ -3,7 +3,8 @@ use super::{
     service::prepare,
     state::{Shared, Turn},
 };
-use concentric_core::{ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind};
+use crate::wait::Stop;
+use concentric_core::{ChatRequest, ChatResponse, Error};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -36,8 +37,7 @@ pin_project! {
 struct Waiting {
     request: ChatRequest,
     permit: PollSemaphore,
-    // Boxed, since the type has no name.
-    cancelled: Pin<Box<dyn Future<Output = ()> + Send>>,
+    stop: Stop,
 }
 
 impl<A> ResponseFuture<A>
@@ -48,7 +48,7 @@ where
         let turn = shared.enter(&request.context);
         let waiting = turn.is_ok().then(|| Waiting {
             permit: PollSemaphore::new(Arc::clone(&shared.turn)),
-            cancelled: Box::pin(cancelled(request.context.clone())),
+            stop: Stop::new(&request.context),
             request,
         });
         Self {
@@ -57,10 +57,6 @@ where
             waiting,
         }
     }
-}
-
-async fn cancelled(context: RunContext) {
-    context.cancelled().await;
 }
 
 impl<A, B> Future for ResponseFuture<A>
@@ -77,11 +73,10 @@ where
             return Poll::Ready(Err(refused.expect("polled after completion")));
         };
         if let Some(waiting) = this.waiting {
-            if waiting.cancelled.as_mut().poll(cx).is_ready() {
+            if let Poll::Ready(stopped) = waiting.stop.poll("its turn", cx) {
                 *this.waiting = None;
                 *this.turn = None;
-                let why = "the turn was cancelled before it began";
-                return Poll::Ready(Err(Error::new(ErrorKind::Cancelled, why)));
+                return Poll::Ready(Err(stopped));
             }
             turn.permit = ready!(waiting.permit.poll_acquire(cx));
             let begun = this

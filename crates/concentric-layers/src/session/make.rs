@@ -3,7 +3,11 @@ use super::{
     state::{Shared, State},
     watch::{Entered, OnEnd, OnStart, Starting, Watch},
 };
-use concentric_core::{BoxError, Error, ThreadId, Transcript, state::Slots};
+use concentric_core::{
+    BoxError, Declares, Error, ThreadId, Transcript,
+    capability::{Encloses, Outside, SessionTurn, StoredRun},
+    state::Slots,
+};
 use std::{
     fmt,
     future::Future,
@@ -92,10 +96,13 @@ impl<A> Sessions<A> {
         self.watch(OnStart(start))
     }
 
-    /// Calls `end` when a session that has begun is over, once: it was closed, or its last handle is
-    /// gone; or was refused by an `on_start` that was added later. It is told what was said. It is
-    /// called while that is so, and must not block or panic; those that were added before are called
-    /// after it.
+    /// Calls `end` with the history when a session that has begun is over, once: when its last handle
+    /// is dropped, when it is [closed](Session::close), or when an `on_start` that was added later
+    /// refuses it. Closed while a turn runs, it is over when that turn is: the history has what the
+    /// turn has said and done.
+    ///
+    /// It must not block. One that panics is logged. Those that were added before are called after
+    /// it.
     #[must_use]
     pub fn on_end(self, end: impl Fn(&Transcript) + Send + Sync + 'static) -> Self {
         self.watch(OnEnd(end))
@@ -137,6 +144,11 @@ impl<A> Sessions<A> {
             }),
         }
     }
+}
+
+/// A session stands around what keeps runs, and not inside of it.
+impl<A> Declares for Sessions<A> {
+    type Capabilities = (Encloses<SessionTurn>, Outside<StoredRun>);
 }
 
 impl<A> Service<SessionTarget> for Sessions<A>

@@ -33,7 +33,7 @@
 //! |---|---|
 //! | finishes, is halted, comes to a limit, or is [cancelled](Session::cancel) while it runs | what was said, every round of it closed |
 //! | is interrupted | it waits: only [replies](concentric_core::ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
-//! | fails, ends early, is dropped, or is cancelled while it waits for its turn | what was there before it: it is as if it had not been |
+//! | fails, ends early, is dropped, or is cancelled or late while it waits for its turn | the history and the slots from before it |
 //! | takes replies, and fails, ends early or is dropped before it has done anything | it waits as before: its replies came to nothing, and can be given again |
 //! | the same, once it has done something | what was said before the turn that asked: nobody can reply to that any more |
 //!
@@ -49,19 +49,27 @@
 //!
 //! # State
 //!
-//! The runs of a session share the [slots](concentric_core::state) of its conversation, and those of
-//! the session. [`fork`](Session::fork) copies the first, and shares the second;
+//! The runs of a session have the [slots](concentric_core::state) of its conversation, and those of the
+//! session. A turn changes a copy of the conversation's, which is put in place together with the
+//! history: a turn that leaves no trace in the one leaves none in the other, and a turn that waits for
+//! replies has its changes back when it continues. Slots of the session are changed at once.
+//! [`fork`](Session::fork) copies the first, and shares the second;
 //! [`reset`](Session::reset) forgets the first, and keeps the second.
 //!
 //! # Place in the stack
 //!
 //! Around an agent, outside of all that is once per run. A layer around the session sees the new
-//! turns only. [`DetachLayer`](crate::detach::DetachLayer) goes around the session: inside, the run of a turn that was dropped goes
-//! on while its place is given to the next one, and its answer never comes into the conversation.
+//! turns only. [`DetachLayer`](crate::detach::DetachLayer) goes around the session: inside, the run of
+//! a turn that was dropped would continue while its place is given to the next one, so the run fails
+//! with [`Configuration`](concentric_core::ErrorKind::Configuration) before anything is called. So does a
+//! session inside of a [`SuspendLayer`](crate::suspend::SuspendLayer): both would keep the run that
+//! waits.
 //!
 //! # Backpressure
 //!
-//! A session is always ready; it waits for its agent's readiness in its future, when it is its turn.
+//! A session is always ready. A turn waits for its place in its future, until its run is cancelled
+//! ([`Cancelled`](concentric_core::ErrorKind::Cancelled)) or late
+//! ([`Timeout`](concentric_core::ErrorKind::Timeout)), and then for its agent's readiness.
 //!
 //! # Cancel safety
 //!

@@ -1,5 +1,5 @@
 use super::{
-    ResponseFuture, TurnBody,
+    ResponseFuture, Sessions, TurnBody,
     state::{Shared, State, Turn},
 };
 use concentric_core::{
@@ -62,7 +62,11 @@ impl<A> Session<A> {
         self.shared.lock().turns.len()
     }
 
-    /// The slots of the conversation, to be written down with it.
+    /// The slots of the conversation, to be written down with its [history](Self::history): both are
+    /// as the last turn that finished has left them.
+    ///
+    /// A turn changes a copy, which is put in place when it finishes. What is changed here while a
+    /// turn runs is kept, unless the turn changes the same slot.
     pub fn slots(&self) -> &Slots {
         &self.shared.thread
     }
@@ -80,7 +84,8 @@ impl<A> Session<A> {
     /// Gives the turn up that waits for replies; the next one goes on with what was said before it.
     /// Returns whether there was one.
     pub fn give_up(&self) -> bool {
-        self.shared.lock().suspended.take().is_some()
+        let given_up = self.shared.lock().suspended.take();
+        given_up.is_some()
     }
 
     /// Forgets what was said, and the values of the conversation's [slots](Self::slots), which
@@ -92,9 +97,8 @@ impl<A> Session<A> {
     pub fn reset(&self) -> Result<(), Error> {
         // Dropped without the lock, since values are the user's.
         let forgotten = self.while_idle(|state| {
-            state.suspended = None;
             state.history = Transcript::new();
-            self.shared.thread.take()
+            (state.suspended.take(), self.shared.thread.take())
         })?;
         drop(forgotten);
         Ok(())
@@ -142,17 +146,23 @@ impl<A> Session<A> {
     where
         A: Clone,
     {
-        let slots = self.shared.thread.fork()?;
-        let state = self.shared.lock();
+        // Of one moment: a turn that finishes meanwhile is in both, or in neither.
+        let (history, slots, agent, closed) = {
+            let state = self.shared.lock();
+            let slots = self.shared.thread.draft();
+            let history = state.history.clone();
+            (history, slots, state.agent.clone(), state.closed)
+        };
+        let slots = slots.fork()?;
         let shared = Shared {
             state: Mutex::new(State {
-                agent: state.agent.clone(),
-                history: state.history.clone(),
+                agent,
+                history,
                 suspended: None,
                 turns: Vec::new(),
                 running: None,
                 next: 0,
-                closed: state.closed,
+                closed,
             }),
             turn: Arc::new(Semaphore::new(1)),
             queue: self.shared.queue,
@@ -161,7 +171,6 @@ impl<A> Session<A> {
             session: self.shared.session.clone(),
             thread_id: thread,
         };
-        drop(state);
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -183,17 +192,16 @@ pub(super) fn prepare<A>(
     mut request: ChatRequest,
 ) -> Result<ChatRequest, Error> {
     let shared = Arc::clone(turn.shared());
-    let extensions = request.context.extensions_mut();
-    extensions.insert(ThreadSlots(shared.thread.clone()));
-    extensions.insert(SessionSlots(shared.session.clone()));
+    request.context.enter::<Sessions<()>>()?;
     let mut state = shared.lock();
-    match (state.suspended.take(), request.resume.take()) {
+    let slots = match (state.suspended.take(), request.resume.take()) {
         (None, None) => {
             let mut history = state.history.clone();
             for turn in request.transcript.iter() {
                 history.push(turn.clone());
             }
             request.transcript = history;
+            turn.draft(&shared.thread)
         }
         (suspended @ Some(_), None) => {
             state.suspended = suspended;
@@ -214,10 +222,14 @@ pub(super) fn prepare<A>(
             };
             // Taken once: what they have done is not done again.
             turn.resume(suspended.clone());
-            request.set_resume(Resume::new(Suspended::State(suspended), replies));
+            request.set_resume(Resume::new(Suspended::State(suspended.state), replies));
+            turn.draft(&suspended.slots)
         }
-    }
+    };
     drop(state);
+    let extensions = request.context.extensions_mut();
+    extensions.insert(ThreadSlots(slots));
+    extensions.insert(SessionSlots(shared.session.clone()));
     Ok(request)
 }
 

@@ -22,12 +22,20 @@ pub(super) struct State<A> {
     pub(super) agent: A,
     pub(super) history: Transcript,
     /// The last turn waits for replies.
-    pub(super) suspended: Option<Box<MachineState>>,
+    pub(super) suspended: Option<Waits>,
     /// The turns that run or wait for theirs, the oldest first.
     pub(super) turns: Vec<(u64, Context)>,
     pub(super) running: Option<u64>,
     pub(super) next: u64,
     pub(super) closed: bool,
+}
+
+/// A turn that waits for replies.
+#[derive(Clone)]
+pub(super) struct Waits {
+    pub(super) state: Box<MachineState>,
+    /// The conversation's slots as the turn has left them.
+    pub(super) slots: Slots,
 }
 
 impl<A> Shared<A> {
@@ -67,6 +75,7 @@ impl<A> Shared<A> {
             permit: None,
             context: context.clone(),
             resumed: None,
+            slots: None,
         })
     }
 
@@ -86,15 +95,23 @@ impl<A> Shared<A> {
         turns.len()
     }
 
-    /// Ends the session, once.
+    /// Ends the session, once. If a turn runs, its end is reported when that turn is over.
     pub(super) fn end(&self) {
         let mut state = self.lock();
-        let history = match std::mem::replace(&mut state.closed, true) {
-            true => return,
-            false => state.history.clone(),
-        };
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        let runs = state.running.is_some();
         drop(state);
         self.cancel(|_| true);
+        if !runs {
+            self.report_end();
+        }
+    }
+
+    /// Reports the end of the session to whoever has not been told of it yet.
+    fn report_end(&self) {
+        let history = self.lock().history.clone();
         // They may look at the session.
         let mut entered = self.lock_entered().take();
         entered.end(&history);
@@ -119,11 +136,13 @@ pub(super) struct Turn<A> {
     pub(super) permit: Option<OwnedSemaphorePermit>,
     context: Context,
     resumed: Option<Resumed>,
+    /// The conversation's slots, as this turn changes them; put in place when it finishes.
+    slots: Option<Slots>,
 }
 
 /// What a turn goes on with.
 struct Resumed {
-    state: Box<MachineState>,
+    waits: Waits,
     // How many effects there were by then.
     effects: u64,
 }
@@ -140,37 +159,54 @@ impl<A> Turn<A> {
     /// The session is over.
     pub(super) fn begin(&self) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        state.running = Some(self.id);
-        match state.closed {
-            true => Err(closed()),
-            false => Ok(()),
+        if state.closed {
+            return Err(closed());
         }
+        state.running = Some(self.id);
+        Ok(())
     }
 
-    /// Goes on with `state`, which waited: whoever replies has taken it.
-    pub(super) fn resume(&mut self, state: Box<MachineState>) {
+    /// Continues the turn that `waits`: the caller that replies has taken it.
+    pub(super) fn resume(&mut self, waits: Waits) {
         self.resumed = Some(Resumed {
-            state,
+            waits,
             effects: self.context.effect_count(),
         });
+    }
+
+    /// Copies `slots` for this turn.
+    pub(super) fn draft(&mut self, slots: &Slots) -> Slots {
+        let draft = slots.draft();
+        self.slots = Some(draft.clone());
+        draft
     }
 
     /// The turn has failed; given up now, it waits as before unless it has done something.
     pub(super) fn fail(&mut self, error: &Error) {
         // Those that the state tells of were there before.
         self.resumed
-            .take_if(|resumed| error.effects() > resumed.state.effects());
+            .take_if(|resumed| error.effects() > resumed.waits.state.effects());
     }
 
     /// Keeps what came of the turn.
     pub(super) fn finish(&mut self, finish: &Finish) {
-        self.resumed = None;
+        let resumed = self.resumed.take();
+        let slots = self.slots.take();
         let mut state = self.shared.lock();
+        let mut replaced = None;
         if finish.outcome == Outcome::Interrupted {
-            state.suspended.clone_from(&finish.state);
+            state.suspended = finish.state.clone().map(|state| Waits {
+                state,
+                slots: slots.clone().unwrap_or_default(),
+            });
         } else if let Some(transcript) = &finish.transcript {
+            // History and slots are of one moment.
             state.history = transcript.clone();
+            replaced = slots.as_ref().map(|slots| self.shared.thread.commit(slots));
         }
+        // What a user's code does is done without the lock.
+        drop(state);
+        drop((resumed, slots, replaced));
     }
 }
 
@@ -178,13 +214,20 @@ impl<A> Drop for Turn<A> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.turns.retain(|(id, _)| *id != self.id);
-        state.running.take_if(|id| *id == self.id);
-        if let Some(resumed) = self.resumed.take()
-            && resumed.effects == self.context.effect_count()
+        let ran = state.running.take_if(|id| *id == self.id).is_some();
+        // What is not kept is dropped without the lock.
+        let mut lost = self.resumed.take();
+        if let Some(resumed) =
+            lost.take_if(|resumed| resumed.effects == self.context.effect_count())
         {
-            state.suspended = Some(resumed.state);
+            state.suspended = Some(resumed.waits);
         }
+        let ends = ran && state.closed;
         drop(state);
+        drop(lost);
+        if ends {
+            self.shared.report_end();
+        }
         self.permit = None;
     }
 }
@@ -192,7 +235,10 @@ impl<A> Drop for Turn<A> {
 impl<A> State<A> {
     /// What the last turn waits to be told.
     pub(super) fn interrupts(&self) -> Vec<Interrupt> {
-        let asked = self.suspended.as_ref().map(|state| state.interrupts());
+        let asked = self
+            .suspended
+            .as_ref()
+            .map(|waits| waits.state.interrupts());
         asked.into_iter().flatten().cloned().collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Who is told of sessions.
 
 use super::SessionTarget;
-use concentric_core::{BoxError, Error, ThreadId, Transcript};
+use concentric_core::{BoxError, Error, ThreadId, Transcript, method::catch};
 use std::{future::Future, pin::Pin, sync::Arc};
 
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
@@ -105,7 +105,9 @@ impl Entered {
     /// Tells all that the session is over, once.
     pub(super) fn end(&mut self, history: &Transcript) {
         while let Some(watch) = self.watches.pop() {
-            watch.end(&self.thread, history);
+            if let Err(panic) = catch(|| watch.end(&self.thread, history)) {
+                tracing::warn!(thread = %self.thread, ?panic, "the end of a session was not handled");
+            }
         }
     }
 }
