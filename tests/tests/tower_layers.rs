@@ -518,12 +518,11 @@ async fn load_shed_outside_the_loop_sheds_nothing_since_the_loop_is_always_ready
 }
 
 #[tokio::test]
-async fn load_shed_sees_how_many_stream_through_in_flight_limit() {
+async fn in_flight_limit_sheds_what_would_wait_if_it_has_no_queue() {
     let model = ScriptedModel::new().text("a").never().repeat();
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(ScriptedTools::new()))
-        .load_shed()
-        .layer(InFlightLimitLayer::new(1))
+        .layer(InFlightLimitLayer::new(1).queue(0))
         .service(Strict::new(model));
     let streams = agent.clone().oneshot(request()).await.unwrap();
     let error = agent.clone().oneshot(request()).await.unwrap_err();

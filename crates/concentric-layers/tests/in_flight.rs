@@ -1,15 +1,25 @@
 //! One test per row of [`concentric_layers::in_flight`]'s tables.
 #![cfg(feature = "in-flight")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
 
-use concentric_core::{AgentLayer, ChatRequest, Error, ErrorKind, ToolOutcome};
+use concentric_core::{
+    AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, ToolOutcome,
+};
 use concentric_layers::{InFlightLimitLayer, in_flight::InFlightLimit};
 use concentric_test::{
-    Gate, ScriptedModel, ScriptedTools, Strict, assert_finishes, check_layer, collect_events,
+    Gate, Pace, ScriptedModel, ScriptedTools, Spurious, Strict, assert_finishes, check_layer,
+    collect_events, drop_at_each_wait, watched,
 };
 use futures_util::StreamExt;
 use serde_json::json;
+use std::{sync::Arc, task::Poll, time::Duration};
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 
 type Limited = InFlightLimit<Strict<ScriptedModel>>;
 
@@ -23,8 +33,11 @@ fn request() -> ChatRequest {
     ChatRequest::user("hi")
 }
 
-fn is_ready(service: &mut Limited) -> bool {
-    task::spawn(service.ready()).poll().is_ready()
+/// Whether a call begins at once; it is dropped then.
+fn begins(service: &Limited, model: &ScriptedModel) -> bool {
+    let before = model.calls();
+    let _ = task::spawn(service.clone().oneshot(request())).poll();
+    model.calls() > before
 }
 
 fn broken() -> Error {
@@ -39,20 +52,20 @@ async fn it_is_a_layer() {
 
 #[tokio::test]
 async fn a_call_that_fails_stops_counting_when_its_future_resolves() {
-    let (mut first, mut second) = two(&ScriptedModel::new().error(broken()));
-    let mut call = task::spawn(first.ready().await.unwrap().call(request()));
-    assert!(!is_ready(&mut second));
+    let model = ScriptedModel::new().error(broken()).then().text("a");
+    let (first, second) = two(&model);
+    let mut call = task::spawn(first.oneshot(request()));
     assert!(call.poll().is_ready());
     // The future is still there, and holds nothing.
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
     drop(call);
 }
 
 #[tokio::test]
 async fn a_call_counts_until_its_finish_is_yielded() {
-    let (first, mut second) = two(&ScriptedModel::new().deltas(["a", "b"]));
+    let (first, second) = two(&ScriptedModel::new().deltas(["a", "b"]).repeat());
     let mut body = first.oneshot(request()).await.unwrap().body;
-    let mut waits = task::spawn(second.ready());
+    let mut waits = task::spawn(second.oneshot(request()));
     assert_pending!(waits.poll());
     for _ in 0..2 {
         assert!(!body.next().await.unwrap().unwrap().is_finish());
@@ -66,66 +79,220 @@ async fn a_call_counts_until_its_finish_is_yielded() {
 
 #[tokio::test]
 async fn a_call_counts_until_its_error_is_yielded() {
-    let (first, mut second) = two(&ScriptedModel::new().text("a").error(broken()));
+    let model = ScriptedModel::new().text("a").error(broken()).repeat();
+    let (first, second) = two(&model);
     let mut body = first.oneshot(request()).await.unwrap().body;
     body.next().await.unwrap().unwrap();
-    assert!(!is_ready(&mut second));
+    assert!(!begins(&second, &model));
     body.next().await.unwrap().unwrap_err();
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
 }
 
 #[tokio::test]
 async fn a_call_that_ends_early_counts_until_none_is_yielded() {
-    let (first, mut second) = two(&ScriptedModel::new().text("a").end_early());
+    let model = ScriptedModel::new().text("a").end_early().repeat();
+    let (first, second) = two(&model);
     let mut body = first.oneshot(request()).await.unwrap().body;
     body.next().await.unwrap().unwrap();
-    assert!(!is_ready(&mut second));
+    assert!(!begins(&second, &model));
     assert!(body.next().await.is_none());
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
 }
 
 #[tokio::test]
 async fn a_call_counts_until_its_future_is_dropped() {
-    let (mut first, mut second) = two(&ScriptedModel::new().never());
-    let mut call = task::spawn(first.ready().await.unwrap().call(request()));
+    let model = ScriptedModel::new().never().repeat();
+    let (first, second) = two(&model);
+    let mut call = task::spawn(first.oneshot(request()));
     assert!(call.poll().is_pending());
-    assert!(!is_ready(&mut second));
+    assert!(!begins(&second, &model));
     drop(call);
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
 }
 
 #[tokio::test]
 async fn a_call_counts_until_its_body_is_dropped() {
-    let (first, mut second) = two(&ScriptedModel::new().text("a").never());
+    let model = ScriptedModel::new().text("a").never().repeat();
+    let (first, second) = two(&model);
     let body = first.oneshot(request()).await.unwrap().body;
-    assert!(!is_ready(&mut second));
+    assert!(!begins(&second, &model));
     drop(body);
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
 }
 
 #[tokio::test]
-async fn a_ready_service_counts_until_it_is_dropped() {
-    let (mut first, mut second) = two(&ScriptedModel::new());
+async fn a_ready_service_does_not_count() {
+    let model = ScriptedModel::new().text("a");
+    let (mut first, second) = two(&model);
     first.ready().await.unwrap();
-    assert!(!is_ready(&mut second));
-    drop(first);
-    assert!(is_ready(&mut second));
+    assert!(begins(&second, &model));
 }
 
 #[tokio::test]
 async fn a_service_that_fails_to_become_ready_does_not_count() {
-    let (mut first, mut second) = two(&ScriptedModel::new().unready(broken()));
-    first.ready().await.unwrap_err();
-    second.ready().await.unwrap_err();
+    let (first, second) = two(&ScriptedModel::new().unready(broken()));
+    first.oneshot(request()).await.unwrap_err();
+    second.oneshot(request()).await.unwrap_err();
+}
+
+// ---- waits ----
+
+fn with_deadline(seconds: u64) -> ChatRequest {
+    let context = Context::new();
+    let deadline = context.now() + Duration::from_secs(seconds);
+    request().with_context(Context::builder().deadline(deadline).build())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_the_deadline_of_its_run() {
+    for is_agent in [false, true] {
+        let model = ScriptedModel::new().text("a").never().repeat();
+        let limit = InFlightLimitLayer::new(1);
+        let service = match is_agent {
+            false => BoxModel::new(limit.layer(model.clone())),
+            true => BoxModel::new(
+                limit.layer(AgentLayer::new(ScriptedTools::new()).layer(model.clone())),
+            ),
+        };
+        let held = service.clone().oneshot(request()).await.unwrap();
+        let error = service.clone().oneshot(with_deadline(5)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        let error = service.clone().oneshot(with_deadline(0)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(model.calls(), 1);
+        drop(held);
+        // What was given up does not hold a place.
+        drop(service.oneshot(request()).await.unwrap());
+    }
 }
 
 #[tokio::test]
-#[should_panic(expected = "`poll_ready` must return `Ready(Ok(()))` before `call`")]
-async fn a_clone_of_a_ready_service_is_not_ready() {
-    let service = InFlightLimitLayer::new(2).layer(Strict::new(ScriptedModel::new().text("a")));
-    let mut first = service;
-    first.ready().await.unwrap();
-    drop(first.clone().call(request()));
+async fn a_wait_ends_when_its_run_is_cancelled() {
+    let model = ScriptedModel::new().text("a").never().repeat();
+    let service = InFlightLimitLayer::new(1)
+        .layer(AgentLayer::new(ScriptedTools::new()).layer(model.clone()));
+    let held = service.clone().oneshot(request()).await.unwrap();
+    let waits = request();
+    let context = waits.context.clone();
+    let mut call = task::spawn(service.clone().oneshot(waits));
+    assert_pending!(call.poll());
+    context.cancel(CancelReason::User);
+    assert!(call.is_woken());
+    let Poll::Ready(Err(error)) = call.poll() else {
+        panic!("it waits on");
+    };
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert_eq!(model.calls(), 1);
+    drop(held);
+    drop(service.oneshot(request()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_queue_that_is_full_refuses() {
+    for (queue, code) in [(0, "busy"), (1, "queue_full")] {
+        let model = ScriptedModel::new().text("a").never().repeat();
+        let limit = InFlightLimitLayer::new(1).queue(queue);
+        let service = limit.layer(Strict::new(model.clone()));
+        let held = service.clone().oneshot(request()).await.unwrap();
+        let mut waits: Vec<_> = (0..queue)
+            .map(|_| task::spawn(service.clone().oneshot(request())))
+            .collect();
+        for call in &mut waits {
+            assert_pending!(call.poll());
+        }
+        let error = service.clone().oneshot(request()).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.code()),
+            (ErrorKind::Overloaded, Some(code))
+        );
+        drop(waits);
+        drop(held);
+        drop(service.oneshot(request()).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_would_wait_for_itself_is_an_error() {
+    let limit = InFlightLimitLayer::new(2);
+    let model = ScriptedModel::new().text("a").repeat();
+    let twice = ServiceBuilder::new()
+        .layer(limit.clone())
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .layer(limit.clone())
+        .service(model.clone());
+    let error = twice.oneshot(request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.message().contains("InFlightLimit"), "{error}");
+
+    // A sub-agent behind the limit of its parent.
+    let outer = request();
+    let mut context = outer.context.clone();
+    let tools = ScriptedTools::new().tool("ask", {
+        let agent =
+            BoxModel::new(limit.layer(AgentLayer::new(ScriptedTools::new()).layer(model.clone())));
+        move |call| {
+            let agent = agent.clone();
+            async move {
+                let inner = request().with_context(call.context.child().build());
+                match agent.oneshot(inner).await {
+                    Ok(_) => ToolOutcome::done("answered"),
+                    Err(error) => ToolOutcome::failed(format!("{:?}", error.kind())),
+                }
+            }
+        }
+    });
+    let asks = ScriptedModel::new()
+        .tool_call("ask", json!({}))
+        .then()
+        .text("ok");
+    let agent = limit.layer(AgentLayer::new(tools).layer(asks.clone()));
+    assert_finishes(agent.oneshot(outer).await.unwrap().body).await;
+    let results = asks.request(1).transcript;
+    let text = format!("{:?}", results.last().unwrap().results());
+    assert!(text.contains("Configuration"), "{text}");
+    assert_eq!(model.calls(), 0);
+    assert!(context.enter_shared(&Arc::new(())));
+}
+
+// ---- polls ----
+
+#[tokio::test]
+async fn dropped_wherever_it_waits_it_holds_nothing() {
+    let limit = InFlightLimitLayer::new(1);
+    let model = ScriptedModel::new()
+        .paced(Pace::NextTick)
+        .deltas(["a", "b"])
+        .repeat();
+    let service = limit.layer(Strict::new(model.clone()));
+    let run = || {
+        let service = service.clone();
+        async move {
+            // Both wait: the second for the first, too.
+            let read = async |service: Limited| {
+                let body = service.oneshot(request()).await.unwrap().body;
+                body.count().await
+            };
+            tokio::join!(read(service.clone()), read(service))
+        }
+    };
+    let check = async |_| assert_eq!((limit.available(), model.live()), (1, 0));
+    assert!(drop_at_each_wait(run, check).await > 2);
+}
+
+#[test]
+fn polled_for_nothing_it_is_woken_all_the_same() {
+    for pace in Pace::ALL {
+        let counts = watched(async move {
+            let model = ScriptedModel::new().paced(pace).deltas(["a", "b"]).repeat();
+            let service = InFlightLimitLayer::new(1).layer(model);
+            let read = async |service: InFlightLimit<ScriptedModel>| {
+                let answer = Spurious::new(service.oneshot(request())).await.unwrap();
+                Spurious::new(answer.body).count().await
+            };
+            tokio::join!(read(service.clone()), read(service.clone()), read(service))
+        });
+        assert_eq!((counts.0, counts.1), (counts.2, counts.2));
+    }
 }
 
 #[tokio::test]

@@ -1,44 +1,159 @@
-use super::InFlightBody;
-use concentric_core::ChatResponse;
+use super::{
+    InFlightBody,
+    limit::{Limit, Place},
+};
+use crate::wait::Stop;
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, ErrorKind};
 use pin_project_lite::pin_project;
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::PollSemaphore;
+use tower::util::Oneshot;
+use tower_service::Service;
 
 pin_project! {
     /// Response future for [`InFlightLimit`](super::InFlightLimit).
-    #[derive(Debug)]
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<S>
+    where
+        S: Service<ChatRequest>,
+    {
         #[pin]
-        inner: F,
+        stage: Stage<S>,
         // Goes to the body, or with an error: a future that is done and kept holds nothing.
         permit: Option<OwnedSemaphorePermit>,
     }
 }
 
-impl<F> ResponseFuture<F> {
-    pub(super) const fn new(inner: F, permit: OwnedSemaphorePermit) -> Self {
+pin_project! {
+    #[project = StageProj]
+    enum Stage<S>
+    where
+        S: Service<ChatRequest>,
+    {
+        Waiting { call: Option<(S, ChatRequest)>, waiting: Box<Waiting> },
+        Calling { #[pin] call: Oneshot<S, ChatRequest> },
+        Failed { error: Option<Error> },
+        Done,
+    }
+}
+
+/// A call that waits for a permit.
+struct Waiting {
+    permit: PollSemaphore,
+    stop: Stop,
+    // Given back once it no longer waits.
+    _place: Place,
+}
+
+impl<S> ResponseFuture<S>
+where
+    S: Service<ChatRequest>,
+{
+    pub(super) fn new(inner: S, request: ChatRequest, limit: &Arc<Limit>, queue: usize) -> Self {
+        if let permit @ Some(_) = limit.try_acquire() {
+            let stage = Stage::Calling {
+                call: Oneshot::new(inner, request),
+            };
+            return Self { stage, permit };
+        }
+        let stage = match Place::take(limit, queue) {
+            Some(place) => Stage::Waiting {
+                waiting: Box::new(Waiting {
+                    permit: limit.acquire(),
+                    stop: Stop::new(&request.context),
+                    _place: place,
+                }),
+                call: Some((inner, request)),
+            },
+            None => Stage::failed(full(queue)),
+        };
+        let permit = None;
+        Self { stage, permit }
+    }
+
+    /// Fails a call that would wait for itself.
+    pub(super) fn nested() -> Self {
+        let why = "`InFlightLimit` stands inside of the same `InFlightLimit`, and would wait for \
+                   itself: give what is inside a limit of its own";
+        let error = Error::new(ErrorKind::Configuration, why).with_code("capability");
         Self {
-            inner,
-            permit: Some(permit),
+            stage: Stage::failed(error),
+            permit: None,
         }
     }
 }
 
-impl<F, B, E> Future for ResponseFuture<F>
+impl<S> Stage<S>
 where
-    F: Future<Output = Result<ChatResponse<B>, E>>,
+    S: Service<ChatRequest>,
 {
-    type Output = Result<ChatResponse<InFlightBody<B>>, E>;
+    const fn failed(error: Error) -> Self {
+        Self::Failed { error: Some(error) }
+    }
+}
+
+fn full(queue: usize) -> Error {
+    let (code, why) = match queue {
+        0 => ("busy", "as many answers arrive as may at once"),
+        _ => ("queue_full", "as many calls wait as may at once"),
+    };
+    Error::new(ErrorKind::Overloaded, why).with_code(code)
+}
+
+impl<S, B> Future for ResponseFuture<S>
+where
+    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<ChatResponse<InFlightBody<B>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let result = ready!(this.inner.poll(cx));
+        let mut this = self.project();
+        let result = loop {
+            match this.stage.as_mut().project() {
+                StageProj::Waiting { call, waiting } => {
+                    if let Poll::Ready(stopped) = waiting.stop.poll("a place in flight", cx) {
+                        break Err(stopped);
+                    }
+                    // The semaphore is ours, and never closed.
+                    *this.permit = ready!(waiting.permit.poll_acquire(cx));
+                    let next = match call.take() {
+                        Some((inner, request)) => Stage::Calling {
+                            call: Oneshot::new(inner, request),
+                        },
+                        None => Stage::Done,
+                    };
+                    this.stage.set(next);
+                }
+                StageProj::Calling { call } => {
+                    break ready!(call.poll(cx)).map_err(|error| error.into().into());
+                }
+                StageProj::Failed { error } => match error.take() {
+                    Some(error) => break Err(error),
+                    None => return Poll::Pending,
+                },
+                // It has resolved.
+                StageProj::Done => return Poll::Pending,
+            }
+        };
+        this.stage.set(Stage::Done);
         let permit = this.permit.take();
         Poll::Ready(result.map(|answer| answer.map_body(|body| InFlightBody::new(body, permit))))
+    }
+}
+
+impl<S> fmt::Debug for ResponseFuture<S>
+where
+    S: Service<ChatRequest>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -24,6 +24,7 @@
 //!
 //! | the call | stops counting when |
 //! |---|---|
+//! | waits | it has not begun to |
 //! | fails | its future resolves |
 //! | yields [`Event::Finish`](concentric_core::Event::Finish) | that item is yielded |
 //! | yields an error | that item is yielded |
@@ -32,22 +33,29 @@
 //!
 //! # Backpressure
 //!
-//! The permit is taken in `poll_ready`: a caller waits there, and not in a call that has begun. A
-//! service that was polled ready counts like a call until it is called or dropped, so let go of one
-//! that is not needed. Waiting callers are served in the order they came.
+//! The service is always ready. A call waits in its future, where its run's deadline and cancel are
+//! known: it fails with [`Timeout`](concentric_core::ErrorKind::Timeout) or
+//! [`Cancelled`](concentric_core::ErrorKind::Cancelled) as soon as either ends the wait. Calls are served
+//! in the order in which they came, and wait for the inner service once it is their turn.
+//!
+//! [`queue`](InFlightLimitLayer::queue) limits how many may wait; with 0 a call that would wait fails
+//! with [`Overloaded`](concentric_core::ErrorKind::Overloaded), as under tower's `LoadShed`, which does
+//! not work around this layer.
 //!
 //! # Place in the stack
 //!
 //! Inside the loop it limits model calls, and a run holds no permit while its tools run or a person
 //! decides. Outside it limits runs, tools and all; then a sub-agent must not stand behind the same
-//! limit as its parent, which would wait for itself.
+//! limit as its parent, which would wait for itself: such a call fails with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
 //! Around a retry it counts the attempts as one call, back-off included; inside it each attempt
-//! waits for its turn. `LoadShed` goes outside it, to refuse where it would wait.
+//! waits for its turn.
 
 mod body;
 mod future;
 mod layer;
+mod limit;
 mod service;
 
 pub use self::{

@@ -1,32 +1,28 @@
-use super::{InFlightBody, ResponseFuture};
-use concentric_core::{ChatRequest, ChatResponse, Error, Event};
+use super::{InFlightBody, ResponseFuture, limit::Limit};
+use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use std::{
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::PollSemaphore;
 use tower_service::Service;
 
 /// Middleware that limits how many answers arrive at once.
 ///
 /// See the [module docs](super) for an example.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct InFlightLimit<S> {
     inner: S,
-    permits: PollSemaphore,
-    // Held from `poll_ready` to `call`.
-    permit: Option<OwnedSemaphorePermit>,
+    limit: Arc<Limit>,
+    queue: usize,
 }
 
 impl<S> InFlightLimit<S> {
-    /// Wraps `inner`; each call takes one of `permits`.
-    pub fn new(inner: S, permits: Arc<Semaphore>) -> Self {
+    pub(super) const fn new(inner: S, limit: Arc<Limit>, queue: usize) -> Self {
         Self {
             inner,
-            permits: PollSemaphore::new(permits),
-            permit: None,
+            limit,
+            queue,
         }
     }
 
@@ -46,52 +42,25 @@ impl<S> InFlightLimit<S> {
     }
 }
 
-impl<S> Clone for InFlightLimit<S>
-where
-    S: Clone,
-{
-    /// Clones the service; the clone shares the limit, and is not ready.
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            permits: self.permits.clone(),
-            permit: None,
-        }
-    }
-}
-
 impl<S, B> Service<ChatRequest> for InFlightLimit<S>
 where
-    S: Service<ChatRequest, Response = ChatResponse<B>>,
+    S: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    S::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
 {
     type Response = ChatResponse<InFlightBody<B>>;
-    type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
+    type Error = Error;
+    type Future = ResponseFuture<S>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        if self.permit.is_none() {
-            let permit = ready!(self.permits.poll_acquire(cx));
-            self.permit = Some(permit.expect("nobody closes the semaphore"));
-        }
-        let ready = ready!(self.inner.poll_ready(cx));
-        if ready.is_err() {
-            // It will not be called; whoever holds it must not hold up the others.
-            self.permit = None;
-        }
-        Poll::Ready(ready)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        // It waits in the future, where the run's deadline and its cancel are known.
+        Poll::Ready(Ok(()))
     }
 
-    /// Calls the inner service.
-    ///
-    /// # Panics
-    ///
-    /// If the service was not polled ready.
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let permit = self
-            .permit
-            .take()
-            .expect("`poll_ready` must return `Ready(Ok(()))` before `call`");
-        ResponseFuture::new(self.inner.call(request), permit)
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        match request.context.enter_shared(&self.limit) {
+            true => ResponseFuture::new(self.inner.clone(), request, &self.limit, self.queue),
+            false => ResponseFuture::nested(),
+        }
     }
 }
