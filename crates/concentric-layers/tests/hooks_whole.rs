@@ -3,8 +3,8 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ModelService, Outcome, ThreadId, ToolCall,
-    ToolOutcome, ToolStatus, Transcript,
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, ModelService, Outcome, ThreadId,
+    ToolCall, ToolOutcome, ToolStatus, Transcript,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
     layers::{End, Next, OfRunLayer, from_fn},
 };
@@ -12,7 +12,7 @@ use concentric_layers::{
     hooks::{AgentHooks, HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks},
     session::{SessionTarget, Sessions},
 };
-use concentric_test::{ScriptedModel, assert_finishes};
+use concentric_test::{ScriptedModel, assert_fails, assert_finishes};
 use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool, tool_with_context};
 use serde_json::json;
 use std::{
@@ -199,13 +199,30 @@ async fn hooks_that_are_attached_to_one_run_are_not_those_of_a_run_that_is_made_
 #[tokio::test]
 async fn an_agent_in_the_models_place_does_not_take_the_layers_of_the_run() {
     let log = Log::default();
-    // Nothing around its own loop takes them.
-    let agent = AgentLayer::new(Toolset::new()).layer(looker());
-    let mut request = ChatRequest::user("hi");
-    hooks(Everywhere("own", log.clone())).attach(&mut request.context);
-    assert_finishes(agent.oneshot(request).await.unwrap().body).await;
+    let request = || {
+        let mut request = ChatRequest::user("hi");
+        hooks(Everywhere("own", log.clone())).attach(&mut request.context);
+        request
+    };
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(Toolset::new()))
+        .layer(OfRunLayer::new())
+        .service(looker());
+    assert_finishes(agent.oneshot(request()).await.unwrap().body).await;
     // Its tools are the run's.
-    assert_eq!(log.take(), ["own step 0", "own call", "own finish"]);
+    let places = ["step 0", "model", "call", "finish"];
+    assert_eq!(log.take(), places.map(|place| format!("own {place}")));
+
+    // Nothing around the run's own loop takes them.
+    let agent = AgentLayer::new(Toolset::new()).layer(looker());
+    let error = match agent.oneshot(request()).await {
+        Ok(answer) => assert_fails(answer.body).await.1,
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.message().contains("Everywhere"), "{error}");
+    assert!(error.message().contains("OfRunLayer"), "{error}");
+    assert_eq!(log.take(), ["own step 0"]);
 }
 
 #[tokio::test]

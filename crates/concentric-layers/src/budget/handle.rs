@@ -1,10 +1,11 @@
-use super::{Amounts, Limits, OverBudget};
+use super::{Amounts, Limits, OverBudget, RunBudgetLayer};
 use concentric_core::{
     Capability, Context,
     state::{Durable, Scope, Slot, SlotError},
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    any::type_name,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -35,7 +36,11 @@ use std::{
 #[derive(Clone)]
 pub struct Budget(Arc<Node>);
 
-impl Capability for Budget {}
+impl Capability for Budget {
+    fn provider() -> Option<&'static str> {
+        Some(type_name::<RunBudgetLayer>())
+    }
+}
 
 impl Budget {
     /// Creates a budget of which nothing is spent.
@@ -180,6 +185,24 @@ impl Budget {
     /// What a run asks for when it is used up, if it does.
     pub(super) fn asks(&self) -> Option<Amounts> {
         self.0.run.asks
+    }
+
+    /// Whether what model calls spend is limited, here or in a budget around it.
+    pub(super) fn limits_models(&self) -> bool {
+        let all_but_tools = |limits: Limits| {
+            let tool_calls = None;
+            Limits {
+                tool_calls,
+                ..limits
+            } != Limits::new()
+        };
+        // Not what was kept: that is read when the run's loop asks first.
+        all_but_tools(self.0.state().limits)
+            || self
+                .0
+                .parent
+                .as_ref()
+                .is_some_and(|parent| parent.budget.limits_models())
     }
 
     /// Whether it is known what was spent before a run was suspended.

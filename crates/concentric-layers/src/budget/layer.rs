@@ -3,7 +3,7 @@ use super::{
 };
 use concentric_core::{
     ChatRequest, Context, Declares, Usage,
-    capability::{Provides, Requires},
+    capability::{Encloses, Expects, Outside, Provides, Region, Requires},
 };
 use std::{fmt, sync::Arc};
 use tower_layer::Layer;
@@ -126,7 +126,7 @@ pub struct RunBudgetLayer {
 }
 
 impl Declares for RunBudgetLayer {
-    type Capabilities = Provides<Budget>;
+    type Capabilities = (Provides<Budget>, Expects<Budget, ModelBudgetLayer>);
 }
 
 impl<S> Layer<S> for RunBudgetLayer {
@@ -137,6 +137,12 @@ impl<S> Layer<S> for RunBudgetLayer {
     }
 }
 
+/// The region inside of a [`ModelBudgetLayer`], where a model call is charged already.
+#[derive(Debug)]
+pub enum ChargedCall {}
+
+impl Region for ChargedCall {}
+
 /// [`Layer`] that charges model calls: [`BudgetLayer::model`].
 #[derive(Clone, Debug)]
 pub struct ModelBudgetLayer {
@@ -144,7 +150,11 @@ pub struct ModelBudgetLayer {
 }
 
 impl Declares for ModelBudgetLayer {
-    type Capabilities = Requires<Budget>;
+    type Capabilities = (
+        Requires<Budget>,
+        Encloses<ChargedCall>,
+        Outside<ChargedCall>,
+    );
 }
 
 impl<S> Layer<S> for ModelBudgetLayer {

@@ -172,8 +172,10 @@
 //! [`BudgetLayer::run`] stands around the agent, inside of what finds the run of a reply
 //! (`SuspendLayer`) or outside of it. [`BudgetLayer::model`] stands inside of a retry, a fallback or a
 //! hedge, so that each attempt is charged, and around the one model whose prices it has; around an
-//! agent in a model's place it would count what is counted inside. [`BudgetLayer::tool`] stands inside
-//! of a retry, too. A layer that makes model calls of its own, as one that shortens the conversation,
+//! agent in a model's place it would count what is counted inside, and the call fails with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration). So it does where one of the two is
+//! missing: a [`BudgetLayer::run`] that limits what model calls need, and none around a model; or the
+//! other way round. [`BudgetLayer::tool`] stands inside of a retry, too. A layer that makes model calls of its own, as one that shortens the conversation,
 //! makes them through a [`BudgetLayer::model`].
 //!
 //! # Backpressure
@@ -195,7 +197,7 @@ pub use self::{
     amounts::{Amounts, Dimension, Limits},
     gate::BUDGET,
     handle::{Budget, Lease},
-    layer::{BudgetLayer, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
+    layer::{BudgetLayer, ChargedCall, ModelBudgetLayer, RunBudgetLayer, ToolBudgetLayer},
     model::{ModelBudget, ModelBudgetBody, ResponseFuture},
     over::{OVER_BUDGET, OverBudget},
     run::RunBudget,

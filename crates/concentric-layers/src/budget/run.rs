@@ -1,4 +1,4 @@
-use super::BudgetLayer;
+use super::{BudgetLayer, RunBudgetLayer};
 use concentric_core::{ChatRequest, agent::StepGates};
 use std::task::{Context, Poll};
 use tower_service::Service;
@@ -52,7 +52,12 @@ where
         let gates = context.own_mut().remove::<StepGates>();
         let gates = gates.unwrap_or_default().gate(self.layer.gate());
         context.own_mut().insert(gates);
+        let limits_models = budget.limits_models();
         context.provide(budget);
+        if limits_models {
+            // It requires nothing, so it is nowhere wrong; it expects a layer inside.
+            let _ = context.enter::<RunBudgetLayer>();
+        }
         self.inner.call(request)
     }
 }

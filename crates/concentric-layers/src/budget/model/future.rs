@@ -32,6 +32,7 @@ pin_project! {
     {
         Waiting { inner: S, call: Option<(ChatRequest, Prices)> },
         Calling { #[pin] call: S::Future },
+        Failed { error: Option<Error> },
         Done,
     }
 }
@@ -46,6 +47,13 @@ where
                 inner,
                 call: Some((request, prices)),
             },
+            spending: None,
+        }
+    }
+
+    pub(super) const fn failed(error: Error) -> Self {
+        Self {
+            stage: Stage::Failed { error: Some(error) },
             spending: None,
         }
     }
@@ -77,6 +85,10 @@ where
                 StageProj::Calling { call } => {
                     break ready!(call.poll(cx)).map_err(|error| error.into().into());
                 }
+                StageProj::Failed { error } => match error.take() {
+                    Some(error) => break Err(error),
+                    None => return Poll::Pending,
+                },
                 // It has resolved.
                 StageProj::Done => return Poll::Pending,
             }

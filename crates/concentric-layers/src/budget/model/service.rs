@@ -1,5 +1,5 @@
 use super::ResponseFuture;
-use crate::budget::layer::Prices;
+use crate::budget::layer::{ModelBudgetLayer, Prices};
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
 use std::task::{Context, Poll};
@@ -51,7 +51,10 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
-        ResponseFuture::new(self.inner.clone(), request, self.prices.clone())
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        match request.context.enter::<ModelBudgetLayer>() {
+            Ok(()) => ResponseFuture::new(self.inner.clone(), request, self.prices.clone()),
+            Err(fault) => ResponseFuture::failed(fault.into()),
+        }
     }
 }

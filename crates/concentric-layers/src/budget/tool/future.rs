@@ -1,4 +1,4 @@
-use crate::budget::{Amounts, Budget, Lease, millis};
+use crate::budget::{Amounts, Budget, Lease, ToolBudgetLayer, millis};
 use concentric_core::{self as core, BoxError, Error, ToolCall, ToolOutcome};
 use pin_project_lite::pin_project;
 use std::{
@@ -65,8 +65,8 @@ where
                     if let Err(error) = ready!(inner.poll_ready(cx)) {
                         break Err(error.into().into());
                     }
-                    let call = call.take().expect("it is taken when it is called");
-                    match Spending::begin(&call) {
+                    let mut call = call.take().expect("it is taken when it is called");
+                    match Spending::begin(&mut call) {
                         Ok(Begun::Runs(spending)) => *this.spending = spending,
                         Ok(Begun::Denied(outcome)) => break Ok(outcome),
                         Err(error) => break Err(error),
@@ -106,10 +106,11 @@ enum Begun {
 }
 
 impl Spending {
-    fn begin(call: &ToolCall) -> Result<Begun, Error> {
+    fn begin(call: &mut ToolCall) -> Result<Begun, Error> {
         if call.settled().is_some() || call.refusal().is_some() {
             return Ok(Begun::Runs(None));
         }
+        call.context.enter::<ToolBudgetLayer>()?;
         let context = &call.context;
         let budget = context.require::<Budget>()?;
         budget.check_kept()?;
