@@ -1,15 +1,16 @@
 //! What happens once per step, and what is refused before a provider is called.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Phase,
-    ToolSpec, Usage,
+    AgentLayer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
+    Outcome, Phase, Reply, ToolSpec, Usage,
     agent::{BeforeStep, StepGate, StepView},
     layers::{ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
-use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
+use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes, shape};
 use concentric_tools::{NoArguments, Toolset, tool};
+use futures_util::StreamExt;
 use http_body_util::Full;
 use serde_json::json;
 use std::{
@@ -68,15 +69,20 @@ async fn c006_a_request_transform_runs_once_per_model_call_after_its_step_began(
                 .text("It is."),
         );
     assert_finishes(agent.oneshot(ChatRequest::user("hi")).await.unwrap().body).await;
-    let step = |step: u32| {
-        let all = [
-            format!("step {step}"),
-            format!("transform {step}"),
-            format!("start {step}"),
-        ];
-        [all.to_vec(), vec!["said".to_owned()]].concat()
-    };
-    assert_eq!(log.take(), [step(0), step(1)].concat());
+    assert_eq!(
+        log.take(),
+        [
+            // The first step is shown with the commit point, once its model answers.
+            "step 0",
+            "transform 0",
+            "start 0",
+            "said",
+            "step 1",
+            "start 1",
+            "transform 1",
+            "said",
+        ]
+    );
 }
 
 #[tokio::test]
@@ -163,4 +169,133 @@ async fn a_call_that_was_cut_off_before_its_arguments_is_not_run() {
         assert_eq!(log.take().len(), usize::from(runs), "{case}");
         assert_eq!(result.unwrap().contains("cut off"), !runs, "{case}");
     }
+}
+
+#[tokio::test]
+async fn a_later_step_is_shown_before_its_model_is_called() {
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("It is.");
+    let agent = AgentLayer::new(ScriptedTools::new().answers("look", "seen")).layer(model.clone());
+    let mut body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let mut starts = Vec::new();
+    let mut transcript = None;
+    while let Some(event) = body.next().await {
+        match event.unwrap() {
+            Event::StepStart(start) => {
+                starts.push((start.step, model.calls(), start.message_id.clone()));
+            }
+            Event::Finish(finish) => transcript = finish.transcript,
+            _ => {}
+        }
+    }
+    let [(0, 1, _), (1, 1, id)] = &*starts else {
+        panic!("{starts:?}");
+    };
+    let transcript = transcript.unwrap();
+    assert_eq!(
+        transcript.last().unwrap().as_message().id.as_ref(),
+        Some(id)
+    );
+    assert_eq!(model.request(1).context.message_id(), Some(id));
+}
+
+#[tokio::test]
+async fn a_resumed_run_shows_its_step_before_its_model_is_called() {
+    let model = ScriptedModel::new()
+        .tool_call("pay", json!({}))
+        .then()
+        .text("Paid.");
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let agent = AgentLayer::new(tools).layer(model.clone());
+    let asked = agent.clone().oneshot(ChatRequest::user("Pay.")).await;
+    let finish = asked.unwrap().collect().await.unwrap().finish;
+    let replies = finish.interrupts().into_iter();
+    let replies = replies
+        .map(|asked| Reply::approve(asked.id.clone()))
+        .collect();
+    let request = ChatRequest::resume(*finish.state.unwrap(), replies);
+    let mut body = agent.oneshot(request).await.unwrap().body;
+    let mut events = Vec::new();
+    while let Some(event) = body.next().await {
+        let event = event.unwrap();
+        if let Event::StepStart(_) = event {
+            assert_eq!(model.calls(), 1);
+        }
+        events.push(event);
+    }
+    assert_eq!(
+        shape(&events),
+        "resumed tool_result step_start text step_finish finish"
+    );
+}
+
+#[tokio::test]
+async fn a_step_whose_model_fails_or_never_answers_has_begun() {
+    for (error, ends) in [(true, "fails"), (false, "is cancelled")] {
+        let model = ScriptedModel::new().tool_call("look", json!({})).then();
+        let model = match error {
+            true => model.error(Error::new(ErrorKind::Server, "down")),
+            false => model.never(),
+        };
+        let agent = AgentLayer::new(ScriptedTools::new().answers("look", "seen")).layer(model);
+        let request = ChatRequest::user("hi");
+        let context = request.context.clone();
+        let mut body = agent.oneshot(request).await.unwrap().body;
+        let mut events = Vec::new();
+        let mut end = None;
+        while let Some(event) = body.next().await {
+            let Ok(event) = event else {
+                end = Some("fails");
+                break;
+            };
+            if let Event::StepStart(start) = &event
+                && start.step == 1
+                && !error
+            {
+                context.cancel(CancelReason::User);
+            }
+            if let Event::Finish(finish) = &event {
+                assert!(matches!(finish.outcome, Outcome::Aborted { .. }));
+                end = Some("is cancelled");
+            }
+            events.push(event);
+        }
+        assert_eq!(end, Some(ends));
+        let starts = events.iter().filter(|e| matches!(e, Event::StepStart(_)));
+        assert_eq!(starts.count(), 2);
+    }
+}
+
+/// A gate that decides by the step's number.
+struct Before(fn(u32) -> BeforeStep);
+
+impl StepGate for Before {
+    fn name(&self) -> &str {
+        "before"
+    }
+
+    async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
+        Ok((self.0)(step.step))
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_a_gate_prevents_is_not_shown() {
+    let halts = Before(|step| match step {
+        0 => BeforeStep::Continue,
+        _ => BeforeStep::Halt("enough".into()),
+    });
+    let model = ScriptedModel::new()
+        .tool_call("look", json!({}))
+        .then()
+        .text("no");
+    let tools = ScriptedTools::new().answers("look", "seen");
+    let agent = AgentLayer::new(tools).gate(halts).layer(model.clone());
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, finish) = assert_finishes(body).await;
+    assert!(matches!(finish.outcome, Outcome::Halted { .. }));
+    let starts = events.iter().filter(|e| matches!(e, Event::StepStart(_)));
+    assert_eq!((starts.count(), model.calls()), (1, 1));
 }

@@ -18,6 +18,9 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum Event {
     /// A model call begins.
+    ///
+    /// It precedes the call, except for the first call before a response future has resolved: that
+    /// one is shown once its model answers, since nothing is shown before the commit point.
     StepStart(Box<StepStart>),
     /// More text.
     TextDelta(Str),

@@ -176,8 +176,9 @@ where
                         });
                     }
                     Some(Action::CallModel { step, resume }) => {
-                        let call = run.model_call(step, resume);
+                        let call = run.shown_model_call(step, resume);
                         this.work.set(Work::Model { call });
+                        continue;
                     }
                     Some(Action::MayFinish) => {
                         let step = run.machine.last_step();
@@ -279,7 +280,7 @@ where
                     Deciding::Step(deciding) => {
                         let said = ready!(deciding.as_mut().poll(cx));
                         run.before_step(said).then(|| Self::Model {
-                            call: run.model_call(*step, None),
+                            call: run.shown_model_call(*step, None),
                         })
                     }
                     Deciding::Round(deciding) => {

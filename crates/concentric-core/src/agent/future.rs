@@ -23,7 +23,8 @@ pin_project! {
     /// Response future for [`Agent`](super::Agent).
     ///
     /// It resolves when the first model call does, so that a retry around the agent is a retry of
-    /// that call and of nothing that was shown; or at once, for a run that takes up an open round.
+    /// that call and of nothing that was shown; or at once, for a run that resumes an open round.
+    /// Nothing is shown before it resolves, [`Event::StepStart`] of the first step included.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<M, B, R, O>
     where

@@ -24,10 +24,11 @@
 //! | | the loop |
 //! |---|---|
 //! | is called | clones its model, waits until the clone is ready, and calls it |
-//! | has the model's answer | resolves its own future: from here on nothing is retried |
+//! | has the model's first answer | resolves its own future, the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step, and shows nothing before |
 //! | is given an open round ([`ChatRequest::resume`]) | resolves its future, then emits [`Event::Resumed`], then starts tools |
 //! | reads [`Event::Finish`] with tool calls before it | emits [`Event::StepFinish`] and hands the calls to the round service |
-//! | has every call's outcome | emits them in the order of the calls, and calls the model again |
+//! | has every call's outcome | emits them in the order of the calls, then [`Event::StepStart`], and calls the model again |
+//! | waits, while a layer or tool emits an event | yields the event at once; inside another loop's model call, leaves that to the outermost loop |
 //! | reads [`Event::Finish`] without | emits [`Event::StepFinish`] and its own [`Event::Finish`] |
 //! | is about to call the model, to begin a round, or to end | asks its [gates](StepGate), and does as they say |
 //! | has made as many model calls as it may | finishes with [`Outcome::StepLimit`] |
@@ -46,6 +47,7 @@
 //! [`Event::Finish`]: crate::Event::Finish
 //! [`Event::Resumed`]: crate::Event::Resumed
 //! [`Event::StepFinish`]: crate::Event::StepFinish
+//! [`Event::StepStart`]: crate::Event::StepStart
 //! [`Outcome::Aborted`]: crate::Outcome::Aborted
 //! [`Outcome::StepLimit`]: crate::Outcome::StepLimit
 

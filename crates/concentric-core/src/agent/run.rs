@@ -140,6 +140,24 @@ impl<M, R> Run<M, R> {
         }
     }
 
+    /// The call of the model at `step` in a run whose consumer already reads it, which is shown the
+    /// step's start before the model is called.
+    pub(super) fn shown_model_call(
+        &mut self,
+        step: u32,
+        resume: Option<Resume>,
+    ) -> Oneshot<M, ChatRequest>
+    where
+        M: Service<ChatRequest> + Clone,
+    {
+        // A `Oneshot` does nothing before its first poll.
+        let call = self.model_call(step, resume);
+        if let Some(id) = &self.message_id {
+            self.machine.input(Input::StepStarted(id.clone()));
+        }
+        call
+    }
+
     /// Tells the machine that the model answers.
     pub(super) fn model_started(&mut self, head: &Head) {
         if let Some(message_id) = self.message_id.take() {

@@ -67,6 +67,12 @@ use std::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Input {
+    /// The model is about to be called: emits [`Event::StepStart`] with this message id now, in
+    /// place of when the model [answers](Self::ModelStarted).
+    ///
+    /// For the driver of a run whose consumer already reads it. A run that may still fail without
+    /// output, so that it can be retried, leaves this out.
+    StepStarted(MessageId),
     /// The model that was called answers.
     ModelStarted(ModelStart),
     /// An event of its answer.
@@ -168,6 +174,8 @@ pub struct Machine {
     stream: Option<Step>,
     // Whether the model was asked for and has not answered.
     asked: bool,
+    // The message of the step that the model is asked for, if its start was emitted.
+    started: Option<MessageId>,
     actions: VecDeque<Action>,
     // The calls that were handed out to be run, as indices of the open round's slots.
     dispatched: Vec<usize>,
@@ -255,6 +263,7 @@ impl Machine {
             rules,
             stream: None,
             asked: false,
+            started: None,
             actions: VecDeque::new(),
             dispatched: Vec::new(),
             offered: false,
@@ -461,18 +470,19 @@ impl Machine {
         match input {
             Input::ModelStarted(mut start) if self.asked => {
                 self.asked = false;
-                let interrupted = self.interrupted.take();
-                // What goes on is the same message.
-                if let Some(id) = interrupted.as_ref().and_then(|i| i.0.message.id.clone()) {
-                    start.message_id = id;
-                }
-                let event = StepStart::new(self.state.step, start.message_id.clone());
+                start.message_id = match self.started.take() {
+                    Some(id) => id,
+                    None => self.start_step(start.message_id),
+                };
                 let step = Step::new(start);
+                let interrupted = self.interrupted.take();
                 self.stream = Some(match interrupted.map(|interrupted| *interrupted) {
                     Some((said, unsaid)) => step.going_on(said, unsaid),
                     None => step,
                 });
-                self.emit(Event::StepStart(Box::new(event)));
+            }
+            Input::StepStarted(id) if self.asked && self.started.is_none() => {
+                self.started = Some(self.start_step(id));
             }
             Input::ModelEnded if self.stream.is_some() => {
                 self.fail(crate::response::truncated());
@@ -504,6 +514,7 @@ impl Machine {
                 self.actions.clear();
                 self.stream = None;
                 self.asked = false;
+                self.started = None;
                 self.finishing = None;
                 self.interrupted = None;
                 self.state.stage = Stage::Ended;
@@ -514,6 +525,18 @@ impl Machine {
     }
 
     // ---- the model's answer ----
+
+    /// Emits the start of a step whose message is `id`, and returns the id that it has.
+    fn start_step(&mut self, id: MessageId) -> MessageId {
+        // A message that was interrupted keeps its id when the model continues it.
+        let interrupted = self.interrupted.as_deref();
+        let id = interrupted
+            .and_then(|i| i.0.message.id.clone())
+            .unwrap_or(id);
+        let event = StepStart::new(self.state.step, id.clone());
+        self.emit(Event::StepStart(Box::new(event)));
+        id
+    }
 
     fn finish_step(&mut self, mut finish: Box<Finish>) {
         let Some(mut step) = self.stream.take() else {
@@ -669,6 +692,7 @@ impl Machine {
     /// Gives up the model stream that is half read, and keeps the text of it.
     fn drop_stream(&mut self) {
         self.asked = false;
+        self.started = None;
         self.finishing = None;
         let said = match (&mut self.state.stage, self.stream.take()) {
             (_, Some(step)) => step.give_up(),

@@ -55,7 +55,10 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// # When
     ///
-    /// Before [`Event::StepStart`] is handed on; its model has begun to answer.
+    /// Before [`Event::StepStart`] is handed on: before the step's model is called, from the second
+    /// step on and in the first one of a run that resumes an open round. The first step of any
+    /// other run is shown with the commit point, once its model answers; use
+    /// [`before_model`](Self::before_model) to be called before each model call.
     ///
     /// # Errors
     ///

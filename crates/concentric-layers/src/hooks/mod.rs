@@ -79,7 +79,7 @@
 //! |---|---|---|
 //! | [`run`](HooksLayers::run) | a run begins | [`before_run`](Hooks::before_run) |
 //! | | an event is about to be handed on | [`event`](Hooks::event) |
-//! | | a model call begins to answer, is over | [`step_started`](Hooks::step_started), [`step_finished`](Hooks::step_finished) |
+//! | | a step begins (in the first step: its model answers), its model call is over | [`step_started`](Hooks::step_started), [`step_finished`](Hooks::step_finished) |
 //! | | a round of tool calls is closed | [`round_finished`](Hooks::round_finished) |
 //! | | the run ends | [`after_run`](Hooks::after_run) |
 //! | [`model`](HooksLayers::model) | a model is about to be called | [`before_model`](Hooks::before_model) |
