@@ -133,6 +133,24 @@ impl MessageBuilder {
         );
     }
 
+    /// The final answer so far: the text of the last step, after its last tool result.
+    ///
+    /// An answer that was rejected, and made again in another step, is not in it.
+    pub fn answer_text(&self) -> String {
+        let mut text = text_of(self.parts.iter().skip(self.answer_start()));
+        if self.open == Open::Text {
+            text.push_str(&self.text);
+        }
+        text
+    }
+
+    /// Which part the final answer begins with.
+    pub(crate) fn answer_start(&self) -> usize {
+        let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
+        let last = self.parts.iter().rposition(is_result);
+        last.map_or(0, |at| at + 1).max(self.kept)
+    }
+
     /// The message so far.
     pub fn build(mut self) -> Message {
         self.close(None);
@@ -140,4 +158,13 @@ impl MessageBuilder {
         message.id = self.id;
         message
     }
+}
+
+/// The texts among `parts`, put together.
+pub(crate) fn text_of<'a>(parts: impl Iterator<Item = &'a Part>) -> String {
+    let text = |part: &'a Part| match &part.kind {
+        PartKind::Text(text) => Some(text.as_str()),
+        _ => None,
+    };
+    parts.filter_map(text).collect()
 }

@@ -13,8 +13,14 @@ pub struct Finish {
     /// The reason in the provider's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_reason: Option<Str>,
-    /// The tokens used: of one call if a model answers, of all of them if an agent does.
+    /// The tokens used: of one call if a model answers; of all calls of the run if an agent does,
+    /// those before it was interrupted and resumed included.
+    ///
+    /// To sum the tokens of several attempts at a run, take [`attempt_usage`](Self::attempt_usage).
     pub usage: Usage,
+    // The part that no earlier finish has reported, if it is not all of `usage`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempt: Option<Usage>,
     /// How the run came out.
     pub outcome: Outcome,
     /// The conversation with this turn in it, for the next one, if an agent answered.
@@ -34,6 +40,7 @@ impl Finish {
             reason,
             provider_reason: None,
             usage,
+            attempt: None,
             outcome: Outcome::Completed,
             transcript: None,
             state: None,
@@ -45,6 +52,23 @@ impl Finish {
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.outcome = outcome;
         self
+    }
+
+    /// The part of [`usage`](Self::usage) that this attempt reports: what was used since the run was
+    /// last interrupted.
+    ///
+    /// An interrupted run ends with a finish, and ends with another one when it is resumed. The
+    /// `usage` of each counts from the run's beginning; the `attempt_usage` of all of them add up to
+    /// the `usage` of the last. So who bills by finish sums these. Tokens of an attempt whose
+    /// process died are in the next one's, as far as they were stored.
+    pub fn attempt_usage(&self) -> Usage {
+        self.attempt.unwrap_or(self.usage)
+    }
+
+    /// Sets the tokens that were used so far, and those of them that no earlier finish has reported.
+    pub(crate) fn report(&mut self, usage: Usage, unreported: Usage) {
+        self.usage = usage;
+        self.attempt = (unreported != usage).then_some(unreported);
     }
 
     /// What the run waits for, if the outcome is [`Outcome::Interrupted`].

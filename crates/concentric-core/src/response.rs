@@ -1,4 +1,6 @@
-use crate::{Error, ErrorKind, Event, Finish, Message, MessageBuilder, PartKind, Str, Transcript};
+use crate::{
+    Error, ErrorKind, Event, Finish, Message, MessageBuilder, Str, Transcript, builder::text_of,
+};
 use futures_core::Stream;
 use std::{fmt, pin::pin, sync::Arc};
 
@@ -99,6 +101,7 @@ where
             match std::future::poll_fn(|cx| body.as_mut().poll_next(cx)).await {
                 Some(Ok(Event::Finish(finish))) => {
                     return Ok(Answer {
+                        answer_start: builder.answer_start(),
                         message: builder.build(),
                         finish: *finish,
                         head,
@@ -121,7 +124,9 @@ where
         }
     }
 
-    /// Reads the body to its end, and returns the text of the last message in it.
+    /// Reads the body to its end, and returns the final answer: what [`Answer::text`] returns.
+    ///
+    /// What an agent wrote in earlier steps is left out; [`Answer::all_text`] has it.
     ///
     /// # Errors
     ///
@@ -144,28 +149,29 @@ pub(crate) fn truncated() -> Error {
 pub struct Answer {
     /// The answer's head.
     pub head: Head,
-    /// All that was said, in one message; for an agent's answer, over all its steps.
+    /// The whole answer in one message: for an agent's answer, the text, tool calls and results of
+    /// all its steps.
     pub message: Message,
     /// How it ended.
     pub finish: Finish,
+    // Which part of the message the final answer begins with.
+    answer_start: usize,
 }
 
 impl Answer {
-    /// The text after the last tool result.
+    /// The final answer: the text of the last step, after its last tool result.
+    ///
+    /// An answer that a gate rejected, and that the model made again in another step, is not in it;
+    /// nor is what the model wrote before it called tools. It is empty if the run ended on a tool
+    /// result, as at a step limit.
     pub fn text(&self) -> String {
-        let parts = &self.message.parts;
-        let after = parts
-            .iter()
-            .rposition(|part| matches!(part.kind, PartKind::ToolResult(_)))
-            .map_or(0, |at| at + 1);
-        parts
-            .iter()
-            .skip(after)
-            .filter_map(|part| match &part.kind {
-                PartKind::Text(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect()
+        text_of(self.message.parts.iter().skip(self.answer_start))
+    }
+
+    /// The text of all steps, put together without a separator: what the consumer of the events was
+    /// shown, answers that were rejected included.
+    pub fn all_text(&self) -> String {
+        self.message.text()
     }
 
     /// The conversation with this turn in it, for the next one; `None` for a model's own answer,

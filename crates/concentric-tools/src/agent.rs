@@ -178,12 +178,8 @@ impl Inner {
         let mut body = pin!(response.body);
         while let Some(event) = body.next().await {
             match event {
-                Ok(Event::Finish(finish)) => return self.end(&finish, message),
+                Ok(Event::Finish(finish)) => return self.end(&finish, &message),
                 Ok(event) => {
-                    if let Event::StepStart(_) = event {
-                        // What is read is the last that it says.
-                        message = MessageBuilder::new(&response.head);
-                    }
                     message.push(&event);
                     self.show(event).await;
                 }
@@ -212,9 +208,9 @@ impl Inner {
             .await;
     }
 
-    fn end(&self, finish: &Finish, message: MessageBuilder) -> Result<ToolOutcome, Error> {
+    fn end(&self, finish: &Finish, message: &MessageBuilder) -> Result<ToolOutcome, Error> {
         let data = json!({"runId": self.run_id, "usage": finish.usage});
-        let text = || message.build().text();
+        let text = || message.answer_text();
         let outcome = match &finish.outcome {
             Outcome::Completed => ToolOutcome::done(text()),
             Outcome::Interrupted => return Err(self.waiting(finish)),

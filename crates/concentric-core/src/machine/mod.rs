@@ -556,20 +556,21 @@ impl Machine {
         let used = step.used_before(self.state.usage);
         self.state.usage = used;
         self.state.usage += finish.usage;
+        // An agent in the model's place that was resumed has reported the rest before.
+        let usage = finish.attempt_usage();
+        self.state.unreported += usage;
         let at = self.state.step;
-        self.emit(Event::StepFinish(Box::new(StepFinish::new(
-            at,
-            finish.reason.clone(),
-            finish.usage,
-        ))));
+        let reason = finish.reason.clone();
+        let finished = StepFinish::new(at, reason, usage);
+        self.emit(Event::StepFinish(Box::new(finished)));
         let (message, mut slots) = match step.end(&finish.reason) {
             Ok(answer) => answer,
             Err(error) => return self.fail(protocol(&error)),
         };
         if let Some(open) = finish.state.take() {
             let said = Said::new(message, slots, used);
+            self.report(&mut finish);
             let outer = Outer::new(self.state.clone(), said);
-            finish.usage = self.state.usage;
             finish.transcript = Some(self.state.transcript.clone());
             finish.state = Some(Box::new(outer.around(*open)));
             self.emit(Event::Finish(finish));
@@ -647,7 +648,7 @@ impl Machine {
     }
 
     fn end_with(&mut self, mut finish: Box<Finish>) {
-        finish.usage = self.state.usage;
+        self.report(&mut finish);
         finish.transcript = Some(self.state.transcript.clone());
         self.emit(Event::Finish(finish));
         self.state.stage = Stage::Ended;
@@ -661,9 +662,15 @@ impl Machine {
         self.state.stage = Stage::Ended;
     }
 
+    /// Has `finish` report the run's tokens, which no later one reports again.
+    pub(super) fn report(&mut self, finish: &mut Finish) {
+        finish.report(self.state.usage, std::mem::take(&mut self.state.unreported));
+    }
+
     fn finish_with(&self, outcome: Outcome) -> Box<Finish> {
         let reason = self.state.reason.clone().unwrap_or(FinishReason::Stop);
         let mut finish = Finish::new(reason, self.state.usage).with_outcome(outcome);
+        finish.report(self.state.usage, self.state.unreported);
         finish.provider_reason = self.state.provider_reason.clone();
         finish.transcript = Some(self.state.transcript.clone());
         Box::new(finish)

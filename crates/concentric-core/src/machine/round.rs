@@ -280,10 +280,11 @@ impl Machine {
     }
 
     pub(super) fn interrupt(&mut self) {
+        let mut finish = self.finish_with(Outcome::Interrupted);
+        self.report(&mut finish);
         let mut state = self.state.clone();
         // Nobody has replied to what was asked before the end.
         state.at_end |= self.finishing.is_some();
-        let mut finish = self.finish_with(Outcome::Interrupted);
         finish.state = Some(Box::new(MachineState(state)));
         self.emit(Event::Finish(finish));
         self.state.stage = Stage::Ended;

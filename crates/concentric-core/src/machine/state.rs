@@ -36,6 +36,9 @@ pub(super) struct Data {
     #[serde(default)]
     pub(super) calls: Calls,
     pub(super) usage: Usage,
+    // The part of it that no finish of an earlier attempt has reported.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub(super) unreported: Usage,
     pub(super) effects: Effects,
     pub(super) reason: Option<FinishReason>,
     pub(super) provider_reason: Option<Str>,
@@ -48,6 +51,10 @@ pub(super) struct Data {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) slots: Vec<StoredSlot>,
     pub(super) stage: Stage,
+}
+
+fn is_nothing(usage: &Usage) -> bool {
+    *usage == Usage::default()
 }
 
 /// How many calls were made.
@@ -67,6 +74,7 @@ impl Data {
             free: 0,
             calls: Calls::default(),
             usage: Usage::default(),
+            unreported: Usage::default(),
             effects: Effects::None,
             reason: None,
             provider_reason: None,

@@ -31,7 +31,7 @@ impl Summary {
     pub(super) fn push(&mut self, event: &Event) {
         match event {
             Event::StepFinish(step) => self.usage += step.usage,
-            Event::Finish(finish) => self.usage = finish.usage,
+            Event::Finish(finish) => self.usage = finish.attempt_usage(),
             said => self.message.push(said),
         }
     }
@@ -54,13 +54,20 @@ impl Summary {
         self.took
     }
 
-    /// The tokens used so far, over all model calls that came to their end.
+    /// The tokens used so far, over all model calls that came to their end. Of a run that was
+    /// resumed, this attempt's only ([`Finish::attempt_usage`](concentric_core::Finish)).
     pub const fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// All that was said so far, in one message: of a run over all its steps, with tool calls and
-    /// their results.
+    /// The final answer so far: of a run, the text of its last step after its last tool result
+    /// ([`Answer::text`](concentric_core::Answer::text)).
+    pub fn text(&self) -> String {
+        self.message.answer_text()
+    }
+
+    /// The whole answer so far in one message: of a run over all its steps, with tool calls and
+    /// their results, and with answers that were rejected.
     pub fn message(&self) -> Message {
         self.message.clone().build()
     }

@@ -130,7 +130,8 @@ impl Translator {
     // ---- the end ----
 
     fn finish(&mut self, finish: &Finish) {
-        self.usage = finish.usage;
+        // A resumed run is another run to its client, which has been told of the tokens before.
+        self.usage = finish.attempt_usage();
         let finished = match &finish.outcome {
             Outcome::Completed => self.finished(success(self.lane.left()), Metadata::new()),
             Outcome::Interrupted => {

@@ -37,7 +37,7 @@ where
         let item = ready!(this.inner.poll_next(cx));
         match (&item, this.spending.as_mut()) {
             (Some(Ok(Event::Finish(finish))), Some(spending)) => {
-                spending.used(finish.usage);
+                spending.used(finish.attempt_usage());
                 *this.spending = None;
             }
             (Some(Ok(event)), Some(spending)) => spending.saw(event),
