@@ -1,13 +1,33 @@
-//! What the fuzz targets share: an answer of any bytes, in any pieces, and what must hold of it.
+//! What the fuzz targets share: answers and requests of any bytes, and what must hold of them.
 //!
 //! `.ci/fuzz` says how they are run.
 
 mod answer;
 mod body;
+mod input;
+mod json;
 mod script;
+mod served;
+/// What each provider accepts.
+#[allow(dead_code, missing_docs, unreachable_pub)]
+#[path = "../../crates/concentric-providers/tests/common/strict.rs"]
+mod strict_rules;
 
 pub use self::{
     answer::{ask, check, raw},
     body::Cut,
+    input::Input,
+    json::{Json, key},
     script::{Script, Style},
+    served::{Came, Provider, block_on, events, served},
 };
+
+/// The rules of the providers' request formats.
+pub mod strict {
+    use serde_json::Value;
+
+    /// What is wrong with a request to `api`; empty, if nothing is.
+    pub fn faults(api: &str, request: &Value) -> Vec<String> {
+        super::strict_rules::faults(api, request)
+    }
+}

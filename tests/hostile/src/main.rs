@@ -22,8 +22,8 @@
 //! | taken | the most bytes that start a run under the default limits, of 4 MiB | |
 //! | Ir 2n/n | the instructions of a stage for 2n bytes, divided by those for n, with no limit but that on bytes; of the stage that grows most | 2.3 |
 //! | CPU | the CPU time per byte at 4 MiB, divided by that at 512 KiB, with no limit but that on bytes | 4 |
-//! | heap | the most heap at a time under the default limits, divided by the body's bytes; of the taken and of the refused body | 12 |
-//! | raised | the same, with no limit but that on bytes | |
+//! | heap | the most heap at a time under the default limits, divided by the 4 MiB that a body may have; of a taken and of a refused body | 12 |
+//! | raised | the most heap at 4 MiB with no limit but that on bytes, divided by the body's bytes; it may grow as they do | |
 //! | poll | the longest time that a worker thread was held under the default limits, in milliseconds | 50 |
 //!
 //! # How
@@ -31,8 +31,9 @@
 //! - Every measurement is a process of its own, so that one that aborts or hangs is a row of the table.
 //! - Instructions by callgrind, which writes its counts at each boundary between stages. A stage of
 //!   fewer than [`LEAST`] instructions is too small to have a ratio.
-//! - Heap by the allocator ([`cap`]): all threads, with the body; SQLite's own is not in it. Bodies of
-//!   less than 64 KiB count as 64 KiB.
+//! - Heap by the allocator ([`cap`]): all threads, with the body; SQLite's own is not in it. It is what
+//!   one request may take, so it is divided by what one request may have, however small a body has to
+//!   be to be taken.
 //! - Polls in CPU time of the thread, so that other processes do not count: the longest that a task
 //!   which always wants a turn had to wait for it. The least of three runs.
 
@@ -61,9 +62,6 @@ use table::Row;
 
 /// The most that `AgUiLayer` reads of a body by default.
 const BODY: usize = 4 << 20;
-
-/// The least bytes that a heap is divided by.
-const SMALL: usize = 64 << 10;
 
 /// The bytes of which instructions are counted, and twice as many.
 const COUNTED: usize = 64 << 10;
@@ -180,7 +178,9 @@ fn measure(shape: &Shape, counted: Option<usize>) -> Row {
         Err(error) => row.fail("the edge", error),
     }
     for stack in STACKS {
-        let mut sizes = vec![row.taken, BODY];
+        // A smaller one may pass a limit of a later stage, such as that on states.
+        let mut sizes = vec![row.taken / 8, row.taken, BODY];
+        sizes.retain(|bytes| *bytes > 0);
         sizes.dedup();
         for bytes in sizes {
             match least_poll(shape, stack, bytes) {

@@ -1,12 +1,13 @@
 //! The figures, and whether they are within their bounds.
 
-use crate::{BODY, LEAST, SMALL, callgrind::Ratio, run::Taken};
+use crate::{BODY, LEAST, callgrind::Ratio, run::Taken};
 use std::fmt;
 
 /// The bounds.
 const MOST_RATIO: f64 = 2.3;
 const MOST_GROWTH: f64 = 4.0;
 const MOST_HEAP: f64 = 12.0;
+const MOST_HEAP_GROWTH: f64 = 2.0;
 /// In milliseconds.
 pub(crate) const MOST_POLL: u32 = 50;
 
@@ -56,17 +57,24 @@ impl Row {
 
     /// Adds a request under the default limits.
     pub(crate) fn default(&mut self, stack: &str, taken: &Taken) {
-        self.heap.add(heap(taken), stack);
+        self.heap.add(taken.heap as f64 / BODY as f64, stack);
         self.poll.add(taken.poll as f64 / 1e3, stack);
     }
 
     /// Adds two requests without limits, the second of eight times as many bytes.
     pub(crate) fn raised(&mut self, stack: &str, some: &Taken, most: &Taken) {
+        let heap = |taken: &Taken| taken.heap as f64 / taken.body.max(1) as f64;
         self.raised.add(heap(most), stack);
-        let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
         // A shape that has a limit of its own has no more at eight times the bytes.
-        if most.body >= 4 * some.body && most.cpu > 20_000 {
+        if most.body < 4 * some.body {
+            return;
+        }
+        let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
+        if most.cpu > 20_000 {
             self.growth.add(each(most) / each(some), stack);
+        }
+        if heap(most) > MOST_HEAP_GROWTH * heap(some) {
+            self.fail(stack, "the heap grows faster than the body");
         }
     }
 
@@ -100,10 +108,6 @@ impl Row {
             && is(&self.heap, MOST_HEAP)
             && is(&self.poll, f64::from(MOST_POLL))
     }
-}
-
-fn heap(taken: &Taken) -> f64 {
-    taken.heap as f64 / taken.body.max(SMALL) as f64
 }
 
 impl fmt::Display for Row {
