@@ -6,7 +6,10 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::sync::{Arc, LazyLock};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 /// What a model is told of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -185,6 +188,35 @@ impl ToolSpecs {
             .find(|name| !seen.insert(name.as_str()))
     }
 }
+
+/// A tool of the request has the name of one of the agent's own tools.
+///
+/// The source of an [`ErrorKind::InvalidRequest`] error: the request is at fault, not the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolNameTaken {
+    /// The name.
+    pub name: Str,
+}
+
+impl ToolNameTaken {
+    /// Creates the error for the tool named `name`.
+    pub fn new(name: impl Into<Str>) -> Self {
+        Self { name: name.into() }
+    }
+}
+
+impl fmt::Display for ToolNameTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the agent has a tool named `{}` of its own, rename the request's",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for ToolNameTaken {}
 
 impl<'a> IntoIterator for &'a ToolSpecs {
     type Item = &'a Arc<ToolSpec>;

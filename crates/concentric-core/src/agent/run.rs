@@ -11,8 +11,10 @@ use crate::{
     machine::{Input, Machine, MachineState, ModelStart, Rules},
     service::BoxFuture,
     store::Checkpoint,
+    tool::ToolNameTaken,
 };
 use std::{
+    collections::HashSet,
     future::ready,
     pin::Pin,
     sync::Arc,
@@ -514,7 +516,18 @@ fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Err
         request.tools = specs.clone();
         return Ok(Arc::default());
     }
-    let names = request.tools.iter().map(|t| t.name.clone()).collect();
+    let names: Arc<[Str]> = request.tools.iter().map(|t| t.name.clone()).collect();
+    // Within another loop the request's tools are that loop's, so a collision is a fault of the host.
+    if request.context.phase() == Phase::Run {
+        let of_request: HashSet<&str> = names.iter().map(Str::as_str).collect();
+        let mut own = specs.iter().map(|spec| &spec.name);
+        if let Some(name) = own.find(|name| of_request.contains(name.as_str())) {
+            let taken = ToolNameTaken::new(name.clone());
+            return Err(Error::new(ErrorKind::InvalidRequest, taken.to_string())
+                .with_source(taken)
+                .with_phase(Phase::Run));
+        }
+    }
     for spec in specs {
         request.tools.push(spec.clone());
     }
