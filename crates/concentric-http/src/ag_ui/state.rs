@@ -94,6 +94,9 @@ impl Deref for AgUiForwardedProps {
 #[derive(Clone)]
 pub struct AgUiState(Arc<Inner>);
 
+/// How often an update is tried.
+const ATTEMPTS: usize = 1024;
+
 struct Inner {
     value: Mutex<Arc<Value>>,
     // Made before the state was put into its extensions, so it does not hold itself.
@@ -117,38 +120,50 @@ impl AgUiState {
 
     /// Changes the state, and shows the client what it has become.
     ///
-    /// `change` works on a copy, which replaces the state when it returns; two updates never mix.
-    /// Nothing is sent if nothing has changed.
+    /// `change` works on a copy, which replaces the state when it returns; two updates never mix. No
+    /// lock is held while it runs, so it may use this state itself. If the state was changed
+    /// meanwhile, also by `change`, it is called again with a copy of the newer one: it must have no
+    /// other effect than the change. Nothing is sent if nothing has changed.
     ///
     /// # Errors
     ///
     /// The state would be too large ([`AgUiLayer::state_limit`](super::AgUiLayer::state_limit)),
-    /// or it cannot be sent ([`Context::emit`](concentric_core::Context::emit)). It is then as it
-    /// was.
-    pub fn update(&self, change: impl FnOnce(&mut Value)) -> Result<Arc<Value>, StateError> {
-        let mut state = self.lock();
-        let mut value = Value::clone(&state);
-        change(&mut value);
-        if value == **state {
-            return Ok(state.clone());
+    /// it cannot be sent ([`Context::emit`](concentric_core::Context::emit)), or it was changed by
+    /// others, or by `change` itself, each of the 1,024 times that `change` ran. It then is not
+    /// changed by this call.
+    pub fn update(&self, mut change: impl FnMut(&mut Value)) -> Result<Arc<Value>, StateError> {
+        let mut last = self.get();
+        for _ in 0..ATTEMPTS {
+            let mut value = Value::clone(&last);
+            change(&mut value);
+            let is_changed = value != *last;
+            if is_changed && json_len(&value, self.0.limit).is_none() {
+                return Err(StateError::TooLarge {
+                    limit: self.0.limit,
+                });
+            }
+            let value = Arc::new(value);
+            let mut state = self.lock();
+            if !Arc::ptr_eq(&state, &last) {
+                last = state.clone();
+                continue;
+            }
+            if !is_changed {
+                return Ok(last);
+            }
+            // Under the lock: what is sent last is what the state is.
+            self.0
+                .context
+                .emit(Event::State(value.clone()))
+                .map_err(StateError::NotSent)?;
+            *state = value.clone();
+            return Ok(value);
         }
-        if json_len(&value, self.0.limit).is_none() {
-            return Err(StateError::TooLarge {
-                limit: self.0.limit,
-            });
-        }
-        let value = Arc::new(value);
-        // Under the lock: what is sent last is what the state is.
-        self.0
-            .context
-            .emit(Event::State(value.clone()))
-            .map_err(StateError::NotSent)?;
-        *state = value.clone();
-        Ok(value)
+        Err(StateError::Contended)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Value>> {
-        // A `change` that panicked has only touched its copy.
+        // Nothing that can panic is done between two changes of the value.
         self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,6 +186,8 @@ pub enum StateError {
     },
     /// It cannot be sent to the client.
     NotSent(EmitError),
+    /// It was changed meanwhile, each time that it was tried.
+    Contended,
 }
 
 impl fmt::Display for StateError {
@@ -178,6 +195,9 @@ impl fmt::Display for StateError {
         match self {
             Self::TooLarge { limit } => write!(f, "the state would be larger than {limit} bytes"),
             Self::NotSent(_) => f.write_str("the state cannot be sent"),
+            Self::Contended => f.write_str(
+                "the state was changed during each attempt to update it, do not update it in `change`",
+            ),
         }
     }
 }
@@ -185,7 +205,7 @@ impl fmt::Display for StateError {
 impl Error for StateError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::TooLarge { .. } => None,
+            Self::TooLarge { .. } | Self::Contended => None,
             Self::NotSent(error) => Some(error),
         }
     }
