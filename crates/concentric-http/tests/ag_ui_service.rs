@@ -25,7 +25,9 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use support::{Asked, agent, asked, finish, input, legal, post, send, step, types};
+use support::{
+    Asked, agent, asked, asked_openly, finish, input, legal, open_policy, post, send, step, types,
+};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_test::mock;
 
@@ -91,7 +93,7 @@ async fn headers_are_kept_if_asked_for() {
 
 #[tokio::test]
 async fn system_texts_at_the_start_are_the_system_and_later_ones_are_messages() {
-    let request = asked(&with_messages(json!([
+    let request = asked_openly(&with_messages(json!([
         {"id": "1", "role": "system", "content": "a"},
         {"id": "2", "role": "developer", "content": "b"},
         {"id": "3", "role": "user", "content": "hi"},
@@ -137,7 +139,7 @@ async fn what_sub_agents_said_is_not_the_agents_conversation() {
 
 #[tokio::test]
 async fn the_parts_of_a_message_keep_their_kind() {
-    let request = asked(&with_messages(json!([{"id": "1", "role": "user", "content": [
+    let request = asked_openly(&with_messages(json!([{"id": "1", "role": "user", "content": [
         {"type": "text", "text": "look"},
         {"type": "image", "source": {"type": "data", "value": "AA==", "mimeType": "image/png"}},
         {"type": "audio", "source": {"type": "url", "value": "https://x/y"}},
@@ -263,14 +265,6 @@ async fn the_clients_tools_are_offered() {
     assert_eq!(tools.get("b").unwrap().input_schema["type"], "object");
 }
 
-/// What the agent is asked with `input`, however large that is.
-async fn asked_with(input: Value) -> ChatRequest {
-    let asked = Asked::default();
-    let service = AgUiLayer::new().body_limit(1 << 30).layer(asked.agent());
-    send(service, post(input.to_string())).await.events();
-    asked.take()
-}
-
 const MANY: usize = 100_000;
 
 fn many_calls() -> Value {
@@ -287,19 +281,19 @@ async fn very_many_calls_and_results_are_taken_in() {
     messages.extend((0..MANY).map(|n| {
         json!({"id": format!("r{n}"), "role": "tool", "toolCallId": format!("c{n}~2"), "content": ""})
     }));
-    let request = asked_with(with_messages(messages.into())).await;
+    let request = asked_openly(&with_messages(messages.into())).await;
     assert_eq!(request.transcript.last().unwrap().results().len(), MANY);
 }
 
 #[tokio::test]
 async fn very_many_calls_whose_results_are_lost_are_taken_in() {
     let mut input = with_messages(json!([many_calls()]));
-    let request = asked_with(input.clone()).await;
+    let request = asked_openly(&input).await;
     assert_eq!(request.transcript.last().unwrap().results().len(), MANY);
 
     // One is the client's, which still owes its result.
     input["tools"] = json!([{"name": "f7", "description": ""}]);
-    let (suspended, _) = asked_with(input).await.resume.unwrap().take().unwrap();
+    let (suspended, _) = asked_openly(&input).await.resume.unwrap().take().unwrap();
     let Suspended::Claimed(open) = suspended else {
         panic!("{suspended:?}")
     };
@@ -317,7 +311,7 @@ async fn very_many_calls_of_very_many_tools_are_taken_in_with_their_answers() {
         json!({"interruptId": id, "status": "resolved", "payload": {"approved": true}})
     };
     input["resume"] = (0..256).map(answer).collect();
-    let (suspended, replies) = asked_with(input).await.resume.unwrap().take().unwrap();
+    let (suspended, replies) = asked_openly(&input).await.resume.unwrap().take().unwrap();
     let Suspended::Claimed(open) = suspended else {
         panic!("{suspended:?}")
     };
@@ -334,7 +328,7 @@ async fn very_many_texts_of_one_message_are_put_together() {
     let aside = |n| json!({"id": format!("s{n}"), "role": "reasoning", "content": ""});
     let mut messages = vec![json!({"id": "m", "role": "assistant", "content": "and "})];
     messages.extend((2..MANY).flat_map(|n| [text(n), aside(n)]));
-    let request = asked_with(with_messages(messages.into())).await;
+    let request = asked_openly(&with_messages(messages.into())).await;
     assert_eq!(request.transcript.len(), 1);
     let said = request.transcript.last().unwrap().as_message().text();
     assert_eq!(said.len(), 4 * (MANY - 1));
@@ -519,7 +513,8 @@ proptest! {
             let at = byte.index(bytes.len());
             bytes[at] = flip;
         }
-        let service = AgUiLayer::new().layer(agent(vec![Ok(finish())]));
+        let layer = AgUiLayer::new().client_policy(open_policy());
+        let service = layer.layer(agent(vec![Ok(finish())]));
         let answer = block_on(send(service, post(bytes)));
         match answer.status {
             200 => drop(legal(&answer.body)),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, BytesMut};
-use concentric_core::ChatRequest;
+use concentric_core::{ChatRequest, ChatResponse, method::catch};
 use http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -22,8 +22,8 @@ use super::{ResponseBody, RunAgentInput, layer::Config, map, reply::Refused};
 pin_project! {
     /// Response future for [`AgUi`](super::AgUi).
     ///
-    /// It reads the request's body, and resolves before the agent is called: a timeout around the
-    /// service bounds the upload, and not the run.
+    /// It reads the request's body, polls the agent once, and resolves before the agent has answered: a
+    /// timeout around the service bounds the upload, and not the run.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<A, B, RB> {
         #[pin]
@@ -54,12 +54,17 @@ struct Pending<A> {
 }
 
 impl<A, B, RB: Body> ResponseFuture<A, B, RB> {
-    pub(super) fn new(agent: A, config: Arc<Config>, request: http::Request<RB>) -> Self {
-        let state = match check(&config, &request) {
+    pub(super) fn new(agent: &A, config: Arc<Config>, request: http::Request<RB>) -> Self
+    where
+        A: Clone,
+    {
+        // A clone, which is made ready before it is called.
+        let cloned = || catch(|| agent.clone()).map_err(|panic| Refused::panicked(&panic));
+        let state = match check(&config, &request).and_then(|()| cloned()) {
             Err(refused) => State::Refused {
                 refused: Some(refused),
             },
-            Ok(()) => {
+            Ok(agent) => {
                 let (parts, body) = request.into_parts();
                 State::Read {
                     run: Some(Box::new(Pending {
@@ -115,7 +120,8 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 impl<A, B, RB> Future for ResponseFuture<A, B, RB>
 where
-    A: Service<ChatRequest>,
+    A: Service<ChatRequest, Response = ChatResponse<B>>,
+    A::Error: Into<BoxError>,
     RB: Body,
     RB::Error: Into<BoxError>,
 {
@@ -135,7 +141,10 @@ where
                 };
                 let read = ready!(poll_read(body, bytes, limit, cx));
                 match (read, run.take()) {
-                    (Ok(()), Some(run)) => start(*run, bytes),
+                    (Ok(()), Some(run)) => {
+                        let started = catch(|| start(*run, bytes, cx));
+                        started.unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
+                    }
                     (Err(refused), _) => Err(refused),
                     (Ok(()), None) => return Poll::Pending,
                 }
@@ -197,22 +206,31 @@ fn is_limit(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-fn start<A, B>(run: Pending<A>, bytes: &[u8]) -> Result<http::Response<ResponseBody<A, B>>, Refused>
+/// Starts the run; what panics meanwhile is a part of the server.
+fn start<A, B>(
+    run: Pending<A>,
+    bytes: &[u8],
+    cx: &mut Context<'_>,
+) -> Result<http::Response<ResponseBody<A, B>>, Refused>
 where
-    A: Service<ChatRequest>,
+    A: Service<ChatRequest, Response = ChatResponse<B>>,
+    A::Error: Into<BoxError>,
 {
     let Pending {
         agent,
         config,
         parts,
     } = run;
+    config.policy.check_body(bytes)?;
     let input = RunAgentInput::from_slice(bytes)?;
     let start = map::start(input, parts, &config)?;
     let guard = match &config.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
         None => None,
     };
-    let mut response = http::Response::new(ResponseBody::run(agent, start, &config, guard));
+    let mut body = ResponseBody::run(agent, start, &config, guard);
+    body.begin(cx)?;
+    let mut response = http::Response::new(body);
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

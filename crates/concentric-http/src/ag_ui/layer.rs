@@ -1,9 +1,11 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use concentric_core::{Environment, Error, ErrorKind, ReplyError, Str, store::StoreError};
+use concentric_core::{
+    Environment, Error, ErrorKind, ReplyError, Str, store::StoreError, tool::ToolNameTaken,
+};
 use tower_layer::Layer;
 
-use super::{AgUi, Shutdown};
+use super::{AgUi, ClientPolicy, Shutdown};
 
 /// [`Layer`] that makes an agent an AG-UI endpoint.
 ///
@@ -20,6 +22,7 @@ pub(super) struct Config {
     pub(super) environment: Environment,
     pub(super) body_limit: usize,
     pub(super) state_limit: usize,
+    pub(super) policy: ClientPolicy,
     pub(super) keep_alive: Option<Duration>,
     pub(super) keep_headers: bool,
     pub(super) shutdown: Option<Shutdown>,
@@ -30,8 +33,8 @@ pub(super) struct Config {
 pub(super) type ErrorMessage = Arc<dyn Fn(&Error) -> String + Send + Sync>;
 
 impl AgUiLayer {
-    /// Creates a layer with the defaults: bodies of up to 4 MiB, states of up to 1 MiB, and a
-    /// comment after 15 seconds of silence.
+    /// Creates a layer with the defaults: bodies of up to 4 MiB, states of up to 1 MiB, the strict
+    /// [`ClientPolicy`], and a comment after 15 seconds of silence.
     pub fn new() -> Self {
         Self {
             config: Arc::new(Config {
@@ -39,6 +42,7 @@ impl AgUiLayer {
                 environment: Environment::system(),
                 body_limit: 4 << 20,
                 state_limit: 1 << 20,
+                policy: ClientPolicy::new(),
                 keep_alive: Some(Duration::from_secs(15)),
                 keep_headers: false,
                 shutdown: None,
@@ -75,6 +79,12 @@ impl AgUiLayer {
     #[must_use]
     pub fn state_limit(self, bytes: usize) -> Self {
         self.with(|config| config.state_limit = bytes)
+    }
+
+    /// Sets what clients may send; the default is [`ClientPolicy::new`].
+    #[must_use]
+    pub fn client_policy(self, policy: ClientPolicy) -> Self {
+        self.with(|config| config.policy = policy)
     }
 
     /// Sets after how much silence a comment is sent, so that proxies keep the connection; `None`
@@ -130,14 +140,17 @@ pub(super) fn refusal(error: &Error) -> Option<&str> {
 }
 
 /// What caused `error`, if it was a `T`.
-fn source<T: StdError + 'static>(error: &Error) -> Option<&T> {
+pub(super) fn source<T: StdError + 'static>(error: &Error) -> Option<&T> {
     let first = error.source();
     std::iter::successors(first, |error| (**error).source()).find_map(|error| error.downcast_ref())
 }
 
 /// What a client is told of an error: of a reply what is wrong with it, else one sentence for each
 /// kind.
-fn describe(error: &Error) -> String {
+pub(super) fn describe(error: &Error) -> String {
+    if let Some(taken) = source::<ToolNameTaken>(error) {
+        return format!("{taken}.");
+    }
     match (source::<ReplyError>(error), refusal(error)) {
         (Some(error), _) => format!("{error}."),
         (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
@@ -194,6 +207,7 @@ impl fmt::Debug for AgUiLayer {
             environment: _,
             body_limit,
             state_limit,
+            policy,
             keep_alive,
             keep_headers,
             shutdown,
@@ -203,6 +217,7 @@ impl fmt::Debug for AgUiLayer {
             .field("agent", agent)
             .field("body_limit", body_limit)
             .field("state_limit", state_limit)
+            .field("policy", policy)
             .field("keep_alive", keep_alive)
             .field("keep_headers", keep_headers)
             .field("shutdown", shutdown)

@@ -9,7 +9,7 @@ use concentric_core::{
     Author, CallId, ChatRequest, Context, Executor, History, Media, MediaSource, Message,
     MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, Role, RunId, Str, StreamId,
     Suspended, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
-    ToolSpec, ToolSpecs, Transcript,
+    ToolSpec, ToolSpecs, Transcript, Turn,
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use super::{
     message::Message as WireMessage,
     reply::Refused,
     resume,
-    stream::{KnownCall, Names, RunIds, STATUS, original},
+    stream::{Names, RunIds, STATUS, original},
 };
 
 /// A run that can start.
@@ -32,8 +32,9 @@ pub(super) struct Start {
 }
 
 pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
+    config.policy.check(&input)?;
     let tools = tools(input.tools)?;
-    let replies = resume::replies(input.resume)?;
+    let replies = resume::replies(input.resume);
     let mut ids = RunIds::new(
         input.thread_id,
         input.run_id,
@@ -54,6 +55,19 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         ..
     } = Transcript::from_history(messages, Repair::Close)
         .map_err(|error| Refused::field("messages", &error.to_string()))?;
+
+    let results = match &open {
+        Some(open) => open
+            .calls()
+            .iter()
+            .filter(|open| open.call.executor == Executor::Client && open.outcome.is_some())
+            .count(),
+        None => transcript
+            .last()
+            .and_then(Turn::as_round)
+            .map_or(0, |round| clients(round.message()).count()),
+    };
+    config.policy.check_client_results(results)?;
 
     // The client still owes results of its own tools: the run waits for them again.
     let is_owed = |open: &OpenRound| {
@@ -81,6 +95,7 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     for text in system {
         request.system.push(SystemSegment::new(text));
     }
+    ids.tools = tools.clone();
     request.tools = tools;
 
     let mut extensions = parts.extensions;
@@ -94,7 +109,9 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         builder = builder.agent(agent.clone());
     }
     let request_id = parts.headers.get("x-request-id");
-    if let Some(Ok(id)) = request_id.map(|id| id.to_str()) {
+    if let Some(Ok(id)) = request_id.map(|id| id.to_str())
+        && config.policy.is_id(id)
+    {
         builder = builder.request_id(RequestId::new(id));
     }
     let mut context = builder.build();
@@ -113,25 +130,28 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     Ok(Start { request, ids })
 }
 
+/// The calls of a message that are for the client to execute.
+fn clients(message: &Message) -> impl Iterator<Item = &ToolCallPart> {
+    let calls = message.tool_calls();
+    calls.filter(|call| call.executor == Executor::Client)
+}
+
 /// The calls of sub-agents that have no result, by their runs.
-fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, Vec<KnownCall>> {
+fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, HashMap<CallId, Str>> {
     let answered = |message: &WireMessage| match message {
         WireMessage::Tool(result) => Some(result.tool_call_id.clone()),
         _ => None,
     };
     let answered: HashSet<String> = messages.iter().filter_map(answered).collect();
-    let mut known: HashMap<String, Vec<KnownCall>> = HashMap::new();
+    let mut known: HashMap<String, HashMap<CallId, Str>> = HashMap::new();
     for message in messages {
         if let (WireMessage::Assistant(own), Some(run)) = (message, message.subagent_run_id()) {
             let calls = own.tool_calls.iter().flatten();
             for call in calls.filter(|call| !answered.contains(&call.id)) {
                 // Whether a number was appended to it is not known.
                 for id in [Some(&*call.id), original(&call.id)].into_iter().flatten() {
-                    known.entry(run.to_owned()).or_default().push(KnownCall {
-                        id: CallId::new(id),
-                        wire: call.id.as_str().into(),
-                        answered: false,
-                    });
+                    let calls = known.entry(run.to_owned()).or_default();
+                    calls.insert(CallId::new(id), call.id.as_str().into());
                 }
             }
         }
@@ -330,6 +350,7 @@ impl RunIds {
             thread,
             run,
             parent,
+            tools: ToolSpecs::default(),
             messages: message_names,
             calls: call_names,
             known: Vec::new(),

@@ -178,6 +178,7 @@ mod input;
 mod layer;
 mod map;
 mod message;
+mod policy;
 mod reply;
 mod resume;
 mod service;
@@ -205,6 +206,7 @@ pub use self::message::{
     MediaPart, Message, PartSource, ReasoningMessage, SystemMessage, TextPart, ToolCall,
     ToolCallType, ToolMessage, UserMessage,
 };
+pub use self::policy::ClientPolicy;
 pub use self::service::AgUi;
 pub use self::shutdown::Shutdown;
 pub use self::state::{AgUiContext, AgUiForwardedProps, AgUiState, StateError};

@@ -14,22 +14,17 @@ use serde_json::Value;
 use super::{
     AssistantMessage, Metadata, ResumeEntry, ResumeStatus, ToolCall,
     message::Message,
-    reply::Refused,
     stream::{KnownCall, original},
 };
 
 /// Where the payload of an answer, or its metadata, has the proof that the question was asked.
-const TOKEN: &str = "token";
+pub(super) const TOKEN: &str = "token";
 
-/// How many answers a request may have.
-const MOST: usize = 256;
+/// Where the metadata of an answer of `@tanstack/ai-client` has what the interrupt's binding said.
+const CONTINUATION: &str = "tanstack:interruptContinuation";
 
-pub(super) fn replies(entries: Option<Vec<ResumeEntry>>) -> Result<Vec<Reply>, Refused> {
-    let entries = entries.unwrap_or_default();
-    if entries.len() > MOST {
-        return Err(Refused::too_many_replies(MOST));
-    }
-    Ok(entries.into_iter().map(reply).collect())
+pub(super) fn replies(entries: Option<Vec<ResumeEntry>>) -> Vec<Reply> {
+    entries.into_iter().flatten().map(reply).collect()
 }
 
 fn reply(entry: ResumeEntry) -> Reply {
@@ -43,10 +38,7 @@ fn reply(entry: ResumeEntry) -> Reply {
         Some(Value::Object(fields)) if fields.get(TOKEN).is_some_and(Value::is_string) => {
             fields.remove(TOKEN)
         }
-        _ => metadata
-            .as_ref()
-            .and_then(|m: &Metadata| m.get(TOKEN))
-            .cloned(),
+        _ => metadata.as_ref().and_then(token_of).cloned(),
     };
     let mut reply = Reply::cancel(InterruptId::new(interrupt_id));
     if status == ResumeStatus::Resolved {
@@ -63,6 +55,13 @@ fn reply(entry: ResumeEntry) -> Reply {
         Some(Value::String(token)) => reply.with_token(token),
         _ => reply,
     }
+}
+
+/// The token in the metadata of an answer: by its own name, or as `@tanstack/ai-client` sends back
+/// the payload of an interrupt.
+fn token_of(metadata: &Metadata) -> Option<&Value> {
+    let continued = || metadata.get(CONTINUATION)?.get("payload")?.get(TOKEN);
+    metadata.get(TOKEN).or_else(continued)
 }
 
 /// Puts the last assistant's message back as it was made, and returns its calls. `theirs` are the

@@ -61,8 +61,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<RB>) -> Self::Future {
-        // A clone, which is made ready before it is called.
-        ResponseFuture::new(self.agent.clone(), self.config.clone(), request)
+        ResponseFuture::new(&self.agent, self.config.clone(), request)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The order that events must keep.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
 
@@ -59,7 +59,8 @@ struct Run {
     open_tool_calls: BTreeSet<String>,
     open_spans: BTreeSet<String>,
     open_reasoning: BTreeSet<String>,
-    open_steps: BTreeMap<Owner, BTreeSet<String>>,
+    /// By name, with who opened each.
+    open_steps: BTreeSet<(String, Owner)>,
     open_subagents: BTreeSet<String>,
     closed_subagents: HashSet<String>,
     // Owners outlive the close: data about a closed tool call may still arrive. An identifier is
@@ -227,11 +228,8 @@ impl Run {
             }
 
             Event::StepStarted(event) => {
-                let steps = self
-                    .open_steps
-                    .entry(event.subagent_run_id.clone())
-                    .or_default();
-                if steps.insert(event.step_name.clone()) {
+                let step = (event.step_name.clone(), event.subagent_run_id.clone());
+                if self.open_steps.insert(step) {
                     Ok(())
                 } else {
                     Err(VerifyError::already_open(
@@ -304,27 +302,21 @@ impl Run {
     }
 
     fn step_finished(&mut self, name: &str, step: &str, owner: &Owner) -> Result<(), VerifyError> {
-        if self
-            .open_steps
-            .get_mut(owner)
-            .is_some_and(|steps| steps.remove(step))
-        {
+        let own = (step.to_owned(), owner.clone());
+        if self.open_steps.remove(&own) {
             return Ok(());
         }
         // Closed under the wrong agent's name is the likelier mistake than never opened.
-        match self
-            .open_steps
-            .iter()
-            .find(|(_, steps)| steps.contains(step))
-        {
-            Some((opener, _)) => Err(VerifyError::other_owner(
+        let mut others = self.open_steps.range((own.0, None)..);
+        match others.next() {
+            Some((name_of, opener)) if name_of == step => Err(VerifyError::other_owner(
                 name,
                 Entity::Step,
                 step,
                 owner,
                 opener,
             )),
-            None => Err(VerifyError::not_open(name, Entity::Step, step)),
+            _ => Err(VerifyError::not_open(name, Entity::Step, step)),
         }
     }
 
@@ -355,7 +347,8 @@ impl Run {
     }
 
     fn finish(&self, event: &RunFinished) -> Result<(), VerifyError> {
-        let steps: BTreeSet<String> = self.open_steps.values().flatten().cloned().collect();
+        let steps = self.open_steps.iter().map(|(step, _)| step.clone());
+        let steps: BTreeSet<String> = steps.collect();
         for (entity, open) in [
             (Entity::Step, &steps),
             (Entity::TextMessage, &self.open_messages),

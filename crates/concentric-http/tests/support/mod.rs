@@ -12,7 +12,7 @@ use concentric_core::{
     ChatRequest, ChatResponse, Error, Event, Finish, FinishReason, MessageId, StepFinish,
     StepStart, Usage,
 };
-use concentric_http::ag_ui::{self, AgUiLayer, Verifier};
+use concentric_http::ag_ui::{self, AgUiLayer, ClientPolicy, Verifier};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
@@ -184,5 +184,34 @@ pub fn types(events: &[Value]) -> Vec<&str> {
 pub async fn asked(input: &Value) -> ChatRequest {
     let asked = Asked::default();
     run(asked.agent(), input).await;
+    asked.take()
+}
+
+/// Accepts whatever a client sends, and any amount of it.
+pub fn open_policy() -> ClientPolicy {
+    ClientPolicy::new()
+        .max_values(usize::MAX)
+        .max_messages(usize::MAX)
+        .max_tool_calls(usize::MAX)
+        .max_parts(usize::MAX)
+        .max_tools(usize::MAX)
+        .max_tool_schema(usize::MAX)
+        .max_id(usize::MAX)
+        .max_client_results(usize::MAX)
+        .max_replies(usize::MAX)
+        .max_context(usize::MAX)
+        .system_messages(true)
+        .file_ids(true)
+        .media_host("*")
+}
+
+/// Asks the agent what it was called with for `input`, whatever and however much that is.
+pub async fn asked_openly(input: &Value) -> ChatRequest {
+    let asked = Asked::default();
+    let layer = AgUiLayer::new()
+        .body_limit(1 << 30)
+        .client_policy(open_policy());
+    let request = post(input.to_string());
+    send(layer.layer(asked.agent()), request).await.events();
     asked.take()
 }

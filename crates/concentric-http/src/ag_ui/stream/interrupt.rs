@@ -1,9 +1,10 @@
-use std::time::SystemTime;
+use std::{fmt::Write, time::SystemTime};
 
 use concentric_core::Interrupt;
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use super::super as wire;
+use super::super::{self as wire, resume::TOKEN};
 
 /// Where the metadata of a question names the sub-agent that asks.
 const SUBAGENT: &str = "subagentRunId";
@@ -13,10 +14,12 @@ pub(super) fn subagent_of(asked: &Interrupt) -> Option<&str> {
     asked.metadata.get(SUBAGENT)?.as_str()
 }
 
-/// A question as the client is asked it; it calls the sub-agent that asks `subagent`, and the call
-/// it is about `call`.
+/// An interrupt as the client is sent it, the `index`th of the run `run`; the client calls the
+/// sub-agent that raised it `subagent`, and the call it is about `call`.
 pub(super) fn interrupt(
     asked: &Interrupt,
+    run: &str,
+    index: usize,
     subagent: Option<&str>,
     call: Option<&str>,
 ) -> wire::Interrupt {
@@ -37,8 +40,124 @@ pub(super) fn interrupt(
         metadata.remove(SUBAGENT);
         interrupt.subagent_run_id = Some(run.to_owned());
     }
-    interrupt.metadata = (!metadata.is_empty()).then_some(metadata);
+    if let Some(token) = metadata.get(TOKEN).cloned() {
+        metadata.insert(BINDING_PAYLOAD.to_owned(), json!({ TOKEN: token }));
+    }
+    metadata.insert(BINDING.to_owned(), binding(&interrupt, run, index));
+    interrupt.metadata = Some(metadata);
     interrupt
+}
+
+/// Where `@tanstack/ai-client` looks for what makes an interrupt one that it can resolve.
+const BINDING: &str = "tanstack:interruptBinding";
+
+/// What that client sends back with its answer, in the metadata.
+const BINDING_PAYLOAD: &str = "tanstack:interruptPayload";
+
+/// What `@tanstack/ai-client` needs to resolve an interrupt by its own form, and to send the token
+/// back: version 1 of its binding, of the kind that needs no tool of the client's.
+///
+/// It compares the run, and a digest of the schema that it has.
+fn binding(interrupt: &wire::Interrupt, run: &str, index: usize) -> Value {
+    let mut binding = json!({
+        "v": 1,
+        "kind": "generic",
+        "interruptId": interrupt.id,
+        "interruptedRunId": run,
+        "generation": 0,
+        "definitionId": "concentric",
+        "key": interrupt.id,
+        "batchIndex": index,
+    });
+    if let (Some(schema), Some(binding)) = (&interrupt.response_schema, binding.as_object_mut()) {
+        let digest = digest(&Value::Object(schema.clone()));
+        binding.insert("responseSchemaHash".to_owned(), digest.into());
+    }
+    if let (Some(time), Some(binding)) = (&interrupt.expires_at, binding.as_object_mut()) {
+        binding.insert("expiresAt".to_owned(), time.as_str().into());
+    }
+    binding
+}
+
+/// The SHA-256 of a value's canonical form.
+fn digest(value: &Value) -> String {
+    let mut text = String::new();
+    canonical(value, &mut text);
+    let mut digest = "sha256:".to_owned();
+    for byte in Sha256::digest(text.as_bytes()) {
+        // A `String` does not fail.
+        let _ = write!(digest, "{byte:02x}");
+    }
+    digest
+}
+
+/// Writes JSON as JavaScript does that sorts the keys of objects (RFC 8785).
+fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::String(_) => {
+            let _ = write!(out, "{value}");
+        }
+        Value::Number(number) => out.push_str(
+            &number
+                .as_f64()
+                .map_or_else(|| number.to_string(), javascript_number),
+        ),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            // As JavaScript compares strings: by UTF-16.
+            fields.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+            out.push('{');
+            for (index, (key, value)) in fields.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(&Value::String(key.clone()), out);
+                out.push(':');
+                canonical(value, out);
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// A number as JavaScript writes it (ECMA-262, `Number::toString`).
+fn javascript_number(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    // The shortest digits that are this number, as JavaScript has them, and the exponent.
+    let text = format!("{:e}", number.abs());
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = digits.replace('.', "");
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let len = i32::try_from(digits.len()).unwrap_or(i32::MAX);
+    let point = exponent + 1;
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
+    let split = |at: i32| digits.split_at_checked(usize::try_from(at).unwrap_or_default());
+    let written = match point {
+        1..=21 if len <= point => format!("{digits}{}", zeros(point - len)),
+        1..=21 => split(point).map_or_else(String::new, |(a, b)| format!("{a}.{b}")),
+        -5..=0 => format!("0.{}{digits}", zeros(-point)),
+        _ => {
+            let (first, rest) = split(1).unwrap_or((&digits, ""));
+            let dot = if rest.is_empty() { "" } else { "." };
+            format!("{first}{dot}{rest}e{exponent:+}")
+        }
+    };
+    if number < 0.0 {
+        return format!("-{written}");
+    }
+    written
 }
 
 /// A time as text (RFC 3339), in UTC and whole milliseconds; at the most the last of the year 9999,
@@ -88,6 +207,40 @@ const fn date(days: u64) -> (u64, u64, u64) {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn numbers_are_written_as_javascript_writes_them() {
+        for (number, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (1.0, "1"),
+            (-1.5, "-1.5"),
+            (0.1, "0.1"),
+            (1e-6, "0.000001"),
+            (1.5e-7, "1.5e-7"),
+            (1e-7, "1e-7"),
+            (123_456.789, "123456.789"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (1.25e25, "1.25e+25"),
+            (18_446_744_073_709_551_615.0, "18446744073709552000"),
+            (5e-324, "5e-324"),
+            (f64::MAX, "1.7976931348623157e+308"),
+        ] {
+            assert_eq!(javascript_number(number), text);
+        }
+    }
+
+    #[test]
+    fn the_canonical_form_sorts_keys_by_utf_16() {
+        let mut text = String::new();
+        let value =
+            json!({"b": [1.0, "\u{1}\u{2028}"], "\u{fb01}": null, "\u{1f600}": true, "a": {}});
+        canonical(&value, &mut text);
+        let expected =
+            "{\"a\":{},\"b\":[1,\"\\u0001\u{2028}\"],\"\u{1f600}\":true,\"\u{fb01}\":null}";
+        assert_eq!(text, expected);
+    }
 
     #[test]
     fn times_are_written_as_rfc_3339_has_them() {

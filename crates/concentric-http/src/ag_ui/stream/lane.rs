@@ -1,4 +1,7 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use bytes::BytesMut;
 use concentric_core::{
@@ -44,6 +47,8 @@ pub(super) struct Lane {
     texted: bool,
     /// The messages that were said since the step began, or since the last reset.
     said: Vec<Str>,
+    /// The same, to be found.
+    said_ids: HashSet<Str>,
 
     calls: Vec<Call>,
     /// How many of them an earlier run made.
@@ -53,7 +58,7 @@ pub(super) struct Lane {
     /// The first of `calls` that was made since the step began, or since the last reset.
     turn: usize,
     /// The calls that deltas go to, by their index in the step.
-    previews: Vec<(u32, usize)>,
+    previews: HashMap<u32, usize>,
 }
 
 /// The message that is open.
@@ -93,11 +98,12 @@ impl Lane {
             message_id: None,
             texted: false,
             said: Vec::new(),
+            said_ids: HashSet::new(),
             calls: Vec::with_capacity(known.len()),
             earlier: known.len(),
             calls_by_id: HashMap::new(),
             turn: known.len(),
-            previews: Vec::new(),
+            previews: HashMap::new(),
         };
         for (at, known) in known.into_iter().enumerate() {
             lane.calls_by_id.insert(known.id, at);
@@ -215,7 +221,7 @@ impl Lane {
     }
 
     fn saying(&mut self, id: &Str) {
-        if !self.said.contains(id) {
+        if self.said_ids.insert(id.clone()) {
             self.said.push(id.clone());
         }
     }
@@ -262,20 +268,19 @@ impl Lane {
         // Of two calls of one id, one will be renamed; which of them these deltas are of is known
         // when they are whole.
         if self.call_of_turn(id).is_some() {
-            self.previews.retain(|(of, _)| *of != index);
+            self.previews.remove(&index);
             return;
         }
         let at = self.open_call(id, name, Executor::Loop, out);
-        self.previews.retain(|(of, _)| *of != index);
-        self.previews.push((index, at));
+        self.previews.insert(index, at);
     }
 
     fn preview_delta(&mut self, index: u32, arguments: &str, out: &mut Out) {
         if arguments.is_empty() {
             return;
         }
-        let at = self.previews.iter().find(|(of, _)| *of == index);
-        if let Some(call) = at.and_then(|(_, at)| self.calls.get_mut(*at))
+        let at = self.previews.get(&index);
+        if let Some(call) = at.and_then(|at| self.calls.get_mut(*at))
             && call.open
         {
             call.shown = true;
@@ -439,6 +444,7 @@ impl Lane {
         self.previews.clear();
         self.turn = self.calls.len();
         self.said.clear();
+        self.said_ids.clear();
         self.message_id = None;
         self.texted = false;
     }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use concentric_core::{CallId, Str};
+use concentric_core::{CallId, Str, ToolSpecs};
 
 /// What the client calls a run, and the identifiers that it knows already.
 #[derive(Debug)]
@@ -8,13 +8,15 @@ pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) thread: String,
     pub(in crate::ag_ui) run: String,
     pub(in crate::ag_ui) parent: Option<String>,
+    /// The client's tools.
+    pub(in crate::ag_ui) tools: ToolSpecs,
     pub(in crate::ag_ui) messages: Names,
     pub(in crate::ag_ui) calls: Names,
     /// The calls of the history's last message, which the run may have results of.
     pub(in crate::ag_ui) known: Vec<KnownCall>,
-    /// The calls of the history's sub-agents that have no result, by their runs: one that waited has
-    /// its results when it goes on.
-    pub(in crate::ag_ui) subagent_calls: HashMap<String, Vec<KnownCall>>,
+    /// The calls of the history's sub-agents that have no result, by their runs, and what the client
+    /// calls them: one that waited has its results when it continues.
+    pub(in crate::ag_ui) subagent_calls: HashMap<String, HashMap<CallId, Str>>,
 }
 
 /// A call that the client has from an earlier run.

@@ -1,9 +1,8 @@
 use std::sync::Arc;
 
-use json_patch::PatchOperation as Operation;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::super::{Event, PatchOperation, StateDelta, StateSnapshot};
+use super::super::{Event, PatchOperation, StateDelta, StateSnapshot, state::json_len};
 
 /// What the client knows of the state.
 ///
@@ -27,66 +26,131 @@ impl State {
         ) {
             return (sent != *next).then(snapshot);
         }
-        let delta: Vec<PatchOperation> = json_patch::diff(&sent, next)
-            .0
-            .into_iter()
-            .map(operation)
-            .collect();
-        if delta.is_empty() {
-            return None;
+        match Patch::between(&sent, next) {
+            Some(delta) if delta.is_empty() => None,
+            Some(delta) => Some(StateDelta::new(delta).into()),
+            // An element that is put in the front of a list changes all that stand behind it.
+            None => Some(snapshot()),
         }
-        // An element that is put in the front of a list changes all that stand behind it.
-        if delta.len() > MANY && size(&delta) > super::super::state::json_len(next, usize::MAX)? {
-            return Some(snapshot());
-        }
-        Some(StateDelta::new(delta).into())
     }
 }
 
 /// How many operations may be worth less than a snapshot.
 const MANY: usize = 8;
 
-fn size(delta: &[PatchOperation]) -> usize {
-    delta
-        .iter()
-        .map(|operation| match operation {
-            PatchOperation::Add { path, value } | PatchOperation::Replace { path, value } => {
-                let len = super::super::state::json_len(value, usize::MAX);
-                path.len() + len.unwrap_or_default() + OVERHEAD
-            }
-            PatchOperation::Remove { path } => path.len() + OVERHEAD,
-            _ => OVERHEAD,
-        })
-        .sum()
-}
-
 /// What an operation has besides its path and its value.
 const OVERHEAD: usize = r#"{"op":"remove","path":"","value":},"#.len();
 
-fn operation(operation: Operation) -> PatchOperation {
-    match operation {
-        Operation::Add(op) => PatchOperation::Add {
-            path: op.path.to_string(),
-            value: op.value,
-        },
-        Operation::Remove(op) => PatchOperation::Remove {
-            path: op.path.to_string(),
-        },
-        Operation::Replace(op) => PatchOperation::Replace {
-            path: op.path.to_string(),
-            value: op.value,
-        },
-        Operation::Move(op) => PatchOperation::Move {
-            from: op.from.to_string(),
-            path: op.path.to_string(),
-        },
-        Operation::Copy(op) => PatchOperation::Copy {
-            from: op.from.to_string(),
-            path: op.path.to_string(),
-        },
-        Operation::Test(op) => PatchOperation::Test {
-            path: op.path.to_string(),
-            value: op.value,
-        },
+/// A patch that is being written.
+///
+/// A path is written out in each operation, so a patch may be many times as long as the states that
+/// it is between: one that is longer than a snapshot is given up, before it is written.
+struct Patch {
+    operations: Vec<PatchOperation>,
+    /// Where the walk is (RFC 6901).
+    path: String,
+    size: usize,
+    limit: usize,
+}
+
+/// The patch is longer than a snapshot.
+struct TooLong;
+
+impl Patch {
+    fn between(left: &Value, right: &Value) -> Option<Vec<PatchOperation>> {
+        let mut patch = Self {
+            operations: Vec::new(),
+            path: String::new(),
+            size: 0,
+            limit: json_len(right, usize::MAX)?,
+        };
+        patch.values(left, right).ok()?;
+        Some(patch.operations)
+    }
+
+    fn values(&mut self, left: &Value, right: &Value) -> Result<(), TooLong> {
+        match (left, right) {
+            (Value::Object(left), Value::Object(right)) => self.objects(left, right),
+            (Value::Array(left), Value::Array(right)) => self.arrays(left, right),
+            _ if left == right => Ok(()),
+            _ => self.put(right, |path, value| PatchOperation::Replace { path, value }),
+        }
+    }
+
+    fn objects(
+        &mut self,
+        left: &Map<String, Value>,
+        right: &Map<String, Value>,
+    ) -> Result<(), TooLong> {
+        for (key, value) in right {
+            self.at(key, |patch| match left.get(key) {
+                Some(left) => patch.values(left, value),
+                None => patch.put(value, |path, value| PatchOperation::Add { path, value }),
+            })?;
+        }
+        for key in left.keys().filter(|key| !right.contains_key(*key)) {
+            self.at(key, Self::remove)?;
+        }
+        Ok(())
+    }
+
+    fn arrays(&mut self, left: &[Value], right: &[Value]) -> Result<(), TooLong> {
+        for (index, value) in right.iter().enumerate() {
+            self.at(index, |patch| match left.get(index) {
+                Some(left) => patch.values(left, value),
+                None => patch.put(value, |path, value| PatchOperation::Add { path, value }),
+            })?;
+        }
+        for _ in right.len()..left.len() {
+            self.at(right.len(), Self::remove)?;
+        }
+        Ok(())
+    }
+
+    /// Does `work` one level further down.
+    fn at(
+        &mut self,
+        token: impl ToString,
+        work: impl FnOnce(&mut Self) -> Result<(), TooLong>,
+    ) -> Result<(), TooLong> {
+        let len = self.path.len();
+        self.path.push('/');
+        for c in token.to_string().chars() {
+            match c {
+                '~' => self.path.push_str("~0"),
+                '/' => self.path.push_str("~1"),
+                c => self.path.push(c),
+            }
+        }
+        let done = work(self);
+        self.path.truncate(len);
+        done
+    }
+
+    fn put(
+        &mut self,
+        value: &Value,
+        operation: impl FnOnce(String, Value) -> PatchOperation,
+    ) -> Result<(), TooLong> {
+        self.grow(json_len(value, usize::MAX).unwrap_or_default())?;
+        let operation = operation(self.path.clone(), value.clone());
+        self.operations.push(operation);
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), TooLong> {
+        self.grow(0)?;
+        let path = self.path.clone();
+        self.operations.push(PatchOperation::Remove { path });
+        Ok(())
+    }
+
+    fn grow(&mut self, value: usize) -> Result<(), TooLong> {
+        let len = self.path.len().saturating_add(value);
+        self.size = self.size.saturating_add(len).saturating_add(OVERHEAD);
+        if self.operations.len() >= MANY && self.size > self.limit {
+            return Err(TooLong);
+        }
+        Ok(())
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use concentric_core::{
     CallId, Event, Finish, Interrupt, Outcome, RunId, Str, SubAgentEvent, ToolOutcome,
 };
@@ -6,14 +8,23 @@ use super::{
     super as wire,
     interrupt::subagent_of,
     lane::{Lane, Out, status},
-    names::Names,
+    names::{KnownCall, Names},
 };
 use wire::SubagentOutcome;
 
-/// The sub-agents that are at work, each after the one that it works for.
+/// Names a sub-agent within this stream: how many began before it, so that each is after the one
+/// that it works for.
+type Key = u64;
+
+/// The sub-agents that are at work.
 #[derive(Debug, Default)]
 pub(super) struct Subagents {
-    open: Vec<Subagent>,
+    open: BTreeMap<Key, Subagent>,
+    by_origin: HashMap<Origin, Key>,
+    /// Those that are the same call, of the same agent.
+    by_call: HashMap<(Option<Key>, CallId), BTreeSet<Key>>,
+    by_run: HashMap<RunId, BTreeSet<Key>>,
+    begun: Key,
     names: Names,
 }
 
@@ -21,12 +32,20 @@ pub(super) struct Subagents {
 struct Subagent {
     /// What the client calls its run.
     wire: Str,
-    /// What the client calls the run of the sub-agent that it works for; none is the agent itself.
-    parent: Option<Str>,
-    run_id: RunId,
-    /// The call that it is, of whom it works for.
-    call_id: Option<CallId>,
+    origin: Origin,
+    /// Those that work for it.
+    children: BTreeSet<Key>,
     lane: Lane,
+}
+
+/// Which sub-agent it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Origin {
+    /// The sub-agent that it works for; none is the agent itself.
+    parent: Option<Key>,
+    run_id: RunId,
+    /// The call that it is, of the agent that it works for.
+    call_id: Option<CallId>,
 }
 
 /// How a sub-agent ends.
@@ -46,99 +65,136 @@ impl Subagents {
     pub(super) fn event(&mut self, mut inner: SubAgentEvent, root: &Lane, out: &mut Out) {
         let mut parent = None;
         loop {
-            let at = self.find(&parent, &inner);
-            let at = at.unwrap_or_else(|| self.start(parent.take(), &inner, root, out));
-            let Some(subagent) = self.open.get_mut(at) else {
-                return;
+            let origin = Origin {
+                parent,
+                run_id: inner.run_id.clone(),
+                call_id: inner.call_id.clone(),
+            };
+            let key = match self.by_origin.get(&origin) {
+                Some(key) => *key,
+                None => self.start(origin, &inner, root, out),
             };
             match inner.event {
                 Event::SubAgent(next) => {
-                    parent = Some(subagent.wire.clone());
+                    parent = Some(key);
                     inner = *next;
                 }
                 Event::ToolResult(result) => {
-                    let wire = subagent.wire.clone();
-                    self.end_call(Some(&wire), &result.call_id, &result.outcome, out);
-                    let subagent = self.open.iter_mut().find(|one| one.wire == wire);
-                    if let Some(subagent) = subagent {
+                    self.end_call(Some(key), &result.call_id, &result.outcome, out);
+                    if let Some(subagent) = self.open.get_mut(&key) {
                         subagent.lane.tool_result(&result, out);
                     }
                     return;
                 }
-                Event::Finish(finish) => return self.finish(at, &finish, out),
-                event => return subagent.lane.event(event, out),
+                Event::Finish(finish) => return self.finish(key, &finish, out),
+                event => {
+                    if let Some(subagent) = self.open.get_mut(&key) {
+                        subagent.lane.event(event, out);
+                    }
+                    return;
+                }
             }
         }
     }
 
-    fn find(&self, parent: &Option<Str>, inner: &SubAgentEvent) -> Option<usize> {
-        self.open.iter().position(|one| {
-            one.run_id == inner.run_id && one.call_id == inner.call_id && one.parent == *parent
-        })
-    }
-
-    fn start(
-        &mut self,
-        parent: Option<Str>,
-        inner: &SubAgentEvent,
-        root: &Lane,
-        out: &mut Out,
-    ) -> usize {
+    fn start(&mut self, origin: Origin, inner: &SubAgentEvent, root: &Lane, out: &mut Out) -> Key {
         let wire = self.names.unique(inner.run_id.as_str());
         let name = inner.agent.as_ref().map_or("agent", Str::as_str);
         let mut started = wire::SubagentStarted::new(wire.as_str(), name);
-        started.parent_subagent_run_id = parent.as_ref().map(|run| run.as_str().to_owned());
+        let parent = origin.parent.and_then(|parent| self.open.get(&parent));
+        started.parent_subagent_run_id = parent.map(|parent| parent.wire.as_str().to_owned());
         if let Some(call) = &inner.call_id {
-            let of = self
-                .open
-                .iter()
-                .find(|one| Some(&one.wire) == parent.as_ref());
-            let lane = of.map_or(root, |one| &one.lane);
+            let lane = parent.map_or(root, |parent| &parent.lane);
             started.parent_tool_call_id = Some(lane.wire_id(call).to_owned());
             started.parent_message_id = lane.message_of(call).map(str::to_owned);
         }
         out.write(started);
+
+        let key = self.begun;
+        self.begun += 1;
+        if let Some(parent) = origin.parent.and_then(|parent| self.open.get_mut(&parent)) {
+            parent.children.insert(key);
+        }
+        if let Some(call) = &origin.call_id {
+            let same = self.by_call.entry((origin.parent, call.clone()));
+            same.or_default().insert(key);
+        }
+        let same = self.by_run.entry(origin.run_id.clone());
+        same.or_default().insert(key);
+        self.by_origin.insert(origin.clone(), key);
         let known = out.ids.subagent_calls.remove(inner.run_id.as_str());
-        self.open.push(Subagent {
-            lane: Lane::new(Some(wire.clone()), known.unwrap_or_default()),
+        let known = known.into_iter().flatten().map(|(id, wire)| KnownCall {
+            id,
             wire,
-            parent,
-            run_id: inner.run_id.clone(),
-            call_id: inner.call_id.clone(),
+            answered: false,
         });
-        self.open.len() - 1
+        let subagent = Subagent {
+            lane: Lane::new(Some(wire.clone()), known.collect()),
+            wire,
+            origin,
+            children: BTreeSet::new(),
+        };
+        self.open.insert(key, subagent);
+        key
+    }
+
+    /// Forgets a sub-agent.
+    fn remove(&mut self, key: Key) -> Option<Subagent> {
+        let subagent = self.open.remove(&key)?;
+        let origin = &subagent.origin;
+        self.by_origin.remove(origin);
+        if let Some(parent) = origin.parent.and_then(|parent| self.open.get_mut(&parent)) {
+            parent.children.remove(&key);
+        }
+        if let Some(call) = &origin.call_id {
+            let call = (origin.parent, call.clone());
+            if let Some(same) = self.by_call.get_mut(&call) {
+                same.remove(&key);
+                if same.is_empty() {
+                    self.by_call.remove(&call);
+                }
+            }
+        }
+        if let Some(same) = self.by_run.get_mut(&origin.run_id) {
+            same.remove(&key);
+            if same.is_empty() {
+                self.by_run.remove(&origin.run_id);
+            }
+        }
+        Some(subagent)
     }
 
     /// Ends what is the call `id` of `parent`: it has its outcome.
     pub(super) fn end_call(
         &mut self,
-        parent: Option<&Str>,
+        parent: Option<Key>,
         id: &CallId,
         outcome: &ToolOutcome,
         out: &mut Out,
     ) {
-        let is_it =
-            |one: &Subagent| one.call_id.as_ref() == Some(id) && one.parent.as_ref() == parent;
-        if !self.open.iter().any(is_it) {
+        let Some(same) = self.by_call.get(&(parent, id.clone())) else {
             return;
-        }
-        let told = outcome.content.text();
+        };
+        let same: Vec<Key> = same.iter().copied().collect();
+        let text = outcome.content.text();
         let end = match status(outcome.status) {
             "done" => End::Success,
             code => End::Error {
-                message: &told,
+                message: &text,
                 code,
             },
         };
-        while let Some(at) = self.open.iter().position(is_it) {
-            self.end(at, end, out);
+        for key in same {
+            self.end(key, end, &mut HashMap::new(), out);
         }
     }
 
     /// The sub-agent says itself that it is over.
-    fn finish(&mut self, at: usize, finish: &Finish, out: &mut Out) {
+    fn finish(&mut self, key: Key, finish: &Finish, out: &mut Out) {
         let code = match &finish.outcome {
-            Outcome::Completed => return self.end(at, End::Success, out),
+            Outcome::Completed => {
+                return self.end(key, End::Success, &mut HashMap::new(), out);
+            }
             // What for is known when the run has ended.
             Outcome::Interrupted => return,
             Outcome::Aborted { .. } => "cancelled",
@@ -148,45 +204,43 @@ impl Subagents {
             _ => "unknown",
         };
         let message = "The agent was stopped before it was done.";
-        self.end(at, End::Error { message, code }, out);
+        self.end(key, End::Error { message, code }, &mut HashMap::new(), out);
     }
 
     /// Ends all that are at work.
     pub(super) fn end_all(&mut self, end: End<'_>, out: &mut Out) {
-        while !self.open.is_empty() {
-            self.end(0, end, out);
+        let mut waits_for = match end {
+            End::Waiting(interrupts) => self.waits_for(interrupts),
+            _ => HashMap::new(),
+        };
+        while let Some((first, _)) = self.open.first_key_value() {
+            self.end(*first, end, &mut waits_for, out);
         }
     }
 
-    /// Ends a sub-agent, after those that work for it.
-    fn end(&mut self, at: usize, end: End<'_>, out: &mut Out) {
-        let Some(wire) = self.open.get(at).map(|one| one.wire.clone()) else {
+    /// Ends a sub-agent, after those that work for it; `waits_for` is what each waits for.
+    fn end(
+        &mut self,
+        key: Key,
+        end: End<'_>,
+        waits_for: &mut HashMap<Key, Vec<String>>,
+        out: &mut Out,
+    ) {
+        while let Some(child) = self.open.get(&key).and_then(|one| one.children.last()) {
+            self.end(*child, end, waits_for, out);
+        }
+        let Some(mut subagent) = self.remove(key) else {
             return;
         };
-        let waits_for = match end {
-            End::Waiting(interrupts) => self.waits_for(&wire, interrupts),
-            _ => Vec::new(),
-        };
-        // They stand behind it, and so does all that stands behind them.
-        while let Some(child) = self
-            .open
-            .iter()
-            .rposition(|one| one.parent.as_ref() == Some(&wire))
-        {
-            self.end(child, end, out);
-        }
-        if at >= self.open.len() {
-            return;
-        }
-        let mut lane = self.open.remove(at).lane;
-        lane.close(matches!(end, End::Waiting(_)), out);
+        subagent.lane.close(matches!(end, End::Waiting(_)), out);
+        let wire = subagent.wire;
         match end {
             End::Success => {
                 let finished = wire::SubagentFinished::new(wire.as_str());
                 out.write(finished.outcome(SubagentOutcome::Success));
             }
             End::Waiting(_) => {
-                let interrupt_ids = (!waits_for.is_empty()).then_some(waits_for);
+                let interrupt_ids = waits_for.remove(&key);
                 let finished = wire::SubagentFinished::new(wire.as_str());
                 out.write(finished.outcome(SubagentOutcome::Suspended { interrupt_ids }));
             }
@@ -196,26 +250,25 @@ impl Subagents {
         }
     }
 
-    /// Those of `interrupts` that `wire` asks, or one that works for it.
-    fn waits_for(&self, wire: &Str, interrupts: &[&Interrupt]) -> Vec<String> {
-        let asked_there = |interrupt: &&&Interrupt| {
+    /// Which of `interrupts` each sub-agent waits for: those that it asks, or one that works for it.
+    fn waits_for(&self, interrupts: &[&Interrupt]) -> HashMap<Key, Vec<String>> {
+        let mut waits_for: HashMap<Key, Vec<String>> = HashMap::new();
+        for interrupt in interrupts {
             let mut one = self.asking(interrupt);
-            while let Some(subagent) = one {
-                if subagent.wire == *wire {
-                    return true;
-                }
-                let parent = subagent.parent.as_ref();
-                one = self.open.iter().find(|one| Some(&one.wire) == parent);
+            while let Some((key, subagent)) = one {
+                let ids = waits_for.entry(key).or_default();
+                ids.push(interrupt.id.as_str().to_owned());
+                let parent = subagent.origin.parent;
+                one = parent.and_then(|key| Some((key, self.open.get(&key)?)));
             }
-            false
-        };
-        let asked = interrupts.iter().filter(asked_there);
-        asked.map(|asked| asked.id.as_str().to_owned()).collect()
+        }
+        waits_for
     }
 
-    fn asking(&self, interrupt: &Interrupt) -> Option<&Subagent> {
-        let run = subagent_of(interrupt)?;
-        self.open.iter().find(|one| one.run_id.as_str() == run)
+    fn asking(&self, interrupt: &Interrupt) -> Option<(Key, &Subagent)> {
+        let run = RunId::new(subagent_of(interrupt)?);
+        let key = *self.by_run.get(&run)?.first()?;
+        Some((key, self.open.get(&key)?))
     }
 
     /// What the client calls the run of the sub-agent that asks, and the call it asks about.
@@ -230,13 +283,13 @@ impl Subagents {
             return (None, call.map(|id| root.wire_id(id)));
         };
         match self.asking(interrupt) {
-            Some(one) => (Some(one.wire.as_str()), call.map(|id| one.lane.wire_id(id))),
+            Some((_, one)) => (Some(one.wire.as_str()), call.map(|id| one.lane.wire_id(id))),
             // It waits since an earlier run.
             None => {
                 let known = out.ids.subagent_calls.get(run);
                 let call = call.map(|id| {
-                    let known = known.and_then(|calls| calls.iter().rfind(|call| call.id == *id));
-                    known.map_or(id.as_str(), |call| call.wire.as_str())
+                    let known = known.and_then(|calls| calls.get(id));
+                    known.map_or(id.as_str(), Str::as_str)
                 });
                 (Some(run), call)
             }

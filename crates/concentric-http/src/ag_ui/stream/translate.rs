@@ -1,7 +1,11 @@
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, Head, Interrupt, OpenRound, Outcome,
-    Str, ToolCallPart, ToolResult, Usage, interrupt::CLIENT_TOOL, machine::MachineState,
+    Str, ToolCallPart, ToolResult, Usage,
+    interrupt::CLIENT_TOOL,
+    machine::MachineState,
+    method::{Panic, catch},
+    tool::ToolNameTaken,
 };
 
 use super::{
@@ -13,7 +17,7 @@ use super::{
 };
 use wire::{
     Metadata, RunFinishedOutcome, TokenUsage, encode,
-    layer::{ErrorMessage, refusal},
+    layer::{ErrorMessage, describe, refusal, source},
 };
 
 /// Where the metadata of an interrupted run's end says which calls the client is to execute; an
@@ -203,9 +207,10 @@ impl Translator {
         let asked: Vec<wire::Interrupt> = interrupts
             .iter()
             .filter(|interrupt| !is_clients(interrupt))
-            .map(|asked| {
+            .enumerate()
+            .map(|(index, asked)| {
                 let (subagent, call) = named(asked);
-                interrupt(asked, subagent, call)
+                interrupt(asked, &self.out.ids.run, index, subagent, call)
             })
             .collect();
         if asked.is_empty() {
@@ -252,6 +257,9 @@ impl Translator {
         {
             return self.cancelled(&reason);
         }
+        if self.name_taken(error).is_some() {
+            return self.write_error(error, "tool_name_taken");
+        }
         let code = refusal(error);
         let RunIds { thread, run, .. } = &self.out.ids;
         match code {
@@ -262,8 +270,43 @@ impl Translator {
                 tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "an AG-UI run failed");
             }
         }
-        let message = (self.error_message)(error);
-        let mut event = wire::RunError::new(message).code(code.unwrap_or(error.kind().as_str()));
+        self.write_error(error, code.unwrap_or(error.kind().as_str()));
+    }
+
+    /// The tool of the client that has the name of one of the agent's, if that is the error.
+    pub(in crate::ag_ui) fn name_taken<'a>(&self, error: &'a Error) -> Option<&'a ToolNameTaken> {
+        let taken = source::<ToolNameTaken>(error)?;
+        let RunIds {
+            thread, run, tools, ..
+        } = &self.out.ids;
+        // A layer of the host may add tools to the request, too.
+        tools.get(&taken.name)?;
+        tracing::info!(
+            thread_id = %thread, run_id = %run, tool = taken.name.as_str(),
+            "a tool of an AG-UI client has the name of one of the agent's"
+        );
+        Some(taken)
+    }
+
+    /// Ends the stream of a run that panicked.
+    pub(in crate::ag_ui) fn panicked(&mut self, panic: &Panic) {
+        let RunIds { thread, run, .. } = &self.out.ids;
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "an AG-UI run panicked");
+        let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
+        self.write_error(&error, error.kind().as_str());
+    }
+
+    /// Reports that a run, which has ended or is given up, panicked when it was dropped.
+    pub(in crate::ag_ui) fn drop_panicked(&self, panic: &Panic) {
+        let RunIds { thread, run, .. } = &self.out.ids;
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "an AG-UI run panicked when it was dropped");
+    }
+
+    fn write_error(&mut self, error: &Error, code: &str) {
+        // The function is the host's.
+        let message = catch(|| (self.error_message)(error));
+        let message = message.unwrap_or_else(|_| describe(error));
+        let mut event = wire::RunError::new(message).code(code);
         event.usage = self.token_usage();
         self.close(End::Error {
             message: "The run failed.",

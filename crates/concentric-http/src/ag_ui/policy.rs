@@ -1,0 +1,455 @@
+use concentric_core::Str;
+
+use super::{
+    Content, ContentPart, PartSource, RunAgentInput, Tool, message::Message, reply::Refused,
+    state::json_len,
+};
+
+/// What the clients of an endpoint may send: limits on the shape of a request, and what it may
+/// contain.
+///
+/// A request that is not within the policy is answered with `422` before the agent is called. The
+/// body of a limit's answer names the limit and its value:
+///
+/// ```json
+/// {"error": {"code": "limit_exceeded", "message": "messages: 10001, the limit is 10000",
+///            "field": "messages", "limit": "messages", "max": 10000, "value": 10001}}
+/// ```
+///
+/// | limit | of | default |
+/// |---|---|---|
+/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed | 262,144 |
+/// | [`messages`](Self::max_messages) | messages | 10,000 |
+/// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
+/// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
+/// | [`tools`](Self::max_tools) | tools of the client | 256 |
+/// | [`tool_schema`](Self::max_tool_schema) | bytes of one tool's schema as JSON; also of its description | 65,536 |
+/// | [`id`](Self::max_id) | bytes of one id or tool name; an interrupt's id, which consists of other ids, may have four times as many | 256 |
+/// | [`client_results`](Self::max_client_results) | results of the client's tools at the end of the history | 256 |
+/// | [`replies`](Self::max_replies) | entries of `resume` | 256 |
+/// | [`context`](Self::max_context) | entries of `context` | 1,024 |
+///
+/// A limit of zero accepts none of what it counts, and `usize::MAX` is no limit. Values are nested at
+/// most 127 levels deep; a deeper body is answered with `400`. How many bytes a body may have is
+/// [`AgUiLayer::body_limit`](super::AgUiLayer::body_limit).
+///
+/// | content | default | changed by |
+/// |---|---|---|
+/// | `system` and `developer` messages | refused | [`system_messages`](Self::system_messages) |
+/// | media in the message itself: a source of type `data`, or a `data:` URL | accepted | |
+/// | media at an `https:` URL | refused | [`media_host`](Self::media_host) |
+/// | media at any other URL | refused | |
+/// | ids of files in a provider's store | refused | [`file_ids`](Self::file_ids) |
+/// | tools that the client executes | accepted | [`client_tools`](Self::client_tools) |
+///
+/// ```
+/// use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+///
+/// let policy = ClientPolicy::new()
+///     .max_messages(500)
+///     .media_host("uploads.example.com")
+///     .client_tools(false);
+/// let layer = AgUiLayer::new().client_policy(policy);
+/// # let _ = layer;
+/// ```
+///
+/// # Why media is restricted
+///
+/// A URL of a client is fetched by whoever serves the model: the vendor, or a server inside your own
+/// network, such as vLLM. There an arbitrary URL is a server-side request forgery: it reaches
+/// metadata services and internal hosts that the client cannot. Some providers also read their own
+/// schemes with your credentials (`gs://` on Vertex AI). A file id names a file of any user of the
+/// same API key. So only hosts that are listed are accepted, by the standard port alone; a listed
+/// host must not redirect to arbitrary places. The policy holds for the whole history, since a
+/// client writes all of it: an endpoint whose tools return media by URL lists their hosts, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientPolicy {
+    values: usize,
+    messages: usize,
+    tool_calls: usize,
+    parts: usize,
+    tools: usize,
+    tool_schema: usize,
+    id: usize,
+    client_results: usize,
+    replies: usize,
+    context: usize,
+    system_messages: bool,
+    file_ids: bool,
+    client_tools: bool,
+    media_hosts: Vec<Str>,
+}
+
+impl ClientPolicy {
+    /// Creates the default policy.
+    pub const fn new() -> Self {
+        Self {
+            values: 1 << 18,
+            messages: 10_000,
+            tool_calls: 1024,
+            parts: 1024,
+            tools: 256,
+            tool_schema: 64 << 10,
+            id: 256,
+            client_results: 256,
+            replies: 256,
+            context: 1024,
+            system_messages: false,
+            file_ids: false,
+            client_tools: true,
+            media_hosts: Vec::new(),
+        }
+    }
+
+    /// Sets how many JSON values a request may have; the default is 262,144.
+    ///
+    /// A parsed value takes some 70 bytes of memory, which is many times its length in a body such as
+    /// `[0,0,0]`.
+    #[must_use]
+    pub const fn max_values(mut self, max: usize) -> Self {
+        self.values = max;
+        self
+    }
+
+    /// Sets how many messages a request may have; the default is 10,000.
+    #[must_use]
+    pub const fn max_messages(mut self, max: usize) -> Self {
+        self.messages = max;
+        self
+    }
+
+    /// Sets how many tool calls one message may have; the default is 1,024.
+    #[must_use]
+    pub const fn max_tool_calls(mut self, max: usize) -> Self {
+        self.tool_calls = max;
+        self
+    }
+
+    /// Sets how many content parts one message may have; the default is 1,024.
+    #[must_use]
+    pub const fn max_parts(mut self, max: usize) -> Self {
+        self.parts = max;
+        self
+    }
+
+    /// Sets how many tools a client may bring; the default is 256.
+    #[must_use]
+    pub const fn max_tools(mut self, max: usize) -> Self {
+        self.tools = max;
+        self
+    }
+
+    /// Sets how many bytes of JSON the schema of one tool may have, and how many its description; the
+    /// default is 65,536.
+    #[must_use]
+    pub const fn max_tool_schema(mut self, bytes: usize) -> Self {
+        self.tool_schema = bytes;
+        self
+    }
+
+    /// Sets how many bytes an id or the name of a tool may have; the default is 256.
+    ///
+    /// The client sends back the ids that it was sent: they must not be shorter than those of the
+    /// model's provider.
+    #[must_use]
+    pub const fn max_id(mut self, bytes: usize) -> Self {
+        self.id = bytes;
+        self
+    }
+
+    /// Sets how many results of its own tools a client may send at once; the default is 256.
+    #[must_use]
+    pub const fn max_client_results(mut self, max: usize) -> Self {
+        self.client_results = max;
+        self
+    }
+
+    /// Sets how many interrupts a request may answer; the default is 256.
+    #[must_use]
+    pub const fn max_replies(mut self, max: usize) -> Self {
+        self.replies = max;
+        self
+    }
+
+    /// Sets how many entries `context` may have; the default is 1,024.
+    #[must_use]
+    pub const fn max_context(mut self, max: usize) -> Self {
+        self.context = max;
+        self
+    }
+
+    /// Sets whether `system` and `developer` messages are accepted; the default is no.
+    ///
+    /// Those at the start are appended to the host's system text, with the same authority: accept
+    /// them only from clients that you trust with the system prompt.
+    #[must_use]
+    pub const fn system_messages(mut self, accepted: bool) -> Self {
+        self.system_messages = accepted;
+        self
+    }
+
+    /// Sets whether ids of files in a provider's store are accepted; the default is no.
+    #[must_use]
+    pub const fn file_ids(mut self, accepted: bool) -> Self {
+        self.file_ids = accepted;
+        self
+    }
+
+    /// Sets whether a client may bring tools that it executes; the default is yes.
+    #[must_use]
+    pub const fn client_tools(mut self, accepted: bool) -> Self {
+        self.client_tools = accepted;
+        self
+    }
+
+    /// Accepts media at `https:` URLs of `host`, beside the hosts that were added before.
+    ///
+    /// `*.example.com` stands for all hosts below `example.com`, and `*` for every host, which is
+    /// safe only if whoever fetches the URL can reach nothing that the client cannot.
+    #[must_use]
+    pub fn media_host(mut self, host: impl Into<Str>) -> Self {
+        self.media_hosts.push(host.into());
+        self
+    }
+
+    /// Checks a body before it is parsed.
+    pub(super) fn check_body(&self, body: &[u8]) -> Result<(), Refused> {
+        within("values", None, values(body), self.values)
+    }
+
+    pub(super) fn check(&self, input: &RunAgentInput) -> Result<(), Refused> {
+        within(
+            "messages",
+            Some("messages"),
+            input.messages.len(),
+            self.messages,
+        )?;
+        if !self.client_tools && !input.tools.is_empty() {
+            return Err(Refused::policy(
+                "tools",
+                "this agent accepts no tools of clients",
+            ));
+        }
+        within("tools", Some("tools"), input.tools.len(), self.tools)?;
+        within(
+            "context",
+            Some("context"),
+            input.context.len(),
+            self.context,
+        )?;
+        let resume = input.resume.as_deref().unwrap_or_default();
+        within("replies", Some("resume"), resume.len(), self.replies)?;
+
+        self.check_id(|| "threadId".to_owned(), &input.thread_id)?;
+        self.check_id(|| "runId".to_owned(), &input.run_id)?;
+        if let Some(id) = &input.parent_run_id {
+            self.check_id(|| "parentRunId".to_owned(), id)?;
+        }
+        for (at, reply) in resume.iter().enumerate() {
+            let (len, max) = (reply.interrupt_id.len(), self.id.saturating_mul(4));
+            if len > max {
+                let field = format!("resume[{at}].interruptId");
+                return Err(Refused::limit("id", Some(&field), len, max));
+            }
+        }
+        for (at, tool) in input.tools.iter().enumerate() {
+            self.check_tool(at, tool)?;
+        }
+        for (at, message) in input.messages.iter().enumerate() {
+            self.check_message(at, message)?;
+        }
+        Ok(())
+    }
+
+    /// Checks how many results of the client's tools there are, of which each may be looked up in a
+    /// store.
+    pub(super) fn check_client_results(&self, count: usize) -> Result<(), Refused> {
+        within(
+            "client_results",
+            Some("messages"),
+            count,
+            self.client_results,
+        )
+    }
+
+    /// Whether an id that only labels the request, such as that of a header, is short enough.
+    pub(super) const fn is_id(&self, id: &str) -> bool {
+        id.len() <= self.id
+    }
+
+    fn check_id(&self, field: impl FnOnce() -> String, id: &str) -> Result<(), Refused> {
+        if self.is_id(id) {
+            return Ok(());
+        }
+        Err(Refused::limit("id", Some(&field()), id.len(), self.id))
+    }
+
+    fn check_tool(&self, at: usize, tool: &Tool) -> Result<(), Refused> {
+        self.check_id(|| format!("tools[{at}].name"), &tool.name)?;
+        let max = self.tool_schema;
+        if tool.description.len() > max {
+            let field = format!("tools[{at}].description");
+            let len = tool.description.len();
+            return Err(Refused::limit("tool_schema", Some(&field), len, max));
+        }
+        if let Some(schema) = &tool.parameters
+            && json_len(schema, max).is_none()
+        {
+            let field = format!("tools[{at}].parameters");
+            let len = json_len(schema, usize::MAX).unwrap_or(usize::MAX);
+            return Err(Refused::limit("tool_schema", Some(&field), len, max));
+        }
+        Ok(())
+    }
+
+    fn check_message(&self, at: usize, message: &Message) -> Result<(), Refused> {
+        self.check_id(|| format!("messages[{at}].id"), message.id())?;
+        if let Some(id) = message.subagent_run_id() {
+            self.check_id(|| format!("messages[{at}].subagentRunId"), id)?;
+        }
+        match message {
+            Message::System(_) | Message::Developer(_) if !self.system_messages => {
+                let role = message.role();
+                let problem = format!("this agent accepts no {role} messages of clients");
+                Err(Refused::policy(&format!("messages[{at}].role"), &problem))
+            }
+            Message::Assistant(message) => {
+                let calls = message.tool_calls.as_deref().unwrap_or_default();
+                if calls.len() > self.tool_calls {
+                    let field = format!("messages[{at}].toolCalls");
+                    let (len, max) = (calls.len(), self.tool_calls);
+                    return Err(Refused::limit("tool_calls", Some(&field), len, max));
+                }
+                for (call_at, call) in calls.iter().enumerate() {
+                    let field = |name| format!("messages[{at}].toolCalls[{call_at}].{name}");
+                    self.check_id(|| field("id"), &call.id)?;
+                    self.check_id(|| field("function.name"), &call.function.name)?;
+                }
+                Ok(())
+            }
+            Message::User(message) => self.check_content(at, &message.content),
+            Message::Tool(message) => {
+                let field = || format!("messages[{at}].toolCallId");
+                self.check_id(field, &message.tool_call_id)?;
+                self.check_content(at, &message.content)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_content(&self, at: usize, content: &Content) -> Result<(), Refused> {
+        let Content::Parts(parts) = content else {
+            return Ok(());
+        };
+        if parts.len() > self.parts {
+            let field = format!("messages[{at}].content");
+            return Err(Refused::limit(
+                "parts",
+                Some(&field),
+                parts.len(),
+                self.parts,
+            ));
+        }
+        for (part_at, part) in parts.iter().enumerate() {
+            let source = match part {
+                ContentPart::Text(_) => continue,
+                ContentPart::Image(part)
+                | ContentPart::Audio(part)
+                | ContentPart::Video(part)
+                | ContentPart::Document(part) => &part.source,
+            };
+            let problem = match source {
+                PartSource::Data { .. } => continue,
+                PartSource::Url { value, .. } if self.accepts_url(value) => continue,
+                PartSource::File { .. } if self.file_ids => continue,
+                PartSource::Url { .. } => "this agent accepts no media at this URL",
+                PartSource::File { .. } => "this agent accepts no file ids",
+            };
+            let field = format!("messages[{at}].content[{part_at}].source");
+            return Err(Refused::policy(&field, problem));
+        }
+        Ok(())
+    }
+
+    fn accepts_url(&self, url: &str) -> bool {
+        if has_scheme(url, "data:") {
+            return true;
+        }
+        let Some(host) = https_host(url) else {
+            return false;
+        };
+        self.media_hosts.iter().any(|allowed| {
+            match allowed.strip_prefix('*') {
+                Some("") => true,
+                // `*.example.com`: the dot is part of what the host ends with.
+                Some(end) if end.starts_with('.') => host
+                    .len()
+                    .checked_sub(end.len())
+                    .filter(|before| *before > 0)
+                    .and_then(|before| host.get(before..))
+                    .is_some_and(|tail| tail.eq_ignore_ascii_case(end)),
+                _ => host.eq_ignore_ascii_case(allowed),
+            }
+        })
+    }
+}
+
+impl Default for ClientPolicy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<(), Refused> {
+    if value > max {
+        return Err(Refused::limit(limit, field, value, max));
+    }
+    Ok(())
+}
+
+/// How many values a JSON text has at most, if it is one: a value follows each comma and precedes or
+/// follows each bracket.
+fn values(body: &[u8]) -> usize {
+    let mut count = 1;
+    let mut bytes = body.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b',' | b'[' | b'{' => count += 1,
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => {
+                            bytes.next();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+fn has_scheme(url: &str, scheme: &str) -> bool {
+    url.get(..scheme.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// The host of an `https` URL at the standard port.
+///
+/// URL parsers differ in what they make of user info, backslashes, blanks and the like, so a URL that
+/// has any is none.
+fn https_host(url: &str) -> Option<&str> {
+    const SCHEME: &str = "https://";
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
+    if !has_scheme(url, SCHEME) || !url.bytes().all(is_plain) {
+        return None;
+    }
+    let rest = url.get(SCHEME.len()..)?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.strip_suffix(":443").unwrap_or(authority);
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
+    (!host.is_empty() && host.bytes().all(is_host)).then_some(host)
+}

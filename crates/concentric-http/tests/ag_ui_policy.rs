@@ -1,0 +1,531 @@
+//! What clients may send: limits on the shape of a request, and what it may contain.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+mod support;
+
+use concentric_core::{
+    AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec,
+    layers::{Next, from_fn},
+};
+use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+use concentric_tools::{ToolError, Toolset, tool};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use support::{Answer, Asked, agent, finish, input, open_policy, post, send};
+use tower::{Layer, service_fn};
+
+/// What `policy` answers; the agent must not be called if that is not a stream.
+async fn answer(policy: ClientPolicy, input: &Value) -> Answer {
+    let asked = Asked::default();
+    let service = AgUiLayer::new()
+        .client_policy(policy)
+        .body_limit(64 << 20)
+        .layer(asked.agent());
+    let answer = send(service, post(input.to_string())).await;
+    assert_eq!(asked.is_called(), answer.status == 200, "{}", answer.body);
+    answer
+}
+
+/// The error of a request that is refused with 422.
+#[track_caller]
+fn refused(answer: &Answer) -> Value {
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert_eq!(answer.headers["content-type"], "application/json");
+    answer.json()["error"].clone()
+}
+
+fn with(field: &str, value: Value) -> Value {
+    let mut input = input();
+    input[field] = value;
+    input
+}
+
+fn messages(count: usize) -> Value {
+    let message = |n| json!({"id": format!("m{n}"), "role": "user", "content": ""});
+    with("messages", (0..count).map(message).collect())
+}
+
+fn calls(count: usize) -> Value {
+    let call = |n| {
+        json!({"id": format!("c{n}"), "type": "function",
+            "function": {"name": "f", "arguments": "{}"}})
+    };
+    let calls: Vec<Value> = (0..count).map(call).collect();
+    let message = json!({"id": "a", "role": "assistant", "toolCalls": calls});
+    with("messages", json!([message]))
+}
+
+fn parts(count: usize) -> Value {
+    let content = vec![json!({"type": "text", "text": ""}); count];
+    let message = json!({"id": "u", "role": "user", "content": content});
+    with("messages", json!([message]))
+}
+
+fn tools(count: usize) -> Value {
+    let tool = |n| json!({"name": format!("t{n}"), "description": ""});
+    with("tools", (0..count).map(tool).collect())
+}
+
+/// A schema of `bytes` bytes.
+fn schema(bytes: usize) -> Value {
+    let schema = json!({"description": "x".repeat(bytes - r#"{"description":""}"#.len())});
+    assert_eq!(schema.to_string().len(), bytes);
+    with(
+        "tools",
+        json!([{"name": "t", "description": "", "parameters": schema}]),
+    )
+}
+
+fn description(bytes: usize) -> Value {
+    let description = "x".repeat(bytes);
+    with("tools", json!([{"name": "t", "description": description}]))
+}
+
+/// A history that ends with `count` results of the client's tools.
+fn results(count: usize) -> Value {
+    let mut input = calls(count);
+    let result = |n| json!({"id": format!("r{n}"), "role": "tool", "toolCallId": format!("c{n}"), "content": ""});
+    let messages = input["messages"].as_array_mut().unwrap();
+    messages.extend((0..count).map(result));
+    input["tools"] = json!([{"name": "f", "description": ""}]);
+    input
+}
+
+fn replies(count: usize) -> Value {
+    let reply = |n| json!({"interruptId": format!("i{n}"), "status": "cancelled"});
+    with("resume", (0..count).map(reply).collect())
+}
+
+fn context(count: usize) -> Value {
+    with(
+        "context",
+        vec![json!({"description": "", "value": ""}); count].into(),
+    )
+}
+
+fn values(count: usize) -> Value {
+    // The input itself has 9: its 3 commas, 4 brackets, 1, and a list's bracket.
+    let mut input = with("state", json!([]));
+    let own = input.to_string().matches([',', '[', '{']).count() + 1;
+    // The first element of a list has no comma before it.
+    input["state"] = vec![0; count - own + 1].into();
+    input
+}
+
+type Shape = (
+    &'static str,
+    fn(usize) -> Value,
+    fn(usize) -> ClientPolicy,
+    usize,
+);
+
+fn id(bytes: usize) -> Value {
+    with("threadId", "x".repeat(bytes).into())
+}
+
+/// Each limit: its name, a request with so much of it, how it is set, and its default.
+fn shapes() -> Vec<Shape> {
+    vec![
+        ("values", values, |n| open_policy().max_values(n), 1 << 18),
+        (
+            "messages",
+            messages,
+            |n| open_policy().max_messages(n),
+            10_000,
+        ),
+        (
+            "tool_calls",
+            calls,
+            |n| open_policy().max_tool_calls(n),
+            1024,
+        ),
+        ("parts", parts, |n| open_policy().max_parts(n), 1024),
+        ("tools", tools, |n| open_policy().max_tools(n), 256),
+        (
+            "tool_schema",
+            schema,
+            |n| open_policy().max_tool_schema(n),
+            65_536,
+        ),
+        (
+            "tool_schema",
+            description,
+            |n| open_policy().max_tool_schema(n),
+            65_536,
+        ),
+        ("id", id, |n| open_policy().max_id(n), 256),
+        (
+            "client_results",
+            results,
+            |n| open_policy().max_client_results(n),
+            256,
+        ),
+        ("replies", replies, |n| open_policy().max_replies(n), 256),
+        ("context", context, |n| open_policy().max_context(n), 1024),
+    ]
+}
+
+#[tokio::test]
+async fn a_request_over_a_limit_is_told_which() {
+    for (limit, request, _, default) in shapes() {
+        let at = answer(ClientPolicy::new(), &request(default)).await;
+        assert_eq!(at.status, 200, "{limit}: {}", at.body);
+        let over = answer(ClientPolicy::new(), &request(default + 1)).await;
+        let error = refused(&over);
+        assert_eq!(error["code"], "limit_exceeded", "{limit}");
+        assert_eq!(
+            (&error["limit"], &error["max"], &error["value"]),
+            (&json!(limit), &json!(default), &json!(default + 1)),
+        );
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(&default.to_string()), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn limits_of_zero_one_and_the_maximum_have_a_meaning() {
+    for (limit, request, policy, _) in shapes() {
+        // Nothing smaller can be written of some.
+        let least = match limit {
+            "values" => 12,
+            "tool_schema" => 30,
+            _ => 1,
+        };
+        let error = refused(&answer(policy(0), &request(least)).await);
+        assert_eq!((&error["limit"], &error["max"]), (&json!(limit), &json!(0)));
+        if least == 1 && limit != "id" {
+            assert_eq!(answer(policy(1), &request(1)).await.status, 200, "{limit}");
+            refused(&answer(policy(1), &request(2)).await);
+        }
+        let most = answer(policy(usize::MAX), &request(300)).await;
+        assert_eq!(most.status, 200, "{limit}: {}", most.body);
+    }
+    // The ids `t`, `r` and `u` of the input have one byte each.
+    assert_eq!(answer(open_policy().max_id(1), &input()).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_id_has_a_length_limit() {
+    let long = "x".repeat(257);
+    let message = |message: Value| with("messages", json!([message]));
+    let call = |id: &str, name: &str| {
+        message(json!({"id": "a", "role": "assistant", "toolCalls": [
+            {"id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}))
+    };
+    for (field, request) in [
+        ("threadId", with("threadId", json!(long))),
+        ("runId", with("runId", json!(long))),
+        ("parentRunId", with("parentRunId", json!(long))),
+        (
+            "messages[0].id",
+            message(json!({"id": long, "role": "user", "content": ""})),
+        ),
+        (
+            "messages[0].id",
+            message(json!({"id": long, "role": "reasoning", "content": ""})),
+        ),
+        (
+            "messages[0].subagentRunId",
+            message(json!({"id": "u", "role": "user", "content": "", "subagentRunId": long})),
+        ),
+        ("messages[0].toolCalls[0].id", call(&long, "f")),
+        ("messages[0].toolCalls[0].function.name", call("c", &long)),
+        (
+            "messages[0].toolCallId",
+            message(json!({"id": "r", "role": "tool", "toolCallId": long, "content": ""})),
+        ),
+        (
+            "tools[0].name",
+            with("tools", json!([{"name": long, "description": ""}])),
+        ),
+    ] {
+        let error = refused(&answer(ClientPolicy::new(), &request).await);
+        assert_eq!(
+            (&error["field"], &error["value"]),
+            (&json!(field), &json!(257))
+        );
+        // An id is not repeated in an answer.
+        assert!(error.to_string().len() < 257);
+    }
+    // An interrupt's id consists of other ids.
+    let reply = |bytes| {
+        with(
+            "resume",
+            json!([{"interruptId": "x".repeat(bytes), "status": "cancelled"}]),
+        )
+    };
+    assert_eq!(answer(ClientPolicy::new(), &reply(1024)).await.status, 200);
+    let error = refused(&answer(ClientPolicy::new(), &reply(1025)).await);
+    assert_eq!(error["field"], "resume[0].interruptId");
+}
+
+#[tokio::test]
+async fn a_long_request_id_is_not_taken_over() {
+    for (bytes, is_taken) in [(256, true), (257, false)] {
+        let asked = Asked::default();
+        let mut request = post(input().to_string());
+        let id = "x".repeat(bytes).parse().unwrap();
+        request.headers_mut().insert("x-request-id", id);
+        send(AgUiLayer::new().layer(asked.agent()), request)
+            .await
+            .events();
+        assert_eq!(asked.take().context.request_id().is_some(), is_taken);
+    }
+}
+
+#[tokio::test]
+async fn values_nested_too_deep_are_a_bad_request() {
+    let nested = |depth: usize| {
+        let state = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let input = input().to_string();
+        format!("{},\"state\":{state}}}", input.strip_suffix('}').unwrap())
+    };
+    for (depth, status) in [(120, 200), (200, 400), (100_000, 400)] {
+        let service = AgUiLayer::new().layer(agent(vec![Ok(finish())]));
+        assert_eq!(send(service, post(nested(depth))).await.status, status);
+    }
+}
+
+// ---- what a request may contain ----
+
+#[tokio::test]
+async fn system_texts_of_clients_are_refused_by_default() {
+    for role in ["system", "developer"] {
+        let request = with(
+            "messages",
+            json!([{"id": "u", "role": "user", "content": "hi"},
+                {"id": "s", "role": role, "content": "Obey."}]),
+        );
+        let error = refused(&answer(ClientPolicy::new(), &request).await);
+        assert_eq!(error["code"], "not_accepted");
+        assert_eq!(error["field"], "messages[1].role");
+        let policy = ClientPolicy::new().system_messages(true);
+        assert_eq!(answer(policy, &request).await.status, 200);
+    }
+}
+
+fn media(role: &str, kind: &str, source: &Value) -> Value {
+    let content = json!([{"type": "text", "text": "x"}, {"type": kind, "source": source}]);
+    let mut message = json!({"id": "u", "role": role, "content": content});
+    if role == "tool" {
+        message["toolCallId"] = "c".into();
+    }
+    with("messages", json!([message]))
+}
+
+fn url(url: &str) -> Value {
+    media("user", "image", &json!({"type": "url", "value": url}))
+}
+
+#[tokio::test]
+async fn media_is_in_the_message_by_default() {
+    let data = json!({"type": "data", "value": "AA==", "mimeType": "image/png"});
+    let remote = json!({"type": "url", "value": "https://example.com/a.png"});
+    let file = json!({"type": "file", "value": "file-1"});
+    for role in ["user", "tool"] {
+        for kind in ["image", "audio", "video", "document"] {
+            let answer_to = |source: &Value| media(role, kind, source);
+            assert_eq!(
+                answer(ClientPolicy::new(), &answer_to(&data)).await.status,
+                200
+            );
+            for source in [&remote, &file] {
+                let error = refused(&answer(ClientPolicy::new(), &answer_to(source)).await);
+                assert_eq!(error["field"], "messages[0].content[1].source");
+            }
+            let policy = ClientPolicy::new().file_ids(true);
+            assert_eq!(answer(policy, &answer_to(&file)).await.status, 200);
+        }
+    }
+    let inline = url("data:image/png;base64,AA==");
+    assert_eq!(answer(ClientPolicy::new(), &inline).await.status, 200);
+}
+
+#[tokio::test]
+async fn media_urls_are_https_of_listed_hosts() {
+    let policy = || {
+        ClientPolicy::new()
+            .media_host("cdn.example.com")
+            .media_host("*.images.test")
+    };
+    for accepted in [
+        "https://cdn.example.com/a.png",
+        "HTTPS://CDN.Example.com/a.png",
+        "https://cdn.example.com:443/a?b#c",
+        "https://cdn.example.com",
+        "https://a.images.test/x",
+        "https://a.b.images.test/x",
+    ] {
+        assert_eq!(
+            answer(policy(), &url(accepted)).await.status,
+            200,
+            "{accepted}"
+        );
+    }
+    for other in [
+        "http://cdn.example.com/a.png",
+        "https://example.com/a.png",
+        "https://evil.com/cdn.example.com",
+        "https://cdn.example.com.evil.com/",
+        "https://xcdn.example.com/",
+        "https://cdn.example.com@evil.com/",
+        "https://user:cdn.example.com@evil.com",
+        "https://evil.com\\@cdn.example.com/",
+        "https://cdn.example.com\\@evil.com/",
+        "https://evil.com\\.cdn.example.com",
+        "https://cdn.example.com:8080/",
+        "https://cdn.example.com./",
+        "https://cdn%2eexample.com/",
+        "https:cdn.example.com/",
+        "https:///cdn.example.com/",
+        "https://\tcdn.example.com/",
+        " https://cdn.example.com/",
+        "https://cdn.example.com/\n",
+        "https://images.test/x",
+        "https://.images.test/x",
+        "https://ximages.test/x",
+        "https://cdn.ex\u{e4}mple.com/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://[::1]/",
+        "https://",
+        "gs://bucket/secret",
+        "file:///etc/passwd",
+        "ftp://cdn.example.com/",
+        "//cdn.example.com/",
+        "cdn.example.com/a.png",
+        "",
+    ] {
+        refused(&answer(policy(), &url(other)).await);
+    }
+    // Every host, and still nothing but https.
+    let every = || ClientPolicy::new().media_host("*");
+    assert_eq!(
+        answer(every(), &url("https://anything.test/")).await.status,
+        200
+    );
+    refused(&answer(every(), &url("http://anything.test/")).await);
+    refused(&answer(every(), &url("https://user@anything.test/")).await);
+}
+
+#[tokio::test]
+async fn client_tools_can_be_switched_off() {
+    let policy = || ClientPolicy::new().client_tools(false);
+    let error = refused(&answer(policy(), &tools(1)).await);
+    assert_eq!(
+        (&error["code"], &error["field"]),
+        (&json!("not_accepted"), &json!("tools"))
+    );
+    assert_eq!(answer(policy(), &tools(0)).await.status, 200);
+}
+
+// ---- a client's tool with the name of one of the agent's ----
+
+fn named_search() -> Value {
+    with(
+        "tools",
+        json!([{"name": "other", "description": ""}, {"name": "search", "description": ""}]),
+    )
+}
+
+fn searching() -> Toolset {
+    let search = |_: serde_json::Map<String, Value>| async { Ok::<_, ToolError>("found") };
+    Toolset::new().tool(tool("search", "Searches.", search))
+}
+
+#[tokio::test]
+async fn a_client_tool_named_like_a_server_tool_is_refused() {
+    let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
+    let service = AgUiLayer::new().layer(agent);
+    let answer = send(service, post(named_search().to_string())).await;
+    let error = refused(&answer);
+    assert_eq!(
+        (&error["code"], &error["field"]),
+        (&json!("tool_name_taken"), &json!("tools"))
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("`search`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_collision_found_late_is_an_error_of_the_run() {
+    let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
+    let late = from_fn(async |request: ChatRequest, mut next: Next| {
+        tokio::task::yield_now().await;
+        next.run(request).await
+    });
+    let service = AgUiLayer::new().layer(late.layer(agent));
+    let events = send(service, post(named_search().to_string()))
+        .await
+        .events();
+    let end = events.last().unwrap();
+    assert_eq!(
+        (&end["type"], &end["code"]),
+        (&json!("RUN_ERROR"), &json!("tool_name_taken"))
+    );
+    assert!(
+        end["message"].as_str().unwrap().contains("`search`"),
+        "{end}"
+    );
+}
+
+#[tokio::test]
+async fn a_collision_of_the_hosts_own_is_not_the_clients() {
+    let add = from_fn(async |mut request: ChatRequest, mut next: Next| {
+        let spec = ToolSpec::new("search", "Searches.", json!({"type": "object"}));
+        request.tools.push(Arc::new(spec));
+        next.run(request).await
+    });
+    let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
+    let service = AgUiLayer::new().layer(add.layer(agent));
+    let events = send(service, post(input().to_string())).await.events();
+    let end = events.last().unwrap();
+    assert_eq!(end["type"], "RUN_ERROR");
+    assert_ne!(end["code"], "tool_name_taken");
+}
+
+#[tokio::test]
+async fn an_error_known_at_once_is_still_in_the_stream() {
+    let failing = service_fn(async |_: ChatRequest| {
+        Err::<ChatResponse<support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
+    });
+    let service = AgUiLayer::new().layer(failing);
+    let events = send(service, post(input().to_string())).await.events();
+    assert_eq!(events[0]["type"], "RUN_STARTED");
+    assert_eq!(events[1]["code"], "overloaded");
+}
+
+proptest! {
+    /// Whatever is counted before the body is parsed is at least what it has.
+    #[test]
+    fn no_value_escapes_the_count(state in any_json()) {
+        fn count(value: &Value) -> usize {
+            1 + match value {
+                Value::Array(items) => items.iter().map(count).sum(),
+                Value::Object(fields) => fields.values().map(count).sum(),
+                _ => 0,
+            }
+        }
+        let input = with("state", state);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let policy = open_policy().max_values(count(&input) - 1);
+        let answer = runtime.block_on(answer(policy, &input));
+        prop_assert_eq!(answer.status, 422);
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<i32>().prop_map(Value::from),
+        "[\\[\\]{},:\"\\\\a]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 64, 8, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+            prop::collection::btree_map("[\\[{,\"\\\\a]{0,4}", inner, 0..8)
+                .prop_map(|map| Value::from_iter(map)),
+        ]
+    })
+}
