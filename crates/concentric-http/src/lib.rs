@@ -4,5 +4,7 @@
 //! answer is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) makes of an agent a
 //! service that any HTTP server of tower's kind can mount, as axum; existing clients
 //! (`@ag-ui/client`, `@tanstack/ai-client`) consume it unchanged.
+//! [`AdmissionLayer`](admission::AdmissionLayer) limits how many runs there are at once.
 
+pub mod admission;
 pub mod ag_ui;

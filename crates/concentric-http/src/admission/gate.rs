@@ -1,0 +1,276 @@
+//! Who may run, and who waits.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use concentric_core::store::Tenant;
+use tokio::sync::oneshot;
+
+/// The limits of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) total: usize,
+    pub(super) per_tenant: usize,
+    pub(super) queue: usize,
+    pub(super) queue_per_tenant: usize,
+}
+
+/// Counts runs, and lets those that wait in when others end.
+#[derive(Debug)]
+pub(super) struct Gate {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    waiting: usize,
+    tenants: HashMap<Tenant, Runs>,
+    /// Of each tenant that is below its limit, the one that has waited longest.
+    next: BTreeMap<Ticket, Tenant>,
+    issued: Ticket,
+}
+
+/// The place in the queue.
+type Ticket = u64;
+
+/// The runs of a tenant. One that has none is not kept.
+#[derive(Debug, Default)]
+struct Runs {
+    running: usize,
+    waiting: BTreeMap<Ticket, oneshot::Sender<Permit>>,
+}
+
+/// Why a request is not passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// Its tenant is at its limit.
+    Tenant,
+    /// The server is at its limit.
+    Total,
+}
+
+/// What a request that arrives gets.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    Admitted(Permit),
+    Waits(Waiting),
+    Refused(Full),
+}
+
+impl Gate {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn arrive(self: &Arc<Self>, tenant: Tenant) -> Arrival {
+        let limits = self.limits;
+        let mut state = self.lock();
+        let State {
+            running,
+            waiting,
+            tenants,
+            next,
+            issued,
+        } = &mut *state;
+        let (own_running, own_waiting) = tenants
+            .get(&tenant)
+            .map_or((0, 0), |runs| (runs.running, runs.waiting.len()));
+        let is_tenant_full = own_running >= limits.per_tenant;
+        // Whoever may be passed on is passed on when there is room, so nobody is overtaken.
+        if !is_tenant_full && *running < limits.total {
+            *running += 1;
+            tenants.entry(tenant.clone()).or_default().running += 1;
+            return Arrival::Admitted(Permit::new(self, tenant));
+        }
+        let full = match is_tenant_full {
+            true => Full::Tenant,
+            false => Full::Total,
+        };
+        // Where nothing may run, waiting has no end.
+        if limits.total == 0 || limits.per_tenant == 0 || *waiting >= limits.queue {
+            return Arrival::Refused(full);
+        }
+        if own_waiting >= limits.queue_per_tenant {
+            return Arrival::Refused(Full::Tenant);
+        }
+        let ticket = *issued;
+        *issued += 1;
+        *waiting += 1;
+        let (sender, receiver) = oneshot::channel();
+        if own_waiting == 0 && !is_tenant_full {
+            next.insert(ticket, tenant.clone());
+        }
+        let runs = tenants.entry(tenant.clone()).or_default();
+        runs.waiting.insert(ticket, sender);
+        Arrival::Waits(Waiting {
+            gate: Arc::clone(self),
+            tenant,
+            ticket,
+            receiver,
+        })
+    }
+
+    /// How many runs there are, and how many requests wait.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.running, state.waiting)
+    }
+
+    /// How many tenants are known.
+    pub(super) fn tenants(&self) -> usize {
+        self.lock().tenants.len()
+    }
+
+    fn leave(self: &Arc<Self>, tenant: &Tenant) {
+        let admitted = {
+            let mut state = self.lock();
+            state.running = state.running.saturating_sub(1);
+            state.with(tenant, self.limits, |runs| {
+                runs.running = runs.running.saturating_sub(1);
+            });
+            state.admit(self)
+        };
+        hand_out(admitted);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Admitted = Vec<(oneshot::Sender<Permit>, Permit)>;
+
+/// Without the lock: a permit of which the receiver is gone is given back at once.
+fn hand_out(admitted: Admitted) {
+    for (sender, permit) in admitted {
+        drop(sender.send(permit));
+    }
+}
+
+impl State {
+    /// Changes the runs of a tenant, and keeps what is known of it in order.
+    fn with(&mut self, tenant: &Tenant, limits: Limits, change: impl FnOnce(&mut Runs)) {
+        let Some(runs) = self.tenants.get_mut(tenant) else {
+            return;
+        };
+        let before = runs.next(limits);
+        change(runs);
+        let after = runs.next(limits);
+        if runs.running == 0 && runs.waiting.is_empty() {
+            self.tenants.remove(tenant);
+        }
+        if before != after {
+            if let Some(ticket) = before {
+                self.next.remove(&ticket);
+            }
+            if let Some(ticket) = after {
+                self.next.insert(ticket, tenant.clone());
+            }
+        }
+    }
+
+    /// Takes those who may run now out of the queue.
+    fn admit(&mut self, gate: &Arc<Gate>) -> Admitted {
+        let limits = gate.limits;
+        let mut admitted = Vec::new();
+        while self.running < limits.total
+            && let Some((ticket, tenant)) = self.next.first_key_value()
+        {
+            let (ticket, tenant) = (*ticket, tenant.clone());
+            let mut sender = None;
+            self.with(&tenant, limits, |runs| {
+                sender = runs.waiting.remove(&ticket);
+                runs.running += 1;
+            });
+            self.running += 1;
+            self.waiting = self.waiting.saturating_sub(1);
+            if let Some(sender) = sender {
+                admitted.push((sender, Permit::new(gate, tenant)));
+            }
+        }
+        admitted
+    }
+}
+
+impl Runs {
+    /// Who is next, if the tenant is below its limit.
+    fn next(&self, limits: Limits) -> Option<Ticket> {
+        let first = self.waiting.keys().next().copied();
+        first.filter(|_| self.running < limits.per_tenant)
+    }
+}
+
+/// A run that counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct Permit {
+    gate: Arc<Gate>,
+    tenant: Tenant,
+}
+
+impl Permit {
+    fn new(gate: &Arc<Gate>, tenant: Tenant) -> Self {
+        Self {
+            gate: Arc::clone(gate),
+            tenant,
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.gate.leave(&self.tenant);
+    }
+}
+
+/// A place in the queue, which is left when this is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    gate: Arc<Gate>,
+    tenant: Tenant,
+    ticket: Ticket,
+    // A permit in it is dropped with it.
+    pub(super) receiver: oneshot::Receiver<Permit>,
+}
+
+impl Waiting {
+    /// Why it still waits.
+    pub(super) fn full(&self) -> Full {
+        let state = self.gate.lock();
+        let running = state
+            .tenants
+            .get(&self.tenant)
+            .map_or(0, |runs| runs.running);
+        match running >= self.gate.limits.per_tenant {
+            true => Full::Tenant,
+            false => Full::Total,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.gate.lock();
+        let mut sender = None;
+        let ticket = self.ticket;
+        state.with(&self.tenant, self.gate.limits, |runs| {
+            sender = runs.waiting.remove(&ticket);
+        });
+        if sender.is_some() {
+            state.waiting = state.waiting.saturating_sub(1);
+        }
+        drop(state);
+        drop(sender);
+    }
+}

@@ -1,0 +1,511 @@
+//! A limit on runs, from the request to the end of the response's body.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+mod support;
+
+use bytes::Bytes;
+use concentric_core::{ChatRequest, ChatResponse, Error, Event, store::Tenant};
+use concentric_http::{
+    admission::{Admission, AdmissionBody, AdmissionLayer},
+    ag_ui::AgUiLayer,
+};
+use futures_util::stream;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::{Future, pending, ready},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+use support::{finish, input, post, send};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_test::{assert_pending, assert_ready, task};
+use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
+
+/// A body that is written by a test.
+type Frames = UnsyncBoxBody<Bytes, BoxError>;
+
+#[derive(Clone, Default)]
+struct Streams(Arc<Mutex<Vec<mpsc::UnboundedSender<Result<(), BoxError>>>>>);
+
+impl Streams {
+    fn begun(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// The stream that began as the `at`th.
+    fn of(&self, at: usize) -> mpsc::UnboundedSender<Result<(), BoxError>> {
+        self.0.lock().unwrap()[at].clone()
+    }
+
+    /// Ends it.
+    fn end(&self, at: usize) {
+        let (gone, _) = mpsc::unbounded_channel();
+        self.0.lock().unwrap()[at] = gone;
+    }
+}
+
+impl Service<Request<()>> for Streams {
+    type Response = Response<Frames>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.lock().unwrap().push(sender);
+        let frames = stream::unfold(receiver, |mut receiver| async move {
+            let item: Result<(), BoxError> = receiver.recv().await?;
+            let frame = item.map(|()| http_body::Frame::data(Bytes::from_static(b"x")));
+            Some((frame, receiver))
+        });
+        ready(Ok(Response::new(StreamBody::new(frames).boxed_unsync())))
+    }
+}
+
+type Limited = Admission<Streams>;
+type Answer = Response<AdmissionBody<Frames>>;
+type Asked = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+fn of(tenant: &str) -> Request<()> {
+    let mut request = Request::new(());
+    let tenant = Tenant(tenant.into());
+    request.extensions_mut().insert(tenant);
+    request
+}
+
+fn ask(service: &Limited, tenant: &str) -> task::Spawn<Asked> {
+    task::spawn(Box::pin(service.clone().oneshot(of(tenant))))
+}
+
+#[track_caller]
+fn admitted(asked: &mut task::Spawn<Asked>) -> task::Spawn<AdmissionBody<Frames>> {
+    let answer = assert_ready!(asked.poll()).unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    task::spawn(answer.into_body())
+}
+
+#[track_caller]
+fn refused(asked: &mut task::Spawn<Asked>) -> (u16, String) {
+    let answer = assert_ready!(asked.poll()).unwrap();
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    let after = answer.headers()["retry-after"].to_str().unwrap().to_owned();
+    let status = answer.status().as_u16();
+    let mut body = task::spawn(answer.into_body());
+    let data = assert_ready!(frame(&mut body)).unwrap().unwrap();
+    let error: Value = serde_json::from_slice(&data.into_data().unwrap()).unwrap();
+    let code = match status {
+        429 => "too_many_runs_of_tenant",
+        _ => "too_many_runs",
+    };
+    assert_eq!(error["error"]["code"], code);
+    assert!(assert_ready!(frame(&mut body)).is_none());
+    (status, after)
+}
+
+type Frame = Option<Result<http_body::Frame<Bytes>, BoxError>>;
+
+fn frame(body: &mut task::Spawn<AdmissionBody<Frames>>) -> Poll<Frame> {
+    body.enter(|cx, body| http_body::Body::poll_frame(body, cx))
+}
+
+#[tokio::test]
+async fn a_run_counts_until_its_body_ends() {
+    let streams = Streams::default();
+    let layer = AdmissionLayer::new(1);
+    let service = layer.layer(streams.clone());
+    let mut body = admitted(&mut ask(&service, "a"));
+    assert_eq!((layer.running(), layer.waiting()), (1, 0));
+
+    let mut second = ask(&service, "a");
+    assert_pending!(second.poll());
+    streams.of(0).send(Ok(())).unwrap();
+    assert!(assert_ready!(frame(&mut body)).unwrap().is_ok());
+    assert_pending!(second.poll());
+    assert_eq!(
+        (layer.running(), layer.waiting(), streams.begun()),
+        (1, 1, 1)
+    );
+
+    streams.end(0);
+    assert!(assert_ready!(frame(&mut body)).is_none());
+    // The body is still there, and holds nothing.
+    assert!(second.is_woken());
+    let _second = admitted(&mut second);
+    assert_eq!(
+        (layer.running(), layer.waiting(), streams.begun()),
+        (1, 0, 2)
+    );
+}
+
+#[tokio::test]
+async fn a_run_counts_until_its_body_fails_or_is_dropped() {
+    let streams = Streams::default();
+    let layer = AdmissionLayer::new(1);
+    let service = layer.layer(streams.clone());
+    let mut body = admitted(&mut ask(&service, "a"));
+    streams.of(0).send(Err("reset".into())).unwrap();
+    assert!(assert_ready!(frame(&mut body)).unwrap().is_err());
+    assert_eq!(layer.running(), 0);
+    let body = admitted(&mut ask(&service, "a"));
+    assert_eq!(layer.running(), 1);
+    drop(body);
+    assert_eq!((layer.running(), layer.tenants()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_tenant_has_a_limit_of_its_own() {
+    let layer = AdmissionLayer::new(10).per_tenant(1).queue(0);
+    let service = layer.layer(Streams::default());
+    let _a = admitted(&mut ask(&service, "a"));
+    assert_eq!(refused(&mut ask(&service, "a")).0, 429);
+    let _b = admitted(&mut ask(&service, "b"));
+    assert_eq!(refused(&mut ask(&service, "b")).0, 429);
+}
+
+#[tokio::test]
+async fn a_full_server_says_so() {
+    let layer = AdmissionLayer::new(1).per_tenant(1).queue(0);
+    let service = layer.layer(Streams::default());
+    let _a = admitted(&mut ask(&service, "a"));
+    assert_eq!(refused(&mut ask(&service, "b")), (503, "5".to_owned()));
+}
+
+#[tokio::test]
+async fn a_tenant_at_its_limit_holds_up_nobody_else() {
+    let streams = Streams::default();
+    let layer = AdmissionLayer::new(2).per_tenant(1);
+    let service = layer.layer(streams.clone());
+    let a = admitted(&mut ask(&service, "a"));
+    let mut again = ask(&service, "a");
+    assert_pending!(again.poll());
+    let _b = admitted(&mut ask(&service, "b"));
+    let mut c = ask(&service, "c");
+    assert_pending!(c.poll());
+    // `a` came first, and c may go before it while another of `a` runs.
+    let mut b = ask(&service, "b");
+    assert_pending!(b.poll());
+    drop(a);
+    assert!(again.is_woken() && !b.is_woken() && !c.is_woken());
+    let again = admitted(&mut again);
+    drop(again);
+    assert!(c.is_woken() && !b.is_woken());
+    let _c = admitted(&mut c);
+}
+
+#[tokio::test]
+async fn both_queues_are_bounded() {
+    let layer = AdmissionLayer::new(1).queue(3).queue_per_tenant(2);
+    let service = layer.layer(Streams::default());
+    let _running = admitted(&mut ask(&service, "a"));
+    let mut waiting: Vec<_> = ["a", "a", "b"].map(|tenant| ask(&service, tenant)).into();
+    for asked in &mut waiting {
+        assert_pending!(asked.poll());
+    }
+    assert_eq!(layer.waiting(), 3);
+    assert_eq!(refused(&mut ask(&service, "c")).0, 503);
+    waiting.pop();
+    assert_eq!(refused(&mut ask(&service, "a")).0, 429);
+    assert_pending!(ask(&service, "c").poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_with_the_timeout() {
+    let layer = AdmissionLayer::new(1)
+        .per_tenant(1)
+        .queue_timeout(Duration::from_secs(3))
+        .retry_after(Duration::from_millis(7001));
+    let service = layer.layer(Streams::default());
+    let _running = admitted(&mut ask(&service, "a"));
+    let (mut a, mut b) = (ask(&service, "a"), ask(&service, "b"));
+    assert_pending!(a.poll());
+    assert_pending!(b.poll());
+    tokio::time::advance(Duration::from_millis(2999)).await;
+    assert_pending!(a.poll());
+    tokio::time::advance(Duration::from_millis(2)).await;
+    assert!(a.is_woken());
+    assert_eq!(refused(&mut a), (429, "8".to_owned()));
+    assert_eq!(refused(&mut b), (503, "8".to_owned()));
+    assert_eq!((layer.waiting(), layer.tenants()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_request_dropped_at_any_point_gives_its_place_back() {
+    let streams = Streams::default();
+    let layer = AdmissionLayer::new(1);
+    let service = layer.layer(streams.clone());
+
+    // Never polled.
+    drop(ask(&service, "a"));
+    assert_eq!((layer.running(), layer.tenants()), (0, 0));
+    // While it waits.
+    let running = admitted(&mut ask(&service, "a"));
+    let mut waits = ask(&service, "b");
+    assert_pending!(waits.poll());
+    drop(waits);
+    assert_eq!((layer.waiting(), layer.tenants()), (0, 1));
+    // When it was let in, and does not know it yet: the next one has its place.
+    let (mut first, mut second) = (ask(&service, "b"), ask(&service, "c"));
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    drop(running);
+    assert!(first.is_woken() && !second.is_woken());
+    drop(first);
+    assert!(second.is_woken());
+    drop(admitted(&mut second));
+    assert_eq!((layer.running(), layer.tenants()), (0, 0));
+
+    // While the inner service has not answered, or was not ready.
+    let never = layer.layer(service_fn(|_: Request<()>| {
+        pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    }));
+    let mut asked = task::spawn(Box::pin(never.oneshot(of("a"))));
+    assert_pending!(asked.poll());
+    assert_eq!(layer.running(), 1);
+    drop(asked);
+    assert_eq!((layer.running(), layer.tenants()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_request_that_fails_gives_its_place_back() {
+    let layer = AdmissionLayer::new(1);
+    let fails = layer.layer(service_fn(async |_: Request<()>| {
+        Err::<Response<Full<Bytes>>, _>("down")
+    }));
+    assert_eq!(fails.oneshot(of("a")).await.unwrap_err(), "down");
+    assert_eq!((layer.running(), layer.tenants()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_request_that_waits_stores_its_newest_waker() {
+    let layer = AdmissionLayer::new(1);
+    let service = layer.layer(Streams::default());
+    let running = admitted(&mut ask(&service, "a"));
+    let mut future = Box::pin(service.clone().oneshot(of("a")));
+    let (mut first, mut second) = (task::spawn(()), task::spawn(()));
+    assert_pending!(first.enter(|cx, _| future.as_mut().poll(cx)));
+    assert_pending!(second.enter(|cx, _| future.as_mut().poll(cx)));
+    drop(running);
+    assert!(second.is_woken());
+    assert!(second.enter(|cx, _| future.as_mut().poll(cx)).is_ready());
+}
+
+#[tokio::test]
+async fn the_tenant_is_what_the_host_says() {
+    let layer = AdmissionLayer::new(10)
+        .per_tenant(1)
+        .queue(0)
+        .tenant(|parts| Tenant(parts.uri.path().into()));
+    let service = layer.layer(Streams::default());
+    let request = |path: &str| Request::get(path).body(()).unwrap();
+    let first = service.clone().oneshot(request("/a")).await.unwrap();
+    let status = async |path| {
+        service
+            .clone()
+            .oneshot(request(path))
+            .await
+            .unwrap()
+            .status()
+    };
+    assert_eq!(status("/a").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status("/b").await, StatusCode::OK);
+    drop(first);
+    assert_eq!(status("/a").await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn requests_without_a_tenant_are_of_one() {
+    let layer = AdmissionLayer::new(10).per_tenant(1).queue(0);
+    let service = layer.layer(Streams::default());
+    let ask = || service.clone().oneshot(Request::new(()));
+    let _running = ask().await.unwrap();
+    assert_eq!(ask().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_of_zero_one_and_the_maximum_have_a_meaning() {
+    let most = usize::MAX;
+    let refused_with = async |layer: AdmissionLayer| {
+        let service = layer.layer(Streams::default());
+        let answer = service.oneshot(of("a")).await.unwrap();
+        let after = answer.headers().get("retry-after").cloned();
+        (
+            answer.status().as_u16(),
+            after.map(|after| after.to_str().unwrap().to_owned()),
+        )
+    };
+    let five = || Some("5".to_owned());
+    assert_eq!(refused_with(AdmissionLayer::new(0)).await, (503, five()));
+    let none = AdmissionLayer::new(1).per_tenant(0);
+    assert_eq!(refused_with(none).await, (429, five()));
+    for (time, text) in [
+        (Duration::ZERO, "1"),
+        (Duration::from_nanos(1), "1"),
+        (Duration::from_secs(1), "1"),
+        (Duration::MAX, "18446744073709551615"),
+    ] {
+        let layer = AdmissionLayer::new(0).retry_after(time);
+        assert_eq!(refused_with(layer).await.1.as_deref(), Some(text));
+    }
+    let open = AdmissionLayer::new(most)
+        .per_tenant(most)
+        .queue(most)
+        .queue_per_tenant(most)
+        .queue_timeout(Duration::MAX);
+    assert_eq!(refused_with(open.clone()).await, (200, None));
+    assert_eq!(
+        refused_with(AdmissionLayer::new(1).per_tenant(1)).await,
+        (200, None)
+    );
+
+    // With a queue of nothing, or no time, nobody waits.
+    for layer in [
+        AdmissionLayer::new(1).queue(0),
+        AdmissionLayer::new(1).queue_per_tenant(0),
+        AdmissionLayer::new(1).queue_timeout(Duration::ZERO),
+    ] {
+        let service = layer.layer(Streams::default());
+        let _running = admitted(&mut ask(&service, "a"));
+        refused(&mut ask(&service, "a"));
+        assert_eq!(layer.waiting(), 0);
+    }
+    for layer in [
+        AdmissionLayer::new(1).queue(1).queue_per_tenant(1),
+        AdmissionLayer::new(1).queue_timeout(Duration::MAX),
+    ] {
+        let service = layer.layer(Streams::default());
+        let running = admitted(&mut ask(&service, "a"));
+        let mut waits = ask(&service, "a");
+        assert_pending!(waits.poll());
+        drop(running);
+        drop(admitted(&mut waits));
+    }
+}
+
+#[tokio::test]
+async fn a_clone_with_other_limits_counts_by_itself() {
+    let layer = AdmissionLayer::new(1).queue(0);
+    let other = layer.clone().per_tenant(1);
+    let service = layer.layer(Streams::default());
+    let _running = admitted(&mut ask(&service, "a"));
+    let _other = admitted(&mut ask(&other.layer(Streams::default()), "a"));
+    assert_eq!((layer.running(), other.running()), (1, 1));
+    refused(&mut ask(&layer.clone().layer(Streams::default()), "a"));
+}
+
+/// Many threads; the limits hold, everybody is served, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn limits_hold_under_load() {
+    #[derive(Default)]
+    struct Seen {
+        running: HashMap<String, usize>,
+        most: usize,
+        most_of_one: usize,
+        served: usize,
+    }
+    struct Run(Arc<Mutex<Seen>>, String);
+    impl Drop for Run {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap().running.get_mut(&self.1).unwrap() -= 1;
+        }
+    }
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let layer = AdmissionLayer::new(8)
+        .per_tenant(3)
+        .queue(10_000)
+        .queue_per_tenant(10_000)
+        .queue_timeout(Duration::MAX);
+    let inner = {
+        let seen = seen.clone();
+        service_fn(move |request: Request<()>| {
+            let seen = seen.clone();
+            async move {
+                let tenant = request.extensions().get::<Tenant>().unwrap().0.to_string();
+                {
+                    let mut seen = seen.lock().unwrap();
+                    *seen.running.entry(tenant.clone()).or_default() += 1;
+                    let (all, own) = (seen.running.values().sum(), seen.running[&tenant]);
+                    seen.most = seen.most.max(all);
+                    seen.most_of_one = seen.most_of_one.max(own);
+                }
+                let run = Run(seen, tenant);
+                let frames = stream::unfold((run, 0), async |(run, at)| {
+                    tokio::task::yield_now().await;
+                    if at == 3 {
+                        run.0.lock().unwrap().served += 1;
+                        return None;
+                    }
+                    let frame = http_body::Frame::data(Bytes::from_static(b"x"));
+                    Some((Ok::<_, Infallible>(frame), (run, at + 1)))
+                });
+                Ok::<_, Infallible>(Response::new(StreamBody::new(frames).boxed_unsync()))
+            }
+        })
+    };
+    let service = layer.layer(inner);
+    let mut tasks = JoinSet::new();
+    for at in 0..1000 {
+        let service = service.clone();
+        tasks.spawn(async move {
+            let asked = service.oneshot(of(&format!("t{}", at % 7)));
+            if at % 5 == 0 {
+                // Gives up some time.
+                let _ = tokio::time::timeout(Duration::from_micros(at), asked).await;
+                return;
+            }
+            let answer = asked.await.unwrap();
+            assert_eq!(answer.status(), StatusCode::OK);
+            answer.into_body().collect().await.unwrap();
+        });
+    }
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    })
+    .await
+    .expect("somebody waits for ever");
+    let seen = seen.lock().unwrap();
+    assert!(seen.served >= 800);
+    assert!(seen.most <= 8 && seen.most_of_one <= 3);
+    assert_eq!(
+        (layer.running(), layer.waiting(), layer.tenants()),
+        (0, 0, 0)
+    );
+    drop(seen);
+}
+
+#[tokio::test]
+async fn runs_behind_ag_ui_are_limited_to_their_end() {
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let wait = gate.clone();
+    let agent = service_fn(move |_: ChatRequest| {
+        let wait = wait.clone();
+        let body = stream::once(async move {
+            wait.notified().await;
+            Ok::<_, Error>(Event::text("x"))
+        });
+        let body = futures_util::StreamExt::chain(body, stream::iter([Ok(finish())]));
+        async move { Ok::<_, Error>(ChatResponse::new(Box::pin(body))) }
+    });
+    let layer = AdmissionLayer::new(1).queue(0);
+    let service = layer.layer(AgUiLayer::new().layer(agent));
+    let request = || post(input().to_string());
+    // Its head is there at once, and its stream is not over.
+    let first = service.clone().oneshot(request()).await.unwrap();
+    assert_eq!(first.status(), 200);
+    assert_eq!(send(service.clone(), request()).await.status, 503);
+    gate.notify_one();
+    first.into_body().collect().await.unwrap();
+    gate.notify_one();
+    send(service, request()).await.events();
+}
