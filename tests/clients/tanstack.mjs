@@ -1,8 +1,8 @@
 // Runs the unmodified `@tanstack/ai-client` against a server of ours:
 // node tanstack.mjs [--approval] [--prompt=TEXT] URL
 //
-// A text answer, then a tool round in the same conversation; with the flag, a call that is asked
-// about and approved, twice in one conversation. The client makes up a RUN_FINISHED for
+// A text answer, then a tool round in the same conversation; with the flag, calls that are asked
+// about, in one conversation, and are answered by hand and by the client's own forms. The client makes up a RUN_FINISHED for
 // a stream that stops without one, so the events that are checked here are those on the wire; that
 // the client understood them shows in its messages.
 
@@ -35,18 +35,63 @@ await script("tanstack", ["--approval", "--prompt="], async (url, flags) => {
 
   if (flags.has("--approval")) {
     const prompt = option(flags, "--prompt=") ?? REFUND;
-    for (const what of ["first approval", "second approval"]) {
+    /** Waits until the client has sent its answers and read what follows. */
+    const resumed = async (what) => {
+      await within(
+        60,
+        what,
+        (async () => {
+          while (client.getInterruptState().resuming || client.getIsLoading()) {
+            await new Promise((resolve) => setTimeout(resolve, 10));
+          }
+        })(),
+      );
+      const failed = client.getInterruptState().interruptErrors;
+      check(failed.length === 0, `${what}: ${JSON.stringify(failed)}`);
+    };
+    const each = (answer) => async (what, asked) => {
+      for (const interrupt of asked) answer(interrupt);
+      await resumed(what);
+    };
+    for (const [what, answer, expected] of [
+      [
+        "approval by hand",
+        (what, asked) => {
+          const resume = asked.map(({ interruptId, metadata }) => ({
+            interruptId,
+            status: "resolved",
+            payload: { approved: true, ...(metadata?.token && { token: metadata.token }) },
+          }));
+          return within(60, what, client.resumeInterrupts(resume));
+        },
+        undefined,
+      ],
+      ["approval by the client's form", each((one) => one.resolveInterrupt({ approved: true })), undefined],
+      [
+        "denial by the client's form",
+        each((one) => one.resolveInterrupt({ approved: false, reason: "too much" })),
+        "denied",
+      ],
+      ["cancellation by the client's form", each((one) => one.cancel()), "cancelled"],
+      [
+        "approval of all at once",
+        async (what) => {
+          client.resolveInterrupts((one) => void one.resolveInterrupt({ approved: true }));
+          await resumed(what);
+        },
+        undefined,
+      ],
+    ]) {
       await within(60, what, client.sendMessage(prompt));
       check(errors.length === 0, `${what}: ${errors.join("; ")}`);
       checkStream(what, readEvents(what, await within(60, what, wire)), "RUN_FINISHED");
       const asked = client.getInterrupts();
       check(asked.length > 0, `${what}: the client knows of no question`);
-      const resume = asked.map(({ interruptId, metadata }) => ({
-        interruptId,
-        status: "resolved",
-        payload: { approved: true, ...(metadata?.token && { token: metadata.token }) },
-      }));
-      await within(60, what, client.resumeInterrupts(resume));
+      for (const { kind, canResolve, error } of asked) {
+        check(kind !== "unbound", `${what}: the interrupt is unbound`);
+        check(canResolve === true, `${what}: it cannot be resolved: ${JSON.stringify(error)}`);
+      }
+      await answer(what, asked);
       check(errors.length === 0, `${what}: ${errors.join("; ")}`);
       const events = readEvents(what, await within(60, what, wire));
       checkStream(what, events, "RUN_FINISHED");
@@ -56,7 +101,7 @@ await script("tanstack", ["--approval", "--prompt="], async (url, flags) => {
       const results = events.filter(({ type }) => type === "TOOL_CALL_RESULT");
       check(results.length >= asked.length, `${what}: ${results.length} results`);
       check(
-        results.every(({ metadata }) => metadata?.status === undefined),
+        results.every(({ metadata }) => metadata?.status === expected),
         `${what}: ${JSON.stringify(results)}`,
       );
       console.log(`tanstack: ${what}: ${events.length} events`);

@@ -128,7 +128,7 @@ fn id(bytes: usize) -> Value {
 /// Each limit: its name, a request with so much of it, how it is set, and its default.
 fn shapes() -> Vec<Shape> {
     vec![
-        ("values", values, |n| open_policy().max_values(n), 1 << 18),
+        ("values", values, |n| open_policy().max_values(n), 1 << 17),
         (
             "messages",
             messages,

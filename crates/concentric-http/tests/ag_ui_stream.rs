@@ -711,3 +711,73 @@ fn a_legal_stream_is_told_from_an_illegal_one() {
     let cut = "data: {\"type\":\"RUN_STARTED\",\"threadId\":\"t\",\"runId\":\"r\"}\n\n";
     assert!(std::panic::catch_unwind(|| legal(cut)).is_err());
 }
+
+/// Fails if `events` are not written within a time in which nothing quadratic ends.
+fn in_time(events: Vec<Item>) -> Vec<Value> {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        done.send(runtime.block_on(support::events(events)))
+    });
+    let events = wait.recv_timeout(std::time::Duration::from_secs(60));
+    events.expect("it takes too long")
+}
+
+#[test]
+fn very_many_messages_of_a_step_are_written() {
+    const MANY: usize = 50_000;
+    let mut script = vec![Ok(step(0, "m"))];
+    for _ in 0..MANY {
+        script.push(Ok(Event::ReasoningDelta("a".into())));
+        script.push(Ok(Event::text("b")));
+    }
+    script.push(Ok(finish()));
+    let events = in_time(script);
+    let texts = types(&events)
+        .into_iter()
+        .filter(|t| *t == "TEXT_MESSAGE_START");
+    assert_eq!(texts.count(), MANY);
+}
+
+#[test]
+fn very_many_calls_at_once_are_written() {
+    const MANY: u32 = 20_000;
+    let mut script = vec![Ok(step(0, "m"))];
+    for at in 0..MANY {
+        let id = CallId::new(format!("c{at}"));
+        script.push(Ok(Event::ToolCallStart(Box::new(ToolCallStart::new(
+            at, id, "f",
+        )))));
+    }
+    for at in 0..MANY {
+        script.push(Ok(Event::ToolCallDelta(ToolCallDelta::new(at, "{}"))));
+    }
+    script.push(Ok(finish()));
+    let events = in_time(script);
+    let deltas = types(&events)
+        .into_iter()
+        .filter(|t| *t == "TOOL_CALL_ARGS");
+    assert_eq!(deltas.count(), MANY as usize);
+}
+
+#[tokio::test]
+async fn a_run_that_is_refused_says_why() {
+    for (code, message) in [
+        ("run_live", "This run is in progress already."),
+        ("run_exists", "There is a run with this id already."),
+        (
+            "conflict",
+            "There is nothing to resume: it was answered, or it has expired.",
+        ),
+    ] {
+        let error = Error::new(ErrorKind::Conflict, "secret").with_code(code);
+        let events = events(vec![Err(error)]).await;
+        let end = events.last().unwrap();
+        assert_eq!(
+            (&end["type"], &end["code"], &end["message"]),
+            (&json!("RUN_ERROR"), &json!(code), &json!(message))
+        );
+    }
+}

@@ -497,3 +497,26 @@ async fn the_unmodified_client_understands_sub_agents() {
     let url = format!("http://{address}/fails");
     real::node(&dir, &["subagents.mjs", "--expect-error", &url]).await;
 }
+
+#[test]
+fn very_many_sub_agents_work_side_by_side() {
+    const MANY: usize = 30_000;
+    let mut script: Vec<Item> = vec![Ok(step(0, "m"))];
+    let name = |at: usize| (format!("run{at}"), format!("c{at}"));
+    for _ in 0..2 {
+        for at in 0..MANY {
+            let (run, call) = name(at);
+            script.push(Ok(sub(&run, &call, Event::text("x"))));
+        }
+    }
+    script.push(Ok(finish()));
+    let (sender, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        sender.send(runtime.unwrap().block_on(events(script)))
+    });
+    let got = wait.recv_timeout(std::time::Duration::from_secs(60));
+    let got = got.expect("it takes too long");
+    assert_eq!(all(&got, "SUBAGENT_STARTED").len(), MANY);
+    assert_eq!(all(&got, "SUBAGENT_FINISHED").len(), MANY);
+}

@@ -153,6 +153,8 @@ pub(super) fn describe(error: &Error) -> String {
     }
     match (source::<ReplyError>(error), refusal(error)) {
         (Some(error), _) => format!("{error}."),
+        (None, Some("run_live")) => "This run is in progress already.".to_owned(),
+        (None, Some("run_exists")) => "There is a run with this id already.".to_owned(),
         (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
         (None, None) => describe_kind(error.kind()).to_owned(),
     }
@@ -179,9 +181,7 @@ fn describe_kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Tool => "A tool failed.",
         ErrorKind::Cancelled => "The run was cancelled.",
         ErrorKind::Halted => "The run was stopped.",
-        ErrorKind::Conflict => {
-            "There is nothing to go on with: it was answered, or its time is over."
-        }
+        ErrorKind::Conflict => "There is nothing to resume: it was answered, or it has expired.",
         _ => "Something went wrong.",
     }
 }

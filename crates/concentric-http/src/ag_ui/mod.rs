@@ -20,11 +20,14 @@
 //! | | the service |
 //! |---|---|
 //! | is called | reads the body; answers what is no run with a status and a JSON error that names the field |
-//! | has the body | answers `200`, and its stream begins with `RUN_STARTED`, before the agent is even ready |
+//! | has the body | checks it against the [`ClientPolicy`], and answers `422` if it is not within it |
+//! | has a run | polls the agent once; if a client's tool has the name of one of the agent's, and the agent says so at once, answers `422` with the name |
+//! | else | answers `200`, and its stream begins with `RUN_STARTED`, even if the agent is not ready |
 //! | waits for the agent, in its stream | is silent, but for a comment every 15 seconds |
 //! | reads an [`Event`](concentric_core::Event) | writes what it is to the client; events that are ready together go out in one piece |
 //! | reads [`Finish`](concentric_core::Event::Finish) | closes what is open, and writes `RUN_FINISHED` |
 //! | reads an error, or a body that ends early | closes what is open, and writes `RUN_ERROR` |
+//! | catches a panic of the agent or of a layer of it | logs it, drops the run, closes what is open, and writes `RUN_ERROR`, without what the panic says |
 //! | is dropped, since the client went away | drops the run, and with it the provider's stream and the running tools |
 //! | is shut down ([`Shutdown`]) | answers `503`, and ends its streams after a grace |
 //!
@@ -34,7 +37,8 @@
 //! the request's extensions is in those of the run's [`Context`](concentric_core::Context), and so
 //! within reach of every layer and tool; the headers are not, unless
 //! [asked for](AgUiLayer::keep_headers). A timeout around it bounds the upload only, since the
-//! response begins at once; a limit on the run belongs inside. The [`Context`](concentric_core::Context)
+//! response begins at once; a limit on the time of a run belongs inside, and a limit on how many there
+//! are is an [`AdmissionLayer`](crate::admission::AdmissionLayer) around it. The [`Context`](concentric_core::Context)
 //! also has the input's `state` ([`AgUiState`]), `context` ([`AgUiContext`]) and `forwardedProps`
 //! ([`AgUiForwardedProps`]); its run is named by `runId`, its thread by `threadId`, and its request
 //! by the header `x-request-id`. Whose run it is, is the [`Tenant`](concentric_core::store::Tenant)
@@ -47,15 +51,16 @@
 //!
 //! | of the input | is |
 //! |---|---|
-//! | `system` and `developer` messages | at the start, segments of [`ChatRequest::system`](concentric_core::ChatRequest::system); later, messages of [`Role::System`](concentric_core::Role::System) |
+//! | `system` and `developer` messages | if the [policy](ClientPolicy::system_messages) accepts them: at the start, segments of [`ChatRequest::system`](concentric_core::ChatRequest::system); later, messages of [`Role::System`](concentric_core::Role::System) |
 //! | `reasoning` and `activity` messages | left out: a model has no use for the one without its provider's signature, and the other is for people |
 //! | messages of sub-agents | left out |
 //! | calls without a result | before a newer message, or of the server's own tools: closed as [unknown](concentric_core::ToolStatus::Unknown); of the client's tools in the last message: the run waits for them again |
 //! | `tools` | [`ChatRequest::tools`](concentric_core::ChatRequest::tools), which the client executes |
 //! | `resume` | [replies](concentric_core::Reply); see [below](#questions-and-answers) |
 //!
-//! All of it is the client's word: a server that lets others in and relies on its system texts or
-//! on the history keeps them itself.
+//! All of it is written by the client: a server that relies on the history keeps it itself. The
+//! [`ClientPolicy`] limits how much a client may send, and refuses system texts, media at arbitrary
+//! URLs and file ids.
 //!
 //! # What the client is sent
 //!
@@ -75,7 +80,8 @@
 //! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, `step_limit` or `call_limit` |
 //! | an event of a [sub-agent](#sub-agents) | the same events, with its `subagentRunId` |
 //! | an error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
-//! | a run that is not taken up | `RUN_ERROR`; `code` says why: `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` and the like ([`StoreError`](concentric_core::store::StoreError)), or `conflict` |
+//! | a tool of the client that has the name of one of the agent's, found later than at once | `RUN_ERROR`, `code` `tool_name_taken` |
+//! | a run that is in progress already, or is not resumed | `RUN_ERROR`; `code` says why: `run_live`, `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` and the like ([`StoreError`](concentric_core::store::StoreError)), or `conflict` |
 //!
 //! Identifiers are kept, unless one is in use already, in the input or in this run: then a number
 //! is appended. When a round is taken up, its calls have their own identifiers again, and the client
@@ -118,8 +124,10 @@
 //! for the host to decide, in a layer around this one.
 //!
 //! `@ag-ui/client` does not start a run before all questions are answered. `@tanstack/ai-client`
-//! makes one message of all steps of a run, which is put back as it was by what the answers name; it
-//! answers by `resumeInterrupts`, since its own forms need metadata of its own.
+//! makes one message of all steps of a run, which is put back as it was by what the answers name. Each
+//! interrupt has the metadata that its own forms need (`tanstack:interruptBinding`): its
+//! `getInterrupts()` lists them as resolvable, `resolveInterrupt(payload)` takes a payload of the table
+//! above, and it sends the token back by itself.
 //!
 //! # Sub-agents
 //!

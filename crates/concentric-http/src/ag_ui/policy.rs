@@ -18,7 +18,7 @@ use super::{
 ///
 /// | limit | of | default |
 /// |---|---|---|
-/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed | 262,144 |
+/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed | 131,072 |
 /// | [`messages`](Self::max_messages) | messages | 10,000 |
 /// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
 /// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
@@ -84,7 +84,7 @@ impl ClientPolicy {
     /// Creates the default policy.
     pub const fn new() -> Self {
         Self {
-            values: 1 << 18,
+            values: 1 << 17,
             messages: 10_000,
             tool_calls: 1024,
             parts: 1024,
@@ -101,7 +101,7 @@ impl ClientPolicy {
         }
     }
 
-    /// Sets how many JSON values a request may have; the default is 262,144.
+    /// Sets how many JSON values a request may have; the default is 131,072.
     ///
     /// A parsed value takes some 70 bytes of memory, which is many times its length in a body such as
     /// `[0,0,0]`.

@@ -238,27 +238,29 @@ fn questions(replies: &[Reply]) -> Vec<&str> {
     ids.clone().chain(others).collect()
 }
 
-/// Questions by what they end with, as far as that says which calls they may be about.
-struct Questions<'a>(HashMap<&'a str, Vec<&'a str>>);
+/// Questions in the order of what they end with, each with its place among them: the end of an id is
+/// the call that it is about.
+struct Questions<'a>(Vec<(&'a str, usize)>);
 
 impl<'a> Questions<'a> {
     fn new(ids: Vec<&'a str>) -> Self {
-        let mut by_end: HashMap<&str, Vec<&str>> = HashMap::new();
-        for id in ids {
-            by_end.entry(end(id)).or_default().push(id);
-        }
-        Self(by_end)
+        let mut ids: Vec<_> = ids.into_iter().zip(0..).collect();
+        ids.sort_by(|(a, _), (b, _)| a.bytes().rev().cmp(b.bytes().rev()));
+        Self(ids)
     }
 
     /// Which message made `call`, and at which place, as each question about it has it.
-    fn about<'b>(&'b self, call: &'b str) -> impl Iterator<Item = (&'a str, usize)> + 'b {
-        let ids = self.0.get(end(call)).into_iter().flatten();
-        ids.filter_map(move |id| asked(id, call))
+    fn about(&self, call: &str) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
+        let end = || call.bytes().rev().chain([b'/']);
+        let first = self.0.partition_point(|(id, _)| id.bytes().rev().lt(end()));
+        let about = self.0.get(first..).unwrap_or_default().iter();
+        let about = about.take_while(|(id, _)| end().zip(id.bytes().rev()).all(|(a, b)| a == b));
+        let mut found: Vec<_> = about
+            .filter_map(|(id, place)| Some((*place, asked(id, call)?)))
+            .collect();
+        found.sort_unstable_by_key(|(place, _)| *place);
+        found.into_iter().map(|(_, made_by)| made_by)
     }
-}
-
-fn end(id: &str) -> &str {
-    id.rsplit_once('/').map_or(id, |(_, end)| end)
 }
 
 /// Which message made the call that a question is about, and at which place, if it is of the id

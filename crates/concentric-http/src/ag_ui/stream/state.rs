@@ -96,13 +96,13 @@ impl Patch {
 
     fn arrays(&mut self, left: &[Value], right: &[Value]) -> Result<(), TooLong> {
         for (index, value) in right.iter().enumerate() {
-            self.at(index, |patch| match left.get(index) {
+            self.at(&index.to_string(), |patch| match left.get(index) {
                 Some(left) => patch.values(left, value),
                 None => patch.put(value, |path, value| PatchOperation::Add { path, value }),
             })?;
         }
         for _ in right.len()..left.len() {
-            self.at(right.len(), Self::remove)?;
+            self.at(&right.len().to_string(), Self::remove)?;
         }
         Ok(())
     }
@@ -110,12 +110,12 @@ impl Patch {
     /// Does `work` one level further down.
     fn at(
         &mut self,
-        token: impl ToString,
+        token: &str,
         work: impl FnOnce(&mut Self) -> Result<(), TooLong>,
     ) -> Result<(), TooLong> {
         let len = self.path.len();
         self.path.push('/');
-        for c in token.to_string().chars() {
+        for c in token.chars() {
             match c {
                 '~' => self.path.push_str("~0"),
                 '/' => self.path.push_str("~1"),

@@ -264,7 +264,7 @@ impl Translator {
         let RunIds { thread, run, .. } = &self.out.ids;
         match code {
             Some(code) => {
-                tracing::warn!(thread_id = %thread, run_id = %run, code, "an AG-UI run was not resumed");
+                tracing::warn!(thread_id = %thread, run_id = %run, code, "an AG-UI run was refused");
             }
             None => {
                 tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "an AG-UI run failed");

@@ -1,0 +1,114 @@
+//! Numeric and duration settings at zero, one and their maximum. Those of the policy and of the
+//! admission layer are in their own files.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+mod support;
+
+use bytes::Bytes;
+use concentric_core::{ChatRequest, ChatResponse, Error, Event};
+use concentric_http::ag_ui::{AgUiLayer, AgUiState, Shutdown, StateError};
+use futures_util::stream;
+use http_body_util::BodyExt;
+use serde_json::json;
+use std::time::Duration;
+use support::{Asked, Item, agent, finish, input, post, send, types};
+use tower::{Layer, ServiceExt, service_fn};
+
+#[tokio::test]
+async fn a_body_limit_counts_bytes() {
+    let body = input().to_string();
+    for (limit, status) in [
+        (0, 413),
+        (1, 413),
+        (body.len() - 1, 413),
+        (body.len(), 200),
+        (usize::MAX, 200),
+    ] {
+        let layer = AgUiLayer::new().body_limit(limit);
+        let service = layer.layer(agent(vec![Ok(finish())]));
+        assert_eq!(send(service, post(body.clone())).await.status, status);
+    }
+    // An empty body is within every limit, and is no run.
+    let service = AgUiLayer::new().body_limit(0).layer(agent(vec![]));
+    assert_eq!(send(service, post("")).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_state_limit_counts_bytes_of_json() {
+    for (limit, one, long) in [
+        (0, false, false),
+        (1, true, false),
+        (usize::MAX, true, true),
+    ] {
+        let asked = Asked::default();
+        let service = AgUiLayer::new().state_limit(limit).layer(asked.agent());
+        send(service, post(input().to_string())).await.events();
+        let context = asked.take().context;
+        let state = context.extensions().get::<AgUiState>().unwrap();
+        for (value, fits) in [(json!(1), one), (json!([1, 2, 3]), long)] {
+            let got = state.update(|state| *state = value.clone());
+            assert_eq!(got.is_ok(), fits, "{limit}: {value}");
+            if let Err(error) = got {
+                assert!(matches!(error, StateError::TooLarge { limit: l, .. } if l == limit));
+            }
+        }
+        // What changes nothing is within every limit.
+        assert!(state.update(|_| ()).is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silence_of_nothing_or_of_ever_sends_no_comment() {
+    for (silence, comments) in [
+        (Some(Duration::ZERO), false),
+        (Some(Duration::from_nanos(1)), true),
+        (Some(Duration::from_secs(1)), true),
+        (Some(Duration::MAX), false),
+        (None, false),
+    ] {
+        let slow = service_fn(async |_: ChatRequest| {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Ok::<_, Error>(ChatResponse::new(stream::iter(vec![Ok(finish()) as Item])))
+        });
+        let service = AgUiLayer::new().keep_alive(silence).layer(slow);
+        let response = service.oneshot(post(input().to_string())).await.unwrap();
+        let mut body = response.into_body();
+        let mut text = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let data: Bytes = frame.unwrap().into_data().unwrap();
+            text.extend_from_slice(&data);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.contains(": keep-alive"), comments, "{silence:?}");
+        assert_eq!(
+            types(&support::legal(&text)),
+            ["RUN_STARTED", "RUN_FINISHED"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_of_nothing_or_of_ever_has_a_meaning() {
+    for (grace, ended) in [
+        (Duration::ZERO, true),
+        (Duration::from_nanos(1), true),
+        (Duration::MAX, false),
+    ] {
+        let shutdown = Shutdown::new();
+        let silent = service_fn(async |_: ChatRequest| {
+            Ok::<_, Error>(ChatResponse::new(stream::pending::<Result<Event, Error>>()))
+        });
+        let layer = AgUiLayer::new().shutdown(shutdown.clone());
+        let service = layer.layer(silent);
+        let response = service.oneshot(post(input().to_string())).await.unwrap();
+        shutdown.begin(grace);
+        let read = response.into_body().collect();
+        let read = tokio::time::timeout(Duration::from_secs(24 * 60 * 60), read).await;
+        assert_eq!(read.is_ok(), ended, "{grace:?}");
+        if !ended {
+            // The body is dropped by now.
+            shutdown.drained().await;
+        }
+    }
+}
