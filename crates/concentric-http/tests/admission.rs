@@ -31,8 +31,11 @@ use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 /// A body that is written by a test.
 type Frames = UnsyncBoxBody<Bytes, BoxError>;
 
+/// Writes a frame, or fails.
+type Sender = mpsc::UnboundedSender<Result<(), BoxError>>;
+
 #[derive(Clone, Default)]
-struct Streams(Arc<Mutex<Vec<mpsc::UnboundedSender<Result<(), BoxError>>>>>);
+struct Streams(Arc<Mutex<Vec<Sender>>>);
 
 impl Streams {
     fn begun(&self) -> usize {
@@ -40,7 +43,7 @@ impl Streams {
     }
 
     /// The stream that began as the `at`th.
-    fn of(&self, at: usize) -> mpsc::UnboundedSender<Result<(), BoxError>> {
+    fn of(&self, at: usize) -> Sender {
         self.0.lock().unwrap()[at].clone()
     }
 
@@ -182,9 +185,8 @@ async fn a_full_server_says_so() {
 
 #[tokio::test]
 async fn a_tenant_at_its_limit_holds_up_nobody_else() {
-    let streams = Streams::default();
     let layer = AdmissionLayer::new(2).per_tenant(1);
-    let service = layer.layer(streams.clone());
+    let service = layer.layer(Streams::default());
     let a = admitted(&mut ask(&service, "a"));
     let mut again = ask(&service, "a");
     assert_pending!(again.poll());
@@ -240,9 +242,8 @@ async fn waiting_ends_with_the_timeout() {
 
 #[tokio::test]
 async fn a_request_dropped_at_any_point_gives_its_place_back() {
-    let streams = Streams::default();
     let layer = AdmissionLayer::new(1);
-    let service = layer.layer(streams.clone());
+    let service = layer.layer(Streams::default());
 
     // Never polled.
     drop(ask(&service, "a"));
@@ -399,7 +400,7 @@ async fn a_clone_with_other_limits_counts_by_itself() {
     let _running = admitted(&mut ask(&service, "a"));
     let _other = admitted(&mut ask(&other.layer(Streams::default()), "a"));
     assert_eq!((layer.running(), other.running()), (1, 1));
-    refused(&mut ask(&layer.clone().layer(Streams::default()), "a"));
+    refused(&mut ask(&layer.layer(Streams::default()), "a"));
 }
 
 /// Many threads; the limits hold, everybody is served, and nothing is left.

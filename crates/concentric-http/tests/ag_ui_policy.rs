@@ -525,7 +525,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
             prop::collection::btree_map("[\\[{,\"\\\\a]{0,4}", inner, 0..8)
-                .prop_map(|map| Value::from_iter(map)),
+                .prop_map(Value::from_iter),
         ]
     })
 }

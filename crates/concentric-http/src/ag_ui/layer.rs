@@ -88,11 +88,12 @@ impl AgUiLayer {
     }
 
     /// Sets after how much silence a comment is sent, so that proxies keep the connection; `None`
-    /// sends none. The default is 15 seconds.
+    /// or zero sends none, and less than a second counts as one. The default is 15 seconds.
     #[must_use]
     pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
-        // No silence at all would be nothing but comments.
+        // With hardly any silence, the stream would be nothing but comments.
         let silence = silence.into().filter(|silence| !silence.is_zero());
+        let silence = silence.map(|silence| silence.max(Duration::from_secs(1)));
         self.with(|config| config.keep_alive = silence)
     }
 
