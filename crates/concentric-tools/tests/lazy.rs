@@ -364,3 +364,51 @@ fn the_layers_ask_little_of_what_they_wrap() {
     is_send_and_sync(&lazy.layer(NotClone));
     is_send_and_sync(&offer_tools(|_, _| true).layer(NotClone));
 }
+
+#[test]
+fn a_history_of_half_a_million_names_takes_linear_time() {
+    // What takes quadratic time does not end here.
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let names: Vec<_> = (0..500_000).map(|n| format!("t{n}")).collect();
+        let outcome = ToolOutcome::done("x").with_data(json!({ "tools": names }));
+        let call = ToolCallPart::new(CallId::new("old"), "find_tools", r#"{"query":"x"}"#);
+        let result = ToolResult::new(CallId::new("old"), "find_tools", outcome);
+        let history = [
+            Message::user("hi"),
+            Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]),
+            Message::new(Role::Tool, vec![Part::new(PartKind::ToolResult(result))]),
+            Message::user("go on"),
+        ];
+        let history = Transcript::from_history(history, Repair::Refuse).unwrap();
+        // Many calls of one round that are not offered: the history is read once for all of them.
+        let round = vec![("crm_find", "{}"); 200];
+        let seen = Seen::default();
+        let (tools, layer) = LazyTools::new("crm_*").wrap(toolset());
+        let agent = ServiceBuilder::new()
+            .layer(AgentLayer::new(tools))
+            .layer(layer)
+            .service(seen.model(vec![round], false));
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        let answer = runtime.block_on(async {
+            let request = ChatRequest::new(history.transcript);
+            agent
+                .oneshot(request)
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap()
+        });
+        let hinted = results(&answer);
+        let hinted = hinted
+            .iter()
+            .filter(|text| text.contains("is not offered yet"));
+        done.send(hinted.count()).unwrap();
+    });
+    let hinted = wait
+        .recv_timeout(std::time::Duration::from_secs(120))
+        .unwrap();
+    assert_eq!(hinted, 200);
+}

@@ -7,7 +7,9 @@ use common::{Script, results};
 use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, Finish,
     Message, Outcome, Part, PartKind, Repair, Reply, Role, Stability, SystemSegment, ToolCallPart,
-    ToolOutcome, ToolResult, ToolStatus, Transcript, machine::MachineState,
+    ToolOutcome, ToolResult, ToolStatus, Transcript,
+    machine::MachineState,
+    state::{Slots, StoredSlot, ThreadSlots},
 };
 use concentric_tools::{
     Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset,
@@ -350,27 +352,58 @@ fn brought(tool: &str, arguments: &str, outcome: ToolOutcome) -> ChatRequest {
 }
 
 #[tokio::test]
-async fn a_history_without_data_says_what_is_active() {
+async fn a_history_does_not_make_a_skill_active() {
     let pdf = r#"{"name":"pdf"}"#;
-    for (tool, arguments, outcome, active) in [
-        ("load_skill", pdf, ToolOutcome::done("x"), true),
-        ("load_skill", pdf, ToolOutcome::failed("x"), false),
-        ("load_skill", pdf, ToolOutcome::unknown("x"), false),
-        ("other", pdf, ToolOutcome::done("x"), false),
-        (
-            "load_skill",
-            r#"{"name":"no"}"#,
-            ToolOutcome::done("x"),
-            false,
-        ),
-        ("load_skill", "{", ToolOutcome::done("x"), false),
+    let loaded = ToolOutcome::done("The skill `pdf` is active.");
+    for outcome in [
+        loaded.clone(),
+        loaded.with_data(serde_json::json!({"skill": "pdf"})),
     ] {
         let seen = Seen::default();
-        let request = brought(tool, arguments, outcome);
-        run(&seen, skills(), request, vec![], 9).await;
-        let offered = seen.tools()[0].contains(&"pdf_fill".to_owned());
-        assert_eq!(offered, active, "{tool} {arguments}");
+        let skills_of = || skills();
+        let request = brought("load_skill", pdf, outcome);
+        // A rule that lets calls run while the skill is active, and asks otherwise.
+        let approval = Approval::for_tools(Matcher::from("pdf_fill").and(!skills().active("pdf")))
+            .ask(Matcher::from("now").and(!skills().active("pdf")));
+        let tools = toolset().gate(approval);
+        let script = vec![vec![("pdf_fill", "{}")], vec![("now", "{}")]];
+        let (events, finish) = run_with(&seen, skills_of(), tools, request, script, 9).await;
+        assert!(!seen.tools()[0].contains(&"pdf_fill".to_owned()));
+        let said = said(&events).join("\n");
+        assert!(said.contains("Load it with `load_skill` first"), "{said}");
+        assert_eq!(finish.outcome, Outcome::Interrupted);
+        assert!(
+            !said.contains("now ran") && !said.contains("pdf_fill ran"),
+            "{said}"
+        );
     }
+}
+
+#[tokio::test]
+async fn a_skill_is_active_in_all_runs_of_a_conversation() {
+    let thread = Slots::new();
+    let request = |slots: &Slots| {
+        let mut request = ChatRequest::user("hi");
+        let extensions = request.context.extensions_mut();
+        extensions.insert(ThreadSlots(slots.clone()));
+        request
+    };
+    let offers = async |slots: &Slots| {
+        let seen = Seen::default();
+        run(&seen, skills(), request(slots), vec![], 9).await;
+        seen.tools()[0].contains(&"pdf_fill".to_owned())
+    };
+    let before = thread.fork().unwrap();
+    let seen = Seen::default();
+    run(&seen, skills(), request(&thread), vec![vec![LOAD_PDF]], 9).await;
+    assert!(offers(&thread).await);
+    // As another process reads it, and in a fork; but not where it was not loaded.
+    let written = serde_json::to_string(&thread.snapshot().unwrap()).unwrap();
+    let read: Vec<StoredSlot> = serde_json::from_str(&written).unwrap();
+    assert!(offers(&Slots::restore(read)).await);
+    assert!(offers(&thread.fork().unwrap()).await);
+    assert!(!offers(&before).await);
+    assert!(!offers(&Slots::new()).await);
 }
 
 #[tokio::test]

@@ -2,10 +2,17 @@ use super::{HintLayer, LazyLayer, Place, is_about, offer, search::Index};
 use crate::{Matcher, Tool, Toolset};
 use concentric_core::{
     ChatRequest, Str, ToolCall, ToolChoice, ToolOutcome, ToolSpec, ToolStatus, Transcript,
+    state::{Scope, Slot, Transient},
 };
 use serde::Deserialize;
 use serde_json::json;
-use std::{collections::HashMap, convert::Infallible, fmt::Write, future::ready, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    convert::Infallible,
+    fmt::Write,
+    future::ready,
+    sync::Arc,
+};
 use tower::service_fn;
 
 /// How many tools a search finds, unless it is said otherwise.
@@ -46,7 +53,7 @@ impl LazyTools {
         self
     }
 
-    /// Sets how many tools a search finds at the most; the default is 8, the least 1.
+    /// Sets how many tools a search finds at the most; the default is 8. Zero counts as 1.
     #[must_use]
     pub fn max_results(mut self, results: usize) -> Self {
         self.max_results = results.max(1);
@@ -130,6 +137,17 @@ struct Query {
     query: String,
 }
 
+/// The names that were found before a round, by the tool that finds them: all calls of the round need
+/// the same, and the history may be long.
+struct FoundBefore;
+
+impl Slot for FoundBefore {
+    type Value = BTreeMap<Str, Arc<HashSet<Str>>>;
+    type Keep = Transient;
+    const NAME: &'static str = "concentric-tools/found-before";
+    const SCOPE: Scope = Scope::Round;
+}
+
 /// The tools that are hidden until they are found.
 #[derive(Debug)]
 pub(super) struct Hidden {
@@ -159,21 +177,42 @@ impl Hidden {
         })
     }
 
-    /// What was found in `transcript`, each tool once, what was found first before the rest.
+    /// The hidden tools that were found in `transcript`, each once, what was found first before the
+    /// rest.
     fn found(&self, transcript: &Transcript) -> Vec<Str> {
         let mut found: Vec<Str> = Vec::new();
+        let mut seen: HashSet<Str> = HashSet::new();
         for turn in transcript {
             for result in turn.results() {
                 if result.name != self.tool || result.outcome.status != ToolStatus::Done {
                     continue;
                 }
                 for name in listed(&result.outcome) {
-                    if !found.contains(&name) {
+                    // A history may name what it likes, as often as it likes.
+                    if self.index.contains(&name) && seen.insert(name.clone()) {
                         found.push(name);
                     }
                 }
             }
         }
+        found
+    }
+
+    /// The hidden tools that were found before the round of `call`.
+    fn found_before(&self, call: &ToolCall) -> Arc<HashSet<Str>> {
+        if let Ok(known) = call.context.state::<FoundBefore>()
+            && let Some(found) = known.get(&self.tool)
+        {
+            return Arc::clone(found);
+        }
+        let found: Arc<HashSet<Str>> =
+            Arc::new(self.found(call.transcript()).into_iter().collect());
+        // Outside a round, it is looked for anew each time.
+        let _ = call.context.update_state::<FoundBefore>(|known| {
+            let mut known = known.clone();
+            known.insert(self.tool.clone(), Arc::clone(&found));
+            known
+        });
         found
     }
 
@@ -200,10 +239,10 @@ impl Hidden {
             text.push_str("\nThere are more; search for more exact words.");
         }
         let names: Vec<&Str> = tools.iter().map(|tool| &tool.name).collect();
-        let before = self.found(call.transcript());
+        let before = self.found_before(call);
         let outcome = ToolOutcome::done(text).with_data(json!({ "tools": names }));
         // As often as there is something new, so that nobody searches for ever.
-        match names.iter().all(|name| before.contains(name)) {
+        match names.iter().all(|name| before.contains(*name)) {
             true => outcome,
             false => outcome.free_of_charge(),
         }
@@ -212,7 +251,7 @@ impl Hidden {
     /// What is said of a call of a tool that was not found.
     fn hint(&self, call: &ToolCall) -> Option<Str> {
         let name = call.name();
-        if !self.index.contains(name) || self.found(call.transcript()).contains(name) {
+        if !self.index.contains(name) || self.found_before(call).contains(name) {
             return None;
         }
         let arguments = json!({ "query": name });

@@ -1,7 +1,12 @@
-//! Which skills are active: what the history says.
+//! Which skills are active: those that were loaded here, as slots of the conversation keep them. What
+//! a history says of it is not believed, since a client may have written it.
 
-use concentric_core::{Str, ToolResult, ToolStatus, Transcript, Turn};
+use concentric_core::{
+    Context, Str,
+    state::{Durable, Scope, Slot, SlotError, Transient},
+};
 use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The arguments of `load_skill`.
 #[derive(Deserialize)]
@@ -9,47 +14,97 @@ pub(super) struct Load {
     pub(super) name: Str,
 }
 
+/// The skills that were loaded, in the order in which they were, by the tool that loads them.
+type Loaded = BTreeMap<Str, Vec<Str>>;
+
+/// The skills that a conversation has loaded.
+struct OfThread;
+
+impl Slot for OfThread {
+    type Value = Loaded;
+    type Keep = Durable;
+    const NAME: &'static str = "concentric-tools/skills";
+    const SCOPE: Scope = Scope::Thread;
+}
+
+/// The skills that the run of an agent has loaded that is a tool: its conversation is its run.
+struct OfRun;
+
+impl Slot for OfRun {
+    type Value = Loaded;
+    type Keep = Durable;
+    const NAME: &'static str = "concentric-tools/skills-of-run";
+    const SCOPE: Scope = Scope::Run;
+}
+
+/// What was loaded in this round only: the step that makes its calls was not offered it.
+struct OfRound;
+
+impl Slot for OfRound {
+    type Value = BTreeSet<(Str, Str)>;
+    type Keep = Transient;
+    const NAME: &'static str = "concentric-tools/skills-of-round";
+    const SCOPE: Scope = Scope::Round;
+}
+
 /// The skills that were loaded by the tool `load`, in the order in which they were.
-pub(super) fn active(transcript: &Transcript, load: &str) -> Vec<Str> {
-    let mut active: Vec<Str> = Vec::new();
-    for turn in transcript {
-        for name in loaded(turn, load) {
-            if !active.contains(&name) {
-                active.push(name);
-            }
+///
+/// # Errors
+///
+/// What was stored can't be read.
+pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotError> {
+    let loaded = match context.parent() {
+        Some(_) => context.state::<OfRun>()?,
+        None => context.state::<OfThread>()?,
+    };
+    Ok(loaded.get(load).cloned().unwrap_or_default())
+}
+
+/// Makes `skill` active, which is loaded by the tool `load`; returns whether it was not active when
+/// the round began.
+///
+/// # Errors
+///
+/// What was stored can't be read.
+pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<bool, SlotError> {
+    let mut is_new = false;
+    let add = |loaded: &Loaded| {
+        let mut loaded = loaded.clone();
+        let skills = loaded.entry(load.clone()).or_default();
+        is_new = !skills.contains(skill);
+        if is_new {
+            skills.push(skill.clone());
         }
+        loaded
+    };
+    match context.parent() {
+        Some(_) => context.update_state::<OfRun>(add)?,
+        None => context.update_state::<OfThread>(add)?,
+    };
+    let of_round = (load.clone(), skill.clone());
+    if is_new {
+        // Outside a round there is none that could have begun before.
+        let _ = context.update_state::<OfRound>(|fresh| {
+            let mut fresh = fresh.clone();
+            fresh.insert(of_round.clone());
+            fresh
+        });
+        return Ok(true);
     }
-    active
+    Ok(context
+        .state::<OfRound>()
+        .is_ok_and(|fresh| fresh.contains(&of_round)))
 }
 
-/// Whether `skill` was loaded by the tool `load`.
-pub(super) fn is_active(transcript: &Transcript, load: &str, skill: &str) -> bool {
-    let mut turns = transcript.rev();
-    turns.any(|turn| loaded(turn, load).any(|name| name == *skill))
-}
-
-/// The skills that a round has loaded. A load by an agent in the model's place, which is no result
-/// of the round, is that agent's own.
-fn loaded<'a>(turn: &'a Turn, load: &'a str) -> impl Iterator<Item = Str> + 'a {
-    let results = turn.results().iter();
-    results
-        .filter(move |result| result.name == *load && result.outcome.status == ToolStatus::Done)
-        .filter_map(|result| name_of(turn, result))
-}
-
-/// The skill that a call has loaded: by its data, or, in a history that came without it, by its
-/// arguments.
-fn name_of(turn: &Turn, result: &ToolResult) -> Option<Str> {
-    let data = result
-        .outcome
-        .data
-        .as_ref()
-        .and_then(|data| data.get("skill"));
-    if let Some(name) = data.and_then(|name| name.as_str()) {
-        return Some(name.into());
-    }
-    let mut calls = turn.as_message().tool_calls();
-    let call = calls.find(|call| call.id == result.call_id)?;
-    let load: Load = serde_json::from_str(call.arguments.as_str()).ok()?;
-    Some(load.name)
+/// Whether one of `skills` was active when the round of `context` began.
+///
+/// # Errors
+///
+/// What was stored can't be read.
+pub(super) fn was_active(context: &Context, load: &Str, skills: &[Str]) -> Result<bool, SlotError> {
+    let active = active(context, load)?;
+    let fresh = context.state::<OfRound>().unwrap_or_default();
+    let is_fresh = |skill: &Str| fresh.contains(&(load.clone(), skill.clone()));
+    let mut skills = skills.iter();
+    Ok(skills.any(|skill| active.contains(skill) && !is_fresh(skill)))
 }

@@ -1,7 +1,14 @@
-use super::{Skill, active::active};
+use super::{
+    Skill,
+    active::{active, was_active},
+};
 use crate::lazy::{Place, offer, one_line};
 use concentric_core::{ChatRequest, Stability, Str, System, SystemSegment, ToolCall, ToolChoice};
-use std::{collections::BTreeMap, fmt::Write, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    sync::Arc,
+};
 
 /// The skills of an agent, and which tools wait for them.
 #[derive(Debug)]
@@ -50,7 +57,10 @@ impl Catalogue {
         if !self.in_system && self.hidden.is_empty() {
             return None;
         }
-        let active = active(&request.transcript, &self.load_tool);
+        let active = active(&request.context, &self.load_tool).unwrap_or_else(|error| {
+            tracing::error!(%error, "which skills are active is not known, so none is");
+            Vec::new()
+        });
         if self.in_system {
             for skill in active.iter().filter_map(|name| self.skills.get(name)) {
                 let text = format!("# Skill `{}`\n\n{}", skill.name, skill.instructions);
@@ -62,12 +72,15 @@ impl Catalogue {
             Some(ToolChoice::Tool(name)) => Some(name),
             _ => None,
         };
+        let places: HashMap<&str, usize> = active.iter().map(Str::as_str).zip(0..).collect();
         offer(&mut request.tools, |spec| {
             match self.hidden.get(&spec.name) {
-                Some(by) if forced != Some(&spec.name) => active
-                    .iter()
-                    .position(|skill| by.contains(skill))
-                    .map_or(Place::Hidden, Place::Revealed),
+                Some(by) if forced != Some(&spec.name) => {
+                    let places = by.iter().filter_map(|skill| places.get(skill.as_str()));
+                    places
+                        .min()
+                        .map_or(Place::Hidden, |at| Place::Revealed(*at))
+                }
                 _ => Place::Always,
             }
         })
@@ -76,8 +89,7 @@ impl Catalogue {
     /// What is said of a call of a tool whose skills are not active.
     pub(super) fn hint(&self, call: &ToolCall) -> Option<Str> {
         let by = self.hidden.get(call.name())?;
-        let active = active(call.transcript(), &self.load_tool);
-        if by.iter().any(|skill| active.contains(skill)) {
+        if was_active(&call.context, &self.load_tool, by).unwrap_or(false) {
             return None;
         }
         let skills: Vec<_> = by.iter().map(|skill| format!("`{skill}`")).collect();

@@ -40,8 +40,21 @@
 //! | it was active | the instructions are given again, and the step is charged |
 //! | the model calls `read_skill_file` | it reads a file of a skill |
 //! | it calls a tool of a skill that is not active | the call is not run; the model reads which skill to load |
-//! | the run is resumed, or the conversation goes on elsewhere | what is active is read from the history, and from nowhere else: the loads in it that succeeded |
-//! | the history is shortened for good | the skills whose loads are gone are not active any more, and can be loaded again |
+//! | the run is suspended and resumed | what was active is active |
+//! | the conversation continues with another run | what was active is active if the host keeps the slots of the conversation; else it must be loaded again |
+//! | the history is shortened for good | what was active is active, and can be loaded again, so that the model reads its instructions |
+//!
+//! # Which skills are active
+//!
+//! Those that `load_skill` loaded here. They are kept in a durable [slot](concentric_core::state) of the
+//! conversation, which is stored with a suspended run, and from run to run where the host keeps
+//! conversations ([`ThreadSlots`], as a session of `concentric-layers` does); a fork of a conversation
+//! has a copy. Loads in the history do not count: a client of a server that keeps nothing writes its
+//! history, and could claim what it likes. Behind such a server each run begins without an active
+//! skill: its tools are not offered and [`Skills::active`] does not match until the model has loaded
+//! the skill again, as the catalogue tells it to.
+//!
+//! The run of an agent that is a tool has active skills of its own.
 //!
 //! # Where the instructions are
 //!
@@ -68,9 +81,7 @@
 //! A skill is a part of the prompt: load what you would write. Nothing in one is executed, and
 //! nothing outside its folder is read: a symbolic link that leads out is an error. Its
 //! `allowed-tools` is [known](Skill::allowed_tools), and grants nothing. What is hidden is not
-//! forbidden, and whoever writes the history says what is active: to forbid a call is a
-//! [gate](crate::gate)'s work, and no rule is to be relaxed by [`Skills::active`] if clients bring
-//! the history.
+//! forbidden, and the model decides what it loads: to forbid a call is a [gate](crate::gate)'s work.
 //!
 //! # Place in the stack
 //!
@@ -78,6 +89,7 @@
 //! history. The layer does nothing if the request does not offer `load_skill`.
 //!
 //! [`Stability::Fixed`]: concentric_core::Stability::Fixed
+//! [`ThreadSlots`]: concentric_core::state::ThreadSlots
 
 mod active;
 mod catalogue;

@@ -1,6 +1,6 @@
 use super::{
     Skill, SkillError, SkillErrorKind, SkillsLayer,
-    active::is_active,
+    active::active,
     catalogue::Catalogue,
     files,
     tools::{load_tool, read_tool},
@@ -102,7 +102,8 @@ impl Skills {
 
     /// Names the tool that loads a skill; the default is `load_skill`.
     ///
-    /// Under another name, what was loaded in older conversations is not active.
+    /// Under another name, what was loaded before is not active. An agent and one in its model's place
+    /// that both have skills need two names, so that each has its own active skills.
     #[must_use]
     pub fn load_tool_name(mut self, name: impl Into<Str>) -> Self {
         self.load_tool = name.into();
@@ -130,15 +131,16 @@ impl Skills {
     /// The calls that are made while the skill of that name is active, of any tool: for a gate or a
     /// layer that is to hold for so long.
     ///
-    /// Of a skill that is not in the set by now it can't be told, which is
-    /// [taken with care](crate::matcher#when-a-predicate-fails). It goes by the name of the tool that
-    /// loads a skill, as it is now.
+    /// It goes by what was [loaded here](super#which-skills-are-active), never by the history, so
+    /// that no client can open or close a gate by it. For a skill that is not in the set by now it
+    /// fails, which is [taken with care](crate::matcher#when-a-predicate-fails). It depends on the name
+    /// of the tool that loads a skill, as it is now.
     pub fn active(&self, name: impl Into<Str>) -> Matcher {
         let name = name.into();
         let load_tool = self.load_tool.clone();
         let is_known = self.skills.iter().any(|skill| skill.name == name);
         Matcher::try_when(move |call: &ToolCall| match is_known {
-            true => Ok(is_active(call.transcript(), &load_tool, &name)),
+            true => Ok(active(&call.context, &load_tool)?.contains(&name)),
             false => Err(BoxError::from(SkillError::from(SkillErrorKind::Unknown(
                 name.clone(),
             )))),

@@ -1,6 +1,6 @@
 use super::{
     SkillErrorKind,
-    active::{Load, is_active},
+    active::{Load, activate},
     catalogue::Catalogue,
     files::MAX_FILE_BYTES,
 };
@@ -40,6 +40,13 @@ fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
     let Some(skill) = catalogue.skills.get(&name) else {
         return ToolOutcome::failed(unknown(catalogue, &name));
     };
+    let is_new = match activate(&call.context, &catalogue.load_tool, &skill.name) {
+        Ok(is_new) => is_new,
+        Err(error) => {
+            tracing::error!(%error, "a skill can't be loaded");
+            return ToolOutcome::failed("The skill could not be loaded.");
+        }
+    };
     let mut text = match catalogue.in_system {
         true => format!("The skill `{name}` is active. Its instructions are in the system prompt."),
         false => format!("The skill `{name}` is active.\n\n{}", skill.instructions),
@@ -57,9 +64,9 @@ fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
     }
     let outcome = ToolOutcome::done(text).with_data(json!({ "skill": name }));
     // Only the first time, so that nobody loads for ever.
-    match is_active(call.transcript(), &catalogue.load_tool, &name) {
-        true => outcome,
-        false => outcome.free_of_charge(),
+    match is_new {
+        true => outcome.free_of_charge(),
+        false => outcome,
     }
 }
 
