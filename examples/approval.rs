@@ -17,7 +17,7 @@
 //! For the model see the quickstart.
 
 use concentric::{
-    ChatRequest, Context, Environment, InterruptId, ThreadId,
+    ChatRequest, Context, Environment, InterruptId, ReplyKind, ThreadId,
     layers::suspend,
     prelude::*,
     store::{RunStatus, RunStore, Tenant},
@@ -35,7 +35,11 @@ const WAITS: u8 = 3;
 fn agent(store: &SqliteStore) -> Result<BoxModel, Error> {
     let tools = files::tools(".")?
         .tool(files::write_file(".")?)
-        .gate(Approval::for_tools("write_file"))
+        .gate(Approval::for_tools("write_file").replies([
+            ReplyKind::Approve,
+            ReplyKind::Deny,
+            ReplyKind::Edit,
+        ]))
         .ledger(store.clone()); // what was about to be written, and what came of it
 
     let agent = ServiceBuilder::new()

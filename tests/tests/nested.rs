@@ -213,7 +213,8 @@ fn f044_what_a_dead_process_began_in_a_models_place_is_asked_about_and_not_repea
             PartKind::ToolResult(result) => Some(result.outcome.content.text()),
             _ => None,
         });
-        assert_eq!(results.collect::<Vec<_>>(), ["it was paid"]);
+        let paid = "A person supplied this result, not the tool:\nit was paid";
+        assert_eq!(results.collect::<Vec<_>>(), [paid]);
         assert_eq!(said.text(), "Paid.");
     });
 }

@@ -18,7 +18,7 @@
 use crate::{CallId, InterruptId, MessageId, Str};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
-use std::{error::Error as StdError, fmt, sync::Arc, time::SystemTime};
+use std::{collections::BTreeSet, error::Error as StdError, fmt, sync::Arc, time::SystemTime};
 
 /// The [reason](Interrupt::reason) of a question whether a tool call may run.
 pub const TOOL_CALL: Str = Str::from_static("tool_call");
@@ -29,6 +29,9 @@ pub const UNKNOWN_EFFECT: Str = Str::from_static("unknown_effect");
 
 /// The [reason](Interrupt::reason) of a call of a tool that the client executes.
 pub const CLIENT_TOOL: Str = Str::from_static("client_tool");
+
+/// The metadata of a question that lists the kinds of reply that it accepts.
+const REPLIES: &str = "replies";
 
 /// A question that a run waits for the answer of (AG-UI `Interrupt`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +112,30 @@ impl Interrupt {
         self
     }
 
+    /// Sets the kinds of reply that the question accepts; by default, all. A cancellation is always
+    /// accepted.
+    #[must_use]
+    pub fn with_replies(self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
+        let kinds: BTreeSet<ReplyKind> = kinds.into_iter().collect();
+        self.with_metadata(REPLIES, json!(kinds))
+    }
+
+    /// Whether the question accepts replies of that kind, by its metadata (`replies`).
+    ///
+    /// A question that lists no kinds, as one that an older version stored, accepts all of them.
+    pub fn accepts(&self, kind: ReplyKind) -> bool {
+        let Some(kinds) = self.metadata.get(REPLIES) else {
+            return true;
+        };
+        let mut kinds = kinds.as_array().into_iter().flatten();
+        kinds.any(|it| it.as_str() == Some(kind.as_str()))
+    }
+
+    /// Whether the question lists the kinds of reply that it accepts.
+    pub fn lists_replies(&self) -> bool {
+        self.metadata.contains_key(REPLIES)
+    }
+
     /// The tool that it asks about.
     pub fn tool(&self) -> Option<&str> {
         self.metadata.get("tool")?.as_str()
@@ -148,6 +175,12 @@ impl Interrupt {
         };
         if !fits {
             return Err(reply.malformed("this question is not answered that way"));
+        }
+        if let Some(kind) = ruling.kind()
+            && !self.accepts(kind)
+        {
+            let kind = kind.as_str();
+            return Err(reply.malformed(format!("the question does not accept the reply `{kind}`")));
         }
         match &ruling {
             Ruling::Approved { remember, .. } | Ruling::Denied { remember, .. }
@@ -404,6 +437,50 @@ pub enum Ruling {
     Cancelled,
 }
 
+impl Ruling {
+    /// The kind of reply that it is; `None` for a cancellation, and for a client's own failure.
+    pub const fn kind(&self) -> Option<ReplyKind> {
+        Some(match self {
+            Self::Approved { edited: None, .. } => ReplyKind::Approve,
+            Self::Approved {
+                edited: Some(_), ..
+            } => ReplyKind::Edit,
+            Self::Denied { .. } => ReplyKind::Deny,
+            Self::Answered(_) => ReplyKind::Answer,
+            Self::Failed(_) | Self::Cancelled => return None,
+        })
+    }
+}
+
+/// A kind of reply to the question whether a tool call may run.
+///
+/// See [`Interrupt::accepts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplyKind {
+    /// Lets the call run as it is ([`Reply::approve`]).
+    Approve,
+    /// Does not let the call run ([`Reply::deny`]).
+    Deny,
+    /// Lets the call run with other arguments ([`Reply::approve_edited`]).
+    Edit,
+    /// Gives the call a result instead of running it ([`Reply::answer`]).
+    Answer,
+}
+
+impl ReplyKind {
+    /// Its name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Deny => "deny",
+            Self::Edit => "edit",
+            Self::Answer => "answer",
+        }
+    }
+}
+
 /// Which other calls a decision is to hold for, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -513,9 +590,23 @@ pub struct Pending {
     /// Whether it is the tool that asks, which may have done something by now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub begun: bool,
+    /// Who suspended the call; `None` in what an older version stored, and in what a tool returns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<SuspendedBy>,
     /// What whoever asked needs to go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Arc<Value>>,
+}
+
+/// Who suspended a call, and so whose the [state](Pending::state) of its suspension is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SuspendedBy {
+    /// The round service, on behalf of the call: a gate asks, or the outcome is unknown.
+    Lifecycle,
+    /// The tool.
+    Tool,
 }
 
 impl Pending {
@@ -536,6 +627,13 @@ impl Pending {
     #[must_use]
     pub fn with_state(mut self, state: impl Into<Arc<Value>>) -> Self {
         self.state = Some(state.into());
+        self
+    }
+
+    /// Sets who suspended the call.
+    #[must_use]
+    pub fn by(mut self, by: SuspendedBy) -> Self {
+        self.by = Some(by);
         self
     }
 
@@ -715,6 +813,38 @@ mod tests {
                 assert_eq!(limited.check(&reply, now).is_ok(), allowed, "{reply:?}");
                 assert_eq!(silent.check(&reply, now), Ok(()));
             }
+        }
+    }
+
+    #[test]
+    fn a_reply_of_a_kind_that_is_not_accepted_is_refused() {
+        let id = InterruptId::new("i");
+        let now = SystemTime::UNIX_EPOCH;
+        let all = [
+            (ReplyKind::Approve, Reply::approve(id.clone())),
+            (ReplyKind::Deny, Reply::deny(id.clone(), "no")),
+            (
+                ReplyKind::Edit,
+                Reply::approve_edited(id.clone(), json!({})),
+            ),
+            (ReplyKind::Answer, Reply::answer(id.clone(), 1)),
+        ];
+        for set in 0..16_u8 {
+            let in_set = |at: &usize| set & (1 << at) != 0;
+            let kinds = (0..4).filter(in_set).map(|at| all[at].0);
+            let asked = Interrupt::new(id.clone(), TOOL_CALL).with_replies(kinds);
+            for (at, (kind, reply)) in all.iter().enumerate() {
+                assert_eq!(reply.ruling().unwrap().kind(), Some(*kind));
+                assert_eq!(asked.check(reply, now).is_ok(), in_set(&at), "{asked:?}");
+            }
+            assert_eq!(asked.check(&Reply::cancel(id.clone()), now), Ok(()));
+        }
+        // An older version listed no kinds; a list that is no list accepts none.
+        let old = Interrupt::new(id.clone(), TOOL_CALL);
+        let broken = old.clone().with_metadata("replies", "approve");
+        for (_, reply) in &all {
+            assert_eq!(old.check(reply, now), Ok(()));
+            assert!(broken.check(reply, now).is_err());
         }
     }
 

@@ -77,7 +77,7 @@ pub use self::{
     },
     finish::{CancelReason, Finish, FinishReason, Outcome, Usage},
     id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
-    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyStatus, Ruling},
+    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
     live::LiveInterrupts,
     message::{
         Arguments, Author, Executor, Media, MediaSource, Message, Part, PartKind, ProviderData,
@@ -91,8 +91,8 @@ pub use self::{
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
     text::Str,
     tool::{
-        Annotations, LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent, Seal, ToolCall,
-        ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, ToolStatus,
+        Annotations, LimitOf, Origin, OutcomeSource, Permit, Refusal, RoundCall, RoundEvent, Seal,
+        ToolCall, ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, ToolStatus,
     },
     transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
 };

@@ -629,6 +629,33 @@ pub struct ToolOutcome {
     /// calls.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub free: bool,
+    /// Who supplied it.
+    #[serde(default, skip_serializing_if = "OutcomeSource::is_executor")]
+    pub source: OutcomeSource,
+}
+
+/// Who supplied a [`ToolOutcome`].
+///
+/// A history that a client writes never says so: what it brings counts as its executor's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OutcomeSource {
+    /// Whoever executes the call: its tool, or what decided that it does not run.
+    #[default]
+    Executor,
+    /// A person, in the tool's place: by the reply to a question about the call.
+    Person,
+}
+
+impl OutcomeSource {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference"
+    )]
+    const fn is_executor(&self) -> bool {
+        matches!(self, Self::Executor)
+    }
 }
 
 impl ToolOutcome {
@@ -639,6 +666,7 @@ impl ToolOutcome {
             data: None,
             halt: None,
             free: false,
+            source: OutcomeSource::Executor,
         }
     }
 
@@ -674,6 +702,31 @@ impl ToolOutcome {
             Value::String(text) => Self::done(text.as_str()),
             other => Self::done(other.to_string()),
         }
+    }
+
+    /// A result that a person supplied in the tool's place: its [source](Self::source) says so, and
+    /// so does the text that the model reads.
+    ///
+    /// ```
+    /// use concentric_core::{OutcomeSource, ToolOutcome};
+    ///
+    /// let outcome = ToolOutcome::by_person(&"paid in cash".into());
+    /// assert_eq!(outcome.source, OutcomeSource::Person);
+    /// assert_eq!(
+    ///     outcome.content.text(),
+    ///     "A person supplied this result, not the tool:\npaid in cash"
+    /// );
+    /// ```
+    pub fn by_person(result: &Value) -> Self {
+        let text = match result {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let mut outcome = Self::done(format!(
+            "A person supplied this result, not the tool:\n{text}"
+        ));
+        outcome.source = OutcomeSource::Person;
+        outcome
     }
 
     /// Attaches structured data that the model does not see.

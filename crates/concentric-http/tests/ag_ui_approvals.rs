@@ -5,8 +5,8 @@
 mod support;
 
 use concentric_core::{
-    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ThreadId,
-    ToolCallPart, Turn, Usage,
+    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ReplyKind,
+    ThreadId, ToolCallPart, Turn, Usage,
     store::{Once, RunStore, StoreFuture, Tenant},
 };
 use concentric_layers::SuspendLayer;
@@ -68,7 +68,12 @@ fn tools(ran: &Ran) -> Toolset {
         .tool(ran.tool("mail"))
         .tool(ran.tool("note"))
         .tool(ran.tool("look").read_only())
-        .gate(Approval::for_tools(["refund", "mail"]))
+        .gate(Approval::for_tools(["refund", "mail"]).replies([
+            ReplyKind::Approve,
+            ReplyKind::Deny,
+            ReplyKind::Edit,
+            ReplyKind::Answer,
+        ]))
 }
 
 fn with_tokens(ran: &Ran) -> Toolset {
@@ -197,7 +202,7 @@ async fn a_call_may_be_denied_edited_answered_or_given_up() {
         ),
         (
             Some(json!({"result": "paid by hand"})),
-            "[Done: paid by hand]",
+            "[Done: A person supplied this result, not the tool:\npaid by hand]",
             vec![],
         ),
         (None, "[Cancelled: The call was cancelled.]", vec![]),

@@ -378,7 +378,7 @@ fn rule(answered: Answered) -> Ruled {
                 return Ruled::Settled(ToolOutcome::denied(reason));
             }
             Some(Ok(Ruling::Answered(result))) => {
-                return Ruled::Settled(ToolOutcome::of_value(&result));
+                return Ruled::Settled(ToolOutcome::by_person(&result));
             }
             Some(Ok(Ruling::Cancelled)) => {
                 return Ruled::Settled(ToolOutcome::cancelled("The call was cancelled."));

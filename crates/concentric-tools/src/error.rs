@@ -196,6 +196,12 @@ pub enum ToolsetError {
         /// What is wrong with it.
         reason: Str,
     },
+    /// A rule of a gate is for an empty list of tools; this is the gate's policy.
+    EmptyRule(Str),
+    /// A rule of a gate names a tool, or has a pattern of names, that no tool has.
+    UnknownTool(Str),
+    /// A gate panicked when it was checked; this is its policy.
+    GatePanicked(Str),
     /// A run's context lacks what a tool [requires](crate::Tool::requires).
     MissingContext {
         /// The tool.
@@ -211,6 +217,22 @@ impl fmt::Display for ToolsetError {
             Self::DuplicateName(name) => write!(f, "two tools are named `{name}`"),
             Self::InvalidSchema { tool, reason } => {
                 write!(f, "the schema of the tool `{tool}` is invalid: {reason}")
+            }
+            Self::EmptyRule(policy) => write!(
+                f,
+                "a rule of a gate is for an empty list of tools and never matches: {policy}; name the \
+                 tools, or remove the rule"
+            ),
+            Self::UnknownTool(name) => write!(
+                f,
+                "a rule of a gate is for the tool `{name}`, and no tool has that name; correct it, or \
+                 add the tool"
+            ),
+            Self::GatePanicked(policy) => {
+                write!(
+                    f,
+                    "the gate `{policy}` panicked when its tools were checked"
+                )
             }
             Self::MissingContext { tool, type_name } => write!(
                 f,

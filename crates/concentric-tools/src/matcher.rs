@@ -24,9 +24,9 @@
 //! [`matches`](Matcher::matches) returns an error, and whoever asked takes the careful way: an
 //! approval asks, a layer applies.
 
-use crate::panic::Caught;
+use crate::{ToolsetError, panic::Caught};
 use concentric_core::{
-    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, method::catch,
+    Annotations, BoxError, Error, ErrorKind, Str, ToolCall, ToolSpec, ToolSpecs, method::catch,
     service::BoxFuture,
 };
 use std::{any::type_name, fmt, future::Future, ops::Not, sync::Arc};
@@ -100,7 +100,15 @@ impl Matcher {
         Self::read_only().not()
     }
 
-    /// The calls that `f` says.
+    /// The calls for which `f` returns `true`.
+    ///
+    /// The predicate is known by the name of its type alone, in `Debug` and so in the
+    /// [policy](crate::Gate::policy) of a gate: an approval that was asked for under an older
+    /// predicate still holds under one that behaves differently and has the same name, as another
+    /// closure of the same function has. If earlier approvals must not hold any more, use a predicate
+    /// of another name (a named function), or put the rule into a gate whose policy you state, as
+    /// [`gate_fn`](crate::gate_fn) does. The same holds for [`try_when`](Self::try_when),
+    /// [`when_async`](Self::when_async) and [`annotated`](Self::annotated).
     pub fn when<F>(f: F) -> Self
     where
         F: Fn(&ToolCall) -> bool + Send + Sync + 'static,
@@ -191,8 +199,42 @@ impl Matcher {
     /// The matchers any of which is enough.
     pub(crate) fn alternatives(self) -> Vec<Self> {
         match self.0 {
-            Kind::Any(of) => of.iter().cloned().flat_map(Self::alternatives).collect(),
+            // One that is empty stays, so that it is noticed.
+            Kind::Any(of) if !of.is_empty() => {
+                of.iter().cloned().flat_map(Self::alternatives).collect()
+            }
             kind => vec![Self(kind)],
+        }
+    }
+
+    /// Whether there is an empty list in it, which matches nothing.
+    pub(crate) fn has_none(&self) -> bool {
+        match &self.0 {
+            Kind::Any(of) => of.is_empty() || of.iter().any(Self::has_none),
+            Kind::Every(of) => of.iter().any(Self::has_none),
+            Kind::Not(of) => of.has_none(),
+            _ => false,
+        }
+    }
+
+    /// Checks that each name and pattern in it is that of one of `tools`.
+    ///
+    /// # Errors
+    ///
+    /// One is not.
+    pub(crate) fn check_names(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
+        let unknown = |name: &Str| Err(ToolsetError::UnknownTool(name.clone()));
+        match &self.0 {
+            Kind::Name(name) if tools.get(name).is_none() => unknown(name),
+            Kind::Pattern(pattern)
+                if pattern.bytes().any(|byte| byte != b'*')
+                    && !tools.iter().any(|spec| fits(pattern, &spec.name)) =>
+            {
+                unknown(pattern)
+            }
+            Kind::Any(of) | Kind::Every(of) => of.iter().try_for_each(|it| it.check_names(tools)),
+            Kind::Not(of) => of.check_names(tools),
+            _ => Ok(()),
         }
     }
 

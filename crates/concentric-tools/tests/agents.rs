@@ -13,7 +13,7 @@ use concentric_core::{
 use concentric_tools::{
     Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn, tool_with_context,
 };
-use kit::{Call, Model, Ran, Scene, drive, drive_with, halting, number};
+use kit::{ANY_REPLY, Call, Model, Ran, Scene, drive, drive_with, halting, number};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -62,7 +62,7 @@ fn inner_tools(log: &Log) -> Toolset {
         .tool(number("read", log).read_only())
         .tool(number("write", log))
         .tool(number("refund", log))
-        .gate(Approval::for_tools("refund"))
+        .gate(Approval::for_tools("refund").replies(ANY_REPLY))
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ mod kit;
 
 use common::{Log, note};
 use concentric_core::{
-    ErrorKind, Event, LiveInterrupts, Origin, Outcome, Reply, ToolCall, ToolStatus, Turn,
-    interrupt, store::Tenant,
+    ErrorKind, Event, LiveInterrupts, Origin, Outcome, Reply, ReplyKind, ToolCall, ToolStatus,
+    Turn, interrupt, store::Tenant,
 };
 use concentric_tools::{
     Approval, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict, gate_fn, tool,
@@ -36,7 +36,7 @@ fn gated(log: &Log) -> Toolset {
         .tool(number("read", log).read_only())
         .tool(number("write", log))
         .tool(number("refund", log))
-        .gate(Approval::for_tools("refund"))
+        .gate(Approval::for_tools("refund").replies(kit::ANY_REPLY))
 }
 
 fn ok(call: &str, text: &str) -> kit::Result3 {
@@ -144,8 +144,11 @@ async fn c076_f048_a_tool_or_a_policy_that_changed_is_asked_about_again() {
         .gate(Approval::for_tools("refund"));
     let other_policy = Toolset::new()
         .tool(number("refund", &log))
-        .gate(Approval::for_tools(["refund", "mail"]));
-    let more_gates = gated(&log).gate(gate_fn("more", |_| Verdict::Pass));
+        .gate(Approval::for_tools(["refund", "mail"]).names_inner_tools());
+    let more_gates = Toolset::new()
+        .tool(number("refund", &log))
+        .gate(Approval::for_tools("refund"))
+        .gate(gate_fn("more", |_| Verdict::Pass));
     for changed in [other_tool, other_policy, more_gates] {
         let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
         let tools = Toolset::new()
@@ -170,7 +173,7 @@ async fn c077_a_tool_that_is_gone_is_not_run() {
     let reply = Reply::approve(ran.ask("call-0-0").id);
     let tools = Toolset::new()
         .tool(number("read", &log))
-        .gate(Approval::for_tools("refund"));
+        .gate(Approval::for_tools("refund").names_inner_tools());
     let ran = scene.resume(&tools, ran.state(), vec![reply]).await;
     let (status, text) = ran.result("call-0-0");
     assert_eq!(status, ToolStatus::Failed);
@@ -410,6 +413,7 @@ async fn c083_edited_arguments_run_after_they_were_validated() {
         let tools = || {
             Toolset::new().tool(number("refund", &log)).gate(
                 Approval::for_tools("refund")
+                    .replies([ReplyKind::Edit])
                     .deny(unlucky.clone(), "unlucky")
                     .watch(told(&watched)),
             )
@@ -482,21 +486,28 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     // A name is as exact in a list.
     let tools = Toolset::new()
         .tool(number("refund", &log))
-        .gate(Approval::for_tools(["refund", "mail_*"]));
+        .gate(Approval::for_tools(["refund", "mail_*"]).names_inner_tools());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let mut context = scene.world.context();
     context.extensions_mut().insert(Approval::new().allow("*"));
     let ran = scene.start_in(context, &tools).await;
     assert_eq!(ran.asked().len(), 1);
-    // Of two that are as exact, the run's own holds.
-    let tools = gated(&log);
-    let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
-    let mut context = scene.world.context();
-    context
-        .extensions_mut()
-        .insert(Approval::new().allow("refund"));
-    let ran = scene.start_in(context, &tools).await;
-    assert_eq!(*ran.outcome(), Outcome::Completed);
+    // Of two that are as exact, the run's own holds only where the agent's lets it.
+    for (may_loosen, outcome) in [(false, Outcome::Interrupted), (true, Outcome::Completed)] {
+        let approval = match may_loosen {
+            true => Approval::for_tools("refund").runs_may_loosen(),
+            false => Approval::for_tools("refund"),
+        };
+        let tools = Toolset::new().tool(number("refund", &log)).gate(approval);
+        let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
+        let mut context = scene.world.context();
+        context
+            .extensions_mut()
+            .insert(Approval::new().allow("refund"));
+        let ran = scene.start_in(context, &tools).await;
+        assert_eq!(*ran.outcome(), outcome, "may loosen: {may_loosen}");
+        assert_eq!(log.count("refund 1"), usize::from(may_loosen));
+    }
     // A rule that denies is weakened by none.
     let log = Log::default();
     let tools = Toolset::new()
@@ -546,7 +557,7 @@ async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
     let (log, watched) = (Log::default(), Log::default());
     let tools = Toolset::new()
         .tool(number("refund", &log))
-        .gate(Approval::for_tools("mail"));
+        .gate(Approval::for_tools("mail").names_inner_tools());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
     let mut context = scene.world.context();
     let own = Approval::for_tools("refund")
@@ -564,9 +575,11 @@ async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
 async fn watchers_are_told_once_of_each_decision() {
     let (log, watched) = (Log::default(), Log::default());
     let tools = || {
-        Toolset::new()
-            .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
+        Toolset::new().tool(number("refund", &log)).gate(
+            Approval::for_tools("refund")
+                .replies(kit::ANY_REPLY)
+                .watch(told(&watched)),
+        )
     };
     let scene = Scene::round(vec![
         ("refund", r#"{"n":0}"#),
@@ -597,7 +610,8 @@ async fn watchers_are_told_once_of_each_decision() {
     let reply = Reply::approve_edited(last, json!({"n": 9}));
     let ran = scene.resume(&tools(), ran.state(), vec![reply]).await;
     assert_eq!(watched.lines()[9..], [r#"approved call-0-4 {"n":9}"#]);
-    assert_eq!(ran.result("call-0-2"), (ToolStatus::Done, "paid".into()));
+    let paid = kit::by_person("paid");
+    assert_eq!(ran.result("call-0-2"), (ToolStatus::Done, paid));
     assert_eq!(log.lines(), ["refund 0", "refund 9"]);
 }
 

@@ -175,7 +175,11 @@ async fn a_question_has_one_end_also_if_its_call_does_not_run() {
         ("it runs", r#"approved call-0-0 {"n":1}"#),
     ] {
         let (watched, store) = (Log::default(), Memory::new());
-        let approval = || Approval::for_tools("refund").watch(told(&watched));
+        let approval = || {
+            Approval::for_tools("refund")
+                .names_inner_tools()
+                .watch(told(&watched))
+        };
         let with = |approval: Approval, verdict: fn() -> Verdict| {
             Toolset::new()
                 .gate(approval)
@@ -211,7 +215,7 @@ async fn a_question_that_no_gate_would_ask_any_more_has_its_end() {
     };
     let ran = approved(
         &tools(Approval::for_tools("refund")),
-        &tools(Approval::for_tools("mail")),
+        &tools(Approval::for_tools("mail").names_inner_tools()),
     )
     .await;
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Denied);

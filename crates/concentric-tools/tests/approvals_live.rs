@@ -15,7 +15,7 @@ use concentric_core::{
     CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus, store::Tenant,
 };
 use concentric_tools::{Approval, Toolset, Verdict, gate_fn};
-use kit::{Ran, Scene, World, drive_with, halting, number, told};
+use kit::{ANY_REPLY, Ran, Scene, World, drive_with, halting, number, told};
 use serde_json::json;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ async fn live_run(
 
 fn live_tools(log: &Log, watched: &Log, live: &LiveInterrupts) -> Toolset {
     let approval = Approval::for_tools("refund")
+        .replies(ANY_REPLY)
         .live(live, Duration::from_secs(60))
         .watch(told(watched));
     Toolset::new()

@@ -124,7 +124,11 @@ async fn c092_a_tool_that_changed_is_asked_about_again() {
     );
     let changed = Toolset::new()
         .tool(number("refund", &log).group("money"))
-        .gate(Approval::for_tools(["refund", "mail"]).remember(store.clone()));
+        .gate(
+            Approval::for_tools(["refund", "mail"])
+                .names_inner_tools()
+                .remember(store.clone()),
+        );
     assert_eq!(now(&world, &changed, "refund", 1).await, "ask");
 }
 

@@ -115,7 +115,7 @@ async fn f037_a_layer_that_asks_does_not_open_a_call_that_was_settled() {
     let log = Log::default();
     let tools = Toolset::new()
         .tool(number("write", &log))
-        .gate(Approval::for_tools("refund"))
+        .gate(Approval::for_tools("refund").names_inner_tools())
         .layer(hook(|call: ToolCall| {
             let id = call.context.interrupt_id().unwrap();
             let asks = Pending::asking(vec![Interrupt::new(id, "confirm")]);

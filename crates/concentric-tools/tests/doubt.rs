@@ -8,8 +8,8 @@ mod kit;
 
 use common::{Hook, Log, hook};
 use concentric_core::{
-    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, Str,
-    ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
+    Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, ReplyKind,
+    Str, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
     store::Checkpoint,
 };
 use concentric_tools::{
@@ -17,7 +17,7 @@ use concentric_tools::{
     gate_fn, tool_with_context,
 };
 use futures_util::StreamExt;
-use kit::{Memory, Scene};
+use kit::{Memory, Scene, by_person};
 use serde_json::json;
 use std::{
     future::{pending, ready},
@@ -80,7 +80,8 @@ fn before(log: &Log, class: Class, asks: bool, ledger: Option<&Memory>) -> Tools
 
 fn with(tools: Toolset, asks: bool, ledger: Option<&Memory>) -> Toolset {
     let tools = match asks {
-        true => tools.gate(Approval::for_tools("pay")),
+        // Of one case, the tool is gone.
+        true => tools.gate(Approval::for_tools("pay").names_inner_tools()),
         false => tools,
     };
     match ledger {
@@ -173,7 +174,7 @@ async fn f044_what_changed_since_a_call_was_begun_does_not_make_it_one_that_was_
                     // What a person says holds, whatever has changed.
                     let reply = vec![Reply::answer(ask.id.clone(), json!("it is paid"))];
                     let ran = scene.resume(&tools, ran.state(), reply).await;
-                    let paid = (ToolStatus::Done, "it is paid".to_owned());
+                    let paid = (ToolStatus::Done, by_person("it is paid"));
                     assert_eq!(ran.result("call-0-0"), paid, "{about}");
                 } else {
                     assert_eq!(class, Class::Keyed, "{about}");
@@ -285,7 +286,7 @@ async fn f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_f
         let answer = Reply::answer(ran.ask("call-0-0").id, json!("it is paid"));
         *fails.lock().unwrap() = true;
         let ran = scene.resume(&tools, ran.state(), vec![answer]).await;
-        let paid = (ToolStatus::Done, "it is paid".to_owned());
+        let paid = (ToolStatus::Done, by_person("it is paid"));
         assert_eq!(ran.result("call-0-0"), paid, "{how}");
     }
 }
@@ -368,7 +369,8 @@ async fn f025_a_result_that_somebody_gives_is_cut_as_the_tools_own() {
     let log = Log::default();
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
     let tool = pay(&log, Class::Once, false).max_result_bytes(300);
-    let tools = Toolset::new().tool(tool).gate(Approval::for_tools("pay"));
+    let approval = Approval::for_tools("pay").replies([ReplyKind::Answer]);
+    let tools = Toolset::new().tool(tool).gate(approval);
     let ran = scene.start(&tools).await;
     let long = json!("x".repeat(100_000));
     let reply = Reply::answer(ran.asked()[0].id.clone(), long);

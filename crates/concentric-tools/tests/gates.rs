@@ -18,7 +18,7 @@ use concentric_core::{
 use concentric_tools::{
     Approval, Decided, Gate, Matcher, NoArguments, ToolError, Toolset, Verdict, gate_fn, tool,
 };
-use kit::{Memory, Scene, drive, halting, number, quietly, told};
+use kit::{ANY_REPLY, Memory, Scene, drive, halting, number, quietly, told};
 use serde_json::json;
 use std::{
     sync::{
@@ -407,7 +407,7 @@ async fn a_changed_call_that_is_edited_and_changed_again_is_another_question() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund"))
+            .gate(Approval::for_tools("refund").replies(ANY_REPLY))
             .layer(rewrite("1", "2"))
     };
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);

@@ -194,7 +194,7 @@ async fn f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so() {
     assert_eq!(log.lines().len(), 1);
     let answer = vec![Reply::answer(ask.id.clone(), json!("paid"))];
     let ran = scene.resume(&tools(false), ran.state(), answer).await;
-    assert_eq!(ran.result("call-0-0").1, "paid");
+    assert_eq!(ran.result("call-0-0").1, kit::by_person("paid"));
     assert_eq!(ran.result("call-0-1").0, ToolStatus::Done);
     assert_eq!(log.lines().len(), 2);
     assert!(log.lines()[1].starts_with("once 2"));
@@ -709,7 +709,7 @@ async fn a_round_whose_future_is_dropped_goes_on_and_hides_nothing() {
     let texts = round.results().iter().map(|it| it.outcome.content.text());
     assert_eq!(
         texts.collect::<Vec<_>>(),
-        ["write 1", "read 1", "it was done"]
+        ["write 1", "read 1", &kit::by_person("it was done")]
     );
     assert_eq!(log.lines(), ["write 1", "read 1", "once 1", "read 1"]);
     assert!(here.capture_turn().is_some());
@@ -933,7 +933,11 @@ async fn a_decision_that_is_told_ahead_is_about_what_will_run() {
     let tools = || {
         Toolset::new()
             .tool(number("refund", &log))
-            .gate(Approval::for_tools("refund").watch(told(&watched)))
+            .gate(
+                Approval::for_tools("refund")
+                    .replies(kit::ANY_REPLY)
+                    .watch(told(&watched)),
+            )
             .prepare(async |call: ToolCall| {
                 let text = call.arguments().as_str().replace('1', "5");
                 Ok(text.as_str().into())

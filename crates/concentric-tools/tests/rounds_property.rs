@@ -16,8 +16,8 @@ use concentric_core::{
 };
 use concentric_tools::{Approval, ProtocolStep, RoundEnd, Siblings, ToolLifecycle, Toolset};
 use kit::{
-    Call, Chance, Minutes, Model, Ran, Scene, World, call_part, drive, drive_with, env_or, failing,
-    number, panicking, quietly, written,
+    ANY_REPLY, Call, Chance, Minutes, Model, Ran, Scene, World, call_part, drive, drive_with,
+    env_or, failing, number, panicking, quietly, written,
 };
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -43,7 +43,7 @@ fn tools(
     siblings: Siblings,
     live: Option<&LiveInterrupts>,
 ) -> Toolset {
-    let approval = Approval::for_tools("ask*");
+    let approval = Approval::for_tools("ask*").replies(ANY_REPLY);
     let approval = match live {
         Some(live) => approval.live(live, Duration::from_secs(60)),
         None => approval,

@@ -34,7 +34,10 @@ pub fn check(world: &World, script: &[Calls], about: &str) {
     let done: BTreeSet<String> = world.done().into_iter().collect();
     for (tool, id) in calls {
         let text = &results[id];
-        let says = text
+        // What the model reads of a result that a person supplied, before that itself.
+        let by_person = text.strip_prefix("A person supplied this result, not the tool:\n");
+        let says = by_person
+            .unwrap_or(text)
             .strip_prefix(id)
             .unwrap_or_else(|| panic!("{about}: {text}"));
         let asked = entries.iter().any(|entry| {

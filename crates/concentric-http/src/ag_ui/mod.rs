@@ -69,7 +69,7 @@
 //! | text, and a refusal | one text message for a step, and another for what it says after a tool call or reasoning |
 //! | a tool call | its preview, as it is written; what a layer changes in a call afterwards the client does not see, so such a layer holds the preview back too |
 //! | a call whose preview stops | a result that says so, as a client takes an unanswered call for one of its own |
-//! | a tool's result | `TOOL_CALL_RESULT`; `metadata` has its `status` unless it is done, and its `data` |
+//! | a tool's result | `TOOL_CALL_RESULT`; `metadata` has its `status` unless it is done, `source: "person"` if a person supplied it in the tool's place (which is never read from a history), and its `data` |
 //! | an image, sound or document | `CUSTOM` `concentric.part`, with the content part |
 //! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` at first, since not every client keeps what it has sent; then `STATE_DELTA` |
 //! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the `messageIds` that are void; calls get a result |

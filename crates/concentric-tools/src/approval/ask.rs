@@ -1,8 +1,9 @@
 use concentric_core::{
-    Interrupt, LiveInterrupts, Str, ToolCall, interrupt::Remember, method::catch, store::Decisions,
+    Interrupt, LiveInterrupts, ReplyKind, Str, ToolCall, interrupt::Remember, method::catch,
+    store::Decisions,
 };
 use serde_json::Value;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 /// How somebody is asked about a call.
 #[derive(Clone, Default)]
@@ -12,8 +13,12 @@ pub struct Ask {
     pub(crate) live: Option<(LiveInterrupts, Duration)>,
     pub(crate) decisions: Option<Arc<dyn Decisions>>,
     pub(crate) remember_at_most: Option<Remember>,
+    replies: Option<Arc<BTreeSet<ReplyKind>>>,
     watchers: Vec<Watcher>,
 }
+
+/// The kinds of reply that a question accepts unless it says otherwise.
+const DEFAULT_REPLIES: [ReplyKind; 2] = [ReplyKind::Approve, ReplyKind::Deny];
 
 type Watcher = Arc<dyn Fn(&ApprovalEvent<'_>) + Send + Sync>;
 
@@ -30,6 +35,28 @@ impl Ask {
     pub fn expires_after(mut self, time: Duration) -> Self {
         self.expires_after = Some(time);
         self
+    }
+
+    /// Sets the kinds of reply that the question accepts; see
+    /// [`Approval::replies`](crate::Approval::replies).
+    #[must_use]
+    pub fn replies(mut self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
+        self.replies = Some(Arc::new(kinds.into_iter().collect()));
+        self
+    }
+
+    /// The kinds of reply that the question accepts.
+    pub(crate) fn accepted(&self) -> BTreeSet<ReplyKind> {
+        match &self.replies {
+            Some(kinds) => BTreeSet::clone(kinds),
+            None => DEFAULT_REPLIES.into(),
+        }
+    }
+
+    /// The kinds of reply that were set, if they are not the default.
+    pub(super) fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
+        let kinds = self.accepted();
+        (kinds != DEFAULT_REPLIES.into()).then_some(kinds)
     }
 
     pub(super) fn watch(
@@ -55,8 +82,13 @@ impl Ask {
         self
     }
 
-    /// One question for two gates: the shorter time and the narrower limit hold, and both are told.
+    /// One question for two gates: the shorter time and the narrower limit hold, it accepts what
+    /// both accept, and both are told.
     pub(crate) fn and(mut self, other: Self) -> Self {
+        let replies = match (&self.replies, &other.replies) {
+            (None, None) => None,
+            _ => Some(Arc::new(&self.accepted() & &other.accepted())),
+        };
         self.watched_by(other.watchers);
         let limits = [self.remember_at_most, other.remember_at_most];
         let times = [self.expires_after, other.expires_after];
@@ -67,6 +99,7 @@ impl Ask {
             live: self.live.zip(other.live).map(|(live, _)| live),
             decisions: self.decisions.or(other.decisions),
             remember_at_most: limits.into_iter().flatten().reduce(narrower),
+            replies,
             watchers: self.watchers,
         }
     }
@@ -80,6 +113,7 @@ impl Ask {
             live: self.live.or(other.live),
             decisions: self.decisions.or(other.decisions),
             remember_at_most: self.remember_at_most.or(other.remember_at_most),
+            replies: self.replies.or(other.replies),
             watchers: self.watchers,
         }
     }
@@ -134,6 +168,7 @@ impl fmt::Debug for Ask {
             .field("expires_after", &self.expires_after)
             .field("live", &self.live.is_some())
             .field("remember_at_most", &self.remember_at_most)
+            .field("replies", &self.accepted())
             .finish_non_exhaustive()
     }
 }
@@ -163,7 +198,7 @@ pub enum ApprovalEvent<'a> {
         /// Why.
         reason: Option<&'a Str>,
     },
-    /// The call was answered instead of being run.
+    /// A person supplied a result instead of the tool, which did not run.
     Answered {
         /// The call.
         call: &'a ToolCall,

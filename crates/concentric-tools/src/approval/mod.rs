@@ -21,15 +21,42 @@
 //!
 //! 1. A rule that denies, wherever it stands: nothing weakens it.
 //! 2. The rule that names the tool exactly, before one that matches in another way.
-//! 3. The run's own rule, before the agent's. A run has its own as an `Approval` in the
-//!    [extensions](concentric_core::Context::extensions) of its context.
-//! 4. The one that asks, before the one that allows.
+//! 3. The one that asks, before the one that allows.
 //!
-//! A matcher that fails means that somebody is asked.
+//! If a matcher fails, the call is asked about.
 //!
-//! A run's own rules are part of the request, and not of what is written down: whoever takes the run
-//! up puts the same into the context, else what was asked under them is not approved by any reply, and
+//! # Rules of one run
+//!
+//! A run can have rules of its own: an `Approval` in the
+//! [extensions](concentric_core::Context::extensions) of its context, which the agents that it calls
+//! as tools inherit. They make the agent's rules stricter: of the two decisions about a call the
+//! stricter one holds, and a question that both ask has the shorter time and accepts what both accept.
+//! A run can loosen the agent's rules only where the agent's approval allows it
+//! ([`runs_may_loosen`](Approval::runs_may_loosen)).
+//!
+//! The rules of a run are part of the request and are not stored with the run: a request that resumes
+//! it needs the same rules in its context, else no reply approves what was asked under them, and
 //! later calls are not asked about. What must always hold belongs on the toolset.
+//!
+//! # What a rule may name
+//!
+//! An empty list of tools, and a name or a pattern (except `*`) that no tool of the toolset has, are
+//! mistakes: [`Toolset::check`](crate::Toolset::check) fails, and so does every run of the agent
+//! before its model is called. The tools of [skills](crate::skills) and
+//! [lazy tools](crate::lazy) are in the toolset. Tools of the client are not, and no gate decides
+//! about them. The gates of a toolset also decide about the calls of agents that are its tools, whose
+//! tools it does not know: such a toolset logs unknown names as a warning. For an agent in the
+//! model's place, use [`names_inner_tools`](Approval::names_inner_tools). Of a run's own rules only an
+//! empty list is a mistake, since the agents that inherit them have different tools. Groups and
+//! predicates are not checked.
+//!
+//! # Edited arguments
+//!
+//! A reply may carry other arguments for the call, if the approval [accepts](Approval::replies)
+//! edits. All gates then decide about the edited arguments as about a new call. One that denies
+//! denies the call. One that asks, and that had not asked about the arguments before the edit, asks
+//! anew, with an interrupt of its own (its id ends in `#edit-1`, `#edit-2`, …): the call runs when that
+//! is approved. The watchers receive the end of the last question only.
 //!
 //! # Who can answer
 //!
@@ -42,17 +69,21 @@ mod ask;
 pub use self::ask::{ApprovalEvent, Ask};
 
 use crate::{
-    Digest, Matcher,
+    Digest, Matcher, ToolsetError,
     gate::{Decided, Gate, Verdict},
     matcher::{Exactness, Matched},
 };
 use concentric_core::{
-    BoxError, Context, LiveInterrupts, RunId, Str, ToolCall,
+    BoxError, Context, LiveInterrupts, ReplyKind, RunId, Str, ToolCall, ToolSpecs,
     interrupt::{Remember, RememberFor, RememberWhat},
     method::catch,
     store::{Decisions, RunClaim, Tenant},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Asks a person about tool calls.
 ///
@@ -63,6 +94,8 @@ pub struct Approval {
     ask: Ask,
     message: Option<Message>,
     decisions: Option<Arc<dyn Decisions>>,
+    runs_may_loosen: bool,
+    names_inner_tools: bool,
 }
 
 type Message = Arc<dyn Fn(&ToolCall) -> String + Send + Sync>;
@@ -82,6 +115,9 @@ impl Approval {
     }
 
     /// Creates an approval that asks about calls of `tools`.
+    ///
+    /// An empty list, and a name that no tool has, fail [`Toolset::check`](crate::Toolset::check) and
+    /// every run of the agent; see the [module docs](self#what-a-rule-may-name).
     pub fn for_tools(tools: impl Into<Matcher>) -> Self {
         Self::new().ask(tools)
     }
@@ -122,7 +158,63 @@ impl Approval {
         self
     }
 
-    /// Sets how long a question can be answered; the default is for ever.
+    /// Sets which kinds of reply its questions accept; by default [`Approve`](ReplyKind::Approve) and
+    /// [`Deny`](ReplyKind::Deny). A cancellation is always accepted, and all that an empty list
+    /// leaves.
+    ///
+    /// The interrupt lists the kinds, and its response schema has the fields of these alone. A reply of
+    /// another kind is refused before anything of it takes effect, and the question stays open.
+    ///
+    /// An [`Edit`](ReplyKind::Edit) runs the call with other arguments, about which the gates decide
+    /// [anew](self#edited-arguments). With [`Answer`](ReplyKind::Answer), the person who replies makes
+    /// up the result: the outcome is marked as a person's
+    /// ([`OutcomeSource::Person`](concentric_core::OutcomeSource::Person)), also for the model.
+    ///
+    /// ```
+    /// use concentric_core::ReplyKind;
+    /// use concentric_tools::Approval;
+    ///
+    /// let approval = Approval::for_tools("refund")
+    ///     .replies([ReplyKind::Approve, ReplyKind::Deny, ReplyKind::Edit]);
+    /// # let _ = approval;
+    /// ```
+    #[must_use]
+    pub fn replies(mut self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
+        self.ask = self.ask.replies(kinds);
+        self
+    }
+
+    /// Lets the [own rules of a run](self#rules-of-one-run) allow calls that this approval asks about,
+    /// where they are as exact. By default they can make it stricter only. A rule that denies is
+    /// never loosened.
+    ///
+    /// ```
+    /// use concentric_core::ChatRequest;
+    /// use concentric_tools::{Approval, Toolset};
+    ///
+    /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_loosen());
+    ///
+    /// let mut request = ChatRequest::user("Pay all of today's refunds.");
+    /// request.context.extensions_mut().insert(Approval::new().allow("refund"));
+    /// # let _ = (tools, request);
+    /// ```
+    #[must_use]
+    pub fn runs_may_loosen(mut self) -> Self {
+        self.runs_may_loosen = true;
+        self
+    }
+
+    /// Lets its rules name tools that the toolset does not have, as those of an agent in the model's
+    /// place; a misspelt name is then not an error. See the
+    /// [module docs](self#what-a-rule-may-name).
+    #[must_use]
+    pub fn names_inner_tools(mut self) -> Self {
+        self.names_inner_tools = true;
+        self
+    }
+
+    /// Sets how long a question can be answered; the default is for ever. After zero time, and from
+    /// then on, it can only be denied or cancelled.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
         self.ask = self.ask.expires_after(time);
@@ -131,7 +223,8 @@ impl Approval {
 
     /// Calls `watch` when somebody is asked, and when the question has its end.
     ///
-    /// Both are told once, over all processes that share the store given by
+    /// A question whose reply is an edit that a gate asks about anew has the end of the question that
+    /// follows. Both are told once, over all processes that share the store given by
     /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that comes
     /// to it. Where the tool or the gates changed in between, all that watch are told the end. A
     /// suspended run that nobody takes up any more has none, unless its host
@@ -187,47 +280,54 @@ impl Approval {
         self
     }
 
-    /// What the rules say, the run's own among them.
-    fn matched(&self, call: &ToolCall) -> Found {
-        let run = call.context.extensions().get::<Self>();
-        let levels = [(Level::Agent, Some(self)), (Level::Run, run)];
+    /// What its rules say.
+    fn found(&self, call: &ToolCall) -> Found {
         let mut found = Found::default();
-        for (level, approval) in levels {
-            for (matcher, rule) in approval.iter().flat_map(|approval| &approval.rules) {
-                let rank = (matcher.exactness(), level);
-                match matcher.matches(call) {
-                    Matched::Now(matched) => found.take(rank, rule, matched.map_err(Into::into)),
-                    Matched::Later(later) => found.later.push((rank, rule.clone(), later)),
-                }
+        for (matcher, rule) in &self.rules {
+            let exactness = matcher.exactness();
+            match matcher.matches(call) {
+                Matched::Now(matched) => found.take(exactness, rule, matched.map_err(Into::into)),
+                Matched::Later(later) => found.later.push((exactness, rule.clone(), later)),
             }
         }
         found
     }
 
-    /// The verdict of a rule.
-    fn verdict(&self, rule: Option<(Level, Rule)>, call: &ToolCall) -> Decided {
-        let Some((level, rule)) = rule else {
-            return Verdict::Pass.into();
+    /// The stricter of what its rules and those of the run `own` say.
+    fn decide_both(&self, agent: Found, own: Option<(&Self, Found)>, call: &ToolCall) -> Decided {
+        let (run, own) = own.unzip();
+        let is_loosened = self.runs_may_loosen
+            && !agent.failed
+            && own.as_ref().is_some_and(|own| own.loosens(&agent));
+        let agent = match is_loosened {
+            true => Decided::from(Verdict::Pass),
+            false => self.verdict(agent.rule(), call, None),
         };
+        match run.zip(own) {
+            Some((run, own)) => run.verdict(own.rule(), call, Some(self)).and(agent),
+            None => agent,
+        }
+    }
+
+    /// The verdict of a rule. What the approval does not say about its questions, `fallback` says.
+    fn verdict(&self, rule: Option<Rule>, call: &ToolCall, fallback: Option<&Self>) -> Decided {
         match rule {
-            Rule::Allow => Verdict::Allow.into(),
-            Rule::Deny(reason) => Verdict::Deny(reason).into(),
-            Rule::Ask => {
-                // A run's own rule asks as the run says, and else as its agent does.
-                let own = call.context.extensions().get::<Self>();
-                let own = own.filter(|_| level == Level::Run);
-                let message = own.and_then(|own| own.message.as_ref());
-                let decisions = own.and_then(|own| own.decisions.as_ref());
-                let mut ask = match own {
-                    Some(own) => own.ask.clone().before(self.ask.clone()),
+            None => Verdict::Pass.into(),
+            Some(Rule::Allow) => Verdict::Allow.into(),
+            Some(Rule::Deny(reason)) => Verdict::Deny(reason).into(),
+            Some(Rule::Ask) => {
+                let mut ask = match fallback {
+                    Some(other) => self.ask.clone().before(other.ask.clone()),
                     None => self.ask.clone(),
                 };
-                if let Some(message) = message.or(self.message.as_ref())
+                let message = fallback.and_then(|other| other.message.as_ref());
+                if let Some(message) = self.message.as_ref().or(message)
                     && let Ok(message) = catch(|| message(call))
                 {
                     ask = ask.message(message);
                 }
-                match decisions.or(self.decisions.as_ref()) {
+                let decisions = fallback.and_then(|other| other.decisions.as_ref());
+                match self.decisions.as_ref().or(decisions) {
                     Some(decisions) => {
                         Decided::Later(Box::pin(recall(Arc::clone(decisions), call.clone(), ask)))
                     }
@@ -238,27 +338,19 @@ impl Approval {
     }
 }
 
-/// Which level a rule is of; the later wins over the earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    Agent,
-    Run,
-}
-
-type Rank = (Exactness, Level);
 type Later = concentric_core::service::BoxFuture<bool>;
 
-/// The rules that hold for a call.
+/// The rules of an approval that hold for a call.
 #[derive(Default)]
 struct Found {
-    best: Option<(Rank, Rule)>,
+    best: Option<(Exactness, Rule)>,
     deny: Option<Rule>,
     failed: bool,
-    later: Vec<(Rank, Rule, Later)>,
+    later: Vec<(Exactness, Rule, Later)>,
 }
 
 impl Found {
-    fn take(&mut self, rank: Rank, rule: &Rule, matched: Result<bool, BoxError>) {
+    fn take(&mut self, exactness: Exactness, rule: &Rule, matched: Result<bool, BoxError>) {
         match matched {
             Ok(false) => {}
             Ok(true) => {
@@ -268,45 +360,75 @@ impl Found {
                 }
                 let wins = match &self.best {
                     None => true,
-                    Some((best, _)) if rank > *best => true,
-                    Some((best, _)) => rank == *best && *rule == Rule::Ask,
+                    Some((best, _)) if exactness > *best => true,
+                    Some((best, _)) => exactness == *best && *rule == Rule::Ask,
                 };
                 if wins {
-                    self.best = Some((rank, rule.clone()));
+                    self.best = Some((exactness, rule.clone()));
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a rule's matcher failed, so somebody is asked");
+                tracing::warn!(%error, "a rule's matcher failed, so the call is asked about");
                 self.failed = true;
             }
         }
     }
 
-    fn rule(self) -> Option<(Level, Rule)> {
+    async fn resolve(&mut self) {
+        for (exactness, rule, later) in std::mem::take(&mut self.later) {
+            self.take(exactness, &rule, later.await.map_err(Into::into));
+        }
+    }
+
+    /// Whether it allows what `agent` asks about, by a rule that is as exact.
+    fn loosens(&self, agent: &Self) -> bool {
+        let denied = self.deny.is_some() || agent.deny.is_some();
+        match (&self.best, &agent.best) {
+            (Some((own, Rule::Allow)), Some((of, Rule::Ask))) => {
+                !denied && !self.failed && own >= of
+            }
+            _ => false,
+        }
+    }
+
+    fn rule(self) -> Option<Rule> {
         match (self.deny, self.failed) {
-            (Some(deny), _) => Some((Level::Agent, deny)),
-            (None, true) => Some((Level::Agent, Rule::Ask)),
-            (None, false) => self.best.map(|((_, level), rule)| (level, rule)),
+            (Some(deny), _) => Some(deny),
+            (None, true) => Some(Rule::Ask),
+            (None, false) => self.best.map(|(_, rule)| rule),
         }
     }
 }
 
 impl Gate for Approval {
     fn policy(&self) -> Str {
-        format!("{:?}", self.rules).into()
+        let mut policy = format!("{:?}", self.rules);
+        // What approvals that are stored were asked under stays as it is.
+        if let Some(replies) = self.ask.unusual_replies() {
+            let _ = write!(policy, " replies {replies:?}");
+        }
+        if self.runs_may_loosen {
+            policy.push_str(" runs may loosen");
+        }
+        policy.into()
     }
 
     fn decide(&self, call: &ToolCall) -> Decided {
-        let mut found = self.matched(call);
-        if found.later.is_empty() {
-            return self.verdict(found.rule(), call);
+        let run = call.context.extensions().get::<Self>();
+        let mut found = self.found(call);
+        let mut own = run.map(|run| run.found(call));
+        let later = own.as_ref().is_some_and(|own| !own.later.is_empty());
+        if found.later.is_empty() && !later {
+            return self.decide_both(found, run.zip(own), call);
         }
         let (approval, call) = (self.clone(), call.clone());
         Decided::later(async move {
-            for (rank, rule, later) in std::mem::take(&mut found.later) {
-                found.take(rank, &rule, later.await.map_err(Into::into));
+            found.resolve().await;
+            if let Some(own) = &mut own {
+                own.resolve().await;
             }
-            match approval.verdict(found.rule(), &call) {
+            let run = call.context.extensions().get::<Self>();
+            match approval.decide_both(found, run.zip(own), &call) {
                 Decided::Now(verdict) => Ok(verdict),
                 Decided::Later(verdict) => verdict.await,
             }
@@ -319,6 +441,29 @@ impl Gate for Approval {
 
     fn asks(&self) -> Option<Ask> {
         Some(self.ask.clone())
+    }
+
+    fn check(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
+        let matchers = || self.rules.iter().map(|(matcher, _)| matcher);
+        self.check_rules()?;
+        match self.names_inner_tools {
+            true => Ok(()),
+            false => matchers().try_for_each(|matcher| matcher.check_names(tools)),
+        }
+    }
+}
+
+impl Approval {
+    /// Checks what can be said of its rules without the tools.
+    ///
+    /// # Errors
+    ///
+    /// A rule is for an empty list of tools.
+    pub(crate) fn check_rules(&self) -> Result<(), ToolsetError> {
+        match self.rules.iter().any(|(matcher, _)| matcher.has_none()) {
+            true => Err(ToolsetError::EmptyRule(format!("{:?}", self.rules).into())),
+            false => Ok(()),
+        }
     }
 }
 

@@ -19,8 +19,9 @@ mod pins;
 
 pub use self::pins::Pins;
 
-use crate::approval::Ask;
-use concentric_core::{BoxError, Str, ToolCall};
+use crate::{ToolsetError, approval::Ask};
+use concentric_core::{BoxError, Str, ToolCall, ToolSpecs};
+use futures_util::future::join;
 use std::{fmt, future::Future, pin::Pin};
 
 /// Decides whether tool calls may run.
@@ -44,6 +45,19 @@ pub trait Gate: Send + Sync + 'static {
         false
     }
 
+    /// Whether it can decide about calls of `tools`, which are those of its toolset: called by
+    /// [`Toolset::check`](crate::Toolset::check), and before the first run. By default it can.
+    ///
+    /// # Errors
+    ///
+    /// It can't, as if it names a tool that is not there
+    /// ([`ToolsetError::UnknownTool`]). Of a toolset that has agents among its tools, such a name is
+    /// logged only: it may be that of a tool of theirs.
+    fn check(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
+        let _ = tools;
+        Ok(())
+    }
+
     /// How it asks, if it does: who watches is told of the end of a question also when the gate
     /// would not ask it any more.
     fn asks(&self) -> Option<Ask> {
@@ -65,6 +79,24 @@ impl Decided {
         verdict: impl Future<Output = Result<Verdict, BoxError>> + Send + 'static,
     ) -> Self {
         Self::Later(Box::pin(verdict))
+    }
+
+    /// The stricter of two verdicts; of two questions, this one's message.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Now(verdict), Self::Now(other)) => Self::Now(verdict.and(other)),
+            (verdict, other) => Self::later(async move {
+                let (verdict, other) = join(verdict.resolve(), other.resolve()).await;
+                Ok(verdict?.and(other?))
+            }),
+        }
+    }
+
+    async fn resolve(self) -> Result<Verdict, BoxError> {
+        match self {
+            Self::Now(verdict) => Ok(verdict),
+            Self::Later(verdict) => verdict.await,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::Digest;
-use concentric_core::{Arguments, Interrupt, Pending, Str};
+use concentric_core::{Arguments, Interrupt, Pending, Str, interrupt::SuspendedBy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -58,12 +58,21 @@ impl Asked {
     pub(super) fn pending(&self, interrupts: Vec<Interrupt>) -> Pending {
         // A struct of strings is always JSON.
         let state = serde_json::to_value(self).unwrap_or_default();
-        Pending::asking(interrupts).with_state(state)
+        Pending::asking(interrupts)
+            .with_state(state)
+            .by(SuspendedBy::Lifecycle)
     }
 
     /// What was written down; `None` if it was not us who asked.
     pub(super) fn of(pending: &Pending) -> Option<Self> {
-        Self::deserialize(&**pending.state.as_ref()?).ok()
+        match pending.by {
+            // An older version did not say whose the state is.
+            Some(SuspendedBy::Lifecycle) | None => {
+                Self::deserialize(&**pending.state.as_ref()?).ok()
+            }
+            // The state is the tool's, whatever it looks like.
+            _ => None,
+        }
     }
 
     pub(super) fn entering(&self) -> Arguments {

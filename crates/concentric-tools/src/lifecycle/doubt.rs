@@ -15,6 +15,7 @@ use crate::{Tool, overlong::limited, panic::Caught, tool::MAX_RESULT_BYTES};
 use concentric_core::{
     Answered, Arguments, Error, Pending, Reply, RoundCall, Ruling, ToolCall, ToolContent,
     ToolOutcome, ToolStatus,
+    interrupt::SuspendedBy,
     store::{Effect, EffectKey, Tenant},
 };
 use serde_json::Value;
@@ -98,7 +99,7 @@ impl Gating {
 
     /// A result that somebody gives in a tool's place.
     pub(super) fn given(&self, call: &RoundCall, result: &Value) -> ToolOutcome {
-        let outcome = ToolOutcome::of_value(result);
+        let outcome = ToolOutcome::by_person(result);
         match self.toolset.find(&call.call.name) {
             Some(tool) => tool.limited(outcome),
             None => limited(outcome, MAX_RESULT_BYTES),
@@ -207,7 +208,7 @@ pub(super) fn replied_effect(call: &RoundCall) -> Option<ToolOutcome> {
     let asked = Asked::of(answered.pending.as_ref()?)?;
     let ruling = answered.replies.first()?.ruling();
     (asked.why == Why::Effect).then(|| match ruling {
-        Ok(Ruling::Answered(result)) => limited(ToolOutcome::of_value(&result), MAX_RESULT_BYTES),
+        Ok(Ruling::Answered(result)) => limited(ToolOutcome::by_person(&result), MAX_RESULT_BYTES),
         _ => nobody_knows(),
     })
 }
@@ -224,7 +225,7 @@ pub(super) fn by_tool(answered: &Answered) -> Answered {
         .filter(|asked| asked.why == Why::Tool);
     let pending = match (pending, asked) {
         (Some(pending), Some(asked)) => {
-            let mut own = Pending::asking(pending.interrupts.clone());
+            let mut own = Pending::asking(pending.interrupts.clone()).by(SuspendedBy::Tool);
             own.state = asked.inner;
             Some(own)
         }

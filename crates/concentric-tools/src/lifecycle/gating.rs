@@ -16,9 +16,9 @@ use crate::{
     toolset::Toolset,
 };
 use concentric_core::{
-    Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, Pending, Permit, Refusal,
-    Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec, Transcript,
-    live::Unanswered, method::catch, store::Effect,
+    Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, InterruptId, Pending,
+    Permit, Refusal, Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec,
+    Transcript, interrupt::SuspendedBy, live::Unanswered, method::catch, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -62,8 +62,16 @@ pub(crate) struct Gated {
     pub(crate) asking: Vec<(usize, RoundCall)>,
 }
 
-/// A call that enters the stack when somebody has replied.
-pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Entry> + Send>>;
+/// A call that enters the stack when somebody has replied, or waits after all.
+pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Replied> + Send>>;
+
+/// What a reply has made of a call while the run stays open.
+pub(crate) enum Replied {
+    /// It enters the stack.
+    Enter(Box<Entry>),
+    /// It waits: a gate asks about an edit that does not keep the run open.
+    Wait(usize, Box<Pending>),
+}
 
 /// What becomes of a call.
 pub(super) enum Step {
@@ -233,7 +241,7 @@ pub(crate) fn suspend_tool(
     let mut suspended = pending.clone();
     suspended.together |= rules.together;
     // What the lifecycle itself asks on behalf of a call is whole.
-    if Asked::of(pending).is_some() {
+    if pending.by == Some(SuspendedBy::Lifecycle) {
         return suspended;
     }
     let arrived = match permit {
@@ -465,19 +473,48 @@ impl Gating {
         decide(self.toolset.rules(), call).await
     }
 
+    /// Decides about `edited`, which is `call` with arguments that a person edited: it is asked about
+    /// if a gate asks that had not asked about `call`.
+    pub(super) async fn decide_edited(&self, call: &ToolCall, edited: &ToolCall) -> Verdict {
+        let rules = self.toolset.rules();
+        let verdicts = decide_each(rules, edited).await;
+        if !matches!(strictest(verdicts.clone()), Verdict::Ask(_)) {
+            return strictest(verdicts);
+        }
+        let before = decide_each(rules, call).await;
+        let had_asked = |at: usize| matches!(before.get(at), Some(Verdict::Ask(_)));
+        let asks = verdicts.into_iter().enumerate();
+        let (known, new): (Vec<_>, Vec<_>) = asks
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Ask(_)))
+            .partition(|(at, _)| had_asked(*at));
+        match new.is_empty() {
+            true => Verdict::Allow,
+            // In the words of those that ask anew; all that watch are told.
+            false => strictest(new.into_iter().chain(known).map(|(_, verdict)| verdict)),
+        }
+    }
+
     /// Asks somebody about `call`.
     pub(super) fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
+        self.ask_as(tool, call, ask, question::id(call, ""))
+    }
+
+    /// Asks somebody about `call`, by that id.
+    pub(super) fn ask_as(&self, tool: &Tool, call: &ToolCall, ask: Ask, id: InterruptId) -> Step {
+        let edited = question::is_edit(call, &id);
         let rules = self.toolset.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
         let tokens = rules.tokens.as_ref();
         let lifetime = |tokens: &Tokens| Some(tokens.lifetime_of(ask.expires_after));
         let expires_after = tokens.map_or(ask.expires_after, lifetime);
-        let id = question::id(call, "");
         let mut interrupt =
             question::approval(call, id.clone(), &ask, ask.message.clone(), expires_after);
+        if edited {
+            interrupt = interrupt.with_metadata("edited", true);
+        }
         // Who is asked while the run stays open needs no proof, and one would outlive the reply.
         if let (Some(tokens), Some(expires_at), None) = (tokens, interrupt.expires_at, &ask.live)
-            && let Some(token) = tokens.sign(call, id, definition, policy, expires_at)
+            && let Some(token) = tokens.sign(call, id, definition, policy, expires_at, edited)
         {
             interrupt = interrupt.with_metadata("token", token.as_str());
         }
@@ -504,10 +541,42 @@ impl Gating {
         self,
         index: usize,
         mut call: RoundCall,
-        ask: Ask,
-        interrupt: Interrupt,
-    ) -> Entry {
-        let view = self.view(&call);
+        mut ask: Ask,
+        mut interrupt: Interrupt,
+    ) -> Replied {
+        let permit = loop {
+            let step = self.ask_live(&mut call, ask, interrupt).await;
+            match step.without_doubt(&call) {
+                Step::Enter { permit, .. } => break permit,
+                Step::Halt(outcome) => break Permit::Settled(Arc::new(outcome)),
+                Step::Ask(question) => {
+                    let question = *question;
+                    let view = self.view(&call);
+                    let rules = self.toolset.rules();
+                    tell_requested(rules, &question.ask, &view, &question.interrupt).await;
+                    if question.ask.live.is_none() {
+                        self.record(&call, ProtocolStep::Suspended);
+                        let pending = self.together(question.pending);
+                        return Replied::Wait(index, Box::new(pending));
+                    }
+                    (ask, interrupt) = (question.ask, question.interrupt);
+                }
+                // A reply leads to neither.
+                Step::Wait(_) | Step::Fail(_) => {
+                    break settled(&call, ToolOutcome::cancelled("The call was cancelled."));
+                }
+            }
+        };
+        Replied::Enter(Box::new(Entry {
+            index,
+            call,
+            permit,
+        }))
+    }
+
+    /// Asks while the run stays open, and does what is replied.
+    async fn ask_live(&self, call: &mut RoundCall, ask: Ask, interrupt: Interrupt) -> Step {
+        let view = self.view(call);
         let id = interrupt.id.clone();
         let mut open = OpenQuestion(Some((&ask, &view)));
         let reply = match &ask.live {
@@ -521,9 +590,9 @@ impl Gating {
         open.0 = None;
         drop(open);
         let ruling = reply.as_ref().map(Reply::ruling);
-        let step = match ruling {
+        match ruling {
             Some(Ok(ruling)) => match self.toolset.find(&call.call.name) {
-                Some(tool) => self.rule(tool, &mut call, &ask, &id, ruling, None).await,
+                Some(tool) => self.rule(tool, call, &ask, &id, ruling, None).await,
                 None => Step::settled(ToolOutcome::cancelled("The call was cancelled.")),
             },
             _ => {
@@ -537,20 +606,6 @@ impl Gating {
                 });
                 Step::settled(ToolOutcome::denied(reason))
             }
-        };
-        let permit = match step.without_doubt(&call) {
-            Step::Enter { permit, .. } => permit,
-            Step::Halt(outcome) => Permit::Settled(Arc::new(outcome)),
-            // There is nobody to ask once more.
-            _ => settled(
-                &call,
-                ToolOutcome::denied("The call was not approved as it was edited."),
-            ),
-        };
-        Entry {
-            index,
-            call,
-            permit,
         }
     }
 }
@@ -579,25 +634,37 @@ fn log_unanswered(error: &Unanswered) {
 
 /// The strictest of what the gates say.
 pub(super) async fn decide(rules: &Rules, call: &ToolCall) -> Verdict {
+    strictest(decide_each(rules, call).await)
+}
+
+fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
+    verdicts.into_iter().fold(Verdict::Pass, Verdict::and)
+}
+
+/// What the gates say, each at its place.
+async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
     let own = call.context.extensions().get::<Approval>();
     let gates = || rules.gates(&call.context).map(|gate| &**gate);
     let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
     let gates = gates().chain(own.map(|own| own as &dyn Gate));
-    let (mut verdict, mut later) = (Verdict::Pass, Vec::new());
-    for gate in gates {
-        match catch(|| gate.decide(call)) {
-            Ok(Decided::Now(decided)) => verdict = verdict.and(decided),
+    let (mut verdicts, mut later) = (Vec::new(), Vec::new());
+    for (at, gate) in gates.enumerate() {
+        verdicts.push(match catch(|| gate.decide(call)) {
+            Ok(Decided::Now(decided)) => decided,
             Ok(Decided::Later(decides)) => {
-                later.push(async move { (gate, Caught::new(decides).await) });
+                later.push(async move { (at, gate, Caught::new(decides).await) });
+                Verdict::Pass
             }
-            Err(_) => verdict = verdict.and(undecided(gate, &"it panicked".into())),
+            Err(_) => undecided(gate, &"it panicked".into()),
+        });
+    }
+    for (at, gate, decided) in join_all(later).await {
+        let decided = decided.unwrap_or_else(|_| Err("it panicked".into()));
+        if let Some(verdict) = verdicts.get_mut(at) {
+            *verdict = decided.unwrap_or_else(|error| undecided(gate, &error));
         }
     }
-    for (gate, decided) in join_all(later).await {
-        let decided = decided.unwrap_or_else(|_| Err("it panicked".into()));
-        verdict = verdict.and(decided.unwrap_or_else(|error| undecided(gate, &error)));
-    }
-    verdict
+    verdicts
 }
 
 /// What is made of a gate that failed.

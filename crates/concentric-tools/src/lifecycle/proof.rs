@@ -15,7 +15,8 @@ use std::{
 /// Proofs that a call was asked about, for hosts that keep no record of it: the question carries a
 /// [token](crate::token), and a reply that brings it back is believed, once.
 ///
-/// Only the first question about a call carries one. What a layer changed on the way, what a crash
+/// The question whether a call may run carries one, and so does the question about arguments that a
+/// person edited, if they have less than about 2 KiB. What a layer changed on the way, what a crash
 /// leaves in doubt, and what an agent that is a tool asks are answered where the run's state is kept:
 /// in a [`RunStore`](concentric_core::store::RunStore), or in the process that asked.
 ///
@@ -65,7 +66,8 @@ impl Tokens {
 
     /// Sets how long a question can be answered that does not say so itself; the default is a day.
     ///
-    /// No question can be answered for longer than a token [may count](Keys::max_lifetime).
+    /// No question can be answered for longer than a token [may count](Keys::max_lifetime). With zero,
+    /// such a question has no token, and can't be answered by one.
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         Arc::make_mut(&mut self.0).lifetime = lifetime;
@@ -100,7 +102,7 @@ impl Tokens {
         })
     }
 
-    /// The proof that `call` was asked about.
+    /// The proof that `call` was asked about; `edited`: with arguments that a person edited.
     pub(super) fn sign(
         &self,
         call: &ToolCall,
@@ -108,9 +110,10 @@ impl Tokens {
         definition: Digest,
         policy: Digest,
         expires_at: SystemTime,
+        edited: bool,
     ) -> Option<Str> {
         let context = &call.context;
-        let claims = Claims::new(
+        let mut claims = Claims::new(
             self.subject(call, id, definition, policy)?,
             context.run_id().clone(),
             context.step(),
@@ -118,6 +121,9 @@ impl Tokens {
             context.now(),
             expires_at,
         );
+        if edited {
+            claims = claims.edited(call.arguments().as_str());
+        }
         match self.0.keys.sign(&claims) {
             Ok(token) => Some(token.as_str().into()),
             Err(error) => {
@@ -127,13 +133,24 @@ impl Tokens {
         }
     }
 
-    /// Checks the proof of `reply` to a question about `call`, and uses it up, with all others that
-    /// were given for the same question. One that has expired still proves a denial.
+    /// The edited arguments that the proof of `reply` says the question was about, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// No key of ours has signed it.
+    pub(super) fn edited(&self, reply: &Reply, now: SystemTime) -> Result<Option<Str>, Invalid> {
+        let token = reply.token.as_deref().ok_or(Invalid::Missing)?;
+        let claims = self.0.keys.open(token, now).map_err(Invalid::Token)?;
+        Ok(claims.edited)
+    }
+
+    /// Checks the proof of `reply` to a question about `call`, and does not use it up. One that has
+    /// expired still proves a denial.
     ///
     /// # Errors
     ///
     /// Why it does not hold.
-    pub(super) async fn verify(
+    pub(super) fn check(
         &self,
         reply: &Reply,
         call: &ToolCall,
@@ -145,13 +162,22 @@ impl Tokens {
             .subject(call, reply.interrupt_id.clone(), definition, policy)
             .ok_or(Invalid::Missing)?;
         let now = call.context.now();
-        let until = match self.0.keys.verify(token, &Expected::new(subject), now) {
-            Ok(claims) => (now + USED_FOR).max(claims.expires_at),
+        match self.0.keys.verify(token, &Expected::new(subject), now) {
+            Ok(_) => Ok(()),
             // Nothing runs by it.
-            Err(TokenError::Expired) if denies(reply) => now + USED_FOR,
-            Err(error) => return Err(Invalid::Token(error)),
-        };
-        self.spend(&reply.interrupt_id, &call.context, until).await
+            Err(TokenError::Expired) if denies(reply) => Ok(()),
+            Err(error) => Err(Invalid::Token(error)),
+        }
+    }
+
+    /// Uses the proof of `reply` up, with all others that were given for the same question.
+    ///
+    /// # Errors
+    ///
+    /// It was used before, or may have been.
+    pub(super) async fn take(&self, reply: &Reply, context: &Context) -> Result<(), Invalid> {
+        let until = self.used_until(context.now());
+        self.spend(&reply.interrupt_id, context, until).await
     }
 
     /// Uses all proofs up that were given for a question that was decided about without one.
@@ -160,8 +186,13 @@ impl Tokens {
     ///
     /// They are used up, or may be.
     pub(super) async fn decided(&self, id: &InterruptId, context: &Context) -> Result<(), Invalid> {
-        let until = context.now() + USED_FOR.max(LONGEST);
-        self.spend(id, context, until).await
+        self.spend(id, context, later(context.now(), LONGEST)).await
+    }
+
+    /// Until when it must be known that a question was answered at `now`: other tokens of the same
+    /// question may count for longer than the one that was used.
+    fn used_until(&self, now: SystemTime) -> SystemTime {
+        later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
     }
 
     async fn spend(
@@ -183,6 +214,13 @@ impl Tokens {
     }
 }
 
+/// `by` after `now`; the latest time that a clock can tell, or `now` itself, if that is later.
+fn later(now: SystemTime, by: Duration) -> SystemTime {
+    let halves = std::iter::successors(Some(by), |by| (!by.is_zero()).then(|| *by / 2));
+    let mut times = halves.map(|by| now.checked_add(by));
+    times.find_map(|time| time).unwrap_or(now)
+}
+
 /// Whether a reply denies its call, or gives it up.
 fn denies(reply: &Reply) -> bool {
     matches!(
@@ -202,6 +240,8 @@ pub(super) enum Invalid {
     Used,
     /// Whether it was used before is not known.
     Unsure,
+    /// The question does not accept a reply of this kind.
+    NotAccepted,
 }
 
 impl Invalid {
@@ -211,6 +251,7 @@ impl Invalid {
             Self::Token(error) => error.code(),
             Self::Used => "used",
             Self::Unsure => "unsure",
+            Self::NotAccepted => "reply_not_accepted",
         }
     }
 

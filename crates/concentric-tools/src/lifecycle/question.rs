@@ -3,62 +3,95 @@
 use crate::Digest;
 use crate::approval::Ask;
 use concentric_core::{
-    Arguments, Interrupt, InterruptId, Str, ToolCall,
+    Arguments, Interrupt, InterruptId, ReplyKind, Str, ToolCall,
     interrupt::{self, Remember, RememberFor, RememberWhat},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::{
+    collections::BTreeSet,
     sync::{Arc, LazyLock},
     time::{Duration, SystemTime},
 };
 
-/// The schema of a reply to a question whether a call may run.
-static APPROVAL: LazyLock<Arc<Value>> = LazyLock::new(|| {
-    let mut schema = Value::clone(&REMEMBERED);
-    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.remove("remember");
+/// The schema of a reply to the question whether a call may run: the fields of the kinds that the
+/// question accepts.
+fn reply_schema(ask: &Ask) -> Arc<Value> {
+    static DEFAULT: LazyLock<Arc<Value>> =
+        LazyLock::new(|| Arc::new(schema_of(&Ask::default().accepted(), None)));
+    let accepted = ask.accepted();
+    if ask.decisions.is_none() && accepted == Ask::default().accepted() {
+        return Arc::clone(&DEFAULT);
     }
-    Arc::new(schema)
-});
+    let most = Remember {
+        what: RememberWhat::Tool,
+        span: RememberFor::Always,
+    };
+    let remember = ask
+        .decisions
+        .as_ref()
+        .map(|_| ask.remember_at_most.unwrap_or(most));
+    Arc::new(schema_of(&accepted, remember))
+}
 
-/// The same, where a decision can be remembered.
-static REMEMBERED: LazyLock<Arc<Value>> = LazyLock::new(|| {
-    Arc::new(json!({
-        "type": "object",
-        "properties": {
-            "approved": {"type": "boolean", "description": "Whether the call may run."},
-            "editedArgs": {"type": "object", "description": "What it is to run with instead."},
-            "reason": {"type": "string", "description": "Why it may not run."},
-            "result": {"description": "The call's result, instead of running it."},
-            "remember": {
+fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Value {
+    let accepts = |kind| accepted.contains(&kind);
+    let runs = accepts(ReplyKind::Approve) || accepts(ReplyKind::Edit);
+    let mut properties = Map::new();
+    let mut put = |name: &str, schema: Value| properties.insert(name.to_owned(), schema);
+    if let Some(approved) = match (runs, accepts(ReplyKind::Deny)) {
+        (true, true) => Some(json!({"type": "boolean"})),
+        (true, false) => Some(json!({"const": true})),
+        (false, true) => Some(json!({"const": false})),
+        (false, false) => None,
+    } {
+        let mut approved = approved;
+        approved["description"] = json!("Whether the call may run.");
+        put("approved", approved);
+    }
+    if accepts(ReplyKind::Edit) {
+        put(
+            "editedArgs",
+            json!({"type": "object", "description": "The arguments to run the call with instead."}),
+        );
+    }
+    if accepts(ReplyKind::Deny) {
+        put(
+            "reason",
+            json!({"type": "string", "description": "Why the call may not run."}),
+        );
+    }
+    if accepts(ReplyKind::Answer) {
+        put(
+            "result",
+            json!({"description": "The result of the call, instead of running it."}),
+        );
+    }
+    // Who may neither approve nor deny has nothing to be remembered.
+    if let Some(most) = remember.filter(|_| runs || accepts(ReplyKind::Deny)) {
+        let what = [RememberWhat::Arguments, RememberWhat::Tool];
+        let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
+        let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
+        let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
+        put(
+            "remember",
+            json!({
                 "type": "object",
                 "description": "Which other calls this holds for.",
-                "properties": {
-                    "what": {"enum": ["arguments", "tool"]},
-                    "for": {"enum": ["run", "thread", "always"]}
-                },
+                "properties": {"what": {"enum": what}, "for": {"enum": span}},
                 "required": ["what", "for"],
                 "additionalProperties": false
-            }
-        },
-        "additionalProperties": false
-    }))
-});
-
-/// The same, where it can be remembered for no more than `most`.
-fn remembered_at_most(most: Remember) -> Arc<Value> {
-    let what = [RememberWhat::Arguments, RememberWhat::Tool];
-    let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
-    let span = [RememberFor::Run, RememberFor::Thread, RememberFor::Always];
-    let span: Vec<_> = span.into_iter().filter(|it| *it <= most.span).collect();
-    let mut schema = Value::clone(&REMEMBERED);
-    for (name, allowed) in [("what", json!(what)), ("for", json!(span))] {
-        let at = format!("/properties/remember/properties/{name}/enum");
-        if let Some(all) = schema.pointer_mut(&at) {
-            *all = allowed;
-        }
+            }),
+        );
     }
-    Arc::new(schema)
+    let mut schema = json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false
+    });
+    if (runs || accepts(ReplyKind::Deny)) && !accepts(ReplyKind::Answer) {
+        schema["required"] = json!(["approved"]);
+    }
+    schema
 }
 
 /// The schema of a reply to a question what a call did.
@@ -80,12 +113,18 @@ pub(super) fn approval(
     expires_after: Option<Duration>,
 ) -> Interrupt {
     let message = message.unwrap_or_else(|| format!("May `{}` be called?", call.name()).into());
-    let schema = match (&ask.decisions, ask.remember_at_most) {
-        (None, _) => Arc::clone(&APPROVAL),
-        (Some(_), None) => Arc::clone(&REMEMBERED),
-        (Some(_), Some(most)) => remembered_at_most(most),
-    };
-    about(call, id, interrupt::TOOL_CALL, message, expires_after).with_response_schema(schema)
+    let accepted = ask.accepted();
+    let edits = accepted.contains(&ReplyKind::Edit);
+    let interrupt = about(call, id, interrupt::TOOL_CALL, message, expires_after)
+        .with_response_schema(reply_schema(ask))
+        .with_replies(accepted);
+    match call.spec() {
+        // So that a form can offer them.
+        Some(spec) if edits => {
+            interrupt.with_metadata("argumentsSchema", Value::clone(&spec.input_schema))
+        }
+        _ => interrupt,
+    }
 }
 
 /// Asks what `call` did.
@@ -161,4 +200,28 @@ pub(super) fn id(call: &ToolCall, kind: &str) -> InterruptId {
     let id = call.context.interrupt_id();
     let id = id.map_or_else(|| call.id().to_string(), |id| id.to_string());
     InterruptId::new(id + kind)
+}
+
+/// The id of the question about an edit of `call`, which came as the reply to `answered`: each edit
+/// is another question.
+pub(super) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
+    let (before, count) = edit_of(call, answered).unwrap_or((answered.as_str(), 0));
+    InterruptId::new(format!("{before}{EDIT}{}", count.saturating_add(1)))
+}
+
+/// Whether `id` is that of a question about an edit of `call`.
+pub(super) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
+    edit_of(call, id).is_some()
+}
+
+const EDIT: &str = "#edit-";
+
+/// The id of the question that was edited, and the number of the edit.
+fn edit_of<'a>(call: &ToolCall, id: &'a InterruptId) -> Option<(&'a str, u64)> {
+    let first = self::id(call, "");
+    // What stands before is the model's to choose.
+    let kind = id.as_str().strip_prefix(first.as_str())?;
+    let (kind, count) = kind.rsplit_once(EDIT)?;
+    let before = id.as_str().get(..first.as_str().len() + kind.len())?;
+    Some((before, count.parse().ok()?))
 }

@@ -32,7 +32,8 @@ pub enum ProtocolStep {
     Gated(&'static str),
     /// It was suspended: it waits for replies, or for its siblings.
     Suspended,
-    /// It was taken up with a reply: `approved`, `denied`, `answered`, `cancelled` or `invalid`.
+    /// It was taken up with a reply: `approved`, `edited` (and is asked about
+    /// as edited), `denied`, `answered`, `cancelled` or `invalid`.
     Resumed(&'static str),
     /// It has its outcome.
     Settled(ToolStatus),

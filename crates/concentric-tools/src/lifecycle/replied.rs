@@ -5,12 +5,13 @@ use super::{
     doubt::by_tool,
     gating::{Gating, Step, definition, is_read_only},
     proof::Invalid,
+    question,
     record::ProtocolStep,
 };
 use crate::{Tool, approval::Ask, gate::Verdict};
 use concentric_core::{
     Answered, Arguments, Custom, Event, InterruptId, Permit, Reply, RoundCall, Ruling, Str,
-    ToolOutcome, store::Effect,
+    ToolCall, ToolOutcome, store::Effect,
 };
 use serde_json::{Value, json};
 
@@ -30,13 +31,13 @@ impl Gating {
                 Some(_) => self.fresh(tool, call).await,
             };
         };
-        let asked = match &answered.pending {
+        let (asked, verdict) = match &answered.pending {
             Some(pending) => match Asked::of(pending) {
-                Some(asked) => asked,
+                Some(asked) => (asked, None),
                 None => return self.invalid(call, Invalid::Missing),
             },
             None => match self.prove(tool, call, reply, recovered).await {
-                Ok(asked) => asked,
+                Ok((asked, verdict)) => (asked, Some(verdict)),
                 Err(step) => return step,
             },
         };
@@ -72,7 +73,11 @@ impl Gating {
             return Step::settled(changed_since());
         }
         // Who is to be told is what the gates say; and one may deny now what it asked about then.
-        let ask = match self.decide(&view).await {
+        let verdict = match verdict {
+            Some(verdict) => verdict,
+            None => self.decide(&view).await,
+        };
+        let ask = match verdict {
             Verdict::Deny(reason) => {
                 self.record(call, ProtocolStep::Resumed("denied"));
                 self.tell_denied(id, &view, reason.clone()).await;
@@ -85,6 +90,19 @@ impl Gating {
             Verdict::Ask(ask) => ask,
             Verdict::Pass | Verdict::Allow => self.watchers(),
         };
+        // What lists the kinds of reply that it accepts was checked when the reply was taken. What an
+        // older version has stored lists none.
+        let mut asking = answered.pending.iter().flat_map(|it| &it.interrupts);
+        if asking.any(|interrupt| interrupt.id == *id && !interrupt.lists_replies())
+            && asked.why == Why::Gate
+            && ruling
+                .kind()
+                .is_some_and(|kind| !ask.accepted().contains(&kind))
+        {
+            self.record(call, ProtocolStep::Resumed("invalid"));
+            self.tell_denied(id, &view, CHANGED_SINCE).await;
+            return Step::settled(changed_since());
+        }
         self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
     }
 
@@ -115,17 +133,38 @@ impl Gating {
         call: &mut RoundCall,
         reply: &Reply,
         recovered: bool,
-    ) -> Result<Asked, Step> {
-        if let Err(outcome) = self.prepare_for_proof(tool, call).await {
+    ) -> Result<(Asked, Verdict), Step> {
+        let rules = self.toolset.rules();
+        let edited = rules
+            .tokens
+            .as_ref()
+            .map(|tokens| tokens.edited(reply, self.context.now()));
+        let prepared = match edited {
+            // What a person edited is not prepared again.
+            Some(Ok(Some(edited))) => {
+                call.call.arguments = Arguments::new(edited);
+                tool.validate(&call.call)
+            }
+            // What is wrong with the proof is said below.
+            _ => self.prepare_for_proof(tool, call).await,
+        };
+        if let Err(outcome) = prepared {
             return Err(Step::settled(outcome));
         }
-        let rules = self.toolset.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
+        let view = self.view(call);
+        let mut verdict = Verdict::Pass;
         let proved = match &rules.tokens {
-            Some(tokens) => {
-                let view = self.view(call);
-                tokens.verify(reply, &view, definition, policy).await
-            }
+            Some(tokens) => match tokens.check(reply, &view, definition, policy) {
+                Ok(()) => {
+                    verdict = self.decide(&view).await;
+                    if let Some(step) = self.not_accepted(tool, call, reply, &verdict) {
+                        return Err(step);
+                    }
+                    tokens.take(reply, &self.context).await
+                }
+                Err(invalid) => Err(invalid),
+            },
             None => Err(Invalid::Missing),
         };
         let proved = match proved {
@@ -134,16 +173,19 @@ impl Gating {
             proved => proved,
         };
         match proved {
-            Ok(()) => Ok(Asked {
-                why: Why::Gate,
-                arguments: call.call.arguments.as_str().into(),
-                arrived: None,
-                bound: Bound::ToDecision,
-                definition,
-                policy,
-                effect: None,
-                inner: None,
-            }),
+            Ok(()) => Ok((
+                Asked {
+                    why: Why::Gate,
+                    arguments: call.call.arguments.as_str().into(),
+                    arrived: None,
+                    bound: Bound::ToDecision,
+                    definition,
+                    policy,
+                    effect: None,
+                    inner: None,
+                },
+                verdict,
+            )),
             Err(invalid) if invalid.is_drift() => {
                 self.record(call, ProtocolStep::Resumed("invalid"));
                 let (id, view) = (&reply.interrupt_id, self.view(call));
@@ -152,6 +194,29 @@ impl Gating {
             }
             Err(Invalid::Used) => Err(self.used(tool, call).await),
             Err(invalid) => Err(self.invalid(call, invalid)),
+        }
+    }
+
+    /// What becomes of a call whose question does not accept replies of this kind: it is asked about
+    /// again, and the proofs of the question are not used up.
+    fn not_accepted(
+        &self,
+        tool: &Tool,
+        call: &RoundCall,
+        reply: &Reply,
+        verdict: &Verdict,
+    ) -> Option<Step> {
+        let kind = reply.ruling().ok()?.kind()?;
+        match verdict {
+            Verdict::Ask(ask) if !ask.accepted().contains(&kind) => {
+                self.disbelieve(call, Invalid::NotAccepted);
+                let id = reply.interrupt_id.clone();
+                Some(self.ask_as(tool, &self.view(call), ask.clone(), id))
+            }
+            Verdict::Pass | Verdict::Allow if !Ask::default().accepted().contains(&kind) => {
+                Some(self.invalid(call, Invalid::NotAccepted))
+            }
+            _ => None,
         }
     }
 
@@ -166,6 +231,17 @@ impl Gating {
 
     /// A reply that is not believed: the model and the host are told.
     pub(super) fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
+        self.disbelieve(call, why);
+        Step::settled(ToolOutcome::denied(Str::from_static(match why {
+            Invalid::Used => {
+                "approval-invalid: this call was decided about before, so it was not run again."
+            }
+            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
+        })))
+    }
+
+    /// Tells the host and the client that a reply is not believed.
+    fn disbelieve(&self, call: &RoundCall, why: Invalid) {
         let code = why.code();
         let tool = &call.call.name;
         tracing::warn!(%tool, code, "a reply about a tool call is not believed");
@@ -174,12 +250,6 @@ impl Gating {
             .for_call(call.call.id.clone());
         // A consumer that is far behind is not worth the call's outcome.
         let _ = self.context.emit(Event::Custom(Box::new(event)));
-        Step::settled(ToolOutcome::denied(Str::from_static(match why {
-            Invalid::Used => {
-                "approval-invalid: this call was decided about before, so it was not run again."
-            }
-            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
-        })))
     }
 
     /// A call whose token was used before: it may have run then.
@@ -244,6 +314,7 @@ impl Gating {
             ..
         } = &ruling
         {
+            let before = view;
             call.call.arguments = Arguments::new(Value::Object(edited.clone()).to_string());
             view = self.view(call);
             let refused = match tool.validate(&call.call) {
@@ -251,12 +322,18 @@ impl Gating {
                     outcome.content.text().into_owned().into(),
                     Step::settled(outcome),
                 )),
-                Ok(()) => match self.decide(&view).await {
+                Ok(()) => match self.decide_edited(&before, &self.edited_view(call)).await {
                     Verdict::Deny(reason) => {
                         Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
                     }
                     Verdict::Halt(reason) => Some((reason.clone(), Step::halt(reason))),
-                    Verdict::Ask(_) | Verdict::Pass | Verdict::Allow => None,
+                    // The end of this question is that of the next one.
+                    Verdict::Ask(ask) => {
+                        self.record(call, ProtocolStep::Resumed("edited"));
+                        let id = question::edited_id(&view, id);
+                        return self.ask_as(tool, &view, ask, id);
+                    }
+                    Verdict::Pass | Verdict::Allow => None,
                 },
             };
             if let Some((reason, step)) = refused {
@@ -280,6 +357,13 @@ impl Gating {
             permit,
             free: false,
         }
+    }
+
+    /// The call as a person edited it, for gates to decide about: nobody has replied to that yet.
+    pub(super) fn edited_view(&self, call: &RoundCall) -> ToolCall {
+        let mut edited = call.clone();
+        edited.answered = None;
+        self.view(&edited)
     }
 
     /// Calls a tool again that waited itself, with the replies; if the gates still let it.

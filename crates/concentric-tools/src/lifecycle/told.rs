@@ -175,11 +175,12 @@ pub(super) async fn notify(
             ..
         } = &ruling
         {
+            let before = call.clone();
             call.set_arguments(Arguments::new(Value::Object(edited.clone()).to_string()));
             if tool.validate(call.part()).is_err()
-                || matches!(
-                    gating.decide(&call).await,
-                    Verdict::Deny(_) | Verdict::Halt(_)
+                || !matches!(
+                    gating.decide_edited(&before, &call).await,
+                    Verdict::Pass | Verdict::Allow
                 )
             {
                 continue;

@@ -46,6 +46,9 @@ pub struct Claims {
     pub step: u32,
     /// Names this token; no other one may have it. To be spent, for single use.
     pub nonce: Str,
+    /// The arguments that the question is about, if they are not those that the call has in the
+    /// transcript: a person has edited them.
+    pub edited: Option<Str>,
     /// When it was asked.
     pub issued_at: SystemTime,
     /// From when on the token does not count.
@@ -67,9 +70,18 @@ impl Claims {
             run_id,
             step,
             nonce: nonce.into(),
+            edited: None,
             issued_at,
             expires_at,
         }
+    }
+
+    /// Says that the question is about arguments that a person has edited; the
+    /// [subject's](Subject::arguments) digest is that of these.
+    #[must_use]
+    pub fn edited(mut self, arguments: impl Into<Str>) -> Self {
+        self.edited = Some(arguments.into());
+        self
     }
 }
 

@@ -66,7 +66,8 @@
 //!   one who answers may do so is for the service's authentication.
 //! - It hides nothing: its claims can be read by whoever holds it, and digests of what is easily
 //!   guessed can be guessed.
-//! - It says nothing of arguments that the answer changes. Those are to be judged anew.
+//! - It says nothing of arguments that the answer changes. Those are decided about anew, and a
+//!   question about them has a token of its own, in which they are ([`Claims::edited`]).
 //! - It knows only what [`Subject`] says. A verifier that copies a field from the request instead
 //!   of finding it out for itself has not checked that field.
 //!
@@ -90,6 +91,7 @@
 //! | definition, policy, arguments | 32 bytes each |
 //! | run id, step, nonce | text, 4 bytes, text |
 //! | issued, expires | 8 bytes each, in milliseconds since 1970 |
+//! | edited arguments | text; not there, unless the question is about such |
 //! | tag | 32 bytes: HMAC-SHA-256 of `concentric/approval/v1`, a zero byte, and all of the above |
 //!
 //! Numbers are big-endian. A text is its length in bytes, in 4 bytes, and then itself in UTF-8.

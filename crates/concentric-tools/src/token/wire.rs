@@ -17,6 +17,7 @@ pub(super) fn encode(key_id: &str, claims: &Claims) -> Option<Vec<u8>> {
         run_id,
         step,
         nonce,
+        edited,
         issued_at,
         expires_at,
     } = claims;
@@ -53,6 +54,10 @@ pub(super) fn encode(key_id: &str, claims: &Claims) -> Option<Vec<u8>> {
     put_text(&mut to, nonce)?;
     for time in [issued_at, expires_at] {
         to.extend(millis(*time)?.to_be_bytes());
+    }
+    // Only where it is there, so that other tokens are as they were before there was such a field.
+    if let Some(edited) = edited {
+        put_text(&mut to, edited)?;
     }
     Some(to)
 }
@@ -92,6 +97,10 @@ impl<'a> Reader<'a> {
             nonce: self.text()?.into(),
             issued_at: self.time()?,
             expires_at: self.time()?,
+            edited: match self.0.is_empty() {
+                true => None,
+                false => Some(self.text()?.into()),
+            },
         };
         self.0.is_empty().then_some(claims)
     }

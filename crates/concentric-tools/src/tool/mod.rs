@@ -233,6 +233,11 @@ impl Tool {
         self
     }
 
+    /// Whether it calls an agent.
+    pub(crate) fn calls_agent(&self) -> bool {
+        self.is_agent
+    }
+
     /// The tool as one that calls an agent.
     pub(crate) fn calling_agent(mut self) -> Self {
         self.is_agent = true;

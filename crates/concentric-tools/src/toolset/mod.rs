@@ -43,6 +43,7 @@ use crate::{
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
     ToolRound, ToolService, ToolSource, ToolSpecs, machine,
+    method::catch,
     store::{Ledger, Once},
 };
 use std::{
@@ -250,7 +251,8 @@ impl Toolset {
     ///
     /// # Errors
     ///
-    /// Two tools have one name, or one [can't be used](Tool::check).
+    /// Two tools have one name, one [can't be used](Tool::check), or a gate
+    /// [can't decide](Gate::check) about them, as one that names a tool that is not there.
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.built().fault.clone().map_or(Ok(()), Err)
     }
@@ -346,6 +348,9 @@ impl ToolSource for Toolset {
     }
 
     fn check_run(&self, context: &Context) -> Result<(), Error> {
+        if let Some(own) = context.extensions().get::<Approval>() {
+            own.check_rules()?;
+        }
         let mut missing = self.iter().filter_map(|tool| tool.misses(context));
         match missing.next() {
             None => Ok(()),
@@ -403,6 +408,31 @@ impl ToolLayers {
 }
 
 impl Inner {
+    /// Checks that the gates can decide about the tools.
+    ///
+    /// # Errors
+    ///
+    /// One can't.
+    fn check_gates(&self, specs: &ToolSpecs) -> Result<(), ToolsetError> {
+        for gate in &self.rules.gates {
+            match catch(|| gate.check(specs)) {
+                Ok(Ok(())) => {}
+                // Its gates decide about the calls of agents that are tools, too.
+                Ok(Err(ToolsetError::UnknownTool(name)))
+                    if self.tools.iter().any(Tool::calls_agent) =>
+                {
+                    tracing::warn!(tool = %name, "a rule of a gate is for a tool that is not in the toolset");
+                }
+                Ok(Err(fault)) => return Err(fault),
+                Err(_) => {
+                    let policy = catch(|| gate.policy()).unwrap_or_default();
+                    return Err(ToolsetError::GatePanicked(policy));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The layers around the tools of `table`, those of a run outermost.
     fn stack(&self, table: &Arc<Table>, of_run: &Layers) -> Stack {
         let layers = of_run.and(&self.layers);
@@ -423,6 +453,7 @@ impl Built {
             Some(name) => Some(ToolsetError::DuplicateName(name)),
             None => inner.tools.iter().find_map(|tool| tool.check().err()),
         };
+        let fault = fault.or_else(|| inner.check_gates(&specs).err());
         let tools = inner.tools.iter().cloned();
         let home = Home {
             rules: Arc::clone(&inner.rules),

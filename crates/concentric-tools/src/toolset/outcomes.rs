@@ -6,7 +6,7 @@ use super::{
 use crate::{
     is_fatal,
     lifecycle::{
-        Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, gate_round, is_recovered,
+        Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, Replied, gate_round, is_recovered,
         suspend_tool, unknown_at_best,
     },
 };
@@ -152,9 +152,13 @@ impl Stream for Outcomes {
             }
             if let Some(live) = &mut round.live {
                 match Pin::new(live).poll_next(cx) {
-                    Poll::Ready(Some(entry)) => {
+                    Poll::Ready(Some(Replied::Enter(entry))) => {
                         round.asking.retain(|(index, _)| *index != entry.index);
-                        round.waiting.push_back(entry);
+                        round.waiting.push_back(*entry);
+                    }
+                    Poll::Ready(Some(Replied::Wait(at, pending))) => {
+                        round.asking.retain(|(index, _)| *index != at);
+                        return Poll::Ready(Some(Ok(RoundEvent::waiting(at, *pending))));
                     }
                     Poll::Ready(None) => round.live = None,
                     Poll::Pending => {}

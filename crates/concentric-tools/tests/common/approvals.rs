@@ -5,8 +5,8 @@
 use crate::common::Log;
 use concentric_core::{
     AgentLayer, Answered, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error,
-    Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, RunId, Str,
-    ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
+    Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind,
+    RunId, Str, ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
     context::{Clock, ContextBuilder, Ids, Random, Sleep},
     machine::MachineState,
     store::{
@@ -386,6 +386,19 @@ pub async fn drive_with(agent: BoxModel, request: ChatRequest, mut on: impl FnMu
 
 pub async fn drive(agent: BoxModel, request: ChatRequest) -> Ran {
     drive_with(agent, request, |_| {}).await
+}
+
+/// All kinds of reply to a question.
+pub const ANY_REPLY: [ReplyKind; 4] = [
+    ReplyKind::Approve,
+    ReplyKind::Deny,
+    ReplyKind::Edit,
+    ReplyKind::Answer,
+];
+
+/// What the model reads of a result that a person supplied.
+pub fn by_person(result: &str) -> String {
+    format!("A person supplied this result, not the tool:\n{result}")
 }
 
 /// A run that may be interrupted and go on.

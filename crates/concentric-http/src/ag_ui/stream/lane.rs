@@ -5,8 +5,8 @@ use std::{
 
 use bytes::BytesMut;
 use concentric_core::{
-    CallId, Context, Custom, Event, Executor, Media, MediaSource, MessageId, Part, PartKind, Str,
-    ToolCallPart, ToolContent, ToolResult, ToolStatus,
+    CallId, Context, Custom, Event, Executor, Media, MediaSource, MessageId, OutcomeSource, Part,
+    PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
 use serde_json::{Value, json};
 
@@ -402,6 +402,10 @@ impl Lane {
         let mut metadata = Metadata::new();
         if outcome.status != ToolStatus::Done {
             metadata.insert(STATUS.to_owned(), status(outcome.status).into());
+        }
+        // A history that comes back is not asked for it, so that no client can claim it.
+        if outcome.source == OutcomeSource::Person {
+            metadata.insert("source".to_owned(), "person".into());
         }
         if let Some(data) = &outcome.data {
             metadata.insert("data".to_owned(), Value::clone(data));
