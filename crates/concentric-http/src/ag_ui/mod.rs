@@ -96,11 +96,15 @@
 //! | `status` | `payload` | the call |
 //! |---|---|---|
 //! | `resolved` | `{"approved": true}` | runs |
-//! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments |
+//! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments, unless a gate denies them or asks about them anew |
 //! | `resolved` | `{"approved": false, "reason": ".."}` | does not run |
 //! | `resolved` | `{"result": ..}` | does not run; this is its result |
 //! | `resolved` | `{"error": ".."}` | of a client's tool, failed |
 //! | `cancelled` | | does not run |
+//!
+//! Whether a question about a call accepts edits and results is for its gate to say: the `replies` of its
+//! `metadata` list the kinds (`approve`, `deny`, `edit`, `answer`), its `responseSchema` has their
+//! fields, and `argumentsSchema` of its `metadata` is the schema of the edited arguments.
 //!
 //! The `token` of the question's `metadata`, if it has one, goes back in the payload or in the
 //! `metadata` of the answer. Results of the client's own tools stand in the history, as ever.
