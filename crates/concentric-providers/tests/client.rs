@@ -12,7 +12,7 @@ mod common;
 use common::*;
 use concentric_core::{ChatRequest, ErrorKind};
 use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
-use std::time::Duration;
+use std::{process::Output, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -108,4 +108,145 @@ async fn f012_dropping_the_body_closes_the_connection() {
         .await
         .unwrap();
     assert!(matches!(read, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn a_name_and_a_password_are_not_sent() {
+    let (listener, url) = listen().await;
+    let url = url.replace("http://", &format!("http://name:{CANARY}@"));
+    let client = HttpClient::new().unwrap();
+    let model = OpenAiLayer::compatible(url, "m", None).layer(client);
+    let (answer, read) = tokio::join!(model.oneshot(ChatRequest::user("hi")), async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        while !read.ends_with(b"}") {
+            assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+        }
+        String::from_utf8(read).unwrap()
+    });
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Connection);
+    assert!(read.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
+    assert!(!read.contains(CANARY) && !read.contains("name:"), "{read}");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let (listener, url) = listen().await;
+    let client = HttpClient::new().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        for _ in 0..2 {
+            let mut read = Vec::new();
+            while !read.ends_with(b"}") {
+                assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+            }
+            let body = delta(r#"{"content":"a"}"#) + &finish("stop") + DONE;
+            let answer = format!(
+                "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let model = OpenAiLayer::compatible(url.clone(), "m", None).layer(client.clone());
+        let answer = model.oneshot(ChatRequest::user("hi")).await.unwrap();
+        assert_eq!(answer.text().await.unwrap(), "a");
+        // The connection is put back by a task.
+        tokio::task::yield_now().await;
+    }
+    server.await.unwrap();
+}
+
+/// Where a process by itself is to ask, and how.
+const URL: &str = "CONCENTRIC_CLIENT_URL";
+const PROXIES: &str = "CONCENTRIC_CLIENT_PROXIES";
+
+/// A call by the proxies that the environment of this process names; none by itself.
+#[tokio::test]
+async fn one_call_by_the_environment() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let mut client = HttpClient::builder().connect_timeout(Duration::from_secs(20));
+    if std::env::var(PROXIES).is_ok() {
+        client = client.proxy_from_env(false);
+    }
+    let layer = OpenAiLayer::compatible(url, "m", Some(ApiKey::new(CANARY)));
+    let model = layer.layer(client.build().unwrap());
+    let error = model.oneshot(ChatRequest::user("hi")).await.unwrap_err();
+    println!("{:?}: {error:#} {error:?}", error.kind());
+}
+
+/// Runs that in a process with this environment.
+async fn in_process(environment: &[(&str, &str)]) -> Output {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "one_call_by_the_environment", "--nocapture"]);
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
+    command.envs(environment.iter().copied());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+/// Reads one request's head, and hangs up.
+async fn head(listener: &TcpListener) -> String {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut read = Vec::new();
+    while !read.windows(4).any(|four| four == b"\r\n\r\n") {
+        assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+    }
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[tokio::test]
+async fn proxies_are_those_of_the_environment_unless_told() {
+    let (proxy, _) = listen().await;
+    let (service, url) = listen().await;
+    let at = format!("http://me:{CANARY}@{}", proxy.local_addr().unwrap());
+    let auth = "proxy-authorization: Basic bWU6";
+
+    // Without TLS, it is sent the call.
+    let environment = [(URL, url.as_str()), ("HTTP_PROXY", &at)];
+    let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
+    assert!(
+        read.starts_with(&format!("POST {url}/chat/completions HTTP/1.1")),
+        "{read}"
+    );
+    assert!(read.contains(auth), "{read}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("Connection") && !said.contains(CANARY),
+        "{said}"
+    );
+
+    // With it, it is asked for a tunnel, and sees nothing else.
+    let environment = [(URL, "https://a.invalid/v1"), ("https_proxy", &at)];
+    let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
+    assert!(read.starts_with("CONNECT a.invalid:443 HTTP/1.1"), "{read}");
+    assert!(read.to_lowercase().contains(&auth.to_lowercase()), "{read}");
+    assert!(!read.contains("/v1") && !read.contains("Bearer"), "{read}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("Connection") && !said.contains(CANARY),
+        "{said}"
+    );
+
+    // The service is called by itself where the environment or the caller says so.
+    for more in [("NO_PROXY", "127.0.0.1"), (PROXIES, "off")] {
+        let environment = [(URL, url.as_str()), ("ALL_PROXY", &at), more];
+        let (_, read) = tokio::join!(in_process(&environment), head(&service));
+        assert!(
+            read.starts_with("POST /v1/chat/completions HTTP/1.1"),
+            "{read}"
+        );
+    }
+
+    let socks = at.replace("http://", "socks5://");
+    let output = in_process(&[(URL, &url), ("ALL_PROXY", &socks)]).await;
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("Configuration") && !said.contains(CANARY),
+        "{said}"
+    );
 }
