@@ -337,7 +337,22 @@ pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {
 
 /// The error of a request that asks for what a model will not do.
 pub(crate) fn refused(model: &str, unsupported: &[Unsupported]) -> Error {
-    let all: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
-    let what = format!("`{model}` does not take {}", all.join(", "));
+    // There may be one for each part of a request.
+    const NAMED: usize = 16;
+    let all: Vec<String> = unsupported
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
+    let of = match model {
+        "" => String::new(),
+        model => format!(" for `{}`", model.escape_debug()),
+    };
+    let all = all.join(", ");
+    let mut what = format!("the request{of} was not sent: the provider does not take {all}");
+    match unsupported.len().saturating_sub(NAMED) {
+        0 => {}
+        more => what.push_str(&format!(", and {more} more")),
+    }
     Error::new(ErrorKind::InvalidRequest, what).with_code("unsupported")
 }

@@ -8,13 +8,14 @@
 
 use crate::repair::repair;
 use concentric_core::{
-    Arguments, Author, Executor, Part, PartKind, ProviderData, Str, ToolCallPart, ToolResult,
-    ToolSpecs, Turn,
+    Arguments, Author, CallId, Executor, Part, PartKind, ProviderData, Str, ToolCallPart,
+    ToolResult, ToolSpecs, Turn,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 use std::{
     borrow::Cow,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -125,11 +126,28 @@ impl NameRules {
         name.into()
     }
 
-    /// That, of a service which may take any: what is offered is called as it is offered.
-    pub(crate) fn name_beside<'a>(&self, name: &'a str, offered: &ToolSpecs) -> Cow<'a, str> {
-        match self.fits(name) || offered.get(name).is_some() {
+    /// These, of a service which may take any: what is offered is called as it is offered.
+    pub(crate) fn beside(self, offered: &ToolSpecs) -> NamesBeside<'_> {
+        let odd = offered.iter().map(|spec| spec.name.as_str());
+        NamesBeside {
+            rules: self,
+            odd: odd.filter(|name| !self.fits(name)).collect(),
+        }
+    }
+}
+
+/// Which names of tools a service takes besides those that it is offered.
+pub(crate) struct NamesBeside<'a> {
+    rules: NameRules,
+    /// The names that are offered, and are not as the rules say.
+    odd: HashSet<&'a str>,
+}
+
+impl NamesBeside<'_> {
+    pub(crate) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self.odd.contains(name) {
             true => name.into(),
-            false => self.name(name),
+            false => self.rules.name(name),
         }
     }
 }
@@ -189,6 +207,46 @@ pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
     thought.collect()
 }
 
+/// The results of a turn, by their calls.
+pub(crate) struct Results<'a> {
+    list: Vec<&'a ToolResult>,
+    /// Empty for a few, which are found sooner without.
+    by_call: HashMap<&'a CallId, &'a ToolResult>,
+}
+
+impl<'a> Results<'a> {
+    pub(crate) fn of(turn: &'a Turn) -> Self {
+        const FEW: usize = 16;
+        let own = turn.as_message().parts.iter();
+        let own = own.filter_map(|part| match &part.kind {
+            PartKind::ToolResult(result) => Some(result),
+            _ => None,
+        });
+        let list: Vec<&ToolResult> = turn.results().iter().chain(own).collect();
+        let mut by_call = HashMap::new();
+        if list.len() > FEW {
+            by_call.reserve(list.len());
+            for result in &list {
+                by_call.entry(&result.call_id).or_insert(*result);
+            }
+        }
+        Self { list, by_call }
+    }
+
+    /// The first result of a call.
+    pub(crate) fn get(&self, call: &CallId) -> Option<&'a ToolResult> {
+        if self.by_call.is_empty() {
+            let mut all = self.list.iter().copied();
+            return all.find(|result| result.call_id == *call);
+        }
+        self.by_call.get(call).copied()
+    }
+}
+
+/// What a user is taken to say before an assistant's message that begins a conversation, for
+/// services whose conversations begin with a user.
+pub(crate) const BEGINNING: &str = "[The conversation begins with the assistant.]";
+
 /// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
 ///
 /// A turn that holds results of calls that somebody else executed is several: what was said and
@@ -205,11 +263,7 @@ pub(crate) struct Said<'a> {
 /// The pieces of an assistant's turn.
 pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     let message = turn.as_message();
-    let own = message.parts.iter().filter_map(|part| match &part.kind {
-        PartKind::ToolResult(result) => Some(result),
-        _ => None,
-    });
-    let results: Vec<&ToolResult> = turn.results().iter().chain(own).collect();
+    let results = Results::of(turn);
     let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
     let mut pieces = Vec::new();
     for parts in message
@@ -219,8 +273,7 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     {
         let calls = parts.iter().filter_map(|part| match &part.kind {
             PartKind::ToolCall(call) if call.executor != Executor::Provider => {
-                let result = results.iter().find(|result| result.call_id == call.id)?;
-                Some((part, call, *result))
+                Some((part, call, results.get(&call.id)?))
             }
             _ => None,
         });
@@ -269,7 +322,7 @@ pub(crate) fn joined<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concentric_core::{CallId, Message, Role, ToolOutcome, ToolSpec};
+    use concentric_core::{Message, Role, ToolOutcome, ToolSpec};
     use std::sync::Arc;
 
     fn call(id: &str, provided: Option<&str>) -> ToolCallPart {
@@ -330,8 +383,8 @@ mod tests {
             "",
             serde_json::json!({"type": "object"}),
         ))]);
-        assert_eq!(rules.name_beside("files.read", &offered), "files.read");
-        assert_eq!(rules.name_beside("files.write", &offered), "files_write");
+        assert_eq!(rules.beside(&offered).name("files.read"), "files.read");
+        assert_eq!(rules.beside(&offered).name("files.write"), "files_write");
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub mod openai;
 mod repair;
 pub mod responses;
 mod retry_after;
+mod schema;
 mod scrub;
 mod sound;
 mod sse;

@@ -280,14 +280,6 @@ async fn what_is_not_taken_is_said_before_it_is_sent() {
             r.transcript
                 .push(Turn::message(Message::assistant("Sure")).unwrap())
         }),
-        ChatRequest::new(
-            [
-                Turn::message(Message::assistant("Hi!")).unwrap(),
-                Turn::user("a"),
-            ]
-            .into_iter()
-            .collect(),
-        ),
         ChatRequest::user("  "),
         user(vec![Part::new(PartKind::Audio(Media::new(
             MediaSource::Base64("QUJD".into()),

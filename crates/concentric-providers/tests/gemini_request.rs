@@ -566,7 +566,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
     };
     let tool = |name: &str, schema: Value| Arc::new(ToolSpec::new(name, "", schema));
     type Change<'a> = &'a dyn Fn(&mut ChatRequest);
-    let cases: [(GeminiLayer, Change<'_>, &str); 14] = [
+    let cases: [(GeminiLayer, Change<'_>, &str); 13] = [
         (layer(), &|_| {}, ""),
         (
             layer(),
@@ -639,16 +639,6 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
             layer(),
             &|r| *r = ChatRequest::user(""),
             "a conversation in which nothing is said",
-        ),
-        (
-            layer(),
-            &|r| {
-                let message = Message::new(Role::Assistant, vec![part(tool_call("c", None))]);
-                let round = Round::new(message, vec![result("c", ToolOutcome::done("ok"))]);
-                *r = ChatRequest::new(concentric_core::Transcript::new());
-                r.transcript.push(round.unwrap());
-            },
-            "a conversation that begins with a tool call",
         ),
     ];
     for (layer, change, what) in cases {

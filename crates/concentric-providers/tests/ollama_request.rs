@@ -166,7 +166,8 @@ async fn a_tool_whose_schema_holds_itself_too_often_is_refused() {
     request.tools.push(tool);
     let unsupported = layer().check(&request);
     let said: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
-    assert_eq!(said, ["the schema of the tool `grow`: it is too large"]);
+    let what = "more than the limit of 1 MiB once it is rewritten for the provider, with its references replaced";
+    assert_eq!(said, [format!("the schema of the tool `grow`: {what}")]);
     let error = try_sent_by(&layer(), request).await.unwrap_err();
     assert_eq!(error.code(), Some("unsupported"));
 }

@@ -95,7 +95,8 @@ impl AnthropicLayer {
     /// wants to be told.
     ///
     /// By default 32,000; 8,192 of models whose name says Claude 3.5, or no version at all, and
-    /// 4,096 of older ones. What a request's own budget for reasoning needs comes on top.
+    /// 4,096 of older ones. What a request's own budget for reasoning needs comes on top. Any number is
+    /// sent as it is, also one that the service refuses, such as zero.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
         self.api.max_tokens = Some(max_tokens);
@@ -192,10 +193,6 @@ impl Api for Messages {
             // What is not taken of it is said below.
             if conversation.is_empty() && conversation.unsupported.is_empty() {
                 unsupported.push(Unsupported::new(NOTHING_SAID));
-            }
-            if conversation.begins_with_assistant() {
-                let what = "a conversation that no user begins";
-                unsupported.push(Unsupported::new(what).at(0));
             }
             let may_go_on = model.goes_on_with_prefill() || replaced("fallback_credit_token");
             if conversation.is_prefilled() && !may_go_on {

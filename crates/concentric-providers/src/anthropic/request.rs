@@ -14,7 +14,7 @@ use super::{
     schema::{self, Input},
     thinking::{Plan, Thinking},
 };
-use crate::{api::Call, fields::Fields};
+use crate::{api::Call, fields::Fields, schema::Node};
 use concentric_core::{ChatRequest, Stability, ToolChoice, ToolSpec};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Serialize for Wire<'_> {
         let format = options.output_schema.as_ref().map(|output| Format {
             r#type: "json_schema",
             // `check` has refused what can't be said.
-            schema: schema::output(&output.schema).unwrap_or_default(),
+            schema: schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema)),
         });
         if plan.effort.is_some() || format.is_some() {
             let effort = plan.effort;
@@ -91,13 +91,13 @@ struct OutputConfig<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<Format>,
+    format: Option<Format<'a>>,
 }
 
 #[derive(Serialize)]
-struct Format {
+struct Format<'a> {
     r#type: &'static str,
-    schema: Value,
+    schema: Node<'a>,
 }
 
 #[derive(Serialize)]

@@ -1,9 +1,11 @@
 //! JSON Schemas as the service takes them.
 
+use crate::schema::{Budget, Node, Object};
 use concentric_core::Str;
+use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
+use std::{collections::HashMap, ptr};
 
 /// The schema of a tool's arguments, which must say that they are an object.
 pub(super) struct Input<'a>(pub(super) &'a Value);
@@ -51,81 +53,106 @@ pub(super) fn refused_input(schema: &Value) -> Option<Str> {
 ///
 /// Objects are closed. What can only be asked for, as the range of a number, becomes part of the
 /// description. `Err` is what can't be said at all.
-pub(super) fn output(schema: &Value) -> Result<Value, Str> {
-    if is_recursive(schema, schema, &mut Vec::new(), &mut HashSet::new()) {
+pub(super) fn output(schema: &Value) -> Result<Node<'_>, Str> {
+    if is_recursive(schema) {
         return Err(Str::from_static("a definition that refers to itself"));
     }
-    closed(schema)
+    closed(schema, &mut Budget::new()).map(Node::Object)
 }
 
-/// Whether what is being looked `into`, as part of what the names of `within` stand for, refers to
-/// one of them.
-fn is_recursive<'a>(
-    into: &'a Value,
-    root: &'a Value,
-    within: &mut Vec<&'a str>,
-    done: &mut HashSet<&'a str>,
-) -> bool {
-    let fields = match into {
-        Value::Array(items) => {
-            return items
-                .iter()
-                .any(|item| is_recursive(item, root, within, done));
-        }
-        Value::Object(fields) => fields,
-        _ => return false,
-    };
-    if let Some(name) = fields.get("$ref").and_then(Value::as_str)
-        && let Some(path) = name.strip_prefix('#')
-    {
-        if path.is_empty() || within.contains(&name) {
-            return true;
-        }
-        if done.insert(name)
-            && let Some(named) = root.pointer(path)
-        {
-            within.push(name);
-            let recursive = is_recursive(named, root, within, done);
-            within.pop();
-            if recursive {
-                return true;
-            }
-        }
+/// Whether a part of `root` refers to what it is within.
+///
+/// Each part is looked at once, and without recursion: a chain of references may be as long as its
+/// author likes.
+fn is_recursive(root: &Value) -> bool {
+    enum Step<'a> {
+        Into(&'a Value),
+        Outof(*const Value),
     }
-    fields
-        .values()
-        .any(|value| is_recursive(value, root, within, done))
+
+    // What is referred to, and whether the search is still within it.
+    let mut targets: HashMap<*const Value, Option<bool>> = HashMap::new();
+    let mut parts = vec![root];
+    while let Some(part) = parts.pop() {
+        if let Some(target) = target(part, root) {
+            targets.insert(target, None);
+        }
+        parts.extend(inner(part));
+    }
+    let mut steps = vec![Step::Into(root)];
+    while let Some(step) = steps.pop() {
+        let part = match step {
+            Step::Into(part) => part,
+            Step::Outof(part) => {
+                targets.insert(part, Some(false));
+                continue;
+            }
+        };
+        if let Some(within) = targets.get_mut(&ptr::from_ref(part)) {
+            match within {
+                Some(true) => return true,
+                Some(false) => continue,
+                None => *within = Some(true),
+            }
+            steps.push(Step::Outof(part));
+        }
+        steps.extend(inner(part).map(Step::Into));
+        steps.extend(target(part, root).map(Step::Into));
+    }
+    false
 }
 
-fn closed(schema: &Value) -> Result<Value, Str> {
+/// What `part` refers to.
+fn target<'a>(part: &Value, root: &'a Value) -> Option<&'a Value> {
+    let path = part.get("$ref")?.as_str()?.strip_prefix('#')?;
+    root.pointer(path)
+}
+
+/// What is in `part`, and may have something in it.
+fn inner(part: &Value) -> impl Iterator<Item = &Value> {
+    let (items, fields) = match part {
+        Value::Array(items) => (Some(items), None),
+        Value::Object(fields) => (None, Some(fields)),
+        _ => (None, None),
+    };
+    let all = items.into_iter().flatten();
+    let all = all.chain(fields.into_iter().flat_map(Map::values));
+    all.filter(|value| value.is_array() || value.is_object())
+}
+
+fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str> {
     let Value::Object(fields) = schema else {
         return Err(Str::from_static("a place where anything may be"));
     };
-    let mut out = Map::new();
+    budget.entry()?;
+    let mut out = Object::default();
     let mut asked = Vec::new();
     for (name, value) in fields {
         match name.as_str() {
             "$defs" | "definitions" | "properties" => {
-                out.insert(name.clone(), output_map(value)?);
+                let mut all = Object::default();
+                for (name, one) in value.as_object().into_iter().flatten() {
+                    let one = Node::Object(closed(one, budget)?);
+                    budget.put(&mut all, name, one)?;
+                }
+                budget.put(&mut out, name, Node::Object(all))?;
             }
             "items" => {
-                out.insert(name.clone(), closed(value)?);
+                let items = Node::Object(closed(value, budget)?);
+                budget.put(&mut out, name, items)?;
             }
-            "anyOf" | "allOf" => {
-                out.insert(name.clone(), output_list(value)?);
-            }
-            "oneOf" => {
-                out.insert("anyOf".to_owned(), output_list(value)?);
+            "anyOf" | "allOf" | "oneOf" => {
+                let all = value.as_array().into_iter().flatten();
+                let all = all.map(|one| closed(one, budget).map(Node::Object));
+                let all = Node::List(all.collect::<Result<_, _>>()?);
+                let name = if name == "oneOf" { "anyOf" } else { name };
+                budget.put(&mut out, name, all)?;
             }
             "type" | "enum" | "const" | "default" | "$ref" | "required" | "title"
-            | "description" => {
-                out.insert(name.clone(), value.clone());
-            }
-            "format" if is_known_format(value) => {
-                out.insert(name.clone(), value.clone());
-            }
+            | "description" => budget.put_kept(&mut out, name, value)?,
+            "format" if is_known_format(value) => budget.put_kept(&mut out, name, value)?,
             "minItems" if matches!(value.as_u64(), Some(0 | 1)) => {
-                out.insert(name.clone(), value.clone());
+                budget.put_kept(&mut out, name, value)?;
             }
             // They say nothing of the answer.
             "$schema" | "$id" | "$comment" | "additionalProperties" => {}
@@ -143,11 +170,16 @@ fn closed(schema: &Value) -> Result<Value, Str> {
             | "unevaluatedItems" => {
                 return Err(format!("`{name}`").into());
             }
-            _ => asked.push(format!("{name}: {value}")),
+            _ => {
+                budget.entry()?;
+                budget.spend(name.len())?;
+                budget.json(value)?;
+                asked.push(format!("{name}: {value}"));
+            }
         }
     }
     let is_object = out.contains_key("properties")
-        || out.get("type").is_some_and(|type_| match type_ {
+        || fields.get("type").is_some_and(|type_| match type_ {
             Value::Array(types) => types.iter().any(|type_| type_ == "object"),
             type_ => type_ == "object",
         });
@@ -155,40 +187,24 @@ fn closed(schema: &Value) -> Result<Value, Str> {
         let open = fields
             .get("additionalProperties")
             .is_none_or(|more| *more != false);
-        if open
-            && out
-                .get("properties")
-                .is_none_or(|p| *p == Value::Object(Map::new()))
-        {
+        let properties = out.get("properties").and_then(Node::as_object);
+        if open && properties.is_none_or(IndexMap::is_empty) {
             return Err(Str::from_static("an object of any properties"));
         }
-        out.insert("additionalProperties".to_owned(), false.into());
+        budget.put(&mut out, "additionalProperties", Node::Bool(false))?;
     }
     if !asked.is_empty() {
         // The same whether or not maps keep the order of their fields.
         asked.sort_unstable();
         let asked = format!("{{{}}}", asked.join(", "));
-        let description = match out.get("description").and_then(Value::as_str) {
+        let description = match out.get("description").and_then(Node::as_str) {
             Some(description) => format!("{description}\n\n{asked}"),
             None => asked,
         };
-        out.insert("description".to_owned(), description.into());
+        budget.json(&description)?;
+        budget.put(&mut out, "description", Node::Text(description.into()))?;
     }
-    Ok(out.into())
-}
-
-fn output_map(schemas: &Value) -> Result<Value, Str> {
-    let schemas = schemas.as_object().into_iter().flatten();
-    let schemas = schemas.map(|(name, schema)| Ok((name.clone(), closed(schema)?)));
-    schemas.collect::<Result<Map<_, _>, _>>().map(Value::Object)
-}
-
-fn output_list(schemas: &Value) -> Result<Value, Str> {
-    let schemas = schemas.as_array().into_iter().flatten();
-    schemas
-        .map(closed)
-        .collect::<Result<Vec<_>, _>>()
-        .map(Value::Array)
+    Ok(out)
 }
 
 fn is_known_format(format: &Value) -> bool {
@@ -213,6 +229,11 @@ fn is_known_format(format: &Value) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn output(schema: &Value) -> Result<Value, Str> {
+        let node = super::output(schema)?;
+        Ok(serde_json::to_value(node).expect("JSON"))
+    }
 
     #[test]
     fn an_answers_schema_keeps_what_is_enforced_and_asks_for_the_rest() {

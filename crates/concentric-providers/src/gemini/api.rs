@@ -96,7 +96,7 @@ impl Api for GenerateContent {
         let model = call.model;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
         if model.contains("..") || !model.chars().all(is_plain) {
-            let what = format!("a model named `{}`", model.escape_debug());
+            let what = "a model's name with more than letters, digits and `._-/@:` in it";
             unsupported.push(Unsupported::new(what));
         }
         request::check(&Wire::new(*call, self.provider()), unsupported);

@@ -7,7 +7,7 @@ mod schema;
 
 use self::contents::Contents;
 use super::family::Family;
-use crate::{Unsupported, api::Call, capabilities::NOTHING_SAID, fields::Fields};
+use crate::{Unsupported, api::Call, capabilities::NOTHING_SAID, fields::Fields, schema::Budget};
 use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
 use serde::{
     Serialize, Serializer,
@@ -50,16 +50,17 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     let Wire { call, family, .. } = wire;
     let options = wire.options();
     let mut no = |what: String| unsupported.push(Unsupported::new(what));
+    let mut budget = Budget::new();
     for tool in &call.request.tools {
         if !contents::NAMES.fits(&tool.name) {
             no(format!("a tool named `{}`", tool.name.escape_debug()));
         }
-        if let Err(what) = schema::adapt(&tool.input_schema, *family) {
+        if let Err(what) = schema::adapt(&tool.input_schema, *family, &mut budget) {
             no(format!("the schema of the tool `{}`: {what}", tool.name));
         }
     }
     if let Some(output) = &options.output_schema
-        && let Err(what) = schema::adapt(&output.schema, *family)
+        && let Err(what) = schema::adapt(&output.schema, *family, &mut budget)
     {
         no(format!("the output schema `{}`: {what}", output.name));
     }
@@ -75,12 +76,8 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     {
         no(format!("a reasoning effort of `{effort}`"));
     }
-    match contents::begins(call.request, wire.provider) {
-        None => no(NOTHING_SAID.to_owned()),
-        Some(contents::Beginning::Call) => {
-            no("a conversation that begins with a tool call".to_owned());
-        }
-        Some(contents::Beginning::Said) => {}
+    if !contents::is_said(call.request, wire.provider) {
+        no(NOTHING_SAID.to_owned());
     }
 }
 
@@ -181,13 +178,15 @@ impl Serialize for Declaration<'_> {
         if !tool.description.is_empty() {
             map.serialize_entry("description", &tool.description)?;
         }
-        let schema = schema::adapt(&tool.input_schema, *family).map_err(S::Error::custom)?;
+        // Counted over all of them by `check`.
+        let schema = schema::adapt(&tool.input_schema, *family, &mut Budget::new());
+        let schema = schema.map_err(S::Error::custom)?;
         if family.takes_json_schema() {
             map.serialize_entry("parametersJsonSchema", &schema)?;
         } else if schema
-            .get("properties")
-            .and_then(Value::as_object)
-            .is_some_and(|p| !p.is_empty())
+            .as_object()
+            .and_then(|schema| schema.get("properties")?.as_object())
+            .is_some_and(|properties| !properties.is_empty())
         {
             // An object without properties is refused; a function without parameters has no field.
             map.serialize_entry("parameters", &schema)?;
@@ -249,7 +248,8 @@ impl Serialize for Config<'_> {
             replaced: self.0.theirs("generationConfig").unwrap_or(&none),
         };
         if let Some(output) = &options.output_schema {
-            let schema = schema::adapt(&output.schema, *family).map_err(S::Error::custom)?;
+            let schema = schema::adapt(&output.schema, *family, &mut Budget::new());
+            let schema = schema.map_err(S::Error::custom)?;
             let field = match family.takes_json_schema() {
                 true => "responseJsonSchema",
                 false => "responseSchema",

@@ -1,8 +1,10 @@
-use super::{decoder::Decoder, host, request::Wire, schema};
+use super::{decoder::Decoder, host, message::Messages, request::Wire, schema};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
     api::{Api, Base, Call},
-    capabilities,
+    capabilities::{self, NOTHING_SAID},
+    fields::is_empty_list,
+    schema::Budget,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -103,8 +105,9 @@ impl Api for Ollama {
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let options = &*call.request.options;
         capabilities::check_results(call.request, unsupported);
+        let mut budget = Budget::new();
         for tool in &call.request.tools {
-            if let Err(what) = schema::parameters(&tool.input_schema) {
+            if let Err(what) = schema::parameters(&tool.input_schema, &mut budget) {
                 let what = format!("the schema of the tool `{}`: {what}", tool.name);
                 unsupported.push(Unsupported::new(what));
             }
@@ -114,6 +117,13 @@ impl Api for Ollama {
             && !options.provider.contains_key("think")
         {
             unsupported.push(Unsupported::new(format!("the reasoning effort `{effort}`")));
+        }
+        let said_elsewhere = match self.endpoint {
+            Endpoint::Chat => options.provider.contains_key("messages"),
+            Endpoint::Generate => options.provider.contains_key("prompt"),
+        };
+        if !said_elsewhere && is_empty_list(&Messages::new(call.request, &self.provider)) {
+            unsupported.push(Unsupported::new(NOTHING_SAID));
         }
         if self.endpoint == Endpoint::Generate {
             let transcript = &call.request.transcript;

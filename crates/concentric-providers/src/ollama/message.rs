@@ -1,9 +1,7 @@
 //! The messages of a request.
 
-use crate::history::{self, IdRules, Input, NameRules, Said, is_own};
-use concentric_core::{
-    ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, ToolSpecs, Turn,
-};
+use crate::history::{self, IdRules, Input, NameRules, NamesBeside, Said, is_own};
+use concentric_core::{ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, Turn};
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use std::borrow::Cow;
 
@@ -23,7 +21,7 @@ impl Serialize for Messages<'_> {
         let mut out = Writer {
             seq: serializer.serialize_seq(None)?,
             provider: self.provider,
-            tools: &self.request.tools,
+            names: NameRules::COMMON.beside(&self.request.tools),
         };
         if !self.request.system.is_empty() {
             out.put(&Wire::new("system", &self.request.system.text()))?;
@@ -79,7 +77,7 @@ fn base64(source: &MediaSource) -> Option<&str> {
 struct Writer<'a, S> {
     seq: S,
     provider: &'a Str,
-    tools: &'a ToolSpecs,
+    names: NamesBeside<'a>,
 }
 
 impl<S: SerializeSeq> Writer<'_, S> {
@@ -123,7 +121,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
             id: IdRules::ANY.id(call, is_own(part, self.provider)),
             function: Function {
                 index,
-                name: NameRules::COMMON.name_beside(&call.name, self.tools),
+                name: self.names.name(&call.name),
                 arguments: Input::of(&call.arguments),
             },
         });

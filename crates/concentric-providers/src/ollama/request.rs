@@ -7,7 +7,7 @@ use super::{
     message::{Messages, images, said},
     schema,
 };
-use crate::{api::Call, fields::Fields, openai::Tools};
+use crate::{api::Call, fields::Fields, openai::Tools, schema::Budget};
 use concentric_core::{ChatOptions, Str, ToolChoice};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
@@ -61,7 +61,13 @@ impl Serialize for Wire<'_> {
         // There is no way to say that none may be called, but not to name them.
         let may_call = options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
-            fields.put("tools", &Tools::new(request, schema::parameters))?;
+            fields.put(
+                "tools",
+                &Tools::new(request, |schema| {
+                    // Counted over all of them by `check`.
+                    schema::parameters(schema, &mut Budget::new())
+                }),
+            )?;
         }
         let format = options.output_schema.as_ref().map(|format| &format.schema);
         fields.put_some("format", format)?;

@@ -5,45 +5,62 @@
 //! (`api.ToolProperty`). What can be said in these words is said in them: references are replaced
 //! by what they refer to, `oneOf` is `anyOf`, `const` an `enum` of one, `allOf` one schema.
 
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
+use crate::schema::{Budget, Node, Object};
+use serde_json::Value;
 
 /// How deep references are followed; a schema that holds itself is left open there.
 const DEPTH: usize = 8;
 
-/// The most schemas that there may then be in it.
-const SCHEMAS: usize = 16 * 1024;
+/// The most schemas within one another, with all that they refer to in the place of what does.
+const LEVELS: usize = 128;
 
 /// The schema of a tool's arguments.
 ///
 /// # Errors
 ///
 /// What of it can't be said to the server.
-pub(super) fn parameters(schema: &Value) -> Result<Cow<'_, Value>, &'static str> {
+pub(super) fn parameters<'a>(
+    schema: &'a Value,
+    budget: &mut Budget,
+) -> Result<Node<'a>, &'static str> {
     if is_plain(schema) && schema.get("type").and_then(Value::as_str) == Some("object") {
-        return Ok(Cow::Borrowed(schema));
+        return Ok(Node::Kept(schema));
     }
-    let mut root = Root {
-        schema,
-        left: SCHEMAS,
-    };
-    let mut object = match rewrite(schema, &mut root, 0)? {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    };
+    let mut root = Root { schema, budget };
+    let mut object = rewrite(schema, &mut root, Place::default())?;
     // The server takes one word only.
-    object.insert("type".to_owned(), json!("object"));
-    if !object.get("properties").is_some_and(Value::is_object) {
-        object.insert("properties".to_owned(), json!({}));
+    object.insert("type".into(), Node::Text("object".into()));
+    let has_properties = object.get("properties").is_some_and(|properties| {
+        matches!(properties, Node::Object(_) | Node::Kept(Value::Object(_)))
+    });
+    if !has_properties {
+        object.insert("properties".into(), Node::Object(Object::default()));
     }
-    Ok(Cow::Owned(Value::Object(object)))
+    Ok(Node::Object(object))
 }
 
 /// What a schema stands in, and refers to.
-struct Root<'a> {
+struct Root<'a, 'b> {
     schema: &'a Value,
-    /// How many more schemas may be written.
-    left: usize,
+    budget: &'b mut Budget,
+}
+
+/// Where in it a schema stands.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// How many references lead there.
+    references: usize,
+    /// How many schemas it is within.
+    level: usize,
+}
+
+impl Place {
+    const fn within(self) -> Self {
+        Self {
+            level: self.level + 1,
+            ..self
+        }
+    }
 }
 
 /// Whether nothing in it needs other words.
@@ -64,77 +81,138 @@ fn is_plain(schema: &Value) -> bool {
     })
 }
 
-fn rewrite(schema: &Value, root: &mut Root<'_>, depth: usize) -> Result<Value, &'static str> {
-    root.left = root.left.checked_sub(1).ok_or("it is too large")?;
+fn rewrite<'a>(
+    schema: &'a Value,
+    root: &mut Root<'a, '_>,
+    place: Place,
+) -> Result<Object<'a>, &'static str> {
+    if place.level > LEVELS {
+        return Err("it is more than 128 levels deep");
+    }
+    root.budget.entry()?;
+    let mut out = Object::default();
     let Value::Object(object) = schema else {
-        return Ok(json!({}));
+        return Ok(out);
     };
-    let mut out = Map::new();
     for (name, value) in object {
         match (name.as_str(), value) {
             ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
+                // Looking it up costs as much.
+                root.budget.spend(target.len())?;
                 let pointer = target.strip_prefix('#');
                 let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
-                if let Some(target) = target.filter(|_| depth < DEPTH) {
-                    merge(&mut out, rewrite(target, root, depth + 1)?);
+                if let Some(target) = target.filter(|_| place.references < DEPTH) {
+                    let place = Place {
+                        references: place.references + 1,
+                        ..place.within()
+                    };
+                    let target = rewrite(target, root, place)?;
+                    merge(&mut out, target, root.budget)?;
                 }
             }
             ("allOf", Value::Array(all)) => {
                 for one in all {
-                    merge(&mut out, rewrite(one, root, depth)?);
+                    let one = rewrite(one, root, place.within())?;
+                    merge(&mut out, one, root.budget)?;
                 }
             }
             ("oneOf" | "anyOf", Value::Array(all)) => {
-                let all = all.iter().map(|one| rewrite(one, root, depth));
-                let all = all.collect::<Result<Vec<_>, _>>()?;
-                merge(&mut out, json!({ "anyOf": all }));
+                let all = all
+                    .iter()
+                    .map(|one| rewrite(one, root, place.within()).map(Node::Object));
+                let all = Node::List(all.collect::<Result<_, _>>()?);
+                merge_one(&mut out, "anyOf", all, root.budget)?;
             }
             ("const", value) => {
-                out.insert("enum".to_owned(), json!([value]));
+                let value = root.budget.keep(value)?;
+                root.budget.put(&mut out, "enum", Node::List(vec![value]))?;
             }
             ("properties", Value::Object(properties)) => {
-                let properties = properties
-                    .iter()
-                    .map(|(name, one)| rewrite(one, root, depth).map(|one| (name.clone(), one)));
-                let properties = properties.collect::<Result<Map<_, _>, _>>()?;
-                merge(&mut out, json!({ "properties": properties }));
+                let mut all = Object::default();
+                for (name, one) in properties {
+                    let one = rewrite(one, root, place.within())?;
+                    root.budget.put(&mut all, name, Node::Object(one))?;
+                }
+                merge_one(&mut out, "properties", Node::Object(all), root.budget)?;
             }
             ("items", value) => {
-                out.insert(name.clone(), rewrite(value, root, depth)?);
+                let items = rewrite(value, root, place.within())?;
+                root.budget.put(&mut out, name, Node::Object(items))?;
             }
-            ("required", value) => merge(&mut out, json!({ "required": value })),
-            _ => {
-                out.insert(name.clone(), value.clone());
+            ("required", value) => {
+                let required = root.budget.keep(value)?;
+                merge_one(&mut out, "required", required, root.budget)?;
             }
+            _ => root.budget.put_kept(&mut out, name, value)?,
         }
     }
-    Ok(Value::Object(out))
+    Ok(out)
 }
 
 /// Adds `more` to a schema: what both say of an object's properties holds together, and of
 /// alternatives there are as many as both have.
-fn merge(schema: &mut Map<String, Value>, more: Value) {
-    let Value::Object(more) = more else {
-        return;
-    };
+fn merge<'a>(
+    schema: &mut Object<'a>,
+    more: Object<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
     for (name, value) in more {
-        match (name.as_str(), schema.get_mut(&name), value) {
-            ("properties", Some(Value::Object(old)), Value::Object(new)) => old.extend(new),
-            ("required" | "anyOf", Some(Value::Array(old)), Value::Array(new)) => old.extend(new),
-            (_, Some(_), _) => {}
-            (_, None, value) => {
+        match schema.get_mut(&name) {
+            None => {
                 schema.insert(name, value);
             }
+            Some(old) => join(old, &name, value, budget)?,
         }
     }
+    Ok(())
+}
+
+fn merge_one<'a>(
+    schema: &mut Object<'a>,
+    name: &'static str,
+    value: Node<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
+    match schema.get_mut(name) {
+        None => budget.put(schema, name, value),
+        Some(old) => join(old, name, value, budget),
+    }
+}
+
+fn join<'a>(
+    old: &mut Node<'a>,
+    name: &str,
+    new: Node<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
+    match (name, old, new) {
+        ("properties", Node::Object(old), Node::Object(new)) => old.extend(new),
+        ("required" | "anyOf", old, new) => {
+            let taken = std::mem::replace(old, Node::Bool(false));
+            *old = match (budget.list(taken)?, budget.list(new)?) {
+                (Ok(mut list), Ok(more)) => {
+                    list.extend(more);
+                    Node::List(list)
+                }
+                (Ok(list), Err(_)) => Node::List(list),
+                (Err(other), _) => other,
+            };
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::parameters;
-    use serde_json::{Map, json};
-    use std::borrow::Cow;
+    use crate::schema::{Budget, Node};
+    use serde_json::{Map, Value, json};
+
+    fn parameters(schema: &Value) -> Result<Value, &'static str> {
+        let node = super::parameters(schema, &mut Budget::new())?;
+        Ok(serde_json::to_value(node).expect("JSON"))
+    }
 
     #[test]
     fn what_the_server_reads_is_left_alone() {
@@ -143,7 +221,8 @@ mod tests {
             "properties": {"a": {"type": ["string", "null"], "minLength": 1}},
             "required": ["a"],
         });
-        assert!(matches!(parameters(&schema), Ok(Cow::Borrowed(_))));
+        let node = super::parameters(&schema, &mut Budget::new());
+        assert!(matches!(node, Ok(Node::Kept(_))));
     }
 
     #[test]
@@ -162,7 +241,7 @@ mod tests {
             "$defs": {"Unit": {"type": "string", "enum": ["c", "f"]}},
         });
         assert_eq!(
-            *parameters(&schema).expect("a schema"),
+            parameters(&schema).expect("a schema"),
             json!({
                 "type": "object",
                 "properties": {
@@ -191,7 +270,7 @@ mod tests {
         assert_eq!(text.matches("next").count(), super::DEPTH);
         assert!(!text.contains("$ref"));
         assert_eq!(
-            *parameters(&json!(true)).expect("a schema"),
+            parameters(&json!(true)).expect("a schema"),
             json!({"type": "object", "properties": {}})
         );
     }

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     api::Call,
     fields::{Fields, is_empty_list},
+    schema::Node,
 };
 use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice};
 use serde::{
@@ -21,7 +22,6 @@ use serde::{
     ser::{Error as _, SerializeMap, SerializeSeq},
 };
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -76,7 +76,7 @@ impl Serialize for Wire<'_> {
         if !request.tools.is_empty() && may_call {
             let tools = match profile.strict_subset {
                 true => Tools::new(request, |schema| Ok(schema::parameters(schema))),
-                false => Tools::new(request, |schema| Ok(Cow::Borrowed(schema))),
+                false => Tools::new(request, |schema| Ok(Node::Kept(schema))),
             };
             fields.put("tools", &tools)?;
             // Without tools, these two are refused.
@@ -113,7 +113,7 @@ struct StreamOptions {
 }
 
 /// Makes of a schema what a service takes, or says what of it can't be said there.
-type Parameters<'a> = fn(&'a Value) -> Result<Cow<'a, Value>, &'static str>;
+type Parameters<'a> = fn(&'a Value) -> Result<Node<'a>, &'static str>;
 
 /// The tools, with their schemas as the service takes them.
 pub(crate) struct Tools<'a> {
@@ -159,7 +159,7 @@ struct Function<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     description: &'a str,
-    parameters: Cow<'a, Value>,
+    parameters: Node<'a>,
 }
 
 struct Choice<'a> {
@@ -205,7 +205,7 @@ struct ResponseFormat<'a> {
 #[derive(Serialize)]
 struct JsonSchema<'a> {
     name: &'a str,
-    schema: Cow<'a, Value>,
+    schema: Node<'a>,
     strict: bool,
 }
 

@@ -11,16 +11,19 @@
 //! | any other optional property | can't be said |
 //! | `oneOf` | `anyOf` |
 //! | `$schema`, `$comment`, `examples`, `deprecated`, `readOnly`, `writeOnly`, a default of null, the format of a number | left out: they restrict nothing |
-//! | objects of any properties, `allOf`, `not`, `if`, lengths of text, a reference with anything beside it, more than 10 levels or 5,000 properties, all else | can't be said |
+//! | objects of any properties, `allOf`, `not`, `if`, lengths of text, a reference with anything beside it, more than 10 levels or 5,000 properties, more than 1 MiB when rewritten, all else | can't be said |
 //!
 //! What others take with `strict` is less known, and differs; but most want the first three of these.
 //! So their output schemas are rewritten in these only, and where that can't be said, it is as it is,
 //! without `strict`.
 
-use crate::Unsupported;
+use crate::{
+    Unsupported,
+    schema::{Budget, Node, Object},
+};
 use concentric_core::{ChatRequest, OutputSchema};
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 const LEVELS: usize = 10;
 const PROPERTIES: usize = 5000;
@@ -34,27 +37,31 @@ enum Subset {
 }
 
 /// An output schema as it is sent to OpenAI, and whether it is with `strict`.
-pub(crate) fn output(output: &OutputSchema) -> (Cow<'_, Value>, bool) {
+pub(crate) fn output(output: &OutputSchema) -> (Node<'_>, bool) {
     output_by(output, strict)
 }
 
 /// An output schema as it is sent to others, and whether it is with `strict`.
-pub(crate) fn closed_output(output: &OutputSchema) -> (Cow<'_, Value>, bool) {
-    output_by(output, |schema| rewrite(schema, Subset::Closed, 0, &mut 0))
+pub(crate) fn closed_output(output: &OutputSchema) -> (Node<'_>, bool) {
+    output_by(output, |schema| {
+        Writer::new(Subset::Closed)
+            .rewrite(schema, 0)
+            .map(Node::Object)
+    })
 }
 
-fn output_by(
-    output: &OutputSchema,
-    strict: impl FnOnce(&Value) -> Option<Value>,
-) -> (Cow<'_, Value>, bool) {
+fn output_by<'a>(
+    output: &'a OutputSchema,
+    strict: impl FnOnce(&'a Value) -> Option<Node<'a>>,
+) -> (Node<'a>, bool) {
     match output.strict.then(|| strict(&output.schema)).flatten() {
-        Some(strict) => (Cow::Owned(strict), true),
-        None => (Cow::Borrowed(&output.schema), false),
+        Some(strict) => (strict, true),
+        None => (Node::Kept(&output.schema), false),
     }
 }
 
 /// `schema` within the subset that `strict` takes, if it can be said in it.
-pub(crate) fn strict(schema: &Value) -> Option<Value> {
+pub(crate) fn strict(schema: &Value) -> Option<Node<'_>> {
     let root = schema.as_object()?;
     if root.get("type")? != "object" || !root.get("properties")?.is_object() {
         return None;
@@ -65,134 +72,146 @@ pub(crate) fn strict(schema: &Value) -> Option<Value> {
     {
         return None;
     }
-    rewrite(schema, Subset::OpenAi, 0, &mut 0)
+    let strict = Writer::new(Subset::OpenAi).rewrite(schema, 0)?;
+    Some(Node::Object(strict))
 }
 
-fn rewrite(schema: &Value, subset: Subset, level: usize, properties: &mut usize) -> Option<Value> {
-    let schema = schema.as_object()?;
-    let mut out = Map::new();
-    for (name, value) in schema {
-        let value = match name.as_str() {
-            "items" => rewrite(value, subset, level + 1, properties)?,
-            "anyOf" => rewrite_all(value, subset, level, properties)?,
-            "oneOf" | "prefixItems" if subset == Subset::Closed => {
-                rewrite_all(value, subset, level, properties)?
-            }
-            "oneOf" if !schema.contains_key("anyOf") => {
-                let any = rewrite_all(value, subset, level, properties)?;
-                out.insert("anyOf".to_owned(), any);
-                continue;
-            }
-            "$defs" | "definitions" => {
-                let mut defs = Map::new();
-                for (name, def) in value.as_object()? {
-                    // Where it is used is not known here.
-                    defs.insert(name.clone(), rewrite(def, subset, 1, properties)?);
-                }
-                defs.into()
-            }
-            "properties" => continue,
-            "required" | "additionalProperties" if schema.contains_key("properties") => continue,
-            // What these say of an object is another thing when it is closed.
-            "allOf"
-            | "not"
-            | "if"
-            | "then"
-            | "else"
-            | "additionalProperties"
-            | "patternProperties"
-            | "unevaluatedProperties"
-            | "dependentSchemas" => return None,
-            _ if subset == Subset::Closed => value.clone(),
-            "$schema" | "$comment" | "examples" | "deprecated" | "readOnly" | "writeOnly" => {
-                continue;
-            }
-            "default" if value.is_null() => continue,
-            "format" if has_type(schema, "integer") || has_type(schema, "number") => continue,
-            "format" => is_format(value).then(|| value.clone())?,
-            "type" => is_type(value).then(|| value.clone())?,
-            "$ref" => value.as_str()?.starts_with('#').then(|| value.clone())?,
-            "description" | "title" | "enum" | "const" | "pattern" | "minimum" | "maximum"
-            | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" | "minItems" | "maxItems" => {
-                value.clone()
-            }
-            _ => return None,
-        };
-        out.insert(name.clone(), value);
-    }
-    if let Some(own) = schema.get("properties") {
-        object(
-            schema,
-            own.as_object()?,
+/// Rewrites one schema.
+struct Writer {
+    subset: Subset,
+    /// How many properties there are so far.
+    properties: usize,
+    budget: Budget,
+}
+
+impl Writer {
+    const fn new(subset: Subset) -> Self {
+        Self {
             subset,
-            level,
-            properties,
-            &mut out,
-        )?;
-    } else if has_type(schema, "object") {
-        return None;
+            properties: 0,
+            budget: Budget::new(),
+        }
     }
-    if subset == Subset::Closed {
-        return Some(out.into());
-    }
-    let is_said = ["type", "$ref", "anyOf", "enum", "const"]
-        .iter()
-        .any(|name| out.contains_key(*name));
-    let is_listed = !has_type(schema, "array") || out.contains_key("items");
-    let is_alone = !out.contains_key("$ref") || out.len() == 1;
-    (is_said && is_listed && is_alone).then_some(out.into())
-}
 
-fn rewrite_all(
-    list: &Value,
-    subset: Subset,
-    level: usize,
-    properties: &mut usize,
-) -> Option<Value> {
-    let list = list.as_array()?.iter();
-    list.map(|one| rewrite(one, subset, level, properties))
-        .collect()
-}
-
-/// Closes an object, and asks for all of its properties.
-fn object(
-    schema: &Map<String, Value>,
-    own: &Map<String, Value>,
-    subset: Subset,
-    level: usize,
-    count: &mut usize,
-    out: &mut Map<String, Value>,
-) -> Option<()> {
-    *count += own.len();
-    if level >= LEVELS || *count > PROPERTIES || !has_type(schema, "object") {
-        return None;
-    }
-    match schema.get("additionalProperties") {
-        Some(Value::Bool(false)) => {}
-        // A tool without arguments; below, an object of any properties.
-        None if level == 0 || !own.is_empty() => {}
-        _ => return None,
-    }
-    let required = schema.get("required").and_then(Value::as_array);
-    let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
-    if required.is_some_and(|all| {
-        all.iter()
-            .any(|one| one.as_str().is_none_or(|name| !own.contains_key(name)))
-    }) {
-        return None;
-    }
-    let mut properties = Map::new();
-    for (name, property) in own {
-        if !is_required(name) && !may_be_null(property) {
+    fn rewrite<'a>(&mut self, schema: &'a Value, level: usize) -> Option<Object<'a>> {
+        let schema = schema.as_object()?;
+        let subset = self.subset;
+        self.budget.entry().ok()?;
+        let mut out = Object::default();
+        for (name, value) in schema {
+            let value = match name.as_str() {
+                "items" => Node::Object(self.rewrite(value, level + 1)?),
+                "anyOf" => self.rewrite_all(value, level)?,
+                "oneOf" | "prefixItems" if subset == Subset::Closed => {
+                    self.rewrite_all(value, level)?
+                }
+                "oneOf" if !schema.contains_key("anyOf") => {
+                    let any = self.rewrite_all(value, level)?;
+                    self.budget.put(&mut out, "anyOf", any).ok()?;
+                    continue;
+                }
+                "$defs" | "definitions" => {
+                    let mut defs = Object::default();
+                    for (name, def) in value.as_object()? {
+                        // Where it is used is not known here.
+                        let def = Node::Object(self.rewrite(def, 1)?);
+                        self.budget.put(&mut defs, name, def).ok()?;
+                    }
+                    Node::Object(defs)
+                }
+                "properties" => continue,
+                "required" | "additionalProperties" if schema.contains_key("properties") => {
+                    continue;
+                }
+                // What these say of an object is another thing when it is closed.
+                "allOf"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "additionalProperties"
+                | "patternProperties"
+                | "unevaluatedProperties"
+                | "dependentSchemas" => return None,
+                _ if subset == Subset::Closed => self.budget.keep(value).ok()?,
+                "$schema" | "$comment" | "examples" | "deprecated" | "readOnly" | "writeOnly" => {
+                    continue;
+                }
+                "default" if value.is_null() => continue,
+                "format" if has_type(schema, "integer") || has_type(schema, "number") => continue,
+                "format" if !is_format(value) => return None,
+                "type" if !is_type(value) => return None,
+                "$ref" if !value.as_str()?.starts_with('#') => return None,
+                "format" | "type" | "$ref" | "description" | "title" | "enum" | "const"
+                | "pattern" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+                | "multipleOf" | "minItems" | "maxItems" => self.budget.keep(value).ok()?,
+                _ => return None,
+            };
+            self.budget.put(&mut out, name, value).ok()?;
+        }
+        if let Some(own) = schema.get("properties") {
+            self.object(schema, own.as_object()?, level, &mut out)?;
+        } else if has_type(schema, "object") {
             return None;
         }
-        properties.insert(name.clone(), rewrite(property, subset, level + 1, count)?);
+        if subset == Subset::Closed {
+            return Some(out);
+        }
+        let is_said = ["type", "$ref", "anyOf", "enum", "const"]
+            .iter()
+            .any(|name| out.contains_key(*name));
+        let is_listed = !has_type(schema, "array") || out.contains_key("items");
+        let is_alone = !out.contains_key("$ref") || out.len() == 1;
+        (is_said && is_listed && is_alone).then_some(out)
     }
-    let names: Vec<&String> = own.keys().collect();
-    out.insert("required".to_owned(), json!(names));
-    out.insert("properties".to_owned(), properties.into());
-    out.insert("additionalProperties".to_owned(), false.into());
-    Some(())
+
+    fn rewrite_all<'a>(&mut self, list: &'a Value, level: usize) -> Option<Node<'a>> {
+        let list = list.as_array()?.iter();
+        let list = list.map(|one| self.rewrite(one, level).map(Node::Object));
+        list.collect::<Option<_>>().map(Node::List)
+    }
+
+    /// Closes an object, and asks for all of its properties.
+    fn object<'a>(
+        &mut self,
+        schema: &'a Map<String, Value>,
+        own: &'a Map<String, Value>,
+        level: usize,
+        out: &mut Object<'a>,
+    ) -> Option<()> {
+        self.properties += own.len();
+        if level >= LEVELS || self.properties > PROPERTIES || !has_type(schema, "object") {
+            return None;
+        }
+        match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => {}
+            // A tool without arguments; below, an object of any properties.
+            None if level == 0 || !own.is_empty() => {}
+            _ => return None,
+        }
+        let mut required = HashSet::new();
+        let listed = schema.get("required").and_then(Value::as_array);
+        for name in listed.into_iter().flatten() {
+            let name = name.as_str().filter(|name| own.contains_key(*name))?;
+            required.insert(name);
+        }
+        let mut properties = Object::default();
+        let mut names = Vec::with_capacity(own.len());
+        for (name, property) in own {
+            if !required.contains(name.as_str()) && !may_be_null(property) {
+                return None;
+            }
+            let property = Node::Object(self.rewrite(property, level + 1)?);
+            self.budget.put(&mut properties, name, property).ok()?;
+            self.budget.entry().ok()?;
+            self.budget.json(name).ok()?;
+            names.push(Node::Text(name.into()));
+        }
+        out.insert("required".into(), Node::List(names));
+        out.insert("properties".into(), Node::Object(properties));
+        out.insert("additionalProperties".into(), Node::Bool(false));
+        Some(())
+    }
 }
 
 fn has_type(schema: &Map<String, Value>, name: &str) -> bool {
@@ -250,19 +269,10 @@ fn may_be_null(schema: &Value) -> bool {
 
 /// A tool's schema without `strict`: the service wants to be told that it is of an object, and its
 /// properties even where there are none.
-pub(crate) fn parameters(schema: &Value) -> Cow<'_, Value> {
-    match schema.as_object() {
-        Some(fields) if fields.contains_key("type") && fields.contains_key("properties") => {
-            Cow::Borrowed(schema)
-        }
-        Some(fields) => {
-            let mut fields = fields.clone();
-            fields.entry("type").or_insert_with(|| "object".into());
-            fields.entry("properties").or_insert_with(|| json!({}));
-            Cow::Owned(fields.into())
-        }
-        None => Cow::Borrowed(schema),
-    }
+pub(crate) fn parameters(schema: &Value) -> Node<'_> {
+    schema
+        .as_object()
+        .map_or(Node::Kept(schema), Node::Completed)
 }
 
 /// Adds the names and the schemas of `request` that the service takes neither way. The name of a tool
@@ -313,6 +323,11 @@ fn refused(schema: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    fn strict(schema: &Value) -> Option<Value> {
+        super::strict(schema).map(|node| serde_json::to_value(node).expect("JSON"))
+    }
 
     #[test]
     fn what_can_be_said_strictly_is_and_else_nothing() {
@@ -382,7 +397,7 @@ mod tests {
         let closed = |schema: &Value| {
             let output = OutputSchema::new("out", schema.clone());
             let (schema, strict) = closed_output(&output);
-            strict.then(|| schema.into_owned())
+            strict.then(|| serde_json::to_value(schema).expect("JSON"))
         };
         let said = json!({
             "$schema": "x", "type": "object",

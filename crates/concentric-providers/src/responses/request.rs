@@ -13,13 +13,13 @@ use crate::{
     capabilities::NOTHING_SAID,
     fields::{Fields, is_empty_list},
     openai::{Metadata, schema},
+    schema::Node,
 };
 use concentric_core::{
     ChatOptions, OutputSchema, PartKind, Str, ToolChoice, ToolContent, ToolSpec,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
-use std::borrow::Cow;
 
 /// The body of a call.
 pub(super) struct Wire<'a> {
@@ -156,7 +156,7 @@ struct Tool<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     description: &'a str,
-    parameters: Cow<'a, Value>,
+    parameters: Node<'a>,
     strict: bool,
 }
 
@@ -172,7 +172,7 @@ impl<'a> Tool<'a> {
             description: &spec.description,
             strict: strict.is_some(),
             parameters: match strict {
-                Some(strict) => Cow::Owned(strict),
+                Some(strict) => strict,
                 None => schema::parameters(&spec.input_schema),
             },
         }
@@ -209,7 +209,7 @@ struct Named<'a> {
 struct Format<'a> {
     r#type: &'static str,
     name: &'a str,
-    schema: Cow<'a, Value>,
+    schema: Node<'a>,
     strict: bool,
 }
 

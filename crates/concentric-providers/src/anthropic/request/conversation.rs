@@ -3,7 +3,7 @@
 use super::content::{Block, CacheControl, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, IdRules, Input, NameRules, Said, is_own, own_data, words},
+    history::{self, BEGINNING, IdRules, Input, NameRules, Said, is_own, own_data, words},
 };
 use concentric_core::{
     ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str, ToolCallPart,
@@ -11,7 +11,11 @@ use concentric_core::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::{borrow::Cow, collections::HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    ptr,
+};
 
 /// A conversation as the service reads it.
 #[derive(Debug, Default)]
@@ -58,6 +62,7 @@ impl<'a> Conversation<'a> {
             provider,
             executed: Executed::of(&request.transcript, provider),
             ids: HashSet::new(),
+            copies: HashMap::new(),
             turn: 0,
             is_last: false,
             out: Conversation::default(),
@@ -78,16 +83,12 @@ impl<'a> Conversation<'a> {
         }
         let mut out = writer.out;
         out.trim_end();
+        out.begin_with_user();
         out
     }
 
     pub(in super::super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
-    }
-
-    pub(in super::super) fn begins_with_assistant(&self) -> bool {
-        let first = self.messages.first();
-        first.is_some_and(|message| message.role == Speaker::Assistant)
     }
 
     /// Whether the model is to go on with what the host wrote for it.
@@ -133,6 +134,18 @@ impl<'a> Conversation<'a> {
                 role,
                 content: vec![block],
             }),
+        }
+    }
+
+    /// The service takes a conversation only if a user begins it.
+    fn begin_with_user(&mut self) {
+        let first = self.messages.first();
+        if first.is_some_and(|message| message.role == Speaker::Assistant) {
+            let entry = Entry {
+                role: Speaker::User,
+                content: vec![Block::new(Kind::Text(BEGINNING))],
+            };
+            self.messages.insert(0, entry);
         }
     }
 
@@ -190,6 +203,8 @@ struct Writer<'a> {
     executed: Executed<'a>,
     /// The ids of calls so far: the service takes each once.
     ids: HashSet<Cow<'a, str>>,
+    /// The last number that was tried behind each id that came again.
+    copies: HashMap<String, usize>,
     turn: usize,
     is_last: bool,
     out: Conversation<'a>,
@@ -264,15 +279,16 @@ impl<'a> Writer<'a> {
         // Each with its place among the others, since calls are emitted behind them.
         let mut blocks: Vec<((usize, bool), Block<'a>)> = Vec::with_capacity(said.parts.len());
         let mut at = 0;
+        let mut made = said.calls.iter().zip(&ids).peekable();
         for part in said.parts {
             if let Some(details) = self.details(part) {
                 self.take_details(details);
                 continue;
             }
             if is_call(&part) {
-                let made = said.calls.iter().zip(&ids);
-                let mut made = made.filter(|((p, ..), _)| std::ptr::eq(*p, part));
-                let Some(((_, call, _), id)) = made.next() else {
+                // They are in the order of the parts.
+                let is_it = |((made, ..), _): &(&(&Part, _, _), _)| ptr::eq(*made, part);
+                let Some(((_, call, _), id)) = made.next_if(is_it) else {
                     continue;
                 };
                 let mut block = Block::new(call_block(call, id.clone()));
@@ -355,14 +371,19 @@ impl<'a> Writer<'a> {
     /// What the service is to call `call`.
     fn id(&mut self, part: &Part, call: &'a ToolCallPart) -> Cow<'a, str> {
         let first = IDS.id(call, is_own(part, self.provider));
-        let mut id = first.clone();
-        let mut n = 2;
-        while !self.ids.insert(id.clone()) {
-            let kept = first.get(..first.len().min(56)).unwrap_or_default();
-            id = format!("{kept}_{n}").into();
-            n += 1;
+        if self.ids.insert(first.clone()) {
+            return first;
         }
-        id
+        // By what is kept of the id, so that no number is tried twice.
+        let kept = first.get(..first.len().min(56)).unwrap_or_default();
+        let n = self.copies.entry(kept.to_owned()).or_insert(1);
+        loop {
+            *n += 1;
+            let id: Cow<'a, str> = format!("{kept}_{n}").into();
+            if self.ids.insert(id.clone()) {
+                return id;
+            }
+        }
     }
 
     fn result(&mut self, result: &'a ToolResult, id: Cow<'a, str>) -> Block<'a> {

@@ -3,7 +3,7 @@
 use super::super::family::Family;
 use crate::{
     data_url,
-    history::{Input, NameRules, is_own, own_data},
+    history::{BEGINNING, Input, NameRules, Results, is_own, own_data},
 };
 use concentric_core::{
     Arguments, ChatRequest, Executor, Media, MediaSource, Message, Part, PartKind, Role, Str,
@@ -16,32 +16,13 @@ use std::borrow::Cow;
 /// What the service takes for the signature of a call that it did not make.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// How a conversation begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beginning {
-    /// With a call, which the service does not take.
-    Call,
-    Said,
-}
-
-/// How the conversation of `request` begins; `None` if nothing is said in it.
-pub(super) fn begins(request: &ChatRequest, provider: &Str) -> Option<Beginning> {
+/// Whether anything is said in the conversation of `request`.
+pub(super) fn is_said(request: &ChatRequest, provider: &Str) -> bool {
     let mut contents = Contents::empty(provider, Family::of(""));
-    for turn in &request.transcript {
+    request.transcript.iter().any(|turn| {
         contents.turn(turn);
-        if let Some(first) = contents.list.first() {
-            let calls = first
-                .parts
-                .iter()
-                .any(|part| matches!(part.kind, Kind::Call(_)));
-            return Some(if calls {
-                Beginning::Call
-            } else {
-                Beginning::Said
-            });
-        }
-    }
-    None
+        !contents.list.is_empty()
+    })
 }
 
 /// Which names of functions the service takes.
@@ -101,6 +82,18 @@ impl<'a> Contents<'a> {
         for turn in &request.transcript {
             contents.turn(turn);
         }
+        // The service takes a call only behind what a user says.
+        let begins_with_call = contents.list.first().is_some_and(|first| {
+            let mut parts = first.parts.iter();
+            parts.any(|part| matches!(part.kind, Kind::Call(_)))
+        });
+        if begins_with_call {
+            let content = Content {
+                role: "user",
+                parts: vec![Kind::Text(BEGINNING).into()],
+            };
+            contents.list.insert(0, content);
+        }
         if family.wants_signatures() {
             contents.list.iter_mut().for_each(Content::mark_unsigned);
         }
@@ -147,11 +140,7 @@ impl<'a> Contents<'a> {
 
     fn assistant(&mut self, turn: &'a Turn) {
         let parts = &turn.as_message().parts;
-        let own = parts.iter().filter_map(|part| match &part.kind {
-            PartKind::ToolResult(result) => Some(result),
-            _ => None,
-        });
-        let results: Vec<&ToolResult> = turn.results().iter().chain(own).collect();
+        let results = Results::of(turn);
         // The calls whose results are still to be told.
         let mut open: Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)> = Vec::new();
         for part in parts {
@@ -169,8 +158,7 @@ impl<'a> Contents<'a> {
                 // Somebody else's own: it is not told of, nor is its result.
                 PartKind::ToolCall(call) if call.executor == Executor::Provider => continue,
                 PartKind::ToolCall(call) => {
-                    let Some(result) = results.iter().find(|result| result.call_id == call.id)
-                    else {
+                    let Some(result) = results.get(&call.id) else {
                         continue;
                     };
                     open.push((part, call, result));

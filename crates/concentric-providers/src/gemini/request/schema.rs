@@ -1,228 +1,274 @@
 //! JSON Schemas, as a model takes them.
 
 use super::super::family::Family;
-use serde_json::{Map, Value};
-use std::borrow::Cow;
+use crate::schema::{Budget, Node, Object};
+use serde_json::Value;
 
 /// The deepest that a schema may be, with all that it refers to in the place of what does.
 const DEPTH: usize = 64;
-
-/// The most schemas that there may then be in it.
-const SCHEMAS: usize = 16 * 1024;
 
 /// `schema` for models of `family`.
 ///
 /// # Errors
 ///
 /// What of it can't be said to them.
-pub(super) fn adapt(schema: &Value, family: Family) -> Result<Cow<'_, Value>, &'static str> {
+pub(super) fn adapt<'a>(
+    schema: &'a Value,
+    family: Family,
+    budget: &mut Budget,
+) -> Result<Node<'a>, &'static str> {
     if family.takes_json_schema() {
         // What it does not know of JSON Schema it reads over.
-        return Ok(Cow::Borrowed(schema));
+        return Ok(Node::Kept(schema));
     }
-    let mut root = Root {
-        schema,
-        left: SCHEMAS,
-    };
-    rewrite(schema, &mut root, 0).map(Cow::Owned)
+    let mut root = Root { schema, budget };
+    rewrite(schema, &mut root, 0).map(Node::Object)
 }
 
 /// What a schema stands in, and refers to.
-struct Root<'a> {
+struct Root<'a, 'b> {
     schema: &'a Value,
-    /// How many more schemas may be written.
-    left: usize,
+    budget: &'b mut Budget,
 }
 
 /// `schema`, which stands in `root`, in the service's subset of OpenAPI 3.0
 /// (<https://ai.google.dev/api/caching#Schema>).
-fn rewrite(schema: &Value, root: &mut Root<'_>, depth: usize) -> Result<Value, &'static str> {
+fn rewrite<'a>(
+    schema: &'a Value,
+    root: &mut Root<'a, '_>,
+    depth: usize,
+) -> Result<Object<'a>, &'static str> {
     if depth > DEPTH {
         return Err("it is too deep, or refers to itself");
     }
-    root.left = root.left.checked_sub(1).ok_or("it is too large")?;
+    root.budget.entry()?;
+    let mut out = Object::default();
     let Some(fields) = schema.as_object() else {
         return match schema {
             Value::Bool(false) => Err("nothing fits `false`"),
-            _ => Ok(Value::Object(Map::new())),
+            _ => Ok(out),
         };
     };
-    let mut out = Map::new();
     // What is not in the subset.
-    let mut told = Map::new();
+    let mut told = Object::default();
     if let Some(reference) = fields.get("$ref") {
-        let pointer = reference.as_str().and_then(|r| r.strip_prefix('#'));
+        let reference = reference.as_str().unwrap_or_default();
+        // Looking it up costs as much.
+        root.budget.spend(reference.len())?;
+        let pointer = reference.strip_prefix('#');
         let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
         let target = target.ok_or("it refers to what is not in it")?;
-        if let Value::Object(target) = rewrite(target, root, depth + 1)? {
-            out = target;
-        }
+        out = rewrite(target, root, depth + 1)?;
     }
     for (name, value) in fields {
         let name = name.as_str();
         match name {
             "$ref" | "$defs" | "definitions" | "$schema" | "$id" | "$comment" | "description" => {}
-            "type" => types(value, &mut out, &mut told),
+            "type" => types(value, &mut out, &mut told, root.budget)?,
             "const" | "enum" => {
-                let values = match (name, value) {
-                    ("enum", Value::Array(values)) => values.as_slice(),
-                    _ => std::slice::from_ref(value),
+                let kept = root.budget.keep(value)?;
+                let (values, kept) = match (name, value) {
+                    ("enum", Value::Array(values)) => (values.as_slice(), kept),
+                    _ => (std::slice::from_ref(value), Node::List(vec![kept])),
                 };
                 if values.iter().all(Value::is_string) {
-                    out.insert("enum".to_owned(), values.into());
-                    out.entry("type").or_insert_with(|| "string".into());
+                    root.budget.put(&mut out, "enum", kept)?;
+                    let string = || Node::Text("string".into());
+                    out.entry("type".into()).or_insert_with(string);
                 } else {
                     // Only texts can be enumerated.
-                    told.insert(name.to_owned(), value.clone());
+                    root.budget.put(&mut told, name, Node::Kept(value))?;
                 }
             }
             "items" if value.is_object() => {
-                out.insert(name.to_owned(), rewrite(value, root, depth + 1)?);
+                let items = rewrite(value, root, depth + 1)?;
+                root.budget.put(&mut out, name, Node::Object(items))?;
             }
             "properties" => {
-                let mut properties = Map::new();
+                let mut properties = Object::default();
                 for (name, value) in value.as_object().into_iter().flatten() {
-                    properties.insert(name.clone(), rewrite(value, root, depth + 1)?);
+                    let one = rewrite(value, root, depth + 1)?;
+                    root.budget.put(&mut properties, name, Node::Object(one))?;
                 }
-                out.insert(name.to_owned(), properties.into());
+                root.budget.put(&mut out, name, Node::Object(properties))?;
             }
             "anyOf" | "oneOf" => any_of(value, root, depth, &mut out)?,
             "allOf" => {
                 for value in value.as_array().into_iter().flatten() {
-                    if let Value::Object(all) = rewrite(value, root, depth + 1)? {
-                        merge(&mut out, all)?;
-                    }
+                    let all = rewrite(value, root, depth + 1)?;
+                    merge(&mut out, all, root.budget)?;
                 }
             }
             "format" => {
                 let known = ["float", "double", "int32", "int64", "enum", "date-time"];
                 let is_known = value.as_str().is_some_and(|value| known.contains(&value));
                 let place = if is_known { &mut out } else { &mut told };
-                place.insert(name.to_owned(), value.clone());
+                root.budget.put_kept(place, name, value)?;
             }
             "title" | "nullable" | "maxItems" | "minItems" | "required" | "minProperties"
             | "maxProperties" | "minLength" | "maxLength" | "pattern" | "example"
             | "propertyOrdering" | "default" | "minimum" | "maximum" => {
-                out.insert(name.to_owned(), value.clone());
+                root.budget.put_kept(&mut out, name, value)?;
             }
-            _ => {
-                told.insert(name.to_owned(), value.clone());
-            }
+            _ => root.budget.put_kept(&mut told, name, value)?,
         }
     }
-    require(&mut out, &mut told);
-    describe(fields.get("description"), &told, &mut out);
-    if out.get("type").and_then(Value::as_str) == Some("array") {
-        out.entry("items").or_insert_with(|| Map::new().into());
+    require(&mut out, &mut told, root.budget)?;
+    describe(fields.get("description"), told, &mut out, root.budget)?;
+    if out.get("type").and_then(Node::as_str) == Some("array") {
+        let anything = || Node::Object(Object::default());
+        out.entry("items".into()).or_insert_with(anything);
     }
-    Ok(out.into())
+    Ok(out)
 }
 
 /// A type, or several, of which `null` is one that a schema may also be.
-fn types(value: &Value, out: &mut Map<String, Value>, told: &mut Map<String, Value>) {
-    let all: Vec<&Value> = match value {
-        Value::Array(all) => all.iter().collect(),
-        one => vec![one],
+fn types<'a>(
+    value: &'a Value,
+    out: &mut Object<'a>,
+    told: &mut Object<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
+    let kept = budget.keep(value)?;
+    let all = match value {
+        Value::Array(all) => all.as_slice(),
+        one => std::slice::from_ref(one),
     };
-    let (nulls, types): (Vec<&Value>, Vec<&Value>) =
-        all.into_iter().partition(|name| *name == "null");
+    let (nulls, types): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|name| *name == "null");
     if !nulls.is_empty() {
-        out.insert("nullable".to_owned(), true.into());
+        budget.put(out, "nullable", Node::Bool(true))?;
     }
     match &*types {
-        [one] => {
-            out.insert("type".to_owned(), (*one).clone());
-        }
-        [] => {
-            told.insert("type".to_owned(), value.clone());
-        }
+        [one] => budget.put(out, "type", Node::Kept(one)),
+        [] => budget.put(told, "type", kept),
         several => {
-            let several = several.iter().map(|one| serde_json::json!({ "type": one }));
-            out.insert("anyOf".to_owned(), several.collect());
+            let mut list = Vec::new();
+            for one in several {
+                budget.entry()?;
+                let mut alternative = Object::default();
+                budget.put(&mut alternative, "type", Node::Kept(one))?;
+                list.push(Node::Object(alternative));
+            }
+            budget.put(out, "anyOf", Node::List(list))
         }
     }
 }
 
-fn any_of(
-    value: &Value,
-    root: &mut Root<'_>,
+fn any_of<'a>(
+    value: &'a Value,
+    root: &mut Root<'a, '_>,
     depth: usize,
-    out: &mut Map<String, Value>,
+    out: &mut Object<'a>,
 ) -> Result<(), &'static str> {
     let mut all = Vec::new();
     for one in value.as_array().into_iter().flatten() {
+        root.budget.entry()?;
         if one.get("type").is_some_and(|name| name == "null") {
-            out.insert("nullable".to_owned(), true.into());
+            root.budget.put(out, "nullable", Node::Bool(true))?;
         } else {
-            all.push(rewrite(one, root, depth + 1)?);
+            all.push(Node::Object(rewrite(one, root, depth + 1)?));
         }
     }
     if all.len() == 1
-        && let Some(Value::Object(one)) = all.pop()
+        && let Some(Node::Object(one)) = all.pop()
     {
-        return merge(out, one);
+        return merge(out, one, root.budget);
     }
-    if out.insert("anyOf".to_owned(), all.into()).is_some() {
+    if out.contains_key("anyOf") {
         return Err("two alternatives at one place");
     }
-    Ok(())
+    root.budget.put(out, "anyOf", Node::List(all))
 }
 
 /// Adds `more` to `out`; both are to hold.
-fn merge(out: &mut Map<String, Value>, more: Map<String, Value>) -> Result<(), &'static str> {
+fn merge<'a>(
+    out: &mut Object<'a>,
+    more: Object<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
     for (name, value) in more {
-        match (out.get_mut(&name), value) {
-            (None, value) => {
-                out.insert(name, value);
+        let Some(old) = out.get_mut(&name) else {
+            out.insert(name, value);
+            continue;
+        };
+        match (&*name, old, value) {
+            ("properties", Node::Object(old), Node::Object(new)) => old.extend(new),
+            ("required", old, new) => {
+                let taken = std::mem::replace(old, Node::Bool(false));
+                let lists = (budget.list(taken)?, budget.list(new)?);
+                let (Ok(mut list), Ok(more)) = lists else {
+                    return Err(APART);
+                };
+                list.extend(more);
+                *old = Node::List(list);
             }
-            (Some(Value::Object(old)), Value::Object(new)) if name == "properties" => {
-                old.extend(new);
+            (_, old, new) if old.is(&new) => {}
+            ("description", old, new) => {
+                let (Some(text), Some(more)) = (old.as_str(), new.as_str()) else {
+                    return Err(APART);
+                };
+                let text = format!("{text} {more}");
+                budget.json(&text)?;
+                *old = Node::Text(text.into());
             }
-            (Some(Value::Array(old)), Value::Array(new)) if name == "required" => {
-                old.extend(new);
-            }
-            (Some(old), new) if *old == new => {}
-            (Some(Value::String(old)), Value::String(new)) if name == "description" => {
-                old.push(' ');
-                old.push_str(&new);
-            }
-            (Some(_), _) if matches!(name.as_str(), "title" | "default") => {}
-            _ => return Err("two schemas at one place that can't be joined"),
+            ("title" | "default", _, _) => {}
+            _ => return Err(APART),
         }
     }
     Ok(())
 }
 
+const APART: &str = "two schemas at one place that can't be joined";
+
 /// Sees that what is required is there, as the service wants it.
-fn require(out: &mut Map<String, Value>, told: &mut Map<String, Value>) {
-    let Some(Value::Array(names)) = out.remove("required") else {
-        return;
+fn require<'a>(
+    out: &mut Object<'a>,
+    told: &mut Object<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
+    let Some(names) = out.shift_remove("required") else {
+        return Ok(());
     };
-    let properties = out.get("properties").and_then(Value::as_object);
-    let is_there = |name: &Value| {
+    let Ok(names) = budget.list(names)? else {
+        return Ok(());
+    };
+    let properties = out.get("properties").and_then(Node::as_object);
+    let is_there = |name: &Node<'_>| {
         let name = name.as_str();
         properties.is_some_and(|all| name.is_some_and(|name| all.contains_key(name)))
     };
-    let (there, elsewhere): (Vec<Value>, Vec<Value>) = names.into_iter().partition(is_there);
+    let (there, elsewhere): (Vec<_>, Vec<_>) = names.into_iter().partition(is_there);
     for (place, names) in [(out, there), (told, elsewhere)] {
         if !names.is_empty() {
-            place.insert("required".to_owned(), names.into());
+            budget.put(place, "required", Node::List(names))?;
         }
     }
+    Ok(())
 }
 
 /// Says in the description what the subset has no word for.
-fn describe(own: Option<&Value>, told: &Map<String, Value>, out: &mut Map<String, Value>) {
+fn describe<'a>(
+    own: Option<&'a Value>,
+    told: Object<'a>,
+    out: &mut Object<'a>,
+    budget: &mut Budget,
+) -> Result<(), &'static str> {
     // What it refers to, or is joined of, may have one of its own.
-    let texts = [own, out.get("description")];
-    let texts = texts.into_iter().flatten().filter_map(Value::as_str);
-    let mut texts: Vec<String> = texts.map(str::to_owned).collect();
-    if !told.is_empty() {
-        texts.push(format!("(JSON Schema: {})", Value::from(told.clone())));
+    let own = own.and_then(Value::as_str);
+    let inner = out.get("description").and_then(Node::as_str);
+    let told = match told.is_empty() {
+        true => None,
+        false => Some(serde_json::to_string(&Node::Object(told)).map_err(|_| "it is not JSON")?),
+    };
+    let told = told.map(|told| format!("(JSON Schema: {told})"));
+    let texts = [own, inner, told.as_deref()];
+    if own.is_none() && told.is_none() {
+        return Ok(());
     }
-    if !texts.is_empty() {
-        out.insert("description".to_owned(), texts.join(" ").into());
-    }
+    let texts: Vec<&str> = texts.into_iter().flatten().collect();
+    let description = texts.join(" ");
+    budget.json(&description)?;
+    budget.put(out, "description", Node::Text(description.into()))
 }
 
 #[cfg(test)]
@@ -230,11 +276,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn adapt(schema: &Value, family: Family) -> Result<Value, &'static str> {
+        let node = super::adapt(schema, family, &mut Budget::new())?;
+        Ok(serde_json::to_value(node).expect("JSON"))
+    }
+
     #[test]
     fn a_new_model_is_sent_the_schema_as_it_is() {
         let schema = json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "type": ["object", "null"]});
         let adapted = adapt(&schema, Family::of("gemini-2.5-flash"));
-        assert_eq!(adapted.expect("a schema").as_ref(), &schema);
+        assert_eq!(adapted.expect("a schema"), schema);
     }
 
     #[test]
@@ -284,7 +335,7 @@ mod tests {
         ];
         for (schema, expected) in cases {
             let adapted = adapt(&schema, Family::of("gemini-2.0-flash")).expect("a schema");
-            assert_eq!(adapted.as_ref(), &expected);
+            assert_eq!(adapted, expected);
         }
     }
 

@@ -4,7 +4,9 @@ use super::{
     super::profile::{Prefill, Profile, Reasoning, Turns},
     content::Content,
 };
-use crate::history::{self, NameRules, Said, is_own, joined, own_data, own_reasoning, text, words};
+use crate::history::{
+    self, NameRules, NamesBeside, Said, is_own, joined, own_data, own_reasoning, text, words,
+};
 use concentric_core::{
     ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
 };
@@ -22,6 +24,7 @@ impl<'a> Messages<'a> {
         let mut out = Writer {
             list: Vec::with_capacity(request.transcript.len() + 1),
             tools: &request.tools,
+            names: NameRules::COMMON.beside(&request.tools),
             profile,
             provider,
         };
@@ -73,6 +76,7 @@ impl Serialize for Messages<'_> {
 struct Writer<'a> {
     list: Vec<Wire<'a>>,
     tools: &'a ToolSpecs,
+    names: NamesBeside<'a>,
     profile: &'a Profile,
     provider: &'a Str,
 }
@@ -336,7 +340,7 @@ impl<'a> Call<'a> {
             id: to.profile.ids.id(call, is_own(part, to.provider)),
             r#type: "function",
             function: Function {
-                name: NameRules::COMMON.name_beside(&call.name, to.tools),
+                name: to.names.name(&call.name),
                 arguments: call.arguments.for_history(),
             },
             extra_content: own_data(part, to.provider)

@@ -1,15 +1,15 @@
 //! The conversation, as input items.
 
 use super::{
-    super::compat::{Compat, IDS},
+    super::compat::{Compat, IDS, NAMES},
     content::Content,
     is_stored,
     output::Answer,
 };
-use crate::history::{self, own_data, text};
+use crate::history::{self, NamesBeside, own_data, text};
 use concentric_core::{
     ChatOptions, ChatRequest, Message, Part, PartKind, Role, Stability, Str, System, SystemSegment,
-    ToolSpecs, Turn,
+    Turn,
 };
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl Serialize for Input<'_> {
             seq: serializer.serialize_seq(None)?,
             provider: &self.compat.provider,
             is_stored: is_stored(options),
-            tools: &self.request.tools,
+            names: NAMES.beside(&self.request.tools),
         };
         if self.with_system && !self.request.system.is_empty() {
             out.system(&self.request.system)?;
@@ -96,7 +96,7 @@ struct Writer<'a, S> {
     seq: S,
     provider: &'a Str,
     is_stored: bool,
-    tools: &'a ToolSpecs,
+    names: NamesBeside<'a>,
 }
 
 #[derive(Serialize)]
@@ -171,7 +171,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
             let answer = Answer::new(&said, self.provider, self.is_stored);
             if !is_known {
                 answer
-                    .items(&IDS, self.tools)
+                    .items(&IDS, &self.names)
                     .try_for_each(|item| self.seq.serialize_element(&item))?;
             }
             for (part, call, result) in &said.calls {

@@ -1,14 +1,13 @@
 //! An answer as it goes back, and the results of its calls.
 
-use super::{super::compat::NAMES, content::Content, input::item};
-use crate::history::{IdRules, Input, Said, is_own, own_data, text};
+use super::{content::Content, input::item};
+use crate::history::{IdRules, Input, NamesBeside, Said, is_own, own_data, text};
 use concentric_core::{
-    Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolSpecs,
-    ToolStatus,
+    Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
-use std::borrow::Cow;
+use std::{borrow::Cow, ptr};
 
 /// The longest id of an item that is taken. Some services make longer ones, and want none back.
 const ID: usize = 64;
@@ -45,6 +44,7 @@ impl<'a> Answer<'a> {
     pub(super) fn new(said: &Said<'a>, provider: &Str, is_stored: bool) -> Self {
         let mut entries: Vec<(u64, Entry<'a>)> = Vec::new();
         let mut index = 0;
+        let mut answered = said.calls.iter().peekable();
         for part in said.parts {
             let own = own_data(part, provider).map(|own| &own.data);
             let item = item(part, provider);
@@ -81,7 +81,11 @@ impl<'a> Answer<'a> {
                     None => continue,
                 },
                 PartKind::ToolCall(call) => {
-                    if !said.calls.iter().any(|(_, known, _)| known.id == call.id) {
+                    // They are in the order of the parts.
+                    if answered
+                        .next_if(|(known, ..)| ptr::eq(*known, part))
+                        .is_none()
+                    {
                         continue;
                     }
                     Entry::Call {
@@ -109,13 +113,13 @@ impl<'a> Answer<'a> {
     pub(super) fn items<'b>(
         &'b self,
         ids: &'b IdRules,
-        tools: &'b ToolSpecs,
+        names: &'b NamesBeside<'b>,
     ) -> impl Iterator<Item = impl Serialize> {
         self.entries.iter().map(move |(_, entry)| Item {
             entry,
             has_ids: self.has_ids,
             ids,
-            tools,
+            names,
         })
     }
 }
@@ -162,7 +166,7 @@ struct Item<'a> {
     entry: &'a Entry<'a>,
     has_ids: bool,
     ids: &'a IdRules,
-    tools: &'a ToolSpecs,
+    names: &'a NamesBeside<'a>,
 }
 
 impl Serialize for Item<'_> {
@@ -286,7 +290,7 @@ impl Item<'_> {
         }
         map.serialize_entry("call_id", &self.ids.id(call, is_own))?;
         let arguments = &call.arguments;
-        let name = NAMES.name_beside(&call.name, self.tools);
+        let name = self.names.name(&call.name);
         match type_ {
             "custom_tool_call" => {
                 map.serialize_entry("name", &name)?;

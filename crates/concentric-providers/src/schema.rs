@@ -1,0 +1,217 @@
+//! Schemas as they are rewritten for a service.
+//!
+//! What stays as it was is borrowed, and what is written is counted: a schema may be the text of a
+//! stranger, and a few kilobytes of references can stand for gigabytes.
+
+use indexmap::IndexMap;
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Map, Value};
+use std::{borrow::Cow, io};
+
+/// The most that rewriting the schemas of one request may write, in bytes of JSON.
+const WRITTEN: usize = 1024 * 1024;
+
+/// Counts for each schema, each field and each element besides its bytes: about what the shortest
+/// take, so that the memory and the work for them are bounded with the bytes.
+const ENTRY: usize = 16;
+
+/// Why a schema is refused that takes more than that.
+pub(crate) const TOO_LARGE: &str = "more than the limit of 1 MiB once it is rewritten for the provider, with its references replaced";
+
+/// How much may still be written.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: usize,
+}
+
+/// A schema, or a part of one, as it is written.
+#[derive(Debug)]
+pub(crate) enum Node<'a> {
+    /// As it was.
+    Kept(&'a Value),
+    /// The fields of an object, with `type` and `properties` if these are missing.
+    Completed(&'a Map<String, Value>),
+    Bool(bool),
+    Text(Cow<'a, str>),
+    List(Vec<Self>),
+    Object(Object<'a>),
+}
+
+/// The fields of a schema.
+pub(crate) type Object<'a> = IndexMap<Cow<'a, str>, Node<'a>>;
+
+impl Budget {
+    pub(crate) const fn new() -> Self {
+        Self { left: WRITTEN }
+    }
+
+    /// Counts `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// They are more than may still be written.
+    pub(crate) fn spend(&mut self, bytes: usize) -> Result<(), &'static str> {
+        self.left = self.left.checked_sub(bytes).ok_or(TOO_LARGE)?;
+        Ok(())
+    }
+
+    /// Counts a schema, or an element of a list.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn entry(&mut self) -> Result<(), &'static str> {
+        self.spend(ENTRY)
+    }
+
+    /// Counts `json`, which is looked at only as far as it may be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn json(&mut self, json: &(impl Serialize + ?Sized)) -> Result<(), &'static str> {
+        serde_json::to_writer(self, json).map_err(|_| TOO_LARGE)
+    }
+
+    /// Takes `value` as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn keep<'a>(&mut self, value: &'a Value) -> Result<Node<'a>, &'static str> {
+        self.json(value)?;
+        Ok(Node::Kept(value))
+    }
+
+    /// Sets a field.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn put<'a>(
+        &mut self,
+        out: &mut Object<'a>,
+        name: impl Into<Cow<'a, str>>,
+        value: Node<'a>,
+    ) -> Result<(), &'static str> {
+        let name = name.into();
+        self.entry()?;
+        self.json(&*name)?;
+        out.insert(name, value);
+        Ok(())
+    }
+
+    /// Sets a field to what it was.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn put_kept<'a>(
+        &mut self,
+        out: &mut Object<'a>,
+        name: &'a str,
+        value: &'a Value,
+    ) -> Result<(), &'static str> {
+        let value = self.keep(value)?;
+        self.put(out, name, value)
+    }
+
+    /// Makes a list of `node`, if it is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`spend`](Self::spend).
+    pub(crate) fn list<'a>(
+        &mut self,
+        node: Node<'a>,
+    ) -> Result<Result<Vec<Node<'a>>, Node<'a>>, &'static str> {
+        Ok(match node {
+            Node::List(list) => Ok(list),
+            Node::Kept(Value::Array(list)) => {
+                self.spend(list.len().saturating_mul(ENTRY))?;
+                Ok(list.iter().map(Node::Kept).collect())
+            }
+            other => Err(other),
+        })
+    }
+}
+
+impl io::Write for &mut Budget {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.spend(bytes.len()).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Kept(value) => value.as_str(),
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn as_object(&self) -> Option<&Object<'a>> {
+        match self {
+            Self::Object(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Whether both are written alike.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Kept(one), Self::Kept(other)) => one == other,
+            (Self::Bool(one), Self::Bool(other)) => one == other,
+            (Self::Bool(one), Self::Kept(other)) | (Self::Kept(other), Self::Bool(one)) => {
+                other.as_bool() == Some(*one)
+            }
+            (Self::Text(text), other) | (other, Self::Text(text)) => other.as_str() == Some(text),
+            (Self::List(one), Self::List(other)) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is(other))
+            }
+            (Self::List(one), Self::Kept(Value::Array(other)))
+            | (Self::Kept(Value::Array(other)), Self::List(one)) => {
+                let other = other.iter().map(Self::Kept);
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is(&other))
+            }
+            (Self::Object(one), Self::Object(other)) => {
+                let same = |(name, value): (&Cow<'_, str>, &Self)| {
+                    other.get(name).is_some_and(|other| value.is(other))
+                };
+                one.len() == other.len() && one.iter().all(same)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Serialize for Node<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Kept(value) => value.serialize(serializer),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(list) => serializer.collect_seq(list),
+            Self::Object(fields) => serializer.collect_map(fields),
+            Self::Completed(fields) => {
+                let mut map = serializer.serialize_map(None)?;
+                for (name, value) in *fields {
+                    map.serialize_entry(name, value)?;
+                }
+                if !fields.contains_key("type") {
+                    map.serialize_entry("type", "object")?;
+                }
+                if !fields.contains_key("properties") {
+                    map.serialize_entry("properties", &Map::new())?;
+                }
+                map.end()
+            }
+        }
+    }
+}
