@@ -161,8 +161,10 @@ impl Calls {
     }
 
     /// Keeps what the provider wants back with the call that the last piece is of.
-    pub(crate) fn attach(&mut self, data: ProviderData) {
+    pub(crate) fn attach(&mut self, data: ProviderData, answer: &mut Answer) {
         if let Some(call) = self.list.get_mut(self.last) {
+            let known = call.data.as_ref().map(|known| &known.data);
+            answer.changed |= known != Some(&data.data);
             call.data = Some(Arc::new(data));
         }
     }
@@ -248,11 +250,14 @@ impl Calls {
         };
         if let (Some(id), None) = (id, &call.provider_id) {
             call.provider_id = Some(id.into());
+            answer.changed();
         }
         if call.arguments.len() + arguments.len() > answer.limits.tool_arguments {
             return Err(Conflict::ArgumentsTooLarge);
         }
         call.arguments.push_str(arguments);
+        // A piece without any is a sign of life only.
+        answer.changed |= !arguments.is_empty();
         let index = u32::try_from(at).unwrap_or(u32::MAX);
         let mut delta = arguments;
         match name {

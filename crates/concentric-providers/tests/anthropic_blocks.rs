@@ -242,7 +242,10 @@ async fn arguments_come_in_deltas_or_with_the_beginning() {
     let with =
         |input: Value| json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": input});
     for (begun, deltas, expected) in [
-        (with(json!({})), &[][..], ""),
+        (with(json!({})), &[][..], "{}"),
+        (with(json!({})), &[""], "{}"),
+        (with(json!("")), &[], "{}"),
+        (with(json!(null)), &[], "{}"),
         (with(json!({})), &["{}"], "{}"),
         (with(json!({"a": 1})), &[], "{\"a\":1}"),
         (with(json!({"a": 1})), &["{\"a\":", "2}"], "{\"a\":2}"),

@@ -57,12 +57,11 @@ impl Block {
         index.0.is_none() || index.0 == self.index
     }
 
-    /// Begins a block. One that is `whole` has its arguments in it.
+    /// Begins a block.
     pub(super) fn begin(
         block: Value,
         index: Option<u64>,
         number: u64,
-        whole: bool,
         calls: &mut Calls,
         answer: &mut Answer,
     ) -> Result<Self, Error> {
@@ -95,9 +94,10 @@ impl Block {
                 };
                 let (id, name) = (take_text(&mut data, "id"), take_text(&mut data, "name"));
                 let begun_with = match data.remove("input") {
-                    None | Some(Value::Null) => None,
-                    Some(Value::Object(input)) if input.is_empty() && !whole => None,
-                    Some(Value::String(text)) => Some(text),
+                    // Only if no piece of them comes.
+                    None | Some(Value::Null) => Some("{}".to_owned()),
+                    Some(Value::String(text)) if !text.is_empty() => Some(text),
+                    Some(Value::String(_)) => Some("{}".to_owned()),
                     Some(input) => Some(input.to_string()),
                 };
                 let piece = Piece {
@@ -149,7 +149,8 @@ impl Block {
                 }
                 if let Text::Borrowed(_) | Text::Owned(_) = delta.signature {
                     let signature = delta.signature.as_str().unwrap_or_default();
-                    answer.changed |= !signature.is_empty();
+                    let known = self.data.get("signature").and_then(Value::as_str);
+                    answer.changed |= !signature.is_empty() && known != Some(signature);
                     self.data.insert("signature".to_owned(), signature.into());
                 }
             }
@@ -166,7 +167,7 @@ impl Block {
                 ];
                 for (name, value) in fields {
                     if let Some(value) = value {
-                        answer.changed();
+                        answer.changed |= self.data.get(name) != Some(&*value);
                         self.data.insert(name.to_owned(), *value);
                     }
                 }

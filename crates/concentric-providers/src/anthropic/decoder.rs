@@ -124,17 +124,13 @@ impl Decoder {
                 if !self.started {
                     return Err(protocol(answer, "a block before the message"));
                 }
-                answer.changed();
                 // Some servers don't say where a block ends.
                 self.end_block(answer)?;
                 let block = chunk.content_block.map_or(Value::Null, |block| *block);
-                self.begin_block(block, chunk.index.0, false, answer)
+                self.begin_block(block, chunk.index.0, answer)
             }
             "content_block_stop" => match &self.open {
-                Some(block) if block.is_at(chunk.index) => {
-                    answer.changed();
-                    self.end_block(answer)
-                }
+                Some(block) if block.is_at(chunk.index) => self.end_block(answer),
                 // The next block has ended that one already.
                 _ => Ok(()),
             },
@@ -145,7 +141,8 @@ impl Decoder {
                     answer.changed |= self.usage.usage() != before;
                 }
                 let delta = chunk.delta.0.unwrap_or_default();
-                answer.changed |= delta.stop_reason.filled().is_some();
+                let reason = delta.stop_reason.filled();
+                answer.changed |= reason.is_some() && reason != self.reason.as_deref();
                 self.stop_reason(delta.stop_reason);
                 self.keep("stop_sequence", delta.stop_sequence);
                 self.keep("stop_details", delta.stop_details);
@@ -191,7 +188,7 @@ impl Decoder {
         }
         if let Some(Value::Array(blocks)) = message.content.map(|content| *content) {
             for block in blocks {
-                self.begin_block(block, None, true, answer)?;
+                self.begin_block(block, None, answer)?;
                 self.end_block(answer)?;
             }
         }
@@ -207,12 +204,11 @@ impl Decoder {
         &mut self,
         block: Value,
         index: Option<u64>,
-        whole: bool,
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let number = self.blocks;
         self.blocks += 1;
-        let block = Block::begin(block, index, number, whole, &mut self.calls, answer)?;
+        let block = Block::begin(block, index, number, &mut self.calls, answer)?;
         if let Some(model) = block.handed_to() {
             answer.head.model = Some(model.into());
         }

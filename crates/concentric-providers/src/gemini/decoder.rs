@@ -164,8 +164,8 @@ impl Decoder {
         // Of an enumeration, this is the word for nothing.
         let reason = candidate.finish_reason.into_filled();
         if let Some(reason) = reason.filter(|reason| *reason != "FINISH_REASON_UNSPECIFIED") {
+            answer.changed |= self.reason.as_ref() != Some(&reason);
             self.reason = Some(reason);
-            answer.changed();
         }
         Ok(())
     }
@@ -257,9 +257,9 @@ impl Decoder {
         if let Some(kept) = self.extras.last_mut()
             && kept.is_none()
         {
+            answer.changed |= extras.is_some();
             *kept = extras;
         }
-        answer.changed();
         let pieces = call.will_continue() || !call.partial_args.0.is_empty();
         if begins && !pieces {
             let arguments = call.arguments();
@@ -269,6 +269,7 @@ impl Decoder {
             arguments: Partial::default(),
             ended: false,
         });
+        answer.changed |= !partial.ended && !call.will_continue();
         partial.ended = !call.will_continue();
         let mut arguments = String::new();
         for arg in &call.partial_args.0 {

@@ -28,11 +28,10 @@ impl Metadata {
                 (_, Value::Null) => {}
                 (_, Value::Object(said)) if said.is_empty() => {}
                 (Some(Value::Object(old)), Value::Object(new)) => {
-                    changed = true;
-                    join(old, new);
+                    changed |= join(old, new);
                 }
                 (_, said) => {
-                    changed = true;
+                    changed |= self.0.get(*name) != Some(&said);
                     self.0.insert((*name).to_owned(), said);
                 }
             }
@@ -46,16 +45,21 @@ impl Metadata {
     }
 }
 
-/// Joins what is said of one thing in two chunks. A list that begins with the old one replaces it.
-fn join(old: &mut Map<String, Value>, new: Map<String, Value>) {
+/// Joins what is said of one thing in two chunks; whether that is anything new. A list that begins
+/// with the old one replaces it.
+fn join(old: &mut Map<String, Value>, new: Map<String, Value>) -> bool {
+    let mut changed = false;
     for (name, value) in new {
         match (old.get_mut(&name), value) {
             (Some(Value::Array(old)), Value::Array(new)) if !new.starts_with(old) => {
+                changed |= !new.is_empty();
                 old.extend(new);
             }
-            (_, value) => {
+            (known, value) => {
+                changed |= known.as_deref() != Some(&value);
                 old.insert(name, value);
             }
         }
     }
+    changed
 }

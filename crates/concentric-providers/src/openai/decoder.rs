@@ -179,8 +179,8 @@ impl Decoder {
                     "the service ended the answer with the reason `error`",
                 ));
             }
+            answer.changed |= self.reason.as_ref() != Some(&reason);
             self.reason = Some(reason);
-            answer.changed();
         }
         if let Some(reason) = choice.native_finish_reason.into_filled() {
             self.native_reason = Some(reason);
@@ -213,14 +213,12 @@ impl Decoder {
             taken.map_err(|conflict| conflict.error(answer))?;
             if let Some(extra) = call.extra_content.filter(|extra| !extra.is_null()) {
                 let data = json!({ "extra_content": extra });
-                self.calls
-                    .attach(ProviderData::new(answer.provider.clone(), data));
+                let data = ProviderData::new(answer.provider.clone(), data);
+                self.calls.attach(data, answer);
             }
-            answer.changed();
         }
         if let Some(function) = message.function_call.0 {
             self.end_reasoning(answer);
-            answer.changed();
             let arguments = function.arguments.0.filled().unwrap_or_default();
             let taken = self.calls.legacy(function.name.filled(), arguments, answer);
             taken.map_err(|conflict| conflict.error(answer))?;
@@ -289,8 +287,8 @@ impl Decoder {
         if id.is_none() && data.is_none() && transcript.is_none() {
             return;
         }
-        answer.changed();
         let sound = self.audio.get_or_insert_default();
+        answer.changed |= data.is_some() || transcript.is_some() || sound.id.is_none();
         sound.id = sound.id.take().or_else(|| id.map(Str::from));
         if let Some(data) = data {
             sound::append(&mut sound.data, data);

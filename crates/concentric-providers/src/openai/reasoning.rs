@@ -34,7 +34,8 @@ impl Reasoning {
         if let Some(text) = shown {
             self.text(text, events);
         }
-        for detail in details {
+        let says = |detail: &Value| detail.as_object().is_some_and(|detail| !detail.is_empty());
+        for detail in details.into_iter().filter(says) {
             if !shown_apart
                 && let Some(text) = ["text", "summary"]
                     .iter()

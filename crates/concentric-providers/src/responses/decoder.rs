@@ -193,7 +193,6 @@ impl Decoder {
             }
             "response.output_item.added" => {
                 if let Some(item) = chunk.item {
-                    answer.changed();
                     self.item_begins(chunk.output_index.0, item, answer)?;
                 }
             }
@@ -208,7 +207,9 @@ impl Decoder {
                 answer.changed |= chunk.delta.filled().is_some();
             }
             // So has the item of a picture that was shown before it was done.
-            "response.image_generation_call.partial_image" => answer.changed(),
+            "response.image_generation_call.partial_image" => {
+                answer.changed |= chunk.partial_image_b64.filled().is_some();
+            }
             "response.audio.delta" => {
                 let sound = self.sound.get_or_insert_default();
                 let data = chunk.delta.filled();
@@ -262,11 +263,12 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
-        let Some(at) = self.items.begin(index, item) else {
+        let Some((at, is_new)) = self.items.begin(index, item) else {
             return Err(answer
                 .origin()
                 .error(ErrorKind::Protocol, "two items at one place of an answer"));
         };
+        answer.changed |= is_new;
         self.call_begins(at, id, name, answer)
     }
 

@@ -189,8 +189,9 @@ impl Items {
         })
     }
 
-    /// An item begins. `None` if another one of its type has begun there and is not done.
-    pub(super) fn begin(&mut self, index: Option<u64>, item: Value) -> Option<At> {
+    /// An item begins; whether it has not begun so already. `None` if another one of its type has
+    /// begun there and is not done.
+    pub(super) fn begin(&mut self, index: Option<u64>, item: Value) -> Option<(At, bool)> {
         let (id, kind) = (text(&item, "id"), text(&item, "type"));
         let here = |known: &Item| Some(known.index) == index && !known.done && known.is(&item);
         let at = match self.rposition(here) {
@@ -208,8 +209,9 @@ impl Items {
         begun.kind = kind.map(Str::from);
         begun.call_id = text(&item, "call_id").map(Str::from);
         begun.phase = text(&item, "phase").map(Str::from);
+        let is_new = begun.begun.as_ref() != Some(&item);
         begun.begun = Some(item);
-        Some(at)
+        Some((at, is_new))
     }
 
     /// The items that the last event lists, in its order. It may leave out some, and name others

@@ -23,6 +23,8 @@ pub struct Chunk<'a> {
     pub(super) content_index: Count,
     #[serde(default)]
     pub(super) summary_index: Count,
+    #[serde(borrow, default)]
+    pub(super) partial_image_b64: Text<'a>,
     #[serde(default)]
     pub(super) item: Option<Value>,
     #[serde(default)]
