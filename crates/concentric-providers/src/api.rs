@@ -5,7 +5,7 @@ use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
 use http::{HeaderValue, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{collections::VecDeque, fmt, net::IpAddr, sync::Arc};
 
 /// An API: how a request is written, and how an answer is read. Not for others to implement.
 #[doc(hidden)]
@@ -209,8 +209,20 @@ impl Base {
             query,
         };
         let uri: Uri = base.path.parse().ok()?;
-        let is_http = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
-        is_http.then_some(base)
+        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+        (is_http && has_address(&uri)).then_some(base)
+    }
+
+    /// The host that the key goes to without TLS, if it is not this machine.
+    pub(crate) fn remote_without_tls(&self) -> Option<String> {
+        let uri: Uri = self.path.parse().ok()?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("http"))?;
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let is_local = match name.parse::<IpAddr>() {
+            Ok(ip) => ip.to_canonical().is_loopback(),
+            Err(_) => name == "localhost" || name.ends_with(".localhost"),
+        };
+        (!is_local).then(|| host.to_owned())
     }
 
     /// The address of `endpoint`, which begins with a slash and may have a query of its own.
@@ -227,6 +239,22 @@ impl Base {
         uri.parse()
             .map_err(|_| Error::new(ErrorKind::Configuration, "the endpoint is not a URL"))
     }
+}
+
+/// Whether an authority names a host, and no port but one that can be connected to.
+fn has_address(uri: &Uri) -> bool {
+    let Some(authority) = uri.authority() else {
+        return false;
+    };
+    let host = authority.host();
+    let address = authority.as_str();
+    let address = address.rsplit_once('@').map_or(address, |(_, it)| it);
+    let port = address.strip_prefix(host).unwrap_or_default();
+    let port_fits = match port.strip_prefix(':') {
+        None | Some("") => true,
+        Some(port) => port.parse::<u16>().is_ok_and(|port| port > 0),
+    };
+    !host.is_empty() && port_fits
 }
 
 // It may hold secrets.
@@ -249,6 +277,18 @@ mod tests {
             ("https://a.test/d?v=1#x", Some("https://a.test/d/chat?v=1")),
             ("a.test/v1", None),
             ("file:///v1", None),
+            ("http://:80", None),
+            ("http://", None),
+            ("http://a.test:99999/v1", None),
+            ("http://a.test:0/v1", None),
+            ("http://u:p@a.test:65536", None),
+            (
+                "http://u:p@a.test:65535",
+                Some("http://u:p@a.test:65535/chat"),
+            ),
+            ("http://[::1]:80/v1", Some("http://[::1]:80/v1/chat")),
+            ("http://[::1]:99999", None),
+            ("http://a.test:/v1", Some("http://a.test:/v1/chat")),
             ("", None),
         ];
         for (base, expected) in cases {

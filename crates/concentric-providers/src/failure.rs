@@ -96,7 +96,12 @@ impl Failure {
         let says = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
 
         let status = status.or_else(|| self.status());
-        let kind = status.map(ErrorKind::of_status);
+        let kind = status.map(|status| match status {
+            // A conflict with another request, or too early a one: the same request may succeed
+            // later. The vendors' own clients retry a 409.
+            409 | 425 => ErrorKind::Server,
+            status => ErrorKind::of_status(status),
+        });
         if says(&["context_length", "context_window", "context_size"])
             || (matches!(
                 kind,
@@ -285,7 +290,8 @@ impl Origin<'_> {
         now: SystemTime,
         limits: &Limits,
     ) -> Error {
-        let error = if status.is_redirection() {
+        let is_redirect = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+        let error = if is_redirect {
             // Where to is not said: an address may hold a secret.
             self.error(
                 ErrorKind::Protocol,

@@ -14,9 +14,12 @@ enum Source {
 }
 
 impl ApiKey {
-    /// Takes `key` as it is.
+    /// Takes `key`, without the white space around it.
+    ///
+    /// A key that is empty is an error of the services' `poll_ready`, of the kind
+    /// [`ErrorKind::Configuration`].
     pub fn new(key: impl Into<String>) -> Self {
-        Self(Source::Fixed(SecretString::from(key.into())))
+        Self(Source::Fixed(trimmed(key.into().into())))
     }
 
     /// Reads the key from an environment variable. White space around it does not count.
@@ -26,7 +29,7 @@ impl ApiKey {
     /// [`ErrorKind::Configuration`] if the variable is not set, empty, or not Unicode.
     pub fn from_env(variable: &str) -> Result<Self, Error> {
         let said = match std::env::var(variable) {
-            Ok(key) if !key.trim().is_empty() => return Ok(Self::new(key.trim())),
+            Ok(key) if !key.trim().is_empty() => return Ok(Self::new(key)),
             Ok(_) => "is empty",
             Err(std::env::VarError::NotPresent) => "is not set",
             Err(std::env::VarError::NotUnicode(_)) => "is not Unicode",
@@ -40,13 +43,14 @@ impl ApiKey {
     /// Asks `key` before each call, for keys that are rotated. It must not block: what waits for a
     /// key is a layer under the provider's.
     ///
-    /// An error of `key` is that of the call, of the kind [`ErrorKind::Authentication`].
+    /// White space around a key does not count. An error of `key` is that of the call, of the kind
+    /// [`ErrorKind::Authentication`], and so is an empty key.
     pub fn from_fn<F, K>(key: F) -> Self
     where
         F: Fn() -> Result<K, BoxError> + Send + Sync + 'static,
         K: Into<String>,
     {
-        let key = move || key().map(|key| SecretString::from(key.into()));
+        let key = move || key().map(|key| trimmed(key.into().into()));
         Self(Source::Fn(Arc::new(key)))
     }
 
@@ -55,6 +59,10 @@ impl ApiKey {
         match &self.0 {
             Source::Fixed(_) => Ok(self.clone()),
             Source::Fn(key) => match key() {
+                Ok(key) if key.expose_secret().is_empty() => Err(Error::new(
+                    ErrorKind::Authentication,
+                    "the key for the provider is empty",
+                )),
                 Ok(key) => Ok(Self(Source::Fixed(key))),
                 Err(error) => Err(Error::new(
                     ErrorKind::Authentication,
@@ -80,6 +88,11 @@ impl ApiKey {
         Ok(value)
     }
 
+    /// Whether there is nothing in it, as far as that is known before a call.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(&self.0, Source::Fixed(key) if key.expose_secret().is_empty())
+    }
+
     /// The key, if it is known.
     pub(crate) fn expose(&self) -> &str {
         match &self.0 {
@@ -97,6 +110,15 @@ impl fmt::Debug for ApiKey {
 
 impl From<SecretString> for ApiKey {
     fn from(key: SecretString) -> Self {
-        Self(Source::Fixed(key))
+        Self(Source::Fixed(trimmed(key)))
+    }
+}
+
+/// `key` without the white space around it. A copy is made only if there is some.
+fn trimmed(key: SecretString) -> SecretString {
+    let text = key.expose_secret();
+    match text.trim() {
+        short if short.len() < text.len() => short.into(),
+        _ => key,
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 /// How much a provider may send, in bytes, before the answer fails with
-/// [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge).
+/// [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge). Zero takes nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

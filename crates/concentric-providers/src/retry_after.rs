@@ -4,15 +4,18 @@ use http::HeaderMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads `retry-after-ms`, `x-ms-retry-after-ms` (milliseconds) and `retry-after` (seconds, with or
-/// without a fraction, or a date; RFC 9110, section 10.2.3). The longest wins; more than `max` is
-/// `max`.
+/// without a fraction, or a date; RFC 9110, section 10.2.3). Of several the longest wins; more than
+/// `max` is `max`.
 pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Option<Duration> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let texts = |name: &str| {
+        let values = headers.get_all(name).iter();
+        values.filter_map(|value| value.to_str().ok().map(str::trim))
+    };
     let millis = ["retry-after-ms", "x-ms-retry-after-ms"]
         .into_iter()
-        .filter_map(text)
+        .flat_map(texts)
         .filter_map(|ms| seconds(ms, 1e-3, max));
-    let after = text("retry-after").and_then(|text| {
+    let after = texts("retry-after").filter_map(|text| {
         seconds(text, 1.0, max).or_else(|| {
             let at = date(text, now)?;
             Some(at.duration_since(now).unwrap_or_default())

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// | [`total`](Self::total) | 1 hour: what Anthropic's own client reckons with for the longest answers (128,000 tokens) | `deadline` |
 /// | [`error`](Self::error) | 5 seconds | that of the error |
 ///
+/// Zero fails a call as soon as there is something to wait for; a time of more than a year counts as
+/// one.
+///
 /// A provider's layer has others where more is known of its service: DeepSeek sends signs of life
 /// while a request waits, so that five minutes without any are a stall; and it gives up a request
 /// after 30 minutes, which is its time for progress.

@@ -103,6 +103,9 @@ impl Settings {
             value.set_sensitive(*is_secret);
             headers.insert(name, value);
         }
+        if self.key.as_ref().is_some_and(ApiKey::is_empty) {
+            return Err(wrong("the provider's key is empty"));
+        }
         let base = Base::new(&self.base_url)
             .ok_or_else(|| wrong("the base URL is not an absolute HTTP URL"))?;
         let secrets = headers.values().filter(|value| value.is_sensitive());
@@ -112,6 +115,21 @@ impl Settings {
             headers,
             key_header,
         })
+    }
+}
+
+impl<A> Config<A> {
+    /// Warns of a key that goes to another machine without TLS.
+    pub(super) fn warn_without_tls(&self) {
+        let Ok(target) = &self.target else { return };
+        if (self.key.is_some() || !target.secrets.is_empty())
+            && let Some(host) = target.base.remote_without_tls()
+        {
+            tracing::warn!(
+                %host,
+                "the base URL has the scheme `http`: the provider's key and all messages are sent without TLS"
+            );
+        }
     }
 }
 

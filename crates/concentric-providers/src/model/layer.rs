@@ -43,7 +43,9 @@ where
 
     /// Sets the service's address, which its endpoints' paths follow, and changes nothing else.
     ///
-    /// An address that is none is an error of the services' `poll_ready`.
+    /// An address that is none, or whose port no service can have, is an error of the services'
+    /// `poll_ready`. One with the scheme `http` sends the key and all messages without TLS: unless it
+    /// names this machine (`localhost`, a loopback address), [`layer`](Layer::layer) logs a warning.
     #[must_use]
     pub fn base_url(mut self, base_url: impl Into<Str>) -> Self {
         self.settings.base_url = base_url.into();
@@ -131,6 +133,8 @@ where
     type Service = Model<S, A>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Model::new(inner, Arc::new(self.settings.config(&self.api)))
+        let config = self.settings.config(&self.api);
+        config.warn_without_tls();
+        Model::new(inner, Arc::new(config))
     }
 }

@@ -201,7 +201,7 @@ impl Decoder {
         // All else (comments, `id`, `retry`) means nothing to us. But it is kept in memory while
         // an event is open that began before it.
         match self.first {
-            Some((first, _)) if end - first > self.max_event + self.max_line => {
+            Some((first, _)) if end - first > self.max_event.saturating_add(self.max_line) => {
                 Err(TooLarge::Event)
             }
             _ => Ok(()),
