@@ -55,6 +55,7 @@ mod scrub;
 mod sound;
 mod sse;
 #[doc = include_str!("support.md")]
+#[doc = include_str!("sent.md")]
 pub mod support {}
 pub mod supports;
 mod timeouts;
