@@ -156,13 +156,40 @@ impl Random for SystemRandom {
     }
 }
 
-/// SipHash of a counter, under keys that the standard library takes from the system; and the
-/// counter.
+/// SipHash of a counter, the process id and the time, under keys that the standard library takes
+/// from the system; and the counter.
 fn random() -> (u64, u64) {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut hasher = KEYS.build_hasher();
+    (
+        mix(&*KEYS, count, std::process::id(), SystemTime::now()),
+        count,
+    )
+}
+
+/// A fork, and a virtual machine that is restored from a snapshot, have the keys and the counter of
+/// their original: the process id and the time tell what they draw apart.
+fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH);
+    let mut hasher = keys.build_hasher();
     hasher.write_u64(count);
-    (hasher.finish(), count)
+    hasher.write_u32(process);
+    hasher.write_u128(since.unwrap_or_default().as_nanos());
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A fork or a snapshot cannot be made here, so this is of the function that all numbers are from.
+    #[test]
+    fn a_copy_of_the_process_draws_other_numbers() {
+        let (keys, now) = (RandomState::new(), SystemTime::UNIX_EPOCH);
+        let original = mix(&keys, 7, 100, now);
+        assert_ne!(original, mix(&keys, 7, 101, now));
+        assert_ne!(original, mix(&keys, 7, 100, now + Duration::from_nanos(1)));
+        assert_eq!(original, mix(&keys, 7, 100, now));
+    }
 }
