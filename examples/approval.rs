@@ -20,7 +20,7 @@ use concentric::{
     ChatRequest, Context, Environment, InterruptId, ReplyKind, ThreadId,
     layers::suspend,
     prelude::*,
-    store::{RunStatus, RunStore, Tenant},
+    store::{Tenant, waiting},
 };
 use concentric_examples::{files, model::model, store, terminal};
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -123,12 +123,7 @@ async fn run(store: &SqliteStore, request: ChatRequest) -> Result<ExitCode, Erro
 
 /// What waits for an answer.
 async fn questions(store: &SqliteStore) -> Result<Vec<Interrupt>, Error> {
-    let runs = store.of_thread(Tenant::default(), thread()).await?;
-    let waiting = runs.iter().filter(|run| run.status == RunStatus::Suspended);
-    Ok(waiting
-        .flat_map(|run| run.state.interrupts())
-        .cloned()
-        .collect())
+    Ok(waiting(store, Tenant::default(), thread()).await?)
 }
 
 async fn show_questions(store: &SqliteStore) -> Result<ExitCode, Error> {

@@ -10,8 +10,8 @@
 //! [extensions](crate::Context::extensions) after it has authenticated the caller.
 
 use crate::{
-    Context, Error, ErrorKind, Interrupt, InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
-    machine::MachineState, service::BoxFuture,
+    Context, Error, ErrorKind, Interrupt, InterruptId, MessageId, Reply, RunId, Str, ThreadId,
+    ToolOutcome, machine::MachineState, service::BoxFuture,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -43,11 +43,13 @@ impl Tenant {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunKey {
-    /// Whose it is.
+    /// The run's owner.
     pub tenant: Tenant,
     /// The conversation.
     pub thread: ThreadId,
-    /// The run that was written down first; one that goes on with it keeps its name here.
+    /// The id of the stored run, made by the process that began it. It stays the same while other
+    /// requests continue the run. It is not the id that a client chose for its request
+    /// ([`RunRecord::client_id`]), which may repeat.
     pub run: RunId,
 }
 
@@ -60,6 +62,16 @@ impl RunKey {
             run,
         }
     }
+
+    /// The key that the run of `context`, or the run it is part of, is stored under, or will be once
+    /// it is; `None` if it is for no store.
+    pub fn of(context: &Context) -> Option<Self> {
+        let cell = context.extensions().get::<ClaimCell>()?;
+        Some(match cell.get() {
+            Some(claim) => claim.key.clone(),
+            None => cell.0.key.clone(),
+        })
+    }
 }
 
 /// A run as it is written down.
@@ -68,6 +80,9 @@ impl RunKey {
 pub struct RunRecord {
     /// Its name.
     pub key: RunKey,
+    /// The run id of the request that began it ([`Context::run_id`]). Clients choose it, and it may
+    /// repeat in a conversation.
+    pub client_id: RunId,
     /// How it stands.
     pub status: RunStatus,
     /// Grows with each write; a claim names the one it has seen.
@@ -87,10 +102,11 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Creates a record.
-    pub fn new(key: RunKey, state: MachineState) -> Self {
+    /// Creates a record of a run that was begun by a request with the run id `client_id`.
+    pub fn new(key: RunKey, client_id: RunId, state: MachineState) -> Self {
         Self {
             key,
+            client_id,
             status: RunStatus::Running,
             version: 0,
             fence: 0,
@@ -100,6 +116,37 @@ impl RunRecord {
             replied_at: None,
             asked: Vec::new(),
         }
+    }
+}
+
+/// A run without its state.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RunSummary {
+    /// Its name.
+    pub key: RunKey,
+    /// The run id of the request that began it.
+    pub client_id: RunId,
+    /// Its status.
+    pub status: RunStatus,
+    /// When its lease ends, if it is running.
+    pub lease_until: SystemTime,
+}
+
+impl RunSummary {
+    /// Creates a summary.
+    pub fn new(key: RunKey, client_id: RunId, status: RunStatus, lease_until: SystemTime) -> Self {
+        Self {
+            key,
+            client_id,
+            status,
+            lease_until,
+        }
+    }
+
+    /// Whether a process drives the run at `now`: it is running and its lease is not over.
+    pub fn is_driven(&self, now: SystemTime) -> bool {
+        self.status == RunStatus::Running && self.lease_until > now
     }
 }
 
@@ -128,12 +175,25 @@ pub enum RunStatus {
 /// No two writes of a store have the same version, and no two claims the same fence, also if a run
 /// was forgotten and another of its name was begun.
 pub trait RunStore: Send + Sync + 'static {
-    /// Writes a run down that nobody has, and claims it until `lease_until`; returns the fence.
+    /// Stores a new run, which a request with the run id `client_id` began, and claims it until
+    /// `lease_until`; returns the fence.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Exists`].
-    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64>;
+    /// [`StoreError::Exists`] if the store has a run of this key, [`StoreError::Live`] if a run of
+    /// the same `client_id` in the same conversation [is live](Self::is_live).
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<u64>;
+
+    /// Whether a run that a request with the run id `client_id` began in this conversation is live:
+    /// its status is [`Running`](RunStatus::Running), whether or not its lease is over. One that
+    /// waits for replies, or is over, is not live.
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool>;
 
     /// The run.
     ///
@@ -145,8 +205,8 @@ pub trait RunStore: Send + Sync + 'static {
     /// Claims a run that waits, or whose holder's lease was over at `now`, if nobody has written it
     /// since `version`; and keeps `replies` with it, as accepted `now`. Returns it with its new fence.
     ///
-    /// Replies that were kept by a claim whose holder died are returned instead of `replies`: they
-    /// were accepted.
+    /// Replies that were kept by a claim whose holder died were accepted, and are not replaced: of
+    /// `replies`, those to other questions are kept beside them. The record has all that are kept.
     ///
     /// # Errors
     ///
@@ -175,6 +235,12 @@ pub trait RunStore: Send + Sync + 'static {
     fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
 
     /// Writes the state of a run that waits for replies, since `now`, and gives up the claim.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::TooManyWaiting`] if the run has not waited before, and as many runs of the
+    /// conversation or of the tenant as the store allows wait, or have waited and are not over.
+    /// Nothing is written then.
     fn suspend(
         &self,
         key: RunKey,
@@ -186,7 +252,7 @@ pub trait RunStore: Send + Sync + 'static {
     /// Says that the run is over, `now`. To say so again is no error.
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
 
-    /// The run that has asked any of `questions`, answered or not, also if it is over.
+    /// The newest run that has asked any of `questions`, answered or not, also if it is over.
     ///
     /// # Errors
     ///
@@ -198,8 +264,16 @@ pub trait RunStore: Send + Sync + 'static {
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord>;
 
-    /// The runs of a conversation that are not over, the oldest first.
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>>;
+    /// At most `limit` runs of a conversation that are not over: first those that wait, the oldest
+    /// first, then those that are running, by the end of their leases. With a `message`, only those
+    /// whose open round is of this message. No state is read.
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>>;
 
     /// At most `limit` runs, of whomever, whose holder's lease was over at `now`: they are to be
     /// claimed and driven on.
@@ -233,23 +307,33 @@ impl RunClaim {
 
 /// Where the [`RunClaim`] of a run is put as soon as there is one, as an extension of its
 /// [`Context`].
-#[derive(Clone, Debug, Default)]
-pub struct ClaimCell(Arc<OnceLock<RunClaim>>);
+#[derive(Clone, Debug)]
+pub struct ClaimCell(Arc<Claimable>);
+
+#[derive(Debug)]
+struct Claimable {
+    // What a new run is stored under.
+    key: RunKey,
+    claim: OnceLock<RunClaim>,
+}
 
 impl ClaimCell {
-    /// Creates a place without a claim.
-    pub fn new() -> Self {
-        Self::default()
+    /// Creates a place without a claim, for a run that will be stored under `key` if it is a new one.
+    pub fn new(key: RunKey) -> Self {
+        Self(Arc::new(Claimable {
+            key,
+            claim: OnceLock::new(),
+        }))
     }
 
     /// Puts the run's claim there; it has only one.
     pub fn set(&self, claim: RunClaim) {
-        let _ = self.0.set(claim);
+        let _ = self.0.claim.set(claim);
     }
 
     /// The claim, if there is one.
     pub fn get(&self) -> Option<&RunClaim> {
-        self.0.get()
+        self.0.claim.get()
     }
 }
 
@@ -280,14 +364,21 @@ impl fmt::Debug for Checkpoint {
 
 /// Keeps what tools were about to do and what came of it, so that a crash in between is seen.
 pub trait Ledger: Send + Sync + 'static {
-    /// Says that the call of `key` is about to take effect; durable when it resolves.
+    /// Records that the call of `key` is about to take effect; durable when it resolves.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`]: there is a newer claim of the run.
+    /// [`StoreError::Stale`]: there is a newer claim of the run. [`StoreError::Mismatch`]: the ledger
+    /// has an effect of this key, of another tool or with other arguments.
     fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect>;
 
-    /// Says what came of it.
+    /// Records the outcome of the effect. The first outcome stays, with one exception: if the effect
+    /// was begun as [repeatable](Intent::repeatable), an outcome that is
+    /// [`Done`](crate::ToolStatus::Done) replaces one that is [`Failed`](crate::ToolStatus::Failed).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`]: the effect was not begun.
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()>;
 
     /// What is known of the effect of `key`; begins nothing.
@@ -332,6 +423,9 @@ pub struct Intent {
     pub arguments: Str,
     /// The claim that the run goes on under, if it is in a store.
     pub claim: Option<RunClaim>,
+    /// Whether the tool may run again after it has failed, so that a later success is the outcome;
+    /// `false` by default.
+    pub repeatable: bool,
 }
 
 impl Intent {
@@ -341,7 +435,15 @@ impl Intent {
             tool,
             arguments,
             claim: RunClaim::of(context),
+            repeatable: false,
         }
+    }
+
+    /// Sets whether the tool may run again after it has failed.
+    #[must_use]
+    pub const fn repeatable(mut self, repeatable: bool) -> Self {
+        self.repeatable = repeatable;
+        self
     }
 }
 
@@ -473,8 +575,19 @@ impl Remembered {
 pub enum StoreError {
     /// There is no such run.
     NotFound,
-    /// There is such a run already.
+    /// The store has a run of this key.
     Exists,
+    /// A run that was begun under the same run id in the same conversation is live.
+    Live,
+    /// As many runs wait as the store allows.
+    TooManyWaiting {
+        /// How many may wait.
+        limit: usize,
+        /// Whether this is the limit of the tenant, and not of the conversation.
+        of_tenant: bool,
+    },
+    /// The ledger has an effect of this key, of another tool or with other arguments.
+    Mismatch,
     /// Another was first to go on with the run.
     Taken,
     /// The run is over.
@@ -504,6 +617,9 @@ impl StoreError {
         match self {
             Self::NotFound => "run_not_found",
             Self::Exists => "run_exists",
+            Self::Live => "run_live",
+            Self::TooManyWaiting { .. } => "too_many_waiting",
+            Self::Mismatch => "effect_mismatch",
             Self::Taken => "already_resumed",
             Self::Ended => "run_ended",
             Self::Stale => "stale_claim",
@@ -517,7 +633,22 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotFound => "there is no such run to go on with",
-            Self::Exists => "there is a run of that name already",
+            Self::Exists => "the store has a run of this key",
+            Self::Live => {
+                "a run of this run id has not ended in this conversation; wait for its end, or send \
+                 another run id"
+            }
+            Self::TooManyWaiting { limit, of_tenant } => {
+                let of = if *of_tenant { "tenant" } else { "conversation" };
+                return write!(
+                    f,
+                    "{limit} runs of this {of} wait for replies, and no more may; reply to some of \
+                     them, or cancel them"
+                );
+            }
+            Self::Mismatch => {
+                "the ledger has an effect of this key, of another tool or with other arguments"
+            }
             Self::Taken => "somebody else goes on with the run",
             Self::Ended => "the run is over",
             Self::Stale => "somebody else has taken the run over",
@@ -553,11 +684,12 @@ impl From<StoreError> for Error {
 /// How long a claim is held for when it is not renewed.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// What the runs of a conversation wait for.
+/// The interrupts that the runs of a conversation wait on, the oldest run's first. The states are
+/// loaded one after the other. A run that cannot be read is left out and logged, if another can be.
 ///
 /// # Errors
 ///
-/// The store failed.
+/// The store failed, or none of the runs can be read.
 pub async fn waiting<St>(
     store: &St,
     tenant: Tenant,
@@ -566,19 +698,49 @@ pub async fn waiting<St>(
 where
     St: RunStore + ?Sized,
 {
-    let runs = store.of_thread(tenant, thread).await?;
-    let waiting = runs.iter().filter(|run| run.status == RunStatus::Suspended);
-    Ok(waiting
-        .flat_map(|run| run.state.interrupts().into_iter().cloned())
-        .collect())
+    let runs = store.of_thread(tenant, thread, None, usize::MAX).await?;
+    let waiting = runs
+        .into_iter()
+        .filter(|run| run.status == RunStatus::Suspended);
+    let mut interrupts = Vec::new();
+    let mut failed = None;
+    for run in waiting {
+        match store.get(run.key.clone()).await {
+            Ok(record) if record.status == RunStatus::Suspended => {
+                interrupts.extend(record.state.interrupts().into_iter().cloned());
+            }
+            // It was resumed, or forgotten, meanwhile.
+            Ok(_) | Err(StoreError::NotFound) => {}
+            Err(error) => {
+                let run = &run.key.run;
+                tracing::error!(%run, %error, "a waiting run is left out, which cannot be read");
+                failed = Some(error);
+            }
+        }
+    }
+    match failed {
+        // It may be the store, and not this run.
+        Some(error) if interrupts.is_empty() => Err(error),
+        _ => Ok(interrupts),
+    }
 }
 
 impl<T> RunStore for Arc<T>
 where
     T: RunStore + ?Sized,
 {
-    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
-        (**self).begin(key, state, lease_until)
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<u64> {
+        (**self).begin(key, client_id, state, lease_until)
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        (**self).is_live(tenant, thread, client_id)
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
@@ -633,8 +795,14 @@ where
         (**self).asking(tenant, thread, questions)
     }
 
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
-        (**self).of_thread(tenant, thread)
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        (**self).of_thread(tenant, thread, message, limit)
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {

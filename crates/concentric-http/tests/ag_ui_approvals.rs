@@ -668,7 +668,9 @@ async fn the_clients_own_results_reach_a_stored_run() {
     for call in ["call_0", "call_1", "call_2"] {
         assert_eq!(client.results(call).len(), 1, "{call}");
     }
-    let left = store.of_thread(Tenant::default(), ThreadId::new("t")).await;
+    let left = store
+        .of_thread(Tenant::default(), ThreadId::new("t"), None, 1)
+        .await;
     assert!(left.unwrap().is_empty());
 }
 

@@ -1,13 +1,22 @@
 //! One test per row of [`concentric_layers::suspend`]'s tables.
 #![cfg(feature = "suspend")]
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, EventStream, Interrupt, InterruptId, OpenRound, Outcome, Pending, Reply, Resume, RunId,
-    Suspended, ThreadId, ToolCall, ToolOutcome, ToolSpec, Transcript, Turn, interrupt,
+    Event, EventStream, FinishReason, Interrupt, InterruptId, MessageId, OpenRound, Outcome,
+    Pending, Reply, Resume, RunId, Suspended, ThreadId, ToolCall, ToolOutcome, ToolSpec,
+    Transcript, Turn, Usage, interrupt,
     machine::MachineState,
-    store::{RunClaim, RunKey, RunRecord, RunStatus, RunStore, StoreError, StoreFuture, Tenant},
+    store::{
+        RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
+        Tenant,
+    },
 };
 use concentric_layers::{SuspendLayer, suspend::abandoned};
 use concentric_store::{MemoryStore, Options, SqliteStore};
@@ -18,6 +27,7 @@ use concentric_test::{
 use futures_util::{StreamExt, future::join_all, stream};
 use serde_json::json;
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -33,11 +43,18 @@ const LEASE: Duration = Duration::from_secs(30);
 #[derive(Clone, Default)]
 struct Flaky {
     inner: MemoryStore,
+    // What runs are stored under, by the ids of their requests.
+    keys: Arc<Mutex<HashMap<RunId, RunKey>>>,
     writes: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
     fails: Arc<Mutex<Vec<&'static str>>>,
     refuses: Arc<Mutex<Vec<&'static str>>>,
     hangs: Arc<AtomicBool>,
+    // What is never written, though it is not refused either.
+    stalls: Arc<Mutex<Vec<&'static str>>>,
+    // Whether the process that has this is dead: nothing comes from it any more.
+    dead: Arc<AtomicBool>,
+    dies_at: Option<&'static str>,
 }
 
 impl Flaky {
@@ -53,6 +70,7 @@ impl Flaky {
     fn heal(&self) {
         self.fails.lock().unwrap().clear();
         self.refuses.lock().unwrap().clear();
+        self.stalls.lock().unwrap().clear();
     }
 
     fn writes(&self) -> usize {
@@ -64,7 +82,11 @@ impl Flaky {
             "renew" => self.renewals.fetch_add(1, Ordering::Relaxed),
             _ => self.writes.fetch_add(1, Ordering::Relaxed),
         };
-        if self.hangs.load(Ordering::Relaxed) {
+        if self.dies_at == Some(what) {
+            self.dead.store(true, Ordering::Relaxed);
+        }
+        let stalls = self.stalls.lock().unwrap().contains(&what);
+        if stalls || self.hangs.load(Ordering::Relaxed) || self.dead.load(Ordering::Relaxed) {
             return Box::pin(std::future::pending());
         }
         if self.refuses.lock().unwrap().contains(&what) {
@@ -78,8 +100,30 @@ impl Flaky {
 }
 
 impl RunStore for Flaky {
-    fn begin(&self, key: RunKey, state: MachineState, until: SystemTime) -> StoreFuture<u64> {
-        self.write("begin", self.inner.begin(key, state, until))
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<u64> {
+        let begun = self
+            .inner
+            .begin(key.clone(), client_id.clone(), state, until);
+        let keys = Arc::clone(&self.keys);
+        let begun = async move {
+            let fence = begun.await?;
+            keys.lock().unwrap().insert(client_id, key);
+            Ok(fence)
+        };
+        self.write("begin", Box::pin(begun))
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        match self.fails.lock().unwrap().contains(&"is_live") {
+            true => Box::pin(async { Err(StoreError::failed("the disk is full")) }),
+            false => self.inner.is_live(tenant, thread, client_id),
+        }
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
@@ -137,8 +181,14 @@ impl RunStore for Flaky {
         }
     }
 
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
-        self.inner.of_thread(tenant, thread)
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        self.inner.of_thread(tenant, thread, message, limit)
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
@@ -150,20 +200,32 @@ impl RunStore for Flaky {
 struct Process {
     store: Flaky,
     tools: ScriptedTools,
+    model: ScriptedModel,
     agent: BoxModel,
 }
 
 impl Process {
     fn new(store: &Flaky, tools: ScriptedTools, model: ScriptedModel) -> Self {
+        let store = Flaky {
+            dead: Arc::default(),
+            ..store.clone()
+        };
         let agent = ServiceBuilder::new()
             .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE))
             .layer(AgentLayer::new(tools.clone()))
-            .service(model);
+            .service(model.clone());
         Self {
-            store: store.clone(),
+            store,
             tools,
+            model,
             agent: BoxModel::new(agent),
         }
+    }
+
+    /// Leaves its run as a process does that dies.
+    fn die(self, body: task::Spawn<EventStream>) {
+        self.store.dead.store(true, Ordering::Relaxed);
+        std::mem::forget(body);
     }
 
     /// One whose model pays, and whose tool asks before.
@@ -227,16 +289,17 @@ fn approve(questions: &[InterruptId]) -> Vec<Reply> {
     questions.iter().cloned().map(Reply::approve).collect()
 }
 
-fn key(run: &'static str) -> RunKey {
-    RunKey::new(Tenant::default(), ThreadId::new("thread"), RunId::new(run))
+/// What the last run of that request is stored under.
+fn key(store: &Flaky, run: &'static str) -> RunKey {
+    store.keys.lock().unwrap()[&RunId::new(run)].clone()
 }
 
 async fn status(store: &Flaky, run: &'static str) -> RunStatus {
-    store.get(key(run)).await.unwrap().status
+    store.get(key(store, run)).await.unwrap().status
 }
 
-async fn is_unknown(store: &Flaky, run: &'static str) -> bool {
-    matches!(store.get(key(run)).await, Err(StoreError::NotFound))
+fn is_unknown(store: &Flaky, run: &'static str) -> bool {
+    !store.keys.lock().unwrap().contains_key(&RunId::new(run))
 }
 
 fn is(error: &Error, kind: ErrorKind, code: &str) {
@@ -273,7 +336,7 @@ async fn a_run_that_calls_no_tool_costs_no_write() {
     );
     assert_finishes(talks.body(request(&world, "run")).await).await;
     assert_eq!(store.writes(), 0);
-    assert!(is_unknown(&store, "run").await);
+    assert!(is_unknown(&store, "run"));
 }
 
 #[tokio::test]
@@ -285,7 +348,7 @@ async fn a_run_is_written_down_before_its_tools_run_and_ended_before_its_finish(
         move |call| {
             let (store, seen) = (store.clone(), seen.clone());
             async move {
-                let record = store.get(key("run")).await.unwrap();
+                let record = store.get(key(&store, "run")).await.unwrap();
                 *seen.lock().unwrap() = Some((RunClaim::of(&call.context), record));
                 ToolOutcome::done("paid")
             }
@@ -301,7 +364,7 @@ async fn a_run_is_written_down_before_its_tools_run_and_ended_before_its_finish(
     let (claim, record) = seen.lock().unwrap().take().unwrap();
     assert_eq!(record.status, RunStatus::Running);
     assert_eq!(record.lease_until, context(&world, "x").now() + LEASE);
-    assert_eq!(claim, Some(RunClaim::new(key("run"), record.fence)));
+    assert_eq!(claim, Some(RunClaim::new(key(&store, "run"), record.fence)));
 }
 
 #[tokio::test]
@@ -312,18 +375,93 @@ async fn a_round_does_not_begin_if_the_run_is_not_written_down() {
     let (_, error) = assert_fails(process.body(request(&world, "run")).await).await;
     is(&error, ErrorKind::Server, "store_failed");
     assert!(process.tools.calls().is_empty());
-    assert!(is_unknown(&store, "run").await);
+    assert!(is_unknown(&store, "run"));
 }
 
 #[tokio::test]
-async fn a_second_run_of_a_name_does_not_begin() {
+async fn a_run_id_that_repeats_starts_another_run() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let process = || Process::new(&store, ScriptedTools::new().answers("pay", "paid"), payer());
-    assert_finishes(process().body(request(&world, "run")).await).await;
-    let second = process();
-    let (_, error) = assert_fails(second.body(request(&world, "run")).await).await;
-    is(&error, ErrorKind::Conflict, "run_exists");
-    assert!(second.tools.calls().is_empty());
+    let mut keys = Vec::new();
+    for _ in 0..3 {
+        let process = process();
+        let (_, finish) = assert_finishes(process.body(request(&world, "run")).await).await;
+        assert_eq!(
+            (finish.outcome, process.tools.done()),
+            (Outcome::Completed, 1)
+        );
+        let record = store.get(key(&store, "run")).await.unwrap();
+        assert_eq!(record.client_id, RunId::new("run"));
+        assert!(!keys.contains(&record.key));
+        keys.push(record.key);
+    }
+    // One that waits has ended for its client, too.
+    for _ in 0..2 {
+        Process::paying(&store).interrupted(&world, "run").await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_id_of_a_live_run_calls_no_model() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (process, body, gate, _) = at_the_gate(&world, &store).await;
+    // In this process, and in another one.
+    let calls = process.model.requests().len();
+    let error = process.fails(request(&world, "run")).await;
+    is(&error, ErrorKind::Conflict, "run_live");
+    assert!(error.to_string().contains("has not ended"), "{error}");
+    let other = Process::paying(&store);
+    let error = other.fails(request(&world, "run")).await;
+    is(&error, ErrorKind::Conflict, "run_live");
+    assert_eq!(process.model.requests().len(), calls);
+    assert!(other.model.requests().is_empty());
+    // Other ids, conversations and tenants are not concerned.
+    let mut elsewhere = request(&world, "run");
+    let context = elsewhere.context.extensions_mut();
+    context.insert(Tenant("other".into()));
+    assert_finishes(other.body(elsewhere).await).await;
+    gate.open();
+    assert_finishes(body.into_inner()).await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_in_no_store_yet_is_live() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = ScriptedModel::new().never().repeat();
+    let process = Process::new(&store, ScriptedTools::new(), model);
+    let mut first = task::spawn(process.agent.clone().oneshot(request(&world, "run")));
+    assert!(first.poll().is_pending());
+    settle().await;
+    assert!(first.poll().is_pending());
+    let error = process.fails(request(&world, "run")).await;
+    is(&error, ErrorKind::Conflict, "run_live");
+    assert_eq!(process.model.requests().len(), 1);
+    // Its consumer leaves.
+    drop(first);
+    let mut second = task::spawn(process.agent.clone().oneshot(request(&world, "run")));
+    assert!(second.poll().is_pending());
+    assert_eq!(process.model.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn attempts_at_one_request_may_overlap() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = ScriptedModel::new().text("Hi!").repeat();
+    let process = Process::new(&store, ScriptedTools::new(), model);
+    let asked = request(&world, "run");
+    let first = process.body(asked.clone()).await;
+    let second = process.body(asked).await;
+    assert_finishes(first).await;
+    assert_finishes(second).await;
+}
+
+#[tokio::test]
+async fn a_run_begins_though_it_is_not_known_whether_it_is_live() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    store.fail("is_live");
+    let talks = ScriptedModel::new().text("Hi!");
+    let process = Process::new(&store, ScriptedTools::new(), talks);
+    assert_finishes(process.body(request(&world, "run")).await).await;
 }
 
 // ---- a run that waits ----
@@ -335,7 +473,7 @@ async fn a_run_waits_in_the_store_before_its_question_is_shown() {
     let mut body = process.body(request(&world, "run")).await;
     while let Some(event) = body.next().await {
         if let Event::Finish(finish) = event.unwrap() {
-            let record = store.get(key("run")).await.unwrap();
+            let record = store.get(key(&store, "run")).await.unwrap();
             assert_eq!(record.status, RunStatus::Suspended);
             assert_eq!(Some(&record.state), finish.state.as_deref());
         }
@@ -421,7 +559,7 @@ async fn results_of_the_clients_tools_are_taken_from_the_history() {
             (outcome.status, outcome.content.text())
         );
         assert_eq!(status(&store, "run").await, RunStatus::Ended);
-        assert!(is_unknown(&store, "next").await);
+        assert!(is_unknown(&store, "next"));
     }
 }
 
@@ -527,14 +665,14 @@ async fn another_process_goes_on_once_it_is_replied_to() {
     // The user's message, the round, the answer: as if nothing had happened between.
     assert_eq!(finish.transcript.unwrap().len(), 3);
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
-    assert!(is_unknown(&store, "next").await);
+    assert!(is_unknown(&store, "next"));
 }
 
 #[tokio::test]
 async fn what_a_client_claims_gives_way_to_what_was_written_down() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let questions = Process::paying(&store).interrupted(&world, "run").await;
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     // A history with other arguments.
     let open = record.state.open_round().unwrap();
     let forged = serde_json::to_string(&open).unwrap().replace("them", "me");
@@ -553,7 +691,7 @@ async fn what_a_client_claims_gives_way_to_what_was_written_down() {
 async fn a_claim_of_a_run_that_was_never_written_down_is_for_the_agent_to_judge() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let questions = Process::paying(&store).interrupted(&world, "run").await;
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     let open = record.state.open_round().unwrap();
     let request = ChatRequest::resume_history(Transcript::new(), open, approve(&questions));
     let elsewhere = Process::other(&Flaky::default());
@@ -682,7 +820,7 @@ async fn what_is_not_answered_waits_on() {
     let (_, finish) = assert_finishes(body).await;
     assert_eq!(finish.outcome, Outcome::Interrupted);
     assert_eq!(other.tools.done(), 1);
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     assert_eq!(record.status, RunStatus::Suspended);
     assert_eq!(record.asked.len(), 2);
 
@@ -817,15 +955,19 @@ async fn at_the_gate(
     let request = request(world, "run");
     let context = request.context.clone();
     let mut body = task::spawn(process.body(request).await);
-    while body.poll_next().is_ready() {}
+    drain(&mut body).await;
     assert_eq!(process.tools.live(), 1);
     (process, body, gate, context)
 }
 
-fn drain(body: &mut task::Spawn<EventStream>) -> Vec<Result<Event, Error>> {
+/// What comes once the run's task has come as far as it can.
+async fn drain(body: &mut task::Spawn<EventStream>) -> Vec<Result<Event, Error>> {
     let mut items = Vec::new();
-    while let std::task::Poll::Ready(Some(item)) = body.poll_next() {
-        items.push(item);
+    for _ in 0..4 {
+        while let std::task::Poll::Ready(Some(item)) = body.poll_next() {
+            items.push(item);
+        }
+        settle().await;
     }
     items
 }
@@ -836,16 +978,16 @@ async fn a_lease_is_renewed_while_a_tool_runs() {
     let (_process, mut body, gate, context) = at_the_gate(&world, &store).await;
     for n in 1..=12 {
         world.advance(LEASE / 3);
-        assert!(body.is_woken());
-        assert!(drain(&mut body).is_empty());
+        assert!(drain(&mut body).await.is_empty());
         assert_eq!(store.renewals.load(Ordering::Relaxed), n);
-        let record = store.get(key("run")).await.unwrap();
+        let record = store.get(key(&store, "run")).await.unwrap();
         assert_eq!(record.lease_until, context.now() + LEASE);
         assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
     }
     gate.open();
     assert!(
         drain(&mut body)
+            .await
             .last()
             .unwrap()
             .as_ref()
@@ -862,12 +1004,12 @@ async fn a_run_that_another_has_taken_over_is_cancelled_and_fails() {
     let (process, mut body, _gate, context) = at_the_gate(&world, &store).await;
     // It slept through its lease.
     world.advance(LEASE);
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     let (now, until) = (context.now(), context.now() + LEASE);
-    let claim = store.claim(key("run"), record.version, vec![], now, until);
+    let claim = store.claim(key(&store, "run"), record.version, vec![], now, until);
     let record = claim.await.unwrap();
 
-    let items = drain(&mut body);
+    let items = drain(&mut body).await;
     assert_eq!(items.len(), 1);
     is(
         items[0].as_ref().unwrap_err(),
@@ -883,7 +1025,7 @@ async fn a_run_that_another_has_taken_over_is_cancelled_and_fails() {
     assert_eq!((process.tools.live(), process.tools.dropped()), (0, 1));
     drop(body);
     settle().await;
-    assert_eq!(store.get(key("run")).await.unwrap(), record);
+    assert_eq!(store.get(key(&store, "run")).await.unwrap(), record);
 }
 
 #[tokio::test]
@@ -892,21 +1034,21 @@ async fn a_lease_that_cannot_be_renewed_is_lost_when_it_is_over() {
     let (_process, mut body, _gate, context) = at_the_gate(&world, &store).await;
     store.fail("renew");
     world.advance(LEASE / 3);
-    assert!(drain(&mut body).is_empty());
+    assert!(drain(&mut body).await.is_empty());
     // It is tried again, and succeeds.
     store.heal();
     world.advance(LEASE / 6);
-    assert!(drain(&mut body).is_empty());
-    let until = store.get(key("run")).await.unwrap().lease_until;
+    assert!(drain(&mut body).await.is_empty());
+    let until = store.get(key(&store, "run")).await.unwrap().lease_until;
     assert_eq!(until, context.now() + LEASE);
     // It fails until the end.
     store.fail("renew");
     for _ in 0..4 {
         world.advance(LEASE / 6);
-        assert!(drain(&mut body).is_empty());
+        assert!(drain(&mut body).await.is_empty());
     }
     world.advance(LEASE / 3);
-    let items = drain(&mut body);
+    let items = drain(&mut body).await;
     is(
         items[0].as_ref().unwrap_err(),
         ErrorKind::Server,
@@ -921,11 +1063,11 @@ async fn a_renewal_that_hangs_is_lost_when_the_lease_is_over() {
     let (_process, mut body, _gate, _) = at_the_gate(&world, &store).await;
     store.hangs.store(true, Ordering::Relaxed);
     world.advance(LEASE / 3);
-    assert!(drain(&mut body).is_empty());
+    assert!(drain(&mut body).await.is_empty());
     world.advance(LEASE / 3);
-    assert!(drain(&mut body).is_empty());
+    assert!(drain(&mut body).await.is_empty());
     world.advance(LEASE / 3);
-    let items = drain(&mut body);
+    let items = drain(&mut body).await;
     is(
         items[0].as_ref().unwrap_err(),
         ErrorKind::Server,
@@ -949,13 +1091,241 @@ async fn a_lease_is_looked_at_while_events_keep_coming() {
         body.next().await.unwrap().unwrap();
     }
     world.advance(LEASE);
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     let (now, until) = (context.now(), context.now() + LEASE);
-    let claim = store.claim(key("run"), record.version, vec![], now, until);
+    let claim = store.claim(key(&store, "run"), record.version, vec![], now, until);
     claim.await.unwrap();
     let (events, error) = assert_fails(body).await;
     is(&error, ErrorKind::Conflict, "stale_claim");
-    assert!(events.len() < 64, "{}", events.len());
+    // What it was ahead of its consumer, and what it had in hand.
+    assert!(events.len() <= 2 * 64 + 1, "{}", events.len());
+}
+
+// ---- the task ----
+
+#[tokio::test]
+async fn a_consumer_that_does_not_read_loses_no_run() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (process, mut body, gate, context) = at_the_gate(&world, &store).await;
+    for n in 1..=12 {
+        world.advance(LEASE / 3);
+        settle().await;
+        assert_eq!(store.renewals.load(Ordering::Relaxed), n);
+        assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
+    }
+    // It ends, too, since there is room for what it has to say.
+    gate.open();
+    settle().await;
+    assert_eq!(process.tools.done(), 1);
+    assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    let items = drain(&mut body).await;
+    assert!(items.last().unwrap().as_ref().unwrap().is_finish());
+}
+
+/// A service in an agent's place that has `events` to say once a run was resumed, and how many of them
+/// were taken from it.
+async fn resumed_with_events(
+    world: &TestEnvironment,
+    store: &Flaky,
+    buffer: usize,
+    events: usize,
+) -> (task::Spawn<EventStream>, Arc<AtomicUsize>, Context) {
+    let questions = Process::paying(store).interrupted(world, "run").await;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let agent = service_fn({
+        let taken = Arc::clone(&taken);
+        move |_: ChatRequest| {
+            let taken = Arc::clone(&taken);
+            let events = (0..events).map(move |n| {
+                taken.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, Error>(Event::text(format!("{n} ")))
+            });
+            let finish = Event::finish(FinishReason::Stop, Usage::new(1, 1));
+            let events = events.chain([Ok(finish)]);
+            async move { Ok::<_, Error>(ChatResponse::new(stream::iter(events))) }
+        }
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let request = reply(world, "next", approve(&questions));
+    let context = request.context.clone();
+    let agent = BoxModel::new(layer.buffer(buffer).layer(agent));
+    let body = agent.oneshot(request).await.unwrap().body;
+    (task::spawn(body), taken, context)
+}
+
+#[tokio::test]
+async fn a_run_is_ahead_of_its_consumer_by_the_buffer() {
+    for (buffer, most) in [(0, 1), (1, 1), (5, 5), (usize::MAX, 1000)] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let (mut body, taken, context) = resumed_with_events(&world, &store, buffer, 1000).await;
+        settle().await;
+        for n in 1..=6 {
+            world.advance(LEASE / 3);
+            settle().await;
+            // Besides, one is in hand, and one was taken before the run had its task.
+            let taken = taken.load(Ordering::Relaxed);
+            assert!(taken <= most + 2, "{taken}");
+            if most < 1000 {
+                // It waits, and is alive.
+                assert_eq!(store.renewals.load(Ordering::Relaxed), n);
+                assert!(store.abandoned(context.now(), 1).await.unwrap().is_empty());
+            }
+        }
+        let mut text = String::new();
+        while text.len() < 3890 {
+            for item in drain(&mut body).await {
+                match item.unwrap() {
+                    Event::Finish(_) => {}
+                    Event::TextDelta(delta) => text.push_str(&delta),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let all: String = (0..1000).map(|n| format!("{n} ")).collect();
+        assert_eq!(text, all);
+        assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_its_consumer_ends_when_cancelled_or_late() {
+    for late in [false, true] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let layer = SuspendLayer::new(Arc::new(store.clone()))
+            .lease(LEASE)
+            .buffer(1);
+        let tools = ScriptedTools::new().answers("pay", "paid");
+        let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
+        let agent = ServiceBuilder::new()
+            .layer(layer)
+            .layer(AgentLayer::new(tools.clone()))
+            .service(model);
+        let now = context(&world, "x").now();
+        let limited = world.context_builder().thread_id(ThreadId::new("thread"));
+        let limited = limited.run_id(RunId::new("run")).deadline(now + LEASE / 2);
+        let request = ChatRequest::user("Pay.").with_context(limited.build());
+        let cancel = request.context.clone();
+        let mut body = task::spawn(agent.oneshot(request).await.unwrap().body);
+        // Until it is stored, and driven by its task.
+        while is_unknown(&store, "run") {
+            let _ = body.poll_next();
+            tokio::task::yield_now().await;
+        }
+        settle().await;
+        assert_eq!(status(&store, "run").await, RunStatus::Running);
+        match late {
+            true => world.advance(LEASE / 2),
+            false => cancel.cancel(CancelReason::User),
+        }
+        settle().await;
+        assert_eq!(
+            status(&store, "run").await,
+            RunStatus::Ended,
+            "late: {late}"
+        );
+        assert_eq!(tools.live(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_stored_run_is_its_last_item() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let before = store.get(key(&store, "run")).await.unwrap();
+    let agent = service_fn(|_: ChatRequest| async {
+        let mut polls = 0;
+        let body = stream::poll_fn(move |_| {
+            polls += 1;
+            assert!(polls < 4, "over the fourth event");
+            std::task::Poll::Ready(Some(Ok::<_, Error>(Event::text("and "))))
+        });
+        Ok::<_, Error>(ChatResponse::new(body))
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone())).lease(LEASE);
+    let agent = BoxModel::new(layer.layer(agent));
+    let body = agent.oneshot(reply(&world, "next", approve(&questions)));
+    let (events, error) = assert_fails(body.await.unwrap().body).await;
+    assert_eq!(events.len(), 3);
+    assert!(
+        error.to_string().contains("over the fourth event"),
+        "{error}"
+    );
+    // Nothing was done, so it waits on.
+    let record = store.get(key(&store, "run")).await.unwrap();
+    assert_eq!(
+        (record.status, record.state),
+        (RunStatus::Suspended, before.state)
+    );
+}
+
+#[test]
+fn a_runtime_that_shuts_down_ends_the_body() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let (process, mut body, _gate, _) = first.block_on(at_the_gate(&world, &store));
+    drop(first);
+    let item = second.block_on(async { body.next().await }).unwrap();
+    is(&item.unwrap_err(), ErrorKind::Cancelled, "task_stopped");
+    assert_eq!(process.tools.live(), 0);
+    // It is resumed like that of a process that died.
+    world.advance(LEASE);
+    let left = second.block_on(abandoned(&store, &world.environment(), 9));
+    assert_eq!(left.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_of_any_length_is_kept() {
+    for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let layer = SuspendLayer::new(Arc::new(store.clone())).lease(lease);
+        let tools = ScriptedTools::new().answers("pay", "paid");
+        let agent = ServiceBuilder::new()
+            .layer(layer)
+            .layer(AgentLayer::new(tools.clone()))
+            .service(payer());
+        let response = agent.oneshot(request(&world, "run")).await.unwrap();
+        let (_, finish) = assert_finishes(response.body).await;
+        assert_eq!(
+            (finish.outcome, tools.done()),
+            (Outcome::Completed, 1),
+            "{lease:?}"
+        );
+        assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    }
+}
+
+#[tokio::test]
+async fn more_replies_than_a_request_may_have_are_refused() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    Process::paying(&store).interrupted(&world, "run").await;
+    let other = Process::other(&store);
+    let replies = |n: u32| {
+        (0..n)
+            .map(|n| Reply::approve(InterruptId::new(format!("{n}"))))
+            .collect()
+    };
+    let error = other.fails(reply(&world, "next", replies(257))).await;
+    is(&error, ErrorKind::InvalidRequest, "too_many_replies");
+    let error = other.fails(reply(&world, "next", replies(256))).await;
+    is(&error, ErrorKind::NotFound, "run_not_found");
+}
+
+#[tokio::test]
+async fn a_run_that_may_not_wait_is_over() {
+    let (world, mut store) = (TestEnvironment::new(), Flaky::default());
+    store.inner = Options::new().max_waiting_per_thread(1).in_memory();
+    Process::paying(&store).interrupted(&world, "first").await;
+    let second = Process::paying(&store);
+    let (events, error) = assert_fails(second.body(request(&world, "run")).await).await;
+    is(&error, ErrorKind::Conflict, "too_many_waiting");
+    assert!(!events.iter().any(Event::is_finish));
+    is_over(&world, &store).await;
+    assert_eq!(status(&store, "first").await, RunStatus::Suspended);
 }
 
 // ---- the ends ----
@@ -999,6 +1369,8 @@ async fn a_run_that_is_dropped_while_it_is_first_written_down_is_over() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(dir.path().join("runs.db")).unwrap();
     let world = TestEnvironment::new();
+    let run = RunId::new("stored_1");
+    let key = RunKey::new(Tenant::default(), ThreadId::new("thread"), run);
     let tools = ScriptedTools::new().answers("pay", "paid");
     let agent = ServiceBuilder::new()
         .layer(SuspendLayer::new(Arc::new(store.clone())))
@@ -1010,14 +1382,14 @@ async fn a_run_that_is_dropped_while_it_is_first_written_down_is_over() {
     drop(body);
     assert!(tools.calls().is_empty());
     for _ in 0..500 {
-        if let Ok(record) = store.get(key("run")).await
+        if let Ok(record) = store.get(key.clone()).await
             && record.status == RunStatus::Ended
         {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("{:?}", store.get(key("run")).await);
+    panic!("{:?}", store.get(key.clone()).await);
 }
 
 #[tokio::test]
@@ -1025,9 +1397,9 @@ async fn a_reply_that_came_to_nothing_can_be_given_again() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let other = Process::other(&store);
-    let before = store.get(key("run")).await.unwrap();
+    let before = store.get(key(&store, "run")).await.unwrap();
     let waits_on = async || {
-        let record = store.get(key("run")).await.unwrap();
+        let record = store.get(key(&store, "run")).await.unwrap();
         assert_eq!(
             (record.status, &record.state),
             (RunStatus::Suspended, &before.state)
@@ -1044,12 +1416,14 @@ async fn a_reply_that_came_to_nothing_can_be_given_again() {
     store.heal();
 
     // The body is dropped before it.
+    store.stalls.lock().unwrap().push("save");
     let mut body = other.body(reply(&world, "next", approve(&questions))).await;
     assert!(matches!(body.next().await, Some(Ok(Event::Resumed))));
     assert_eq!(status(&store, "run").await, RunStatus::Running);
     drop(body);
     settle().await;
     waits_on().await;
+    store.heal();
 
     let body = other.body(reply(&world, "next", approve(&questions))).await;
     assert_finishes(body).await;
@@ -1073,13 +1447,13 @@ async fn a_reply_after_which_only_what_changes_nothing_was_done_can_be_given_aga
         .text("Seen.");
     let process = Process::new(&store, tools, model);
     let questions = process.interrupted(&world, "run").await;
-    let before = store.get(key("run")).await.unwrap();
+    let before = store.get(key(&store, "run")).await.unwrap();
 
     let body = process
         .body(reply(&world, "next", approve(&questions)))
         .await;
     assert_fails(body).await;
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     assert_eq!(
         (record.status, &record.state),
         (RunStatus::Suspended, &before.state)
@@ -1121,13 +1495,13 @@ async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on
     let tools = ScriptedTools::new().asks("pay", "paid");
     let agent = || AgentLayer::new(tools.clone()).layer(payer());
     let questions = Process::paying(&store).interrupted(&world, "run").await;
-    let before = store.get(key("run")).await.unwrap();
+    let before = store.get(key(&store, "run")).await.unwrap();
 
     let outside = hooks(Closed).run().layer(suspend().layer(agent()));
     let response = outside.oneshot(reply(&world, "1", approve(&questions)));
     let (_, finish) = assert_finishes(response.await.unwrap().body).await;
     assert_eq!((&finish.outcome, &finish.transcript), (&halted, &None));
-    let record = store.get(key("run")).await.unwrap();
+    let record = store.get(key(&store, "run")).await.unwrap();
     assert_eq!(
         (record.status, record.state),
         (RunStatus::Suspended, before.state)
@@ -1143,16 +1517,11 @@ async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on
 
 // ---- a process that dies ----
 
-/// Leaves a run as a process does that dies.
-fn die(body: task::Spawn<EventStream>) {
-    std::mem::forget(body);
-}
-
 #[tokio::test]
 async fn a_run_whose_process_died_is_taken_up_once() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
-    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
-    die(body);
+    let (process, body, _gate, _) = at_the_gate(&world, &store).await;
+    process.die(body);
     let environment = world.environment();
     assert!(abandoned(&store, &environment, 9).await.unwrap().is_empty());
     world.advance(LEASE);
@@ -1180,8 +1549,8 @@ async fn a_run_whose_process_died_is_taken_up_once() {
 #[tokio::test]
 async fn of_several_that_take_up_a_run_one_goes_on() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
-    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
-    die(body);
+    let (process, body, _gate, _) = at_the_gate(&world, &store).await;
+    process.die(body);
     world.advance(LEASE);
     let other = Process::other(&store);
     let mut taken = Vec::new();
@@ -1212,10 +1581,15 @@ async fn died_with_replies(world: &TestEnvironment, store: &Flaky) -> Vec<Interr
     let questions = Process::new(store, tools, payer())
         .interrupted(world, "run")
         .await;
-    let body = Process::other(store)
-        .body(reply(world, "next", approve(&questions)))
-        .await;
-    die(task::spawn(body));
+    let dies = Process::other(&Flaky {
+        dies_at: Some("save"),
+        ..store.clone()
+    });
+    let replied = dies.body(reply(world, "next", approve(&questions))).await;
+    let mut body = task::spawn(replied);
+    drain(&mut body).await;
+    assert_eq!(dies.tools.done(), 0);
+    dies.die(body);
     world.advance(LEASE);
     questions
 }
@@ -1262,10 +1636,9 @@ async fn a_denial_after_its_call_was_written_down_as_approved_is_refused() {
     let body = dies.body(reply(&world, "next", approve(&questions))).await;
     // The round is written down, with the reply, and then the process dies.
     let mut body = task::spawn(body);
-    while dies.tools.done() == 0 {
-        assert!(!matches!(body.poll_next(), std::task::Poll::Ready(None)));
-    }
-    die(body);
+    drain(&mut body).await;
+    assert_eq!(dies.tools.done(), 1);
+    dies.die(body);
     world.advance(LEASE);
     let other = Process::other(&store);
     let denied = vec![Reply::deny(questions[0].clone(), "no")];
@@ -1332,7 +1705,7 @@ async fn a_run_that_was_taken_up_is_over_only_if_the_error_is_its_own() {
         let (world, store) = (TestEnvironment::new(), Flaky::default());
         died_with_replies(&world, &store).await;
         let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
-        let agent = service_fn(async |_: ChatRequest| {
+        let agent = service_fn(move |_: ChatRequest| async move {
             Err::<ChatResponse<EventStream>, _>(Error::new(kind, "no").with_code("E7"))
         });
         let layer = SuspendLayer::new(Arc::new(store.clone()));
@@ -1384,7 +1757,7 @@ async fn a_run_that_cannot_be_written_down_is_not_begun() {
     is(&error, ErrorKind::TooLarge, "unwritable");
     assert!(!error.is_retryable());
     assert!(process.tools.calls().is_empty());
-    assert!(is_unknown(&store, "run").await);
+    assert!(is_unknown(&store, "run"));
 }
 
 #[tokio::test]
@@ -1428,7 +1801,7 @@ async fn a_run_that_has_grown_too_large_to_be_written_down_is_over() {
 // ---- where it stands ----
 
 #[tokio::test]
-async fn inside_another_loop_it_keeps_nothing() {
+async fn inside_another_loop_it_is_refused() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
     let tools = ScriptedTools::new().answers("pay", "paid");
     let inner = Process::new(&store, tools, payer());
@@ -1436,7 +1809,55 @@ async fn inside_another_loop_it_keeps_nothing() {
     let agent = ServiceBuilder::new()
         .layer(outer)
         .service(inner.agent.clone());
-    let response = agent.oneshot(request(&world, "run")).await.unwrap();
-    assert_finishes(response.body).await;
-    assert_eq!((inner.tools.done(), inner.store.writes()), (1, 0));
+    let error = match agent.oneshot(request(&world, "run")).await {
+        Ok(response) => assert_fails(response.body).await.1,
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains("SuspendLayer") && said.contains("AgentLayer"),
+        "{said}"
+    );
+    assert_eq!((inner.tools.done(), inner.store.writes()), (0, 0));
+}
+
+#[tokio::test]
+async fn around_itself_it_is_refused() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let model = payer();
+    let layer = || SuspendLayer::new(Arc::new(store.clone()));
+    let agent = ServiceBuilder::new()
+        .layer(layer())
+        .layer(layer())
+        .layer(AgentLayer::new(tools))
+        .service(model.clone());
+    let error = agent.oneshot(request(&world, "run")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    let said = error.to_string();
+    assert_eq!(said.matches("SuspendLayer").count(), 2, "{said}");
+    assert!(model.requests().is_empty());
+}
+
+#[cfg(feature = "detach")]
+#[tokio::test]
+async fn around_detach_it_is_refused() {
+    use concentric_layers::DetachLayer;
+
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let model = payer();
+    let agent = ServiceBuilder::new()
+        .layer(SuspendLayer::new(Arc::new(store)))
+        .layer(DetachLayer::new())
+        .layer(AgentLayer::new(ScriptedTools::new().asks("pay", "paid")))
+        .service(model.clone());
+    let error = agent.oneshot(request(&world, "run")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains("SuspendLayer") && said.contains("DetachLayer"),
+        "{said}"
+    );
+    assert!(model.requests().is_empty());
 }

@@ -47,6 +47,17 @@ pub enum Fault {
     Foreign,
     /// The database failed.
     Database(Box<dyn StdError + Send + Sync>),
+    /// The SQLite library that the program is linked with is too old: it may corrupt a database that
+    /// several connections use (the WAL-reset bug).
+    OldSqlite {
+        /// The version of the library, as `sqlite3_libversion_number` returns it.
+        found: i32,
+        /// The oldest that is accepted.
+        oldest: i32,
+    },
+    /// The store's thread panicked over this work, and goes on with a new connection. It is done or
+    /// not, as a whole.
+    Panicked,
     /// The store's thread is gone.
     Closed,
 }
@@ -74,9 +85,21 @@ impl fmt::Display for Fault {
             ),
             Self::Foreign => f.write_str("the file is another program's database"),
             Self::Database(_) => f.write_str("the database failed"),
+            Self::OldSqlite { found, oldest } => write!(
+                f,
+                "SQLite {} is linked, which may corrupt the file; link {} or newer, or the bundled one",
+                sqlite_version(*found),
+                sqlite_version(*oldest)
+            ),
+            Self::Panicked => f.write_str("the store's thread panicked over this work"),
             Self::Closed => f.write_str("the store's thread is gone"),
         }
     }
+}
+
+fn sqlite_version(number: i32) -> String {
+    let (major, minor, patch) = (number / 1_000_000, number / 1000 % 1000, number % 1000);
+    format!("{major}.{minor}.{patch}")
 }
 
 impl StdError for Fault {

@@ -1,17 +1,20 @@
 use crate::{
     Options,
-    rules::{Standing, check_text, read_state, readable, write_replies, write_state},
+    rules::{
+        Standing, Written, check_text, check_waiting, merge_replies, read_state, readable,
+        replaces, same_arguments, write_replies, write_state,
+    },
 };
 use concentric_core::{
-    InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     machine::MachineState,
     store::{
         Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunKey, RunRecord,
-        RunStatus, RunStore, Span, StoreError, StoreFuture, Tenant,
+        RunStatus, RunStore, RunSummary, Span, StoreError, StoreFuture, Tenant,
     },
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
@@ -49,16 +52,24 @@ struct Kept {
     count: u64,
     runs: HashMap<RunKey, Row>,
     effects: HashMap<EffectKey, Entry>,
-    once: HashMap<(Tenant, Str), SystemTime>,
+    // Until when each key is kept, and which it was in the order of use.
+    once: HashMap<(Tenant, Str), (SystemTime, u64)>,
+    // How many keys were used.
+    used: u64,
     // The newest is the last.
     decisions: Vec<Remembered>,
 }
 
 struct Row {
     standing: Standing,
+    client_id: RunId,
     begun: u64,
     // Since when it waits, or is over.
     since: Option<SystemTime>,
+    // Whether it waits, or has waited.
+    waited: bool,
+    // Of its open round.
+    message: Option<MessageId>,
     state: String,
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
@@ -69,6 +80,9 @@ struct Entry {
     run: Option<RunKey>,
     // When it was first seen by `purge`, if it has no run.
     seen: Option<SystemTime>,
+    tool: Str,
+    arguments: Str,
+    repeatable: bool,
     outcome: Option<ToolOutcome>,
 }
 
@@ -144,6 +158,19 @@ impl Kept {
         found.take(limit).collect()
     }
 
+    /// Fails if as many other runs wait as may.
+    fn check_waiting(&self, options: &Options, key: &RunKey) -> Result<(), StoreError> {
+        let (mut thread, mut tenant) = (0, 0);
+        for (other, row) in &self.runs {
+            let waits = row.waited && row.standing.status != RunStatus::Ended;
+            if waits && other.tenant == key.tenant && other != key {
+                tenant += 1;
+                thread += usize::from(other.thread == key.thread);
+            }
+        }
+        check_waiting(options, thread, tenant)
+    }
+
     fn purge(&mut self, options: &Options, now: SystemTime) {
         let is_over = |time: SystemTime, keep: Duration| {
             now.checked_sub(keep).is_some_and(|before| time <= before)
@@ -165,13 +192,13 @@ impl Kept {
             row.standing.status = RunStatus::Ended;
             row.since = Some(now);
         }
-        let mut gone = Vec::new();
+        let mut gone = HashSet::new();
         self.runs.retain(|key, row| {
             let ended = row.standing.status == RunStatus::Ended;
             let gone_by = |since| is_over(since, options.keep_ended);
             let keep = !(ended && row.since.is_some_and(gone_by));
             if !keep {
-                gone.push(key.clone());
+                gone.insert(key.clone());
             }
             keep
         });
@@ -189,16 +216,19 @@ impl Kept {
             }
             _ => true,
         });
-        self.once.retain(|_, until| *until > now);
+        let kept = u64::try_from(options.keep_used_keys).unwrap_or(u64::MAX);
+        let old = self.used.saturating_sub(kept);
+        self.once.retain(|_, (until, n)| *until > now || *n > old);
     }
 }
 
 impl Row {
-    fn set_state(&mut self, (state, asks): (String, Vec<InterruptId>)) {
-        self.state = state;
+    fn set_state(&mut self, state: Written) {
+        self.state = state.json;
+        self.message = state.message;
         self.replies.clear();
         self.replied_at = None;
-        for id in asks {
+        for id in state.asks {
             if let Err(at) = self.asked.binary_search(&id) {
                 self.asked.insert(at, id);
             }
@@ -207,7 +237,7 @@ impl Row {
 
     fn record(&self, key: RunKey, options: &Options) -> Result<RunRecord, StoreError> {
         let state = read_state(&key, &self.state, options.max_state_bytes)?;
-        let mut record = RunRecord::new(key, state);
+        let mut record = RunRecord::new(key, self.client_id.clone(), state);
         record.status = self.standing.status;
         record.version = self.standing.version;
         record.fence = self.standing.fence;
@@ -217,15 +247,48 @@ impl Row {
         record.asked.clone_from(&self.asked);
         Ok(record)
     }
+
+    fn summary(&self, key: RunKey) -> RunSummary {
+        let Standing {
+            status,
+            lease_until,
+            ..
+        } = self.standing;
+        RunSummary::new(key, self.client_id.clone(), status, lease_until)
+    }
+}
+
+/// Whether a run that `client_id` began in a conversation is live.
+fn is_live(
+    runs: &HashMap<RunKey, Row>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    client_id: &RunId,
+) -> bool {
+    runs.iter().any(|(key, row)| {
+        row.standing.status == RunStatus::Running
+            && row.client_id == *client_id
+            && key.tenant == *tenant
+            && key.thread == *thread
+    })
 }
 
 impl RunStore for MemoryStore {
-    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<u64> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
             let state = write_state(&state, options.max_state_bytes)?;
             if kept.runs.contains_key(&key) {
                 return Err(StoreError::Exists);
+            }
+            if is_live(&kept.runs, &key.tenant, &key.thread, &client_id) {
+                return Err(StoreError::Live);
             }
             let fence = kept.count();
             let mut row = Row {
@@ -235,8 +298,11 @@ impl RunStore for MemoryStore {
                     fence,
                     lease_until,
                 },
+                client_id,
                 begun: fence,
                 since: None,
+                waited: false,
+                message: None,
                 state: String::new(),
                 replies: Vec::new(),
                 replied_at: None,
@@ -246,6 +312,10 @@ impl RunStore for MemoryStore {
             kept.runs.insert(key, row);
             Ok(fence)
         })
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        self.work(move |kept| Ok(is_live(&kept.runs, &tenant, &thread, &client_id)))
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
@@ -266,9 +336,10 @@ impl RunStore for MemoryStore {
     ) -> StoreFuture<RunRecord> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
-            write_replies(&replies, options.max_state_bytes)?;
             let row = kept.row(&key)?;
             row.standing.check_claim(version, now)?;
+            let replies = merge_replies(&row.replies, replies);
+            write_replies(&replies, options.max_state_bytes)?;
             // A state that cannot be read is not claimed.
             row.record(key.clone(), &options)?;
             let fence = kept.count();
@@ -279,9 +350,9 @@ impl RunStore for MemoryStore {
                 fence,
                 lease_until,
             };
-            if row.replies.is_empty() && !replies.is_empty() {
+            if !replies.is_empty() {
                 row.replies = replies;
-                row.replied_at = Some(now);
+                row.replied_at.get_or_insert(now);
             }
             row.record(key, &options)
         })
@@ -318,12 +389,19 @@ impl RunStore for MemoryStore {
         state: MachineState,
         now: SystemTime,
     ) -> StoreFuture<()> {
-        let max = self.options.max_state_bytes;
+        let Self { options, .. } = *self;
         self.work(move |kept| {
-            let state = write_state(&state, max)?;
+            let state = write_state(&state, options.max_state_bytes)?;
+            let row = kept.row(&key)?;
+            row.standing.check_fence(fence)?;
+            let has_waited = row.waited;
+            if !has_waited {
+                kept.check_waiting(&options, &key)?;
+            }
             let row = kept.held(&key, fence)?;
             row.standing.status = RunStatus::Suspended;
             row.since = Some(now);
+            row.waited = true;
             row.set_state(state);
             Ok(())
         })
@@ -352,12 +430,11 @@ impl RunStore for MemoryStore {
     ) -> StoreFuture<RunRecord> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
+            let questions: HashSet<_> = questions.into_iter().collect();
             let asking = kept.runs.iter().filter(|(key, row)| {
                 key.tenant == tenant
                     && key.thread == thread
-                    && questions
-                        .iter()
-                        .any(|id| row.asked.binary_search(id).is_ok())
+                    && row.asked.iter().any(|id| questions.contains(id))
             });
             let newest = asking.max_by_key(|(_, row)| row.begun);
             let (key, row) = newest.ok_or(StoreError::NotFound)?;
@@ -365,19 +442,29 @@ impl RunStore for MemoryStore {
         })
     }
 
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
-        let Self { options, .. } = *self;
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
         self.work(move |kept| {
             let mut rows: Vec<_> = kept
                 .runs
                 .iter()
                 .filter(|(key, row)| {
                     let over = row.standing.status == RunStatus::Ended;
-                    key.tenant == tenant && key.thread == thread && !over
+                    let meant = message.is_none() || row.message == message;
+                    key.tenant == tenant && key.thread == thread && !over && meant
                 })
                 .collect();
-            rows.sort_by_key(|(_, row)| row.begun);
-            Kept::records(rows.into_iter(), &options, usize::MAX)
+            rows.sort_by_key(|(_, row)| {
+                let runs = row.standing.status == RunStatus::Running;
+                (runs.then_some(row.standing.lease_until), row.begun)
+            });
+            let rows = rows.into_iter().take(limit);
+            Ok(rows.map(|(key, row)| row.summary(key.clone())).collect())
         })
     }
 
@@ -406,16 +493,28 @@ impl Ledger for MemoryStore {
                 let checked = row.standing.check_fence(claim.fence);
                 checked.map_err(|_| StoreError::Stale)?;
             }
-            let known = kept.effect(&key);
-            if known == Effect::New {
-                let entry = Entry {
-                    run: intent.claim.map(|claim| claim.key),
-                    seen: None,
-                    outcome: None,
-                };
-                kept.effects.insert(key, entry);
+            match kept.effects.get_mut(&key) {
+                Some(entry)
+                    if entry.tool != intent.tool
+                        || !same_arguments(&entry.arguments, &intent.arguments) =>
+                {
+                    return Err(StoreError::Mismatch);
+                }
+                Some(entry) => entry.repeatable = intent.repeatable,
+                None => {
+                    let entry = Entry {
+                        run: intent.claim.map(|claim| claim.key),
+                        seen: None,
+                        tool: intent.tool,
+                        arguments: intent.arguments,
+                        repeatable: intent.repeatable,
+                        outcome: None,
+                    };
+                    kept.effects.insert(key, entry);
+                    return Ok(Effect::New);
+                }
             }
-            Ok(known)
+            Ok(kept.effect(&key))
         })
     }
 
@@ -424,7 +523,10 @@ impl Ledger for MemoryStore {
             let json = serde_json::to_string(&outcome).map_err(StoreError::unwritable)?;
             check_text(&json, usize::MAX)?;
             let entry = kept.effects.get_mut(&key).ok_or(StoreError::NotFound)?;
-            entry.outcome.get_or_insert(outcome);
+            match &entry.outcome {
+                Some(first) if !replaces(first, &outcome, entry.repeatable) => {}
+                _ => entry.outcome = Some(outcome),
+            }
             Ok(())
         })
     }
@@ -440,7 +542,8 @@ impl Once for MemoryStore {
             let key = (tenant, key);
             let first = !kept.once.contains_key(&key);
             if first {
-                kept.once.insert(key, until);
+                kept.used += 1;
+                kept.once.insert(key, (until, kept.used));
             }
             Ok(first)
         })

@@ -22,6 +22,9 @@ pub struct Options {
     pub(crate) keep_waiting: Duration,
     pub(crate) keep_ended: Duration,
     pub(crate) keep_effects: Duration,
+    pub(crate) keep_used_keys: usize,
+    pub(crate) max_waiting_per_thread: usize,
+    pub(crate) max_waiting_per_tenant: usize,
     #[cfg(feature = "sqlite")]
     pub(crate) busy_timeout: Duration,
 }
@@ -35,6 +38,9 @@ impl Default for Options {
             keep_waiting: DAY.saturating_mul(90),
             keep_ended: DAY.saturating_mul(7),
             keep_effects: DAY.saturating_mul(30),
+            keep_used_keys: 100_000,
+            max_waiting_per_thread: 32,
+            max_waiting_per_tenant: 10_000,
             #[cfg(feature = "sqlite")]
             busy_timeout: Duration::from_secs(5),
         }
@@ -48,7 +54,7 @@ impl Options {
     }
 
     /// How many bytes of JSON a state may have; 64 MiB by default. A larger one is neither written
-    /// nor read.
+    /// nor read; with 0, none is.
     #[must_use]
     pub const fn max_state_bytes(mut self, bytes: usize) -> Self {
         self.max_state_bytes = bytes;
@@ -67,7 +73,9 @@ impl Options {
     }
 
     /// How long a run is kept after its end, with the effects of its tools and what was decided for
-    /// it; 7 days by default. Until then a late reply is told that the run is over.
+    /// it; 7 days by default, and [`Duration::MAX`] is for ever. Until then a late reply fails with
+    /// [`StoreError::Ended`](concentric_core::store::StoreError::Ended). With zero, it is forgotten
+    /// as it ends.
     #[must_use]
     pub const fn keep_ended(mut self, time: Duration) -> Self {
         self.keep_ended = time;
@@ -75,14 +83,46 @@ impl Options {
     }
 
     /// How long the effects of tools are kept whose run is in no store; 30 days by default, from when
-    /// the store next forgets things.
+    /// the store next forgets things, and [`Duration::MAX`] is for ever. With zero, they are forgotten
+    /// as soon as the store looks: calls are then not protected from running twice.
     #[must_use]
     pub const fn keep_effects(mut self, time: Duration) -> Self {
         self.keep_effects = time;
         self
     }
 
-    /// How long to wait for another process that writes; 5 seconds by default.
+    /// How many of the keys that were used last ([`Once`](concentric_core::store::Once), so approval
+    /// tokens) are kept although their time is over; 100,000 by default. A clock that is set ahead for
+    /// a while does not have these forgotten, so that they count as used once it is set back. With 0,
+    /// a key is forgotten after its time; [`usize::MAX`] keeps all for ever.
+    #[must_use]
+    pub const fn keep_used_keys(mut self, keys: usize) -> Self {
+        self.keep_used_keys = keys;
+        self
+    }
+
+    /// How many runs of one conversation may wait for replies; 32 by default. A run counts from when
+    /// it first waits until it is over. One more fails with
+    /// [`StoreError::TooManyWaiting`](concentric_core::store::StoreError::TooManyWaiting): with 0, no
+    /// run may wait; [`usize::MAX`] is no limit.
+    #[must_use]
+    pub const fn max_waiting_per_thread(mut self, runs: usize) -> Self {
+        self.max_waiting_per_thread = runs;
+        self
+    }
+
+    /// How many runs of one tenant may wait for replies, over all its conversations; 10,000 by
+    /// default, as [`max_waiting_per_thread`](Self::max_waiting_per_thread) otherwise. All runs of an
+    /// application without tenants are of one.
+    #[must_use]
+    pub const fn max_waiting_per_tenant(mut self, runs: usize) -> Self {
+        self.max_waiting_per_tenant = runs;
+        self
+    }
+
+    /// How long to wait for another process that writes; 5 seconds by default. With zero, a write
+    /// fails at once while another process writes. Longer than `i32::MAX` milliseconds (24 days) is
+    /// as long as that.
     #[cfg(feature = "sqlite")]
     #[must_use]
     pub const fn busy_timeout(mut self, time: Duration) -> Self {

@@ -1,12 +1,12 @@
 //! What both stores decide by.
 
-use crate::Fault;
+use crate::{Fault, Options};
 use concentric_core::{
-    InterruptId, Reply,
+    InterruptId, MessageId, Reply, ToolOutcome, ToolStatus,
     machine::{MachineState, StateError},
     store::{RunKey, RunRecord, RunStatus, StoreError},
 };
-use std::time::SystemTime;
+use std::{collections::HashSet, time::SystemTime};
 
 /// How a run stands, without its state.
 #[derive(Clone, Copy, Debug)]
@@ -51,15 +51,67 @@ impl Standing {
     }
 }
 
-/// A state as it is written down, and what it asks.
-pub(crate) fn write_state(
-    state: &MachineState,
-    max: usize,
-) -> Result<(String, Vec<InterruptId>), StoreError> {
+/// A state as it is stored.
+pub(crate) struct Written {
+    pub(crate) json: String,
+    /// The questions that it waits on.
+    pub(crate) asks: Vec<InterruptId>,
+    /// The message of its open round.
+    pub(crate) message: Option<MessageId>,
+}
+
+pub(crate) fn write_state(state: &MachineState, max: usize) -> Result<Written, StoreError> {
     let json = state.to_json().map_err(StoreError::unwritable)?;
     check_text(&json, max)?;
     let asks = state.interrupts().into_iter();
-    Ok((json, asks.map(|asked| asked.id.clone()).collect()))
+    Ok(Written {
+        json,
+        asks: asks.map(|asked| asked.id.clone()).collect(),
+        message: message_of(state),
+    })
+}
+
+/// The message whose round is open in `state`.
+pub(crate) fn message_of(state: &MachineState) -> Option<MessageId> {
+    state
+        .open_round()
+        .and_then(|round| round.message().id.clone())
+}
+
+/// What is kept once `replies` come to a run that has `accepted` some: those are not replaced.
+pub(crate) fn merge_replies(accepted: &[Reply], replies: Vec<Reply>) -> Vec<Reply> {
+    let known: HashSet<_> = accepted.iter().map(|it| &it.interrupt_id).collect();
+    let new = replies.into_iter();
+    let new: Vec<_> = new.filter(|it| !known.contains(&it.interrupt_id)).collect();
+    accepted.iter().cloned().chain(new).collect()
+}
+
+/// Fails if as many runs wait as may: `thread` and `tenant` are how many do, without this one.
+pub(crate) fn check_waiting(
+    options: &Options,
+    thread: usize,
+    tenant: usize,
+) -> Result<(), StoreError> {
+    for (waiting, limit, of_tenant) in [
+        (thread, options.max_waiting_per_thread, false),
+        (tenant, options.max_waiting_per_tenant, true),
+    ] {
+        if waiting >= limit {
+            return Err(StoreError::TooManyWaiting { limit, of_tenant });
+        }
+    }
+    Ok(())
+}
+
+/// Whether an effect's outcome gives way to a new one.
+pub(crate) fn replaces(first: &ToolOutcome, outcome: &ToolOutcome, repeatable: bool) -> bool {
+    repeatable && first.status == ToolStatus::Failed && outcome.status == ToolStatus::Done
+}
+
+/// Whether two texts of arguments say the same: they may have been written anew in between.
+pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
+    let read = |text| serde_json::from_str::<serde_json::Value>(text).ok();
+    one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
 pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<MachineState, StoreError> {

@@ -9,9 +9,9 @@
 
 mod common;
 
-use common::{at, key, question, running, tenant, waiting};
+use common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
-    Context, Reply, RunId, ThreadId, ToolOutcome,
+    Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
     store::{
         Decisions, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunStore, Span,
         StoreError, StoreFuture,
@@ -33,11 +33,12 @@ enum Op {
     Suspend(u8, usize, u8),
     End(u8, usize, u64),
     Asking(Vec<u8>),
-    OfThread,
+    OfThread(Option<u8>, usize),
+    Live(u8),
     Abandoned(u64, usize),
     Purge(u64),
-    Effect(u8, Option<(u8, usize)>),
-    Finish(u8),
+    Effect(u8, Option<(u8, usize)>, bool),
+    Finish(u8, bool),
     Once(u8, u64),
     Remember(u8, u8, bool),
     Recall(u8),
@@ -59,11 +60,13 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (run(), seen(), 0..3_u8).prop_map(|(r, s, q)| Op::Suspend(r, s, q)),
         2 => (run(), seen(), time()).prop_map(|(r, s, t)| Op::End(r, s, t)),
         1 => vec(0..3_u8, 0..3).prop_map(Op::Asking),
-        1 => Just(Op::OfThread),
+        1 => (proptest::option::of(0..2_u8), 0..4_usize).prop_map(|(m, n)| Op::OfThread(m, n)),
+        1 => (0..2_u8).prop_map(Op::Live),
         1 => (time(), 0..4_usize).prop_map(|(t, n)| Op::Abandoned(t, n)),
         1 => time().prop_map(Op::Purge),
-        2 => (0..3_u8, proptest::option::of((run(), seen()))).prop_map(|(e, c)| Op::Effect(e, c)),
-        1 => (0..3_u8).prop_map(Op::Finish),
+        2 => (0..3_u8, proptest::option::of((run(), seen())), any::<bool>())
+            .prop_map(|(e, c, r)| Op::Effect(e, c, r)),
+        1 => (0..3_u8, any::<bool>()).prop_map(|(e, done)| Op::Finish(e, done)),
         1 => (0..3_u8, time()).prop_map(|(k, t)| Op::Once(k, t)),
         1 => (0..3_u8, 0..3_u8, any::<bool>()).prop_map(|(t, s, a)| Op::Remember(t, s, a)),
         1 => (0..3_u8).prop_map(Op::Recall),
@@ -121,6 +124,8 @@ where
             told(RunStore::begin(
                 store,
                 run_key(run),
+                // Two of them have the same.
+                client(&name(*run / 2)),
                 running(&name(*run)),
                 at(*until),
             ))
@@ -158,23 +163,36 @@ where
             let questions = questions.iter().map(|q| question(&name(*q))).collect();
             told(store.asking(tenant("acme"), ThreadId::new("thread"), questions)).await
         }
-        Op::OfThread => told(store.of_thread(tenant("acme"), ThreadId::new("thread"))).await,
+        Op::OfThread(message, limit) => {
+            let message = message.map(|m| MessageId::new(["m", "other"][usize::from(m)]));
+            let thread = ThreadId::new("thread");
+            told(store.of_thread(tenant("acme"), thread, message, *limit)).await
+        }
+        Op::Live(run) => {
+            let thread = ThreadId::new("thread");
+            told(store.is_live(tenant("acme"), thread, client(&name(*run)))).await
+        }
         Op::Abandoned(now, limit) => told(store.abandoned(at(*now), *limit)).await,
         Op::Purge(now) => {
             purge(*now).await;
             String::new()
         }
-        Op::Effect(effect, claim) => {
+        Op::Effect(effect, claim, repeatable) => {
             let mut intent = Intent::new("t".into(), "{}".into(), &Context::new());
+            intent.repeatable = *repeatable;
             intent.claim = claim
                 .as_ref()
                 .map(|(run, back)| RunClaim::new(run_key(run), fence(run, back)));
             let key = EffectKey::new(tenant("acme"), name(*effect));
             told(Ledger::begin(store, key, intent)).await
         }
-        Op::Finish(effect) => {
+        Op::Finish(effect, done) => {
             let key = EffectKey::new(tenant("acme"), name(*effect));
-            told(store.finish(key, ToolOutcome::done("done"))).await
+            let outcome = match done {
+                true => ToolOutcome::done("done"),
+                false => ToolOutcome::failed("failed"),
+            };
+            told(store.finish(key, outcome)).await
         }
         Op::Once(once, until) => {
             told(store.once(tenant("acme"), name(*once).into(), at(*until))).await
@@ -199,6 +217,8 @@ fn options() -> Options {
         .keep_waiting(Duration::from_secs(70))
         .keep_ended(Duration::from_secs(40))
         .keep_effects(Duration::from_secs(60))
+        .keep_used_keys(1)
+        .max_waiting_per_thread(2)
 }
 
 async fn compare(ops: &[Op]) {

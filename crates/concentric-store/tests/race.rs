@@ -12,14 +12,14 @@
 
 mod common;
 
-use common::{at, key, question, running, tenant, waiting};
+use common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, Reply, ThreadId, ToolOutcome,
     store::{
         Effect, EffectKey, Intent, Ledger, RunClaim, RunStatus, RunStore, StoreError, StoreFuture,
     },
 };
-use concentric_store::SqliteStore;
+use concentric_store::{Options, SqliteStore};
 use std::{
     fmt::Debug,
     io::{BufRead, BufReader, Read, Write},
@@ -128,7 +128,9 @@ fn block<T>(work: StoreFuture<T>) -> Result<T, StoreError> {
 /// The store and the run that a part is about; `None` if this is no part that is played.
 fn part() -> Option<(SqliteStore, String)> {
     let db = std::env::var_os(DB)?;
-    Some((SqliteStore::open(db).unwrap(), std::env::var(RUN).unwrap()))
+    // Its runs all wait in one conversation.
+    let store = Options::new().max_waiting_per_thread(usize::MAX).open(db);
+    Some((store.unwrap(), std::env::var(RUN).unwrap()))
 }
 
 fn effect(run: &str) -> EffectKey {
@@ -178,7 +180,14 @@ fn racer() {
 #[ignore = "a part of the tests below"]
 fn zombie() {
     let Some((store, run)) = part() else { return };
-    let fence = block(RunStore::begin(&store, key(&run), running("1"), at(30))).unwrap();
+    let fence = block(RunStore::begin(
+        &store,
+        key(&run),
+        client(&run),
+        running("1"),
+        at(30),
+    ))
+    .unwrap();
     say(fence);
     wait();
     let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
@@ -208,7 +217,14 @@ fn writer() {
     let Some((store, run)) = part() else { return };
     for n in 0.. {
         let name = format!("{run}/{n}");
-        let fence = block(RunStore::begin(&store, key(&name), running(&name), at(30))).unwrap();
+        let fence = block(RunStore::begin(
+            &store,
+            key(&name),
+            client(&name),
+            running(&name),
+            at(30),
+        ))
+        .unwrap();
         block(store.suspend(key(&name), fence, waiting(&name, &name), at(0))).unwrap();
         say(n);
     }
@@ -227,7 +243,14 @@ fn one_of_several_processes_resumes_a_run() {
     let store = SqliteStore::open(&db).unwrap();
     for race in 0..races() {
         let run = format!("race{race}");
-        let fence = block(RunStore::begin(&store, key(&run), running("hi"), at(30))).unwrap();
+        let fence = block(RunStore::begin(
+            &store,
+            key(&run),
+            client(&run),
+            running("hi"),
+            at(30),
+        ))
+        .unwrap();
         block(store.suspend(key(&run), fence, waiting("hi", &run), at(0))).unwrap();
 
         let mut racers: Vec<_> = (0..2 + race % 7)

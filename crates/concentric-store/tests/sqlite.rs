@@ -9,10 +9,12 @@
 
 mod common;
 
-use common::{at, key, question, running, tenant, waiting};
+use common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
-    Reply, ThreadId,
-    store::{Once, RunStatus, RunStore, StoreError},
+    MessageId, Reply, ThreadId, ToolOutcome,
+    store::{
+        Decisions, Effect, EffectKey, Ledger, Once, RunStatus, RunStore, StoreError, StoreFuture,
+    },
 };
 use concentric_store::{Fault, Options, SqliteStore};
 use futures_util::future::{Either, join_all, select};
@@ -21,6 +23,7 @@ use std::{
     future::Future,
     path::PathBuf,
     pin::pin,
+    sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Waker},
     time::Duration,
 };
@@ -43,7 +46,9 @@ fn fault(error: StoreError) -> String {
 }
 
 async fn begun(store: &SqliteStore, run: &str) -> u64 {
-    store.begin(key(run), running("hi"), at(30)).await.unwrap()
+    RunStore::begin(store, key(run), client(run), running("hi"), at(30))
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -129,7 +134,9 @@ async fn a_row_that_was_changed_is_refused() {
         let store = SqliteStore::open(&path).unwrap();
         let fence = begun(&store, "run").await;
         let other = running("somebody else");
-        store.begin(key("other"), other, at(30)).await.unwrap();
+        RunStore::begin(&store, key("other"), client("other"), other, at(30))
+            .await
+            .unwrap();
         let changed = Connection::open(&path).unwrap();
         let changed = changed
             .execute(&format!("{change} WHERE run = 'run'"), [])
@@ -149,14 +156,22 @@ async fn a_row_that_was_changed_is_refused() {
     }
 }
 
+/// The runs of the thread that are not over.
+async fn listed(store: &SqliteStore) -> Result<Vec<String>, StoreError> {
+    let found = store.of_thread(tenant("acme"), ThreadId::new("thread"), None, 9);
+    let found = found.await?;
+    Ok(found.iter().map(|run| run.key.run.to_string()).collect())
+}
+
 /// The other run of the thread goes on.
 async fn hides_no_other(store: &SqliteStore) {
     let left = store.abandoned(at(60), 1).await.unwrap();
-    let of_thread = store.of_thread(tenant("acme"), ThreadId::new("thread"));
-    for found in [left, of_thread.await.unwrap()] {
-        let found: Vec<_> = found.into_iter().map(|record| record.key).collect();
-        assert_eq!(found, [key("other")]);
-    }
+    let left: Vec<_> = left.into_iter().map(|record| record.key).collect();
+    assert_eq!(left, [key("other")]);
+    // No state is read for a list.
+    let mut listed = listed(store).await.unwrap();
+    listed.sort();
+    assert_eq!(listed, ["other", "run"]);
 }
 
 #[tokio::test]
@@ -168,7 +183,9 @@ async fn a_row_that_is_no_text_is_refused_and_hides_no_other() {
         let (_dir, path) = file();
         let store = SqliteStore::open(&path).unwrap();
         let state = waiting("hi", "q");
-        store.begin(key("run"), state, at(30)).await.unwrap();
+        RunStore::begin(&store, key("run"), client("run"), state, at(30))
+            .await
+            .unwrap();
         begun(&store, "other").await;
         let changed = Connection::open(&path).unwrap().execute(change, []);
         assert_eq!(changed.unwrap(), 1);
@@ -185,10 +202,11 @@ async fn a_database_that_fails_is_not_taken_for_one_without_runs() {
     begun(&store, "run").await;
     let broken = Connection::open(&path).unwrap();
     broken.execute_batch("DROP TABLE questions").unwrap();
-    let of_thread = store.of_thread(tenant("acme"), ThreadId::new("thread"));
-    assert_eq!(fault(of_thread.await.unwrap_err()), "the database failed");
     let abandoned = store.abandoned(at(60), 1).await;
     assert_eq!(fault(abandoned.unwrap_err()), "the database failed");
+    broken.execute_batch("DROP TABLE runs").unwrap();
+    let listed = listed(&store).await;
+    assert_eq!(fault(listed.unwrap_err()), "the database failed");
 }
 
 #[tokio::test]
@@ -204,7 +222,7 @@ async fn a_file_of_a_newer_version_is_refused() {
             error,
             Fault::Newer {
                 found: 99,
-                known: 1
+                known: 2
             }
         ),
         "{error:?}"
@@ -327,10 +345,22 @@ async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     for n in 0..20 {
-        start(store.begin(key(&n.to_string()), running("hi"), at(30)));
+        start(RunStore::begin(
+            &store,
+            key(&n.to_string()),
+            client(&n.to_string()),
+            running("hi"),
+            at(30),
+        ));
     }
     // Nothing is done for a future that is never polled.
-    drop(store.begin(key("never"), running("hi"), at(30)));
+    drop(RunStore::begin(
+        &store,
+        key("never"),
+        client("never"),
+        running("hi"),
+        at(30),
+    ));
     drop(store);
     // The log is gone once the last connection is.
     let log = path.with_file_name("runs.db-wal");
@@ -360,8 +390,7 @@ async fn a_file_that_another_process_writes_for_too_long_fails_and_nothing_is_wr
         .unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let error = store
-        .begin(key("run"), running("hi"), at(30))
+    let error = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap_err();
     assert_eq!(fault(error), "the database failed");
@@ -375,11 +404,197 @@ async fn a_file_that_another_process_writes_for_too_long_fails_and_nothing_is_wr
 }
 
 #[tokio::test]
+async fn to_read_waits_for_no_writer() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    begun(&store, "run").await;
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let write = RunStore::begin(&store, key("later"), client("later"), running("hi"), at(30));
+    match select(write, store.get(key("run"))).await {
+        Either::Left((written, _)) => panic!("{written:?}"),
+        Either::Right((read, _)) => drop(read.unwrap()),
+    }
+    other.execute_batch("COMMIT").unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let large = || running(&"x".repeat(4 << 20));
+    let begun = RunStore::begin(&store, key("large"), client("large"), large(), at(30));
+    let fence = begun.await.unwrap();
+    let mut jobs: Vec<StoreFuture<()>> = Vec::new();
+    for _ in 0..16 {
+        let read = store.get(key("large"));
+        jobs.push(Box::pin(async { read.await.map(drop) }));
+        jobs.push(store.save(key("large"), fence, large(), at(30)));
+    }
+    let done = AtomicUsize::new(0);
+    let jobs = join_all(jobs.into_iter().map(async |job| {
+        job.await.unwrap();
+        done.fetch_add(1, Ordering::Relaxed);
+    }));
+    let renewals = async {
+        for n in 0..4 {
+            store.renew(key("large"), fence, at(60 + n)).await.unwrap();
+        }
+        done.load(Ordering::Relaxed)
+    };
+    let before = match select(pin!(jobs), pin!(renewals)).await {
+        Either::Left(_) => panic!("the renewals have waited for all jobs"),
+        Either::Right((before, jobs)) => {
+            jobs.await;
+            before
+        }
+    };
+    assert!(before < 32, "{before}");
+}
+
+#[tokio::test]
+async fn renewals_are_each_told_what_came_of_them() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let mut fences = Vec::new();
+    for n in 0..40 {
+        fences.push(begun(&store, &n.to_string()).await);
+    }
+    let renewals = fences.iter().enumerate().map(|(n, fence)| {
+        // Every other one has a fence of before.
+        let fence = fence - u64::from(n % 2 == 1);
+        store.renew(key(&n.to_string()), fence, at(60))
+    });
+    for (n, renewed) in join_all(renewals).await.into_iter().enumerate() {
+        assert_eq!(renewed.is_ok(), n % 2 == 0, "{n}: {renewed:?}");
+        let until = store.get(key(&n.to_string())).await.unwrap().lease_until;
+        assert_eq!(until, at(if n % 2 == 0 { 60 } else { 30 }));
+    }
+}
+
+#[tokio::test]
+async fn a_question_is_found_among_more_than_a_statement_takes() {
+    let (_dir, path) = file();
+    let store = SqliteStore::open(&path).unwrap();
+    let fence = begun(&store, "run").await;
+    let waits = store.suspend(key("run"), fence, waiting("hi", "q"), at(0));
+    waits.await.unwrap();
+    let mut asked: Vec<_> = (0..70_000).map(|n| question(&format!("\"{n}'"))).collect();
+    let asking = |ids| store.asking(tenant("acme"), ThreadId::new("thread"), ids);
+    assert!(matches!(
+        asking(asked.clone()).await,
+        Err(StoreError::NotFound)
+    ));
+    asked.push(question("q"));
+    assert_eq!(asking(asked).await.unwrap().key, key("run"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_run_forgets_a_hundred_others_at_most() {
+    let (_dir, path) = file();
+    let store = Options::new()
+        .keep_ended(Duration::ZERO)
+        .open(&path)
+        .unwrap();
+    let fence = begun(&store, "run").await;
+    let rows = || {
+        let db = Connection::open(&path).unwrap();
+        let count = db.query_row("SELECT count(*) FROM runs", [], |row| row.get(0));
+        count.unwrap()
+    };
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(
+            "INSERT INTO runs (tenant, thread, run, status, begun, version, fence, lease_until,
+                               since, checksum, state, replies)
+             WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 250)
+             SELECT 'acme', 'thread', 'old' || n, 'ended', 0, 0, 0, 0, 0, x'', '', '' FROM n",
+        )
+        .unwrap();
+    store.end(key("run"), fence, at(0)).await.unwrap();
+    let left: i64 = rows();
+    assert_eq!(left, 151);
+    store.purge(at(0)).await.unwrap();
+    assert_eq!(rows(), 0);
+}
+
+/// The tables as the first version of this crate has made them.
+const FIRST: &str = include_str!("golden/schema_1.sql");
+
+#[tokio::test]
+async fn a_file_of_the_first_version_is_read_and_continued() {
+    let (_dir, path) = file();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(FIRST).unwrap();
+    // In a transaction of its own, as a crate of that version has left it.
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    drop(old);
+
+    let store = SqliteStore::open(&path).unwrap();
+    let thread = || ThreadId::new("thread");
+    let asking = store.asking(tenant("acme"), thread(), vec![question("q")]);
+    let record = asking.await.unwrap();
+    assert_eq!(
+        (&record.key, &record.client_id),
+        (&key("waits"), &client("waits"))
+    );
+    assert_eq!(record.status, RunStatus::Suspended);
+    assert_eq!(record.state.interrupts(), waiting("hi", "q").interrupts());
+    assert_eq!(record.state.transcript(), waiting("hi", "q").transcript());
+    // It is found by the message that it waits in.
+    let message = |id| Some(MessageId::new(id));
+    let found = store.of_thread(tenant("acme"), thread(), message("m"), 9);
+    let found: Vec<_> = found
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|run| run.key)
+        .collect();
+    assert_eq!(found, [key("waits"), key("left")]);
+    let found = store.of_thread(tenant("acme"), thread(), message("other"), 9);
+    assert!(found.await.unwrap().is_empty());
+
+    let replies = vec![Reply::approve(question("q"))];
+    let claim = store.claim(record.key, record.version, replies, at(0), at(30));
+    let claimed = claim.await.unwrap();
+    let end = store.end(claimed.key, claimed.fence, at(1));
+    end.await.unwrap();
+    // One whose process died is live, and one that is over is not.
+    let live = |id| store.is_live(tenant("acme"), thread(), client(id));
+    assert!(live("left").await.unwrap());
+    assert!(!live("over").await.unwrap());
+    let left = store.abandoned(at(60), 9).await.unwrap();
+    assert_eq!((left.len(), &left[0].key), (1, &key("left")));
+    assert_eq!(left[0].state.transcript(), running("left").transcript());
+    // What was done, used and decided is known.
+    let effect = EffectKey::new(tenant("acme"), "effect");
+    let done = Effect::Done(Box::new(ToolOutcome::done("paid")));
+    assert_eq!(store.known(effect).await.unwrap(), done);
+    assert!(
+        !store
+            .once(tenant("acme"), "token".into(), at(9))
+            .await
+            .unwrap()
+    );
+    assert!(
+        store
+            .once(tenant("acme"), "other".into(), at(9))
+            .await
+            .unwrap()
+    );
+    assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 1);
+    // And it is of the newest version now.
+    drop(SqliteStore::open(&path).unwrap());
+}
+
+#[tokio::test]
 async fn times_that_no_number_holds_are_kept_as_the_nearest_that_one_does() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
-    store.begin(key("run"), running("hi"), far).await.unwrap();
+    RunStore::begin(&store, key("run"), client("run"), running("hi"), far)
+        .await
+        .unwrap();
     assert!(store.get(key("run")).await.unwrap().lease_until > at(1_000_000_000));
     assert!(store.once(tenant("acme"), "k".into(), far).await.unwrap());
     let early = std::time::SystemTime::UNIX_EPOCH - Duration::from_secs(9);

@@ -8,9 +8,9 @@
 
 mod common;
 
-use common::{at, key, question, running, tenant, waiting};
+use common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
-    Reply, RunId, Str, ThreadId, ToolOutcome,
+    MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{
         Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunClaim, RunKey,
         RunStatus, RunStore, Span, StoreError, Tenant,
@@ -72,6 +72,9 @@ fn options() -> Options {
         .keep_waiting(Duration::from_secs(2_000_000))
         .keep_ended(Duration::from_secs(1000))
         .keep_effects(Duration::from_secs(2000))
+        .keep_used_keys(2)
+        .max_waiting_per_thread(3)
+        .max_waiting_per_tenant(5)
 }
 
 suite! {
@@ -92,15 +95,22 @@ suite! {
     abandoned_runs_are_those_whose_lease_is_over
     ended_runs_are_forgotten_after_a_while
     runs_that_have_waited_for_too_long_are_over
+    a_client_id_repeats_once_its_run_is_over_or_waits
+    a_client_id_of_a_live_run_is_refused
+    runs_that_wait_are_limited
+    replies_to_other_questions_are_kept_beside_accepted_ones
     another_run_of_a_name_has_other_versions_and_fences
     a_state_that_is_too_large_is_not_written
     a_state_that_is_too_deep_is_not_written
     an_effect_is_begun_once
     an_effect_needs_the_newest_claim
     what_came_of_an_effect_stays
+    a_success_replaces_a_failure_of_a_repeatable_effect
+    an_effect_of_another_tool_or_arguments_is_refused
     effects_are_forgotten_with_their_run
     effects_of_no_run_are_forgotten_after_a_while
     a_key_is_used_once
+    the_keys_used_last_are_kept_after_their_time
     a_decision_holds_where_it_was_made
     a_decision_for_a_run_is_not_one_for_a_run_of_that_name_in_another_thread
     a_decision_replaces_one_for_the_same_calls
@@ -118,7 +128,7 @@ fn approve(id: &str) -> Vec<Reply> {
 
 /// A run that waits for a reply to `id`, and its version.
 async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
-    let fence = RunStore::begin(store, key(run), running("hi"), at(30))
+    let fence = RunStore::begin(store, key(run), client(run), running("hi"), at(30))
         .await
         .unwrap();
     store
@@ -129,7 +139,7 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
 }
 
 async fn a_run_is_begun_once<S: Store>(store: S) {
-    let begin = || RunStore::begin(&store, key("run"), running("hi"), at(30));
+    let begin = || RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30));
     assert!(begin().await.unwrap() > 0);
     assert_eq!(code(begin().await), "run_exists");
 }
@@ -157,7 +167,7 @@ async fn a_run_that_is_not_there_is_not_found<S: Store>(store: S) {
 }
 
 async fn what_is_written_is_read<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("1"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("1"), at(30))
         .await
         .unwrap();
     let record = store.get(key("run")).await.unwrap();
@@ -188,7 +198,7 @@ async fn what_is_written_is_read<S: Store>(store: S) {
 }
 
 async fn a_run_that_is_driven_is_claimed_only_when_its_lease_is_over<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
@@ -246,7 +256,7 @@ async fn replies_that_were_accepted_are_not_replaced<S: Store>(store: S) {
 }
 
 async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
@@ -290,7 +300,7 @@ async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
 }
 
 async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     store
@@ -319,7 +329,7 @@ async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
 }
 
 async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     store.end(key("run"), fence, at(10)).await.unwrap();
@@ -344,8 +354,132 @@ async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
     // To say it again is no error, and changes nothing.
     store.end(key("run"), fence, at(20)).await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap(), record);
-    let begin = RunStore::begin(&store, key("run"), running("hi"), at(30)).await;
+    let begin = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30)).await;
     assert_eq!(code(begin), "run_exists");
+}
+
+/// Begins a run that a client calls `name`.
+async fn begin_as<S: Store>(store: &S, run: &str, name: &str) -> Result<u64, StoreError> {
+    RunStore::begin(store, key(run), client(name), running("hi"), at(30)).await
+}
+
+async fn a_client_id_repeats_once_its_run_is_over_or_waits<S: Store>(store: S) {
+    let live = || store.is_live(tenant("acme"), ThreadId::new("thread"), client("r1"));
+    assert!(!live().await.unwrap());
+    let fence = begin_as(&store, "over", "r1").await.unwrap();
+    assert_eq!(
+        store.get(key("over")).await.unwrap().client_id,
+        client("r1")
+    );
+    store.end(key("over"), fence, at(1)).await.unwrap();
+    assert!(!live().await.unwrap());
+    let fence = begin_as(&store, "waits", "r1").await.unwrap();
+    let state = waiting("hi", "q");
+    store
+        .suspend(key("waits"), fence, state, at(1))
+        .await
+        .unwrap();
+    assert!(!live().await.unwrap());
+    begin_as(&store, "third", "r1").await.unwrap();
+    assert!(live().await.unwrap());
+    for run in ["over", "waits", "third"] {
+        assert_eq!(store.get(key(run)).await.unwrap().client_id, client("r1"));
+    }
+}
+
+async fn a_client_id_of_a_live_run_is_refused<S: Store>(store: S) {
+    let fence = begin_as(&store, "first", "r1").await.unwrap();
+    assert_eq!(code(begin_as(&store, "second", "r1").await), "run_live");
+    assert_eq!(code(store.get(key("second")).await), "run_not_found");
+    // Whether or not its process is alive: it is going to be continued.
+    store.renew(key("first"), fence, at(0)).await.unwrap();
+    assert_eq!(code(begin_as(&store, "second", "r1").await), "run_live");
+    begin_as(&store, "second", "r2").await.unwrap();
+    // Other tenants and conversations have ids of their own.
+    for (of, thread) in [("other", "thread"), ("acme", "other")] {
+        let live = store.is_live(tenant(of), ThreadId::new(thread), client("r1"));
+        assert!(!live.await.unwrap());
+        let key = RunKey::new(tenant(of), ThreadId::new(thread), RunId::new("x"));
+        let begun = RunStore::begin(&store, key, client("r1"), running("hi"), at(30));
+        begun.await.unwrap();
+    }
+}
+
+/// Has a run wait, as `code` says that it may.
+async fn wait_in<S: Store>(store: &S, thread: &'static str, run: &str) -> Result<(), StoreError> {
+    let key = RunKey::new(tenant("acme"), ThreadId::new(thread), RunId::new(run));
+    let begun = RunStore::begin(store, key.clone(), client(run), running("hi"), at(30));
+    let fence = begun.await.unwrap();
+    store.suspend(key, fence, waiting("hi", run), at(0)).await
+}
+
+async fn runs_that_wait_are_limited<S: Store>(store: S) {
+    for run in ["1", "2", "3"] {
+        wait_in(&store, "thread", run).await.unwrap();
+    }
+    let refused = wait_in(&store, "thread", "4").await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooManyWaiting {
+                limit: 3,
+                of_tenant: false
+            }
+        ),
+        "{refused:?}"
+    );
+    // It goes on as it was.
+    assert_eq!(
+        store.get(key("4")).await.unwrap().status,
+        RunStatus::Running
+    );
+    wait_in(&store, "other", "5").await.unwrap();
+    wait_in(&store, "other", "6").await.unwrap();
+    let refused = wait_in(&store, "third", "7").await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooManyWaiting {
+                limit: 5,
+                of_tenant: true
+            }
+        ),
+        "{refused:?}"
+    );
+
+    // One that has waited may wait again, also if another would meanwhile.
+    let version = store.get(key("1")).await.unwrap().version;
+    let claim = store.claim(key("1"), version, approve("1"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    assert_eq!(
+        code(wait_in(&store, "thread", "8").await),
+        "too_many_waiting"
+    );
+    let state = waiting("hi", "again");
+    store.suspend(key("1"), fence, state, at(0)).await.unwrap();
+
+    // Its end makes room for another.
+    let version = store.get(key("1")).await.unwrap().version;
+    let claim = store.claim(key("1"), version, approve("again"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    store.end(key("1"), fence, at(0)).await.unwrap();
+    wait_in(&store, "thread", "9").await.unwrap();
+}
+
+async fn replies_to_other_questions_are_kept_beside_accepted_ones<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    let version = claim.await.unwrap().version;
+    // Its holder dies, and so does the next.
+    let mut replies = vec![Reply::deny(question("q"), "no")];
+    replies.extend(approve("p"));
+    let claim = store.claim(key("run"), version, replies, at(30), at(60));
+    let version = claim.await.unwrap().version;
+    let claim = store.claim(key("run"), version, vec![], at(60), at(90));
+    let record = claim.await.unwrap();
+    assert_eq!(record.replies, [approve("q"), approve("p")].concat());
+    assert_eq!(record.replied_at, Some(at(0)));
+    assert_eq!(record, store.get(key("run")).await.unwrap());
 }
 
 async fn a_run_is_found_by_all_it_has_asked<S: Store>(store: S) {
@@ -394,7 +528,7 @@ async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
     assert_eq!(code(asking), "run_not_found");
     assert!(
         store
-            .of_thread(tenant("other"), thread())
+            .of_thread(tenant("other"), thread(), None, 9)
             .await
             .unwrap()
             .is_empty()
@@ -402,35 +536,55 @@ async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
     // Names are not put together.
     let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
     assert_eq!(code(store.get(odd).await), "run_not_found");
-    RunStore::begin(&store, other, running("hi"), at(30))
+    RunStore::begin(&store, other, client("run"), running("hi"), at(30))
         .await
         .unwrap();
 }
 
 async fn the_runs_of_a_thread_come_oldest_first<S: Store>(store: S) {
+    begin_as(&store, "driven", "1").await.unwrap();
+    let begun = RunStore::begin(&store, key("late"), client("2"), running("hi"), at(9));
+    begun.await.unwrap();
     for run in ["b", "c", "a"] {
         suspended(&store, run, run).await;
     }
-    let fence = RunStore::begin(&store, key("over"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("over"), client("over"), running("hi"), at(30))
         .await
         .unwrap();
     store.end(key("over"), fence, at(0)).await.unwrap();
-    let found = store
-        .of_thread(tenant("acme"), ThreadId::new("thread"))
-        .await
-        .unwrap();
-    let names: Vec<_> = found.iter().map(|record| record.key.run.as_str()).collect();
-    assert_eq!(names, ["b", "c", "a"]);
+    let listed = async |message: Option<&'static str>, limit| {
+        let (thread, message) = (ThreadId::new("thread"), message.map(MessageId::new));
+        let found = store.of_thread(tenant("acme"), thread, message, limit);
+        let found = found.await.unwrap();
+        found
+            .iter()
+            .map(|run| (run.key.run.to_string(), run.is_driven(at(10))))
+            .collect::<Vec<_>>()
+    };
+    // Those that are running come after those that wait, by the end of their leases.
+    let all = [
+        ("b", false),
+        ("c", false),
+        ("a", false),
+        ("late", false),
+        ("driven", true),
+    ];
+    let all = all.map(|(run, driven)| (run.to_owned(), driven));
+    assert_eq!(listed(None, 9).await, all);
+    assert_eq!(listed(Some("m"), usize::MAX).await, all);
+    assert_eq!(listed(None, 2).await, all[..2]);
+    assert_eq!(listed(None, 0).await, all[..0]);
+    assert_eq!(listed(Some("other"), 9).await, all[..0]);
 }
 
 async fn abandoned_runs_are_those_whose_lease_is_over<S: Store>(store: S) {
     for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
-        RunStore::begin(&store, key(run), running("hi"), at(until))
+        RunStore::begin(&store, key(run), client(run), running("hi"), at(until))
             .await
             .unwrap();
     }
     suspended(&store, "waits", "q").await;
-    let fence = RunStore::begin(&store, key("over"), running("hi"), at(1))
+    let fence = RunStore::begin(&store, key("over"), client("over"), running("hi"), at(1))
         .await
         .unwrap();
     store.end(key("over"), fence, at(2)).await.unwrap();
@@ -466,11 +620,11 @@ async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
     store.forget(at(1_000_000)).await;
     store.get(key("waits")).await.unwrap();
     // The end of another run has the same forgotten.
-    let fence = RunStore::begin(&store, key("a"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("a"), client("a"), running("hi"), at(30))
         .await
         .unwrap();
     store.end(key("a"), fence, at(2000)).await.unwrap();
-    let fence = RunStore::begin(&store, key("b"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("b"), client("b"), running("hi"), at(30))
         .await
         .unwrap();
     store.end(key("b"), fence, at(9000)).await.unwrap();
@@ -480,7 +634,8 @@ async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
 
 async fn runs_that_have_waited_for_too_long_are_over<S: Store>(store: S) {
     let version = suspended(&store, "asks", "q").await;
-    let begin = |run, until| RunStore::begin(&store, key(run), running("hi"), at(until));
+    let begin =
+        |run, until| RunStore::begin(&store, key(run), client(run), running("hi"), at(until));
     begin("left", 2).await.unwrap();
     begin("driven", 9_000_000).await.unwrap();
     let asks_again = suspended(&store, "again", "p").await;
@@ -547,13 +702,13 @@ async fn a_run_may_wait_for_ever() {
 }
 
 async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let version = store.get(key("run")).await.unwrap().version;
     store.end(key("run"), old, at(0)).await.unwrap();
     store.forget(at(9999)).await;
-    let new = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let new = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     assert!(new > old);
@@ -571,7 +726,7 @@ fn fault(error: &StoreError) -> &Fault {
 
 async fn a_state_that_is_too_large_is_not_written<S: Store>(store: S) {
     let large = || running(&"x".repeat(100_000));
-    let error = RunStore::begin(&store, key("run"), large(), at(30))
+    let error = RunStore::begin(&store, key("run"), client("run"), large(), at(30))
         .await
         .unwrap_err();
     assert!(
@@ -579,7 +734,7 @@ async fn a_state_that_is_too_large_is_not_written<S: Store>(store: S) {
         "{error:?}"
     );
     assert_eq!(code(store.get(key("run")).await), "run_not_found");
-    let fence = RunStore::begin(&store, key("other"), running("hi"), at(30));
+    let fence = RunStore::begin(&store, key("other"), client("other"), running("hi"), at(30));
     let fence = fence.await.unwrap();
     let save = store.save(key("other"), fence, large(), at(60)).await;
     assert_eq!(code(save), "unwritable");
@@ -645,7 +800,7 @@ async fn an_effect_is_begun_once<S: Store>(store: S) {
 }
 
 async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
-    let old = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let claim = |fence| Some(RunClaim::new(key("run"), fence));
@@ -696,8 +851,57 @@ async fn what_came_of_an_effect_stays<S: Store>(store: S) {
     assert_eq!(code(finish), "run_not_found");
 }
 
+async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S) {
+    let [failed, done] = [ToolOutcome::failed("busy"), ToolOutcome::done("paid")];
+    let later = [ToolOutcome::failed("again"), ToolOutcome::denied("no")];
+    for (name, repeatable, last) in [("a", true, &done), ("b", false, &failed)] {
+        let intent = || intent(None).repeatable(repeatable);
+        Ledger::begin(&store, effect(name), intent()).await.unwrap();
+        let finish = async |outcome: &ToolOutcome| {
+            let finished = store.finish(effect(name), outcome.clone()).await;
+            finished.unwrap();
+            store.known(effect(name)).await.unwrap()
+        };
+        let known = |outcome: &ToolOutcome| Effect::Done(Box::new(outcome.clone()));
+        assert_eq!(finish(&failed).await, known(&failed));
+        for outcome in &later {
+            assert_eq!(finish(outcome).await, known(&failed));
+        }
+        let begun = Ledger::begin(&store, effect(name), intent()).await;
+        assert_eq!(begun.unwrap(), known(&failed));
+        assert_eq!(finish(&done).await, known(last));
+        assert_eq!(finish(&failed).await, known(last));
+    }
+}
+
+async fn an_effect_of_another_tool_or_arguments_is_refused<S: Store>(store: S) {
+    let begin = |tool: &'static str, arguments: &'static str| {
+        let context = concentric_core::Context::new();
+        let intent = Intent::new(tool.into(), arguments.into(), &context);
+        Ledger::begin(&store, effect("e"), intent)
+    };
+    let arguments = r#"{"to":"ann","n":1}"#;
+    assert_eq!(begin("pay", arguments).await.unwrap(), Effect::New);
+    assert_eq!(begin("pay", arguments).await.unwrap(), Effect::Begun);
+    // The same, written otherwise.
+    let same = begin("pay", r#"{ "n": 1, "to": "ann" }"#).await;
+    assert_eq!(same.unwrap(), Effect::Begun);
+    for (tool, arguments) in [
+        ("refund", arguments),
+        ("pay", r#"{"to":"bob","n":1}"#),
+        ("pay", r#"{"to":"ann","n":1.0}"#),
+        ("pay", "{}"),
+        ("pay", "not json"),
+    ] {
+        assert_eq!(code(begin(tool, arguments).await), "effect_mismatch");
+    }
+    let done = store.finish(effect("e"), ToolOutcome::done("paid"));
+    done.await.unwrap();
+    assert_eq!(code(begin("pay", "{}").await), "effect_mismatch");
+}
+
 async fn effects_are_forgotten_with_their_run<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let claim = Some(RunClaim::new(key("run"), fence));
@@ -743,6 +947,20 @@ async fn a_key_is_used_once<S: Store>(store: S) {
     assert!(!once("acme", "k").await.unwrap());
     store.forget(at(100)).await;
     assert!(once("acme", "k").await.unwrap());
+}
+
+async fn the_keys_used_last_are_kept_after_their_time<S: Store>(store: S) {
+    let once = |key: &'static str| store.once(tenant("acme"), key.into(), at(100));
+    for key in ["1", "2", "3", "4"] {
+        assert!(once(key).await.unwrap());
+    }
+    // The clock is set ahead, and back.
+    for _ in 0..3 {
+        store.forget(at(1_000_000_000)).await;
+        assert!(!once("3").await.unwrap());
+        assert!(!once("4").await.unwrap());
+    }
+    assert!(once("1").await.unwrap());
 }
 
 fn decision(tool: &'static str, span: Span, allow: bool) -> Remembered {
@@ -847,7 +1065,7 @@ async fn a_decision_is_revoked<S: Store>(store: S) {
 }
 
 async fn decisions_for_a_run_are_forgotten_with_it<S: Store>(store: S) {
-    let fence = RunStore::begin(&store, key("run"), running("hi"), at(30))
+    let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
     let always = decision("refund", Span::Always, true);

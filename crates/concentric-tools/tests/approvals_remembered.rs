@@ -168,8 +168,8 @@ async fn c092_for_the_run_means_also_when_it_goes_on_elsewhere() {
     // The run is in a store, and keeps its name there.
     let context = |run: &'static str| {
         let mut context = scene.world.builder().run_id(RunId::new(run)).build();
-        let cell = ClaimCell::new();
         let key = RunKey::new(Tenant::default(), ThreadId::new("t"), RunId::new("first"));
+        let cell = ClaimCell::new(key.clone());
         cell.set(RunClaim::new(key, 1));
         context.extensions_mut().insert(cell);
         context

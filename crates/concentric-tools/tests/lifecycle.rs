@@ -361,12 +361,12 @@ async fn f046_an_intent_names_the_claim_of_its_run() {
     let tools = classes(&log, false).ledger(store.clone());
     let scene = Scene::round(vec![("once", r#"{"n":1}"#)]);
     let mut context = scene.world.context();
-    let cell = ClaimCell::new();
     let key = RunKey::new(
         Tenant::default(),
         concentric_core::ThreadId::new("t"),
         concentric_core::RunId::new("r"),
     );
+    let cell = ClaimCell::new(key.clone());
     cell.set(RunClaim::new(key, 7));
     context.extensions_mut().insert(cell);
     scene.start_in(context, &tools).await;

@@ -209,7 +209,7 @@ pub fn key() -> RunKey {
     RunKey::new(
         Tenant::default(),
         ThreadId::new("thread"),
-        RunId::new("run"),
+        RunId::new("stored_run"),
     )
 }
 
@@ -231,7 +231,7 @@ pub fn replying(environment: &Environment, replies: Vec<Reply>) -> ChatRequest {
 pub fn beginning(environment: &Environment) -> ChatRequest {
     let context = Context::builder()
         .thread_id(key().thread)
-        .run_id(key().run)
+        .run_id(RunId::new("run"))
         .environment(environment.clone())
         .build();
     ChatRequest::user("Do it all.").with_context(context)

@@ -49,6 +49,10 @@ struct SystemIds;
 
 impl Ids for SystemIds {
     fn next(&self, prefix: &str) -> Str {
+        // A world has one run, which a host finds by what it is stored under.
+        if prefix == "stored_" {
+            return Str::from_static("stored_run");
+        }
         Environment::system().ids().next(prefix)
     }
 }

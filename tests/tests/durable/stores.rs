@@ -5,10 +5,11 @@ use super::{
     world::{Entry, World, call_of},
 };
 use concentric_core::{
-    InterruptId, Reply, Str, ThreadId, ToolOutcome,
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     machine::MachineState,
     store::{
-        Effect, EffectKey, Intent, Ledger, Once, RunKey, RunRecord, RunStore, StoreFuture, Tenant,
+        Effect, EffectKey, Intent, Ledger, Once, RunKey, RunRecord, RunStore, RunSummary,
+        StoreFuture, Tenant,
     },
 };
 use concentric_store::SqliteStore;
@@ -49,10 +50,19 @@ impl Pointed {
 }
 
 impl RunStore for Pointed {
-    fn begin(&self, key: RunKey, state: MachineState, until: SystemTime) -> StoreFuture<u64> {
-        let work = self.inner.clone();
-        let work = RunStore::begin(&work, key, state, until);
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        until: SystemTime,
+    ) -> StoreFuture<u64> {
+        let work = RunStore::begin(&self.inner, key, client_id, state, until);
         self.noting(self.at("begin".into(), work), |_| Some(Entry::Checkpointed))
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        self.inner.is_live(tenant, thread, client_id)
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
@@ -114,8 +124,14 @@ impl RunStore for Pointed {
         self.inner.asking(tenant, thread, questions)
     }
 
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
-        self.inner.of_thread(tenant, thread)
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        self.inner.of_thread(tenant, thread, message, limit)
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {

@@ -156,6 +156,9 @@ pub(super) fn describe(error: &Error) -> String {
         (Some(error), _) => format!("{error}."),
         (None, Some("run_live")) => "This run is in progress already.".to_owned(),
         (None, Some("run_exists")) => "There is a run with this id already.".to_owned(),
+        (None, Some("too_many_waiting")) => {
+            "Too many questions wait for replies. Reply to some of them, or cancel them.".to_owned()
+        }
         (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
         (None, None) => describe_kind(error.kind()).to_owned(),
     }

@@ -63,7 +63,7 @@ impl Hold {
         let permit = match self.runs.take() {
             Ok(permit) => permit,
             Err(refused) => {
-                tracing::warn!(%run, %refused, "a run's consumer is gone, and it is stopped");
+                tracing::warn!(%run, "a run's consumer is gone, and the run is stopped: {refused}");
                 return;
             }
         };

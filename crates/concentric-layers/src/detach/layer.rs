@@ -1,5 +1,8 @@
 use super::{Detach, DetachedRuns};
-use concentric_core::ModelService;
+use concentric_core::{
+    ModelService,
+    capability::{Declares, Outside, SessionTurn, StoredRun},
+};
 use std::time::Duration;
 use tower_layer::Layer;
 
@@ -24,7 +27,10 @@ impl DetachLayer {
     }
 
     /// Sets how many runs may go on without their consumers at once; 64 by default. With 0, none
-    /// does.
+    /// does. More than a semaphore has permits on this platform ([`Semaphore::MAX_PERMITS`]) is as
+    /// many as that.
+    ///
+    /// [`Semaphore::MAX_PERMITS`]: tokio::sync::Semaphore::MAX_PERMITS
     ///
     /// It is to be set before [`runs`](Self::runs) is asked for.
     #[must_use]
@@ -34,7 +40,8 @@ impl DetachLayer {
     }
 
     /// Sets how long a run may go on once its consumer has left, by the clock of its context; 10
-    /// minutes by default.
+    /// minutes by default. With zero it is stopped after one poll; with
+    /// [`Duration::MAX`] only its own deadline limits it.
     #[must_use]
     pub const fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -45,6 +52,10 @@ impl DetachLayer {
     pub fn runs(&self) -> DetachedRuns {
         self.runs.clone()
     }
+}
+
+impl Declares for DetachLayer {
+    type Capabilities = (Outside<SessionTurn>, Outside<StoredRun>);
 }
 
 impl Default for DetachLayer {

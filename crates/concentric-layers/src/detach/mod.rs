@@ -66,9 +66,10 @@
 //! may drop a run on purpose. A `Timeout`, a `Hedge` or a fallback outside drops the attempt that it
 //! gives up, which goes on then, tools and all.
 //!
-//! It goes around a [session](crate::session), too. Inside of one, a turn that is dropped gives its
-//! place to the next while its run goes on: two runs of the conversation at once, and the answer of
-//! the first never comes into it; a reply may then be given, and acted on, a second time.
+//! It goes around a [session](crate::session) and a [`SuspendLayer`](crate::suspend::SuspendLayer),
+//! too. Inside of one, a dropped turn would end for the conversation or the store while its run
+//! continues, and a reply could be given, and acted on, a second time: so the first call fails with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //!
 //! Inside another agent's loop, or in an agent that is its tool, it does nothing: whether that goes
 //! on is for the outer run.

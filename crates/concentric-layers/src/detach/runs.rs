@@ -43,8 +43,30 @@ impl DetachedRuns {
     }
 
     /// Takes a run in.
-    pub(super) fn take(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        Arc::clone(&self.permits).try_acquire_owned()
+    pub(super) fn take(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let taken = Arc::clone(&self.permits).try_acquire_owned();
+        taken.map_err(|error| match error {
+            TryAcquireError::Closed => Refused::ShutDown,
+            TryAcquireError::NoPermits => Refused::Limit(self.limit),
+        })
+    }
+}
+
+/// Why a run does not continue without its consumer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// As many do as may, or all of them are waited for.
+    Limit(u32),
+    /// No more may.
+    ShutDown,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(limit) => write!(f, "the limit of {limit} is reached"),
+            Self::ShutDown => f.write_str("detached runs are shut down"),
+        }
     }
 }
 

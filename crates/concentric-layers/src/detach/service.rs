@@ -1,7 +1,8 @@
-use super::{Consumer, DetachedRuns, ResponseFuture, hold::Hold};
+use super::{Consumer, DetachLayer, DetachedRuns, ResponseFuture, hold::Hold};
 use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase};
 use std::{
     fmt,
+    future::ready,
     marker::PhantomData,
     task::{Context, Poll},
     time::Duration,
@@ -60,12 +61,17 @@ impl<S> Service<ChatRequest> for Detach<S> {
         let context = &mut request.context;
         // Inside another loop's model call, or in an agent that is its tool, the consumer is that
         // loop.
-        let hold = (context.phase() == Phase::Run && context.parent().is_none()).then(|| {
-            let consumer = Consumer::new();
-            context.extensions_mut().insert(consumer.clone());
-            Hold::new(context.clone(), consumer, self.runs.clone(), self.within)
-        });
-        ResponseFuture::new(self.inner.call(request), hold)
+        if context.phase() != Phase::Run || context.parent().is_some() {
+            return ResponseFuture::new(self.inner.call(request), None);
+        }
+        // What is around it would take the drop of its body for the end of the run.
+        if let Err(fault) = context.enter::<DetachLayer>() {
+            return ResponseFuture::new(Box::pin(ready(Err(fault.into()))), None);
+        }
+        let consumer = Consumer::new();
+        context.extensions_mut().insert(consumer.clone());
+        let hold = Hold::new(context.clone(), consumer, self.runs.clone(), self.within);
+        ResponseFuture::new(self.inner.call(request), Some(hold))
     }
 }
 

@@ -1,155 +1,133 @@
-use super::{SuspendBody, run::Drive, take_up::Found};
+use super::{
+    SuspendBody,
+    run::Drive,
+    take_up::Found,
+    task::{Rest, Run, Source, Step},
+};
 use concentric_core::{
-    ChatRequest, ChatResponse, Error, Event, Resume, Suspended,
+    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Resume, Suspended,
     service::BoxFuture,
     store::{RunClaim, RunStore},
 };
-use futures_core::Stream;
-use pin_project_lite::pin_project;
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
-use tower::{BoxError, util::Oneshot};
-use tower_service::Service;
+use tower::util::Oneshot;
 
-pin_project! {
-    /// Response future for [`Suspend`](super::Suspend).
-    #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<S, St>
-    where
-        S: Service<ChatRequest>,
-        St: RunStore,
-        St: ?Sized,
-    {
-        #[pin]
-        stage: Stage<S>,
-        // `None`: the run is another's. Goes to the body.
-        drive: Option<Drive<St>>,
-    }
-}
-
-pin_project! {
-    #[project = StageProj]
-    enum Stage<S>
-    where
-        S: Service<ChatRequest>,
-    {
-        /// A run is looked for, and claimed.
-        TakeUp { found: BoxFuture<Found>, call: Option<(S, ChatRequest)> },
-        /// It goes on.
-        Call { #[pin] call: Oneshot<S, ChatRequest> },
-        /// It failed, which is written down.
-        Failed { error: Option<Error> },
-        Done,
-    }
-}
-
-impl<S, St> ResponseFuture<S, St>
+/// Response future for [`Suspend`](super::Suspend).
+#[must_use = "futures do nothing unless you `.await` or poll them"]
+pub struct ResponseFuture<St>
 where
-    S: Service<ChatRequest>,
     St: RunStore + ?Sized,
 {
-    pub(super) fn call(inner: S, request: ChatRequest, drive: Option<Drive<St>>) -> Self {
-        Self {
-            stage: Stage::Call {
-                call: Oneshot::new(inner, request),
-            },
-            drive,
-        }
+    stage: Stage<St>,
+}
+
+enum Stage<St>
+where
+    St: RunStore + ?Sized,
+{
+    /// The run is another one's.
+    Pass(BoxFuture<ChatResponse<EventStream>>),
+    /// A run is looked for, and claimed.
+    Find(BoxFuture<Found>, Box<(BoxModel, ChatRequest, Drive<St>)>),
+    /// It is driven.
+    Run(Source<St>),
+    Failed(Error),
+    Done,
+}
+
+impl<St> ResponseFuture<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) fn pass(inner: BoxModel, request: ChatRequest) -> Self {
+        let stage = Stage::Pass(Box::pin(Oneshot::new(inner, request)));
+        Self { stage }
     }
 
-    pub(super) fn take_up(
+    pub(super) fn fail(error: Error) -> Self {
+        let stage = Stage::Failed(error);
+        Self { stage }
+    }
+
+    pub(super) fn call(inner: BoxModel, request: ChatRequest, drive: Drive<St>) -> Self {
+        let stage = Stage::Run(Source::new(Run::new(call(inner, request), drive)));
+        Self { stage }
+    }
+
+    pub(super) fn find(
         found: BoxFuture<Found>,
-        inner: S,
+        inner: BoxModel,
         request: ChatRequest,
         drive: Drive<St>,
     ) -> Self {
-        Self {
-            stage: Stage::TakeUp {
-                found,
-                call: Some((inner, request)),
-            },
-            drive: Some(drive),
-        }
+        let stage = Stage::Find(found, Box::new((inner, request, drive)));
+        Self { stage }
     }
 }
 
-impl<S, B, St> Future for ResponseFuture<S, St>
+fn call(inner: BoxModel, request: ChatRequest) -> Rest {
+    Rest::Call(Box::pin(Oneshot::new(inner, request)))
+}
+
+impl<St> Future for ResponseFuture<St>
 where
-    S: Service<ChatRequest, Response = ChatResponse<B>>,
-    S::Error: Into<BoxError>,
-    B: Stream<Item = Result<Event, Error>>,
     St: RunStore + ?Sized,
 {
-    type Output = Result<ChatResponse<SuspendBody<B, St>>, Error>;
+    type Output = Result<ChatResponse<SuspendBody<St>>, Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            match this.stage.as_mut().project() {
-                StageProj::TakeUp { found, call } => {
-                    let found = ready!(found.as_mut().poll(cx));
-                    let next = match (found, call.take()) {
-                        (Ok(found), Some((inner, mut request))) => {
-                            go_on(found, &mut request, this.drive.as_mut());
-                            Stage::Call {
-                                call: Oneshot::new(inner, request),
-                            }
-                        }
-                        // Nothing was claimed, so there is nothing to write.
-                        (found, _) => Stage::Failed { error: found.err() },
+            match std::mem::replace(&mut self.stage, Stage::Done) {
+                Stage::Pass(mut call) => {
+                    let Poll::Ready(response) = call.as_mut().poll(cx) else {
+                        self.stage = Stage::Pass(call);
+                        return Poll::Pending;
                     };
-                    this.stage.set(next);
+                    return Poll::Ready(response.map(|it| it.map_body(SuspendBody::pass)));
                 }
-                StageProj::Call { call } => match call.poll(cx) {
-                    Poll::Ready(Ok(response)) => {
-                        this.stage.set(Stage::Done);
-                        let drive = this.drive.take();
-                        let response = response.map_body(|body| SuspendBody::new(body, drive));
-                        return Poll::Ready(Ok(response));
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let error = Error::from(error.into());
-                        if let Some(drive) = this.drive {
-                            drive.give_up(Some(&error));
+                Stage::Find(mut found, parts) => {
+                    let Poll::Ready(found) = found.as_mut().poll(cx) else {
+                        self.stage = Stage::Find(found, parts);
+                        return Poll::Pending;
+                    };
+                    let (inner, mut request, mut drive) = *parts;
+                    match found {
+                        Ok(found) => continue_with(found, &mut request, &mut drive),
+                        Err(error) => {
+                            // Nothing was claimed, so there is nothing to write.
+                            drive.forget();
+                            return Poll::Ready(Err(error));
                         }
-                        let error = Some(error);
-                        this.stage.set(Stage::Failed { error });
                     }
-                    Poll::Pending => {
-                        let Some(drive) = this.drive else {
-                            return Poll::Pending;
-                        };
-                        let lost = ready!(drive.poll_lost(cx));
-                        this.stage.set(Stage::Done);
-                        return Poll::Ready(Err(lost));
-                    }
-                },
-                StageProj::Failed { error } => {
-                    if let Some(drive) = this.drive.as_mut()
-                        && let Err(error) = ready!(drive.poll_last(cx))
-                    {
-                        tracing::warn!(%error, "it was not written what became of a run");
-                    }
-                    let error = error.take();
-                    *this.drive = None;
-                    this.stage.set(Stage::Done);
-                    if let Some(error) = error {
-                        return Poll::Ready(Err(error));
-                    }
+                    self.stage = Stage::Run(Source::new(Run::new(call(inner, request), drive)));
                 }
+                Stage::Run(mut source) => {
+                    let Poll::Ready(step) = source.poll(cx) else {
+                        self.stage = Stage::Run(source);
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(match step {
+                        Some(Step::Head(head)) => Ok(head.map_body(|()| SuspendBody::new(source))),
+                        Some(Step::Item(Err(error))) => Err(error),
+                        // A response comes before its body.
+                        Some(Step::Item(Ok(_))) | None => Err(super::task::stopped()),
+                    });
+                }
+                Stage::Failed(error) => return Poll::Ready(Err(error)),
                 // It has resolved.
-                StageProj::Done => return Poll::Pending,
+                Stage::Done => return Poll::Pending,
             }
         }
     }
 }
 
-/// Makes `request` one to go on with what was found.
-fn go_on<St>(found: Found, request: &mut ChatRequest, drive: Option<&mut Drive<St>>)
+/// Makes `request` one that continues what was found.
+fn continue_with<St>(found: Found, request: &mut ChatRequest, drive: &mut Drive<St>)
 where
     St: RunStore + ?Sized,
 {
@@ -159,9 +137,7 @@ where
         // The agent decides.
         Found::None(suspended, replies) => Resume::new(suspended, replies),
         Found::Run(record, origin) => {
-            if let Some(drive) = drive {
-                drive.go_on(RunClaim::new(record.key, record.fence), origin);
-            }
+            drive.resume(RunClaim::new(record.key, record.fence), origin);
             request.transcript = record.state.transcript().clone();
             let state = Suspended::State(Box::new(record.state));
             let resume = Resume::new(state, record.replies);
@@ -174,9 +150,8 @@ where
     request.set_resume(resume);
 }
 
-impl<S, St> fmt::Debug for ResponseFuture<S, St>
+impl<St> fmt::Debug for ResponseFuture<St>
 where
-    S: Service<ChatRequest>,
     St: RunStore + ?Sized,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -38,22 +38,59 @@
 //! # }
 //! ```
 //!
-//! # When what is written
+//! # The names of runs
 //!
-//! A run is kept by its [`Tenant`](concentric_core::store::Tenant), its conversation
-//! ([`Context::thread_id`](concentric_core::Context::thread_id)) and the id of its first request. It goes on
-//! under that id, whatever those are called that go on with it.
+//! A run is stored by its [`Tenant`](concentric_core::store::Tenant), its conversation
+//! ([`Context::thread_id`](concentric_core::Context::thread_id)) and an id that this layer makes
+//! ([`RunKey::of`](concentric_core::store::RunKey::of)), which stays the same while other requests
+//! continue the run. The id of the first request
+//! ([`Context::run_id`](concentric_core::Context::run_id)) is stored beside it.
+//!
+//! # A run id that repeats
+//!
+//! Clients choose the ids of their requests, and may send one twice: to retry a request, or by habit.
+//! A request without a `resume` whose id was used in the same conversation of the same tenant is
+//! treated so:
+//!
+//! | the run of that id | the request |
+//! |---|---|
+//! | is driven, by this process or another | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `run_live`, before a model is called. One that another process drives and that has run no tool yet is in no store: this request fails before its own first tools |
+//! | was left by a process that died | fails in the same way, until the run is resumed and has ended |
+//! | waits for replies: it has ended for its client | starts a new run |
+//! | is over | starts a new run |
+//!
+//! Clones of one request are attempts at the same run, and may overlap.
+//!
+//! # What the store is told
 //!
 //! | the run | the store is told | if that fails |
 //! |---|---|---|
 //! | calls no tool | nothing | |
 //! | is about to run its first tools | of the run, and its claim is there for tools ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | it fails, and no tool runs |
 //! | is about to run the next tools | of its state, with all their calls as begun | the same |
-//! | lives | so, every third of the [lease](SuspendLayer::lease), while its future or body is polled | it goes on until the lease is over, and fails then |
+//! | lives | so, every third of the [lease](SuspendLayer::lease), whether or not its body is read | it goes on until the lease is over, and fails then |
 //! | has been taken over | | it is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!
 //! A state that no attempt can write, since it is too large or nested too deep, fails with
-//! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried.
+//! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried. A run that
+//! asks something when as many wait as the store allows fails with
+//! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and is over.
+//!
+//! # The task
+//!
+//! A run is driven where its future and body are polled until it is stored, and by a task on tokio's
+//! runtime from then on. So its lease is renewed however slowly its consumer reads.
+//!
+//! | | |
+//! |---|---|
+//! | the consumer is [64 events](SuspendLayer::buffer) behind | the run waits for it, with its lease renewed; what runs by itself, such as a blocking tool, continues |
+//! | the same, and the run is cancelled or its deadline is over | it ends without waiting |
+//! | the future or the body is dropped | the task is stopped, and the run with it |
+//! | the run panics | its last item is an error ([`Other`](concentric_core::ErrorKind::Other)), and the panic is logged |
+//! | the runtime shuts down | the last item is an error ([`Cancelled`](concentric_core::ErrorKind::Cancelled), `task_stopped`), and the run can be resumed once its lease is over |
+//! | there is no runtime | the run is driven where it is polled, and its lease is renewed only then |
+//!
+//! The task has the [span](tracing::Span) and the subscriber of the poll by which it was started.
 //!
 //! # The ends of a body
 //!
@@ -68,7 +105,7 @@
 //! | is dropped, or its future is | is over, too: whoever hangs up stops the run, as without this layer |
 //! | fails, ends early or is dropped before it has done anything, and it had waited | waits as before: its replies came to nothing, and can be given again |
 //! | the same, and its process had died before | is left for the next to take up, unless [the error](#errors-of-a-run-that-was-taken-up) is its own |
-//! | is never polled again, or its process dies | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
+//! | is lost with its process | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
 //!
 //! It has done something once a tool that may change anything was started since the replies were
 //! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
@@ -78,8 +115,8 @@
 //! way.
 //!
 //! So *accepted* is durable: from when it is claimed with a reply until its tools run, no crash and no
-//! hang-up loses the reply. A run that is to outlive its consumer is driven by a task of its own, which
-//! the consumer watches. On drop, the store is told by a task that is spawned on tokio's runtime;
+//! hang-up loses the reply. A run that should outlive its consumer needs a
+//! [`DetachLayer`](crate::detach::DetachLayer) outside of this one. On drop, the store is told by a task that is spawned on tokio's runtime;
 //! where there is none any more, the lease runs out.
 //!
 //! # Errors of a run that was taken up
@@ -134,7 +171,10 @@
 //! | is claimed to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for go with the replies |
 //! | ends with results of the client's tools, and there is no `resume` | the run that has asked for them goes on, with those that it waits for; what else it waits for is asked again |
 //! | the same, and the run is over, or unknown | it is a conversation like any other |
-//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is not asked |
+//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live |
+//!
+//! More than 256 replies, or results of the client's tools, are refused with
+//! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `too_many_replies`.
 //!
 //! A request that holds the state itself is taken as a new run. An attempt that failed before the run
 //! was claimed gives the reply back, for a retry around this layer.
@@ -144,8 +184,10 @@
 //! Outside [`AgentLayer`](concentric_core::AgentLayer), once per run, and next to it: what stands between the two sees the
 //! transcript that was written down, and may end the run before the store is told. Outside it belong
 //! layers that show events to somebody else, so that they show no question that nobody can answer,
-//! and those that authenticate the [`Tenant`](concentric_core::store::Tenant). Inside another agent's loop it does nothing:
-//! the run is that loop's.
+//! and those that authenticate the [`Tenant`](concentric_core::store::Tenant). A [`DetachLayer`](crate::detach::DetachLayer)
+//! belongs outside, too. In an agent that is a tool it does nothing: the run is the calling agent's.
+//! Inside of a loop, of itself, or around a `DetachLayer`, the first call fails with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //!
 //! What a request says besides its transcript (the system's instructions, the client's tools,
 //! options) is not written down, and comes with the request that goes on.
@@ -154,18 +196,20 @@
 //!
 //! It is always ready, and waits for the inner service when it knows that it is to be called.
 //!
-//! # Cancellation
+//! # Cost
 //!
-//! A body that is not polled does not renew its lease: a consumer that may keep a body waiting for
-//! longer than a lease reads it in a task of its own.
+//! The inner service is erased once, when the layer is applied: its future and its body are in boxes.
+//! A run that calls no tool has no task, and one read of the store.
 
 mod body;
 mod future;
 mod layer;
+mod live;
 mod recover;
 mod run;
 mod service;
 mod take_up;
+mod task;
 
 pub use self::{
     body::SuspendBody, future::ResponseFuture, layer::SuspendLayer, recover::abandoned,

@@ -37,7 +37,7 @@ where
         .map(|record| {
             let key = record.key;
             let mut context = Context::builder()
-                .run_id(key.run.clone())
+                .run_id(record.client_id)
                 .environment(environment.clone());
             if !key.thread.as_str().is_empty() {
                 context = context.thread_id(key.thread.clone());

@@ -1,7 +1,8 @@
 //! A run that is, or may come to be, in a store.
 
+use super::live::LiveRun;
 use concentric_core::{
-    CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, Str, ThreadId,
+    CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, RunId, Str, ThreadId,
     context::Sleep,
     machine::MachineState,
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
@@ -14,10 +15,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Where a run is kept, and under which claim. It holds no context, so that the context can hold it.
 pub(super) struct Kept<St: ?Sized> {
     store: Arc<St>,
+    // What a new run is stored under, by an id of ours: a client may send its own twice.
     key: RunKey,
+    client_id: RunId,
     lease: Duration,
     environment: Environment,
     claim: ClaimCell,
@@ -35,21 +40,19 @@ impl<St> Kept<St>
 where
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(
-        store: Arc<St>,
-        context: &Context,
-        lease: Duration,
-        claim: ClaimCell,
-    ) -> Self {
+    pub(super) fn new(store: Arc<St>, context: &Context, lease: Duration) -> Self {
         // One without a conversation is found by what it asks.
         let thread = context.thread_id().cloned();
         let thread = thread.unwrap_or_else(|| ThreadId::new(""));
+        let run = RunId::new(context.new_id("stored_"));
+        let key = RunKey::new(Tenant::of(context), thread, run);
         Self {
             store,
-            key: RunKey::new(Tenant::of(context), thread, context.run_id().clone()),
+            claim: ClaimCell::new(key.clone()),
+            key,
+            client_id: context.run_id().clone(),
             lease,
             environment: context.environment().clone(),
-            claim,
             progress: Mutex::default(),
         }
     }
@@ -62,6 +65,16 @@ where
         &self.key
     }
 
+    /// The id of the request that drives it.
+    pub(super) const fn client_id(&self) -> &RunId {
+        &self.client_id
+    }
+
+    /// Where its claim is put.
+    pub(super) const fn cell(&self) -> &ClaimCell {
+        &self.claim
+    }
+
     pub(super) fn now(&self) -> SystemTime {
         self.environment.clock().now()
     }
@@ -69,7 +82,9 @@ where
     /// Until when a claim is to hold that is made now.
     pub(super) fn until(&self) -> SystemTime {
         let now = self.now();
-        now.checked_add(self.lease).unwrap_or(now)
+        // One that no clock can tell is as good as for ever.
+        let until = now.checked_add(self.lease);
+        until.or_else(|| now.checked_add(YEAR)).unwrap_or(now)
     }
 
     fn sleep(&self, parts: u32) -> Sleep {
@@ -105,7 +120,8 @@ where
     /// Writes the run down, which it is not yet.
     async fn begin(&self, state: MachineState) -> Result<RunClaim, StoreError> {
         {
-            let begin = self.store.begin(self.key.clone(), state, self.until());
+            let (key, client_id) = (self.key.clone(), self.client_id.clone());
+            let begin = self.store.begin(key, client_id, state, self.until());
             self.progress().begin = Some(begin);
         }
         match self.begun().await {
@@ -135,6 +151,7 @@ where
         .await
     }
 
+    /// Whether it is stored, or is being.
     fn is_kept(&self) -> bool {
         self.claim.get().is_some() || self.progress().begin.is_some()
     }
@@ -151,8 +168,8 @@ where
             };
             let RunClaim { key, fence, .. } = claim;
             let written = kept.store.suspend(key, fence, state, now).await;
-            if let Err(StoreError::Unwritable(_)) = &written {
-                // Whoever took it up would come to the same, again and again.
+            if let Err(StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. }) = &written {
+                // Whoever resumed it would come to the same, again and again.
                 kept.end().await?;
             }
             written
@@ -197,6 +214,9 @@ where
     pub(super) kept: Arc<Kept<St>>,
     context: Context,
     origin: Option<Origin>,
+    buffer: usize,
+    // Until it is known what becomes of the run.
+    live: Option<LiveRun>,
     // How many effects there were when the drive began.
     effects: u64,
     lease: Lease,
@@ -210,8 +230,10 @@ impl<St> Drive<St>
 where
     St: RunStore + ?Sized,
 {
-    pub(super) fn new(kept: Arc<Kept<St>>, context: Context) -> Self {
+    pub(super) fn new(kept: Arc<Kept<St>>, context: Context, buffer: usize) -> Self {
         Self {
+            buffer,
+            live: None,
             effects: context.effect_count(),
             kept,
             context,
@@ -222,10 +244,39 @@ where
         }
     }
 
-    /// Goes on with a run that was found.
-    pub(super) fn go_on(&mut self, claim: RunClaim, origin: Origin) {
+    /// Continues a run that was found.
+    pub(super) fn resume(&mut self, claim: RunClaim, origin: Origin) {
         self.kept.claimed(claim);
         self.origin = Some(origin);
+    }
+
+    /// Has the run count as live until it has ended.
+    pub(super) fn enter(&mut self, live: LiveRun) {
+        self.live = Some(live);
+    }
+
+    /// Has nothing written: the run was not claimed.
+    pub(super) fn forget(&mut self) {
+        self.settle();
+    }
+
+    pub(super) const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// How many steps the run may be ahead of its consumer.
+    pub(super) const fn buffer(&self) -> usize {
+        self.buffer
+    }
+
+    /// Whether the run is stored, or is being.
+    pub(super) fn is_stored(&self) -> bool {
+        self.kept.is_kept()
+    }
+
+    fn settle(&mut self) {
+        self.settled = true;
+        self.live = None;
     }
 
     fn has_effects(&self) -> bool {
@@ -286,7 +337,7 @@ where
             None => Ok(()),
         };
         self.last = None;
-        self.settled = true;
+        self.settle();
         Poll::Ready(written.map_err(|error| self.tell(error)))
     }
 
@@ -299,7 +350,7 @@ where
         };
         let lost = ready!(self.lease.poll(&self.kept, claim, cx));
         // Whoever has the run now says what becomes of it.
-        self.settled = true;
+        self.settle();
         let error = self.tell(lost);
         self.context
             .cancel(CancelReason::Other(Str::from_static("lease lost")));

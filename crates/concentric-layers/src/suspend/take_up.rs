@@ -8,7 +8,10 @@ use concentric_core::{
     service::BoxFuture,
     store::{RunKey, RunRecord, RunStatus, RunStore, StoreError},
 };
-use std::{collections::HashSet, sync::Arc, time::SystemTime};
+use std::{collections::HashSet, sync::Arc};
+
+/// How many questions one request may reply to.
+const MOST: usize = 256;
 
 /// Has a run taken up that was found to be abandoned, as an extension of its context.
 #[derive(Clone, Debug)]
@@ -90,18 +93,59 @@ where
     })
 }
 
-/// Finds the run that has called the client's tools of which the history ends with the `results`.
-pub(super) fn by_results<St>(lookup: Lookup<St>, results: Vec<Reply>) -> BoxFuture<Found>
+/// Begins a run, unless one of its id is live; or finds the one that has called the client's tools,
+/// if the history ends with their `results`.
+pub(super) fn begin<St>(lookup: Lookup<St>, results: Vec<Reply>) -> BoxFuture<Found>
 where
     St: RunStore + ?Sized,
 {
     Box::pin(async move {
-        let found = waiting_for(&lookup.kept, results).await;
+        let kept = &*lookup.kept;
+        let found = match check_live(kept).await {
+            Err(error) => Err(error),
+            Ok(()) if results.is_empty() => Ok(None),
+            Ok(()) => waiting_for(kept, results).await,
+        };
         match found.map_err(|error| error.with_phase(Phase::Run))? {
             Some((record, origin)) => Ok(Found::Run(Box::new(record), origin)),
             None => Ok(Found::Nothing),
         }
     })
+}
+
+/// Fails if a run of this id is live, before a model is called.
+async fn check_live<St>(kept: &Kept<St>) -> Result<(), Error>
+where
+    St: RunStore + ?Sized,
+{
+    let RunKey { tenant, thread, .. } = kept.key().clone();
+    let client_id = kept.client_id().clone();
+    match kept.store().is_live(tenant, thread, client_id).await {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(StoreError::Live.into()),
+        Err(error) => {
+            // It may never call a tool, and the store looks again before it does.
+            tracing::warn!(%error, "it is not known whether a run is live, and another one begins");
+            Ok(())
+        }
+    }
+}
+
+/// The questions that are replied to.
+///
+/// # Errors
+///
+/// They are too many to be looked for.
+fn questions(replies: &[Reply]) -> Result<Vec<InterruptId>, Error> {
+    if replies.len() > MOST {
+        let too_many = format!(
+            "a request has {} replies, and may have {MOST}",
+            replies.len()
+        );
+        let error = Error::new(ErrorKind::InvalidRequest, too_many);
+        return Err(error.with_code("too_many_replies"));
+    }
+    Ok(replies.iter().map(|it| it.interrupt_id.clone()).collect())
 }
 
 async fn waiting_for<St>(
@@ -112,7 +156,7 @@ where
     St: RunStore + ?Sized,
 {
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
-    let questions = results.iter().map(|r| r.interrupt_id.clone()).collect();
+    let questions = questions(&results)?;
     let record = match kept.store().asking(tenant, thread, questions).await {
         Ok(record) => record,
         Err(StoreError::NotFound) => return Ok(None),
@@ -151,7 +195,7 @@ where
         return Ok(Some((record, Origin::Left)));
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
-    let questions: Vec<InterruptId> = replies.iter().map(|r| r.interrupt_id.clone()).collect();
+    let questions = questions(replies)?;
     // Nobody's conversation is not for anybody to go on with.
     if questions.is_empty() && thread.as_str().is_empty() {
         return match suspended {
@@ -160,10 +204,7 @@ where
         };
     }
     let found = match questions.is_empty() {
-        true => {
-            let runs = store.of_thread(tenant, thread).await?;
-            only(runs, suspended, kept.now())
-        }
+        true => only(kept, suspended).await,
         false => match store.asking(tenant, thread, questions).await {
             Err(StoreError::NotFound) => Ok(None),
             other => other.map(Some).map_err(Error::from),
@@ -234,17 +275,11 @@ where
         .collect();
     let checked = record.state.check_replies(&replies, kept.now());
     checked.map_err(|error| refuse(error, &record))?;
-    let also = match accepted.is_empty() {
-        true => Vec::new(),
-        false => replies.clone(),
-    };
     let RunRecord { key, version, .. } = record;
     let claim = kept
         .store()
         .claim(key, version, replies, kept.now(), kept.until());
-    let mut record = claim.await?;
-    // They are written down with the state, before anything is made of them.
-    record.replies.extend(also);
+    let record = claim.await?;
     let origin = match left {
         true => Origin::Left,
         false => Origin::Waited(Box::new(record.state.clone())),
@@ -259,27 +294,43 @@ fn contradicts(reply: &Reply, state: &MachineState) -> bool {
     taken.any(|it| it.interrupt_id == reply.interrupt_id && *it != reply)
 }
 
-/// The run of a conversation that is meant where nothing is replied to.
-fn only(
-    runs: Vec<RunRecord>,
-    suspended: &Suspended,
-    now: SystemTime,
-) -> Result<Option<RunRecord>, Error> {
-    let is_driven = |run: &RunRecord| run.status == RunStatus::Running && run.lease_until > now;
-    let meant = runs.into_iter().filter(|run| match suspended {
-        Suspended::Claimed(open) => is_same(&run.state, open),
-        _ => true,
-    });
-    let (mut driven, mut free): (Vec<_>, Vec<_>) = meant.partition(is_driven);
-    match (free.pop(), free.pop()) {
-        (None, _) => Ok(driven.pop()),
-        (run, None) => Ok(run),
-        (Some(_), Some(_)) => Err(Error::new(
+/// The run of a conversation that is meant where nothing is replied to. Its state is the only one that
+/// is loaded.
+async fn only<St>(kept: &Kept<St>, suspended: &Suspended) -> Result<Option<RunRecord>, Error>
+where
+    St: RunStore + ?Sized,
+{
+    let RunKey { tenant, thread, .. } = kept.key().clone();
+    let message = match suspended {
+        Suspended::Claimed(open) => match open.message().id.clone() {
+            None => return Ok(None),
+            message => message,
+        },
+        _ => None,
+    };
+    // Those that nobody drives come first, so two tell whether there are several.
+    let runs = kept.store().of_thread(tenant, thread, message, 2).await?;
+    let now = kept.now();
+    if runs.len() > 1 && runs.iter().all(|run| !run.is_driven(now)) {
+        return Err(Error::new(
             ErrorKind::InvalidRequest,
-            "several runs of this conversation wait, and no reply says which one is to go on",
+            "several runs of this conversation wait, and no reply says which one to resume",
         )
-        .with_code("ambiguous_resume")),
+        .with_code("ambiguous_resume"));
     }
+    let Some(run) = runs.into_iter().next() else {
+        return Ok(None);
+    };
+    let record = match kept.store().get(run.key).await {
+        Err(StoreError::NotFound) => return Ok(None),
+        record => record?,
+    };
+    // It may have gone on meanwhile.
+    let is_meant = match suspended {
+        Suspended::Claimed(open) => is_same(&record.state, open),
+        _ => true,
+    };
+    Ok(is_meant.then_some(record))
 }
 
 /// Whether the round that `state` waits in is of the message that `open` is of.

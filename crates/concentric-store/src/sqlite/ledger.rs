@@ -1,5 +1,8 @@
 use super::{failed, nanos, runs::standing_of};
-use crate::{Fault, rules::check_text};
+use crate::{
+    Fault,
+    rules::{check_text, replaces, same_arguments},
+};
 use concentric_core::{
     Str, ToolOutcome,
     store::{Effect, EffectKey, Intent, StoreError, Tenant},
@@ -17,9 +20,24 @@ pub(super) fn begin(
         let checked = standing.check_fence(claim.fence);
         checked.map_err(|_| StoreError::Stale)?;
     }
-    match known(tx, key)? {
-        Effect::New => {}
-        effect => return Ok(effect),
+    let find = "SELECT tool, arguments FROM effects WHERE tenant = ?1 AND key = ?2";
+    let names = [key.tenant.0.as_str(), key.key.as_str()];
+    let known_as: Option<(String, String)> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            find.query_row(names, |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()
+        })
+        .map_err(failed)?;
+    if let Some((tool, arguments)) = known_as {
+        if tool != *intent.tool || !same_arguments(&arguments, &intent.arguments) {
+            return Err(StoreError::Mismatch);
+        }
+        let update = "UPDATE effects SET repeatable = ?3 WHERE tenant = ?1 AND key = ?2";
+        tx.prepare_cached(update)
+            .and_then(|mut update| update.execute(params![names[0], names[1], intent.repeatable]))
+            .map_err(failed)?;
+        return known(tx, key);
     }
     let of = intent.claim.as_ref().map(|claim| &claim.key);
     let row = params![
@@ -29,9 +47,10 @@ pub(super) fn begin(
         of.map(|of| of.run.as_str()),
         intent.tool.as_str(),
         intent.arguments.as_str(),
+        intent.repeatable,
     ];
-    let insert = "INSERT INTO effects (tenant, key, thread, run, tool, arguments)
-                  VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let insert = "INSERT INTO effects (tenant, key, thread, run, tool, arguments, repeatable)
+                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     tx.prepare_cached(insert)
         .and_then(|mut insert| insert.execute(row))
         .map_err(failed)?;
@@ -61,18 +80,21 @@ pub(super) fn finish(
 ) -> Result<(), StoreError> {
     let json = serde_json::to_string(outcome).map_err(StoreError::unwritable)?;
     check_text(&json, usize::MAX)?;
-    // What was said first stays.
-    let update = "UPDATE effects SET outcome = ifnull(outcome, ?3)
-                  WHERE tenant = ?1 AND key = ?2";
-    let row = [key.tenant.0.as_str(), key.key.as_str(), json.as_str()];
-    let known = tx
-        .prepare_cached(update)
-        .and_then(|mut update| update.execute(row))
+    let find = "SELECT repeatable FROM effects WHERE tenant = ?1 AND key = ?2";
+    let names = [key.tenant.0.as_str(), key.key.as_str()];
+    let repeatable: Option<bool> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| find.query_row(names, |row| row.get(0)).optional())
         .map_err(failed)?;
-    match known {
-        0 => Err(StoreError::NotFound),
-        _ => Ok(()),
-    }
+    let repeatable = repeatable.ok_or(StoreError::NotFound)?;
+    let update = match known(tx, key)? {
+        Effect::Done(first) if !replaces(&first, outcome, repeatable) => return Ok(()),
+        _ => "UPDATE effects SET outcome = ?3 WHERE tenant = ?1 AND key = ?2",
+    };
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute([names[0], names[1], json.as_str()]))
+        .map(drop)
+        .map_err(failed)
 }
 
 pub(super) fn once(
@@ -81,7 +103,8 @@ pub(super) fn once(
     key: &Str,
     until: SystemTime,
 ) -> Result<bool, StoreError> {
-    let insert = "INSERT OR IGNORE INTO once (tenant, key, until) VALUES (?1, ?2, ?3)";
+    let insert = "INSERT OR IGNORE INTO once (tenant, key, until, n)
+                  VALUES (?1, ?2, ?3, (SELECT ifnull(max(n), 0) + 1 FROM once))";
     let row = params![tenant.0.as_str(), key.as_str(), nanos(until)];
     let inserted = tx
         .prepare_cached(insert)

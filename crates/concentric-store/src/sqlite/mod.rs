@@ -5,11 +5,12 @@ mod schema;
 
 use crate::{Fault, Options};
 use concentric_core::{
-    InterruptId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     machine::MachineState,
+    method::catch,
     store::{
         Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunKey, RunRecord,
-        RunStore, StoreError, StoreFuture, Tenant,
+        RunStore, RunSummary, StoreError, StoreFuture, Tenant,
     },
 };
 use runs::Next;
@@ -17,19 +18,24 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{
     fmt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// A store in one SQLite file, which any number of processes of one machine share.
 ///
-/// See the [crate's docs](crate) for what is durable when, and for backups. A thread of its own does
-/// the work, in the order it comes; clones share it. It ends with the last of them, after what was
-/// asked for until then.
+/// See the [crate's docs](crate) for what is durable when, and for backups. Three threads do the
+/// work, each with a connection of its own and in the order it comes: one writes, one reads, and one
+/// renews leases, all that wait in one transaction, so that no read or write of a large state keeps a
+/// run from renewing its lease. Clones share the threads, which end with the last of them, after what
+/// was asked for until then. A database in memory has one thread.
 #[derive(Clone)]
 pub struct SqliteStore {
-    jobs: mpsc::Sender<Job>,
+    writer: mpsc::Sender<Job>,
+    reader: mpsc::Sender<Job>,
+    // `None`: the writer renews.
+    renewer: Option<mpsc::Sender<Renewal>>,
     options: Options,
     // `None`: it is in memory.
     path: Option<Arc<Path>>,
@@ -37,12 +43,116 @@ pub struct SqliteStore {
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 
-/// How many jobs may wait for the thread before whoever wants another one waits.
+/// How many jobs may wait for a thread before whoever wants another one waits.
 const QUEUE: usize = 64;
+
+/// How many leases are renewed in one transaction.
+const RENEWALS: usize = 256;
 
 struct Db {
     connection: Connection,
     options: Options,
+    // `None`: it is in memory.
+    path: Option<Arc<Path>>,
+}
+
+/// A lease that is to be renewed.
+struct Renewal {
+    key: RunKey,
+    fence: u64,
+    until: SystemTime,
+    reply: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// Held while leases are renewed: the writer's next job waits meanwhile. Without it, a writer that is
+/// never idle could keep SQLite's lock from the renewals.
+type Turn = Arc<Mutex<()>>;
+
+impl Db {
+    fn open(options: Options, path: Option<&Arc<Path>>, is_first: bool) -> Result<Self, Fault> {
+        let connection = match path {
+            Some(path) if !is_first => schema::open_again(&options, path)?,
+            path => schema::open(&options, path.map(|path| &**path))?,
+        };
+        Ok(Self {
+            connection,
+            options,
+            path: path.cloned(),
+        })
+    }
+
+    /// Does `work`, and catches its panic. Its transaction was rolled back then; what else it may
+    /// have left in the connection goes with it, unless the database is in memory.
+    fn guard(&mut self, work: impl FnOnce(&mut Self)) {
+        let Err(panic) = catch(|| work(self)) else {
+            return;
+        };
+        tracing::error!(
+            panic = panic.text(),
+            "the store's thread panicked, and goes on"
+        );
+        if self.path.is_none() {
+            return;
+        }
+        match Self::open(self.options, self.path.as_ref(), false) {
+            Ok(db) => *self = db,
+            Err(error) => tracing::error!(%error, "the store's file cannot be opened again"),
+        }
+    }
+
+    /// Does jobs until there is nobody left to ask for one.
+    fn serve(mut self, mut queue: mpsc::Receiver<Job>, turn: &Turn) {
+        while let Some(job) = queue.blocking_recv() {
+            drop(turn.lock().unwrap_or_else(PoisonError::into_inner));
+            self.guard(job);
+        }
+    }
+
+    /// Renews leases until there is nobody left to ask for it.
+    fn renew(mut self, mut queue: mpsc::Receiver<Renewal>, turn: &Turn) {
+        let mut batch = Vec::new();
+        while queue.blocking_recv_many(&mut batch, RENEWALS) > 0 {
+            let batch = std::mem::take(&mut batch);
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            self.guard(|db| renew_all(&mut db.connection, batch));
+        }
+    }
+}
+
+/// Renews leases in one transaction.
+fn renew_all(connection: &mut Connection, batch: Vec<Renewal>) {
+    let renewed = transact(connection, TransactionBehavior::Immediate, |tx| {
+        let renewals = batch.iter();
+        Ok(renewals
+            .map(|it| runs::renew(tx, &it.key, it.fence, it.until))
+            .collect::<Vec<_>>())
+    });
+    match renewed {
+        Ok(renewed) => {
+            for (renewal, renewed) in batch.into_iter().zip(renewed) {
+                let _ = renewal.reply.send(renewed);
+            }
+        }
+        Err(error) => {
+            for renewal in batch {
+                let _ = renewal.reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+/// Does `work` as one transaction; on error, or if it panics, nothing is written.
+fn transact<T>(
+    connection: &mut Connection,
+    behavior: TransactionBehavior,
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let tx = connection
+        .transaction_with_behavior(behavior)
+        .map_err(failed)?;
+    let value = work(&tx)?;
+    tx.commit().map_err(failed)?;
+    Ok(value)
 }
 
 impl SqliteStore {
@@ -54,7 +164,7 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`Fault::Newer`], [`Fault::Foreign`], [`Fault::Database`].
+    /// [`Fault::Newer`], [`Fault::Foreign`], [`Fault::OldSqlite`], [`Fault::Database`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
         Options::new().open(path)
     }
@@ -63,7 +173,7 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`Fault::Database`].
+    /// [`Fault::OldSqlite`], [`Fault::Database`].
     pub fn open_in_memory() -> Result<Self, Fault> {
         Options::new().open_in_memory()
     }
@@ -74,27 +184,51 @@ impl SqliteStore {
             .map(|path| std::path::absolute(path).map(Arc::from))
             .transpose()
             .map_err(|error| Fault::Database(Box::new(error)))?;
-        let connection = schema::open(&options, path.as_deref())?;
-        let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
-        let mut db = Db {
-            connection,
-            options,
+        let turn = Turn::default();
+        let serve = |name, db: Db| -> Result<_, Fault> {
+            let (jobs, queue) = mpsc::channel(QUEUE);
+            let turn = Arc::clone(&turn);
+            spawn(name, move || db.serve(queue, &turn))?;
+            Ok(jobs)
         };
-        spawn("concentric-store", move || {
-            while let Some(job) = queue.blocking_recv() {
-                job(&mut db);
+        let writer = serve("concentric-store", Db::open(options, path.as_ref(), true)?)?;
+        let (reader, renewer) = match path.as_ref() {
+            None => (writer.clone(), None),
+            Some(path) => {
+                let db = Db::open(options, Some(path), false)?;
+                // To read waits for nobody.
+                let (reader, queue) = mpsc::channel(QUEUE);
+                spawn("concentric-reads", move || {
+                    db.serve(queue, &Turn::default())
+                })?;
+                let db = Db::open(options, Some(path), false)?;
+                let (renewer, queue) = mpsc::channel(RENEWALS);
+                spawn("concentric-leases", move || db.renew(queue, &turn))?;
+                (reader, Some(renewer))
             }
-        })?;
+        };
         Ok(Self {
-            jobs,
+            writer,
+            reader,
+            renewer,
             options,
             path,
         })
     }
 
-    /// Forgets what need not be kept any longer, as the end of each run does.
+    /// Forgets all that need not be kept any longer, a hundred runs and as much else at a time, so
+    /// that others write in between. The end of each run does one such part.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it resolves, some is forgotten.
     pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
-        self.write(move |tx, options| runs::purge(tx, options, now))
+        let store = self.clone();
+        Box::pin(async move {
+            let part = || store.write(move |tx, options| runs::purge(tx, options, now));
+            while part().await? {}
+            Ok(())
+        })
     }
 
     /// Writes a copy of the database, as it is between two writes, into a new file.
@@ -108,7 +242,9 @@ impl SqliteStore {
     pub fn back_up(&self, to: impl AsRef<Path>) -> StoreFuture<()> {
         let to = to.as_ref().to_path_buf();
         let Some(path) = self.path.clone() else {
-            return self.job(move |db| Ok(schema::copy(&db.connection, &to)?));
+            return job(&self.writer, move |db| {
+                Ok(schema::copy(&db.connection, &to)?)
+            });
         };
         let options = self.options;
         Box::pin(async move {
@@ -120,52 +256,46 @@ impl SqliteStore {
         })
     }
 
-    /// Has the thread do `work`, as a whole: also if the future is dropped once it is under way.
-    fn job<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Db) -> Result<T, StoreError> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let jobs = self.jobs.clone();
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            let job: Job = Box::new(move |db| {
-                let _ = reply.send(work(db));
-            });
-            jobs.send(job).await.map_err(|_| Fault::Closed)?;
-            answer.await.map_err(|_| Fault::Closed)?
-        })
-    }
-
-    /// Has the thread do `work` as one transaction, which no other writer is in the middle of.
+    /// Has the writer do `work` as one transaction, which no other writer is in the middle of.
     fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.job(move |db| {
-            let tx = db
-                .connection
-                .transaction_with_behavior(TransactionBehavior::Immediate)
-                .map_err(failed)?;
-            // On error, the transaction is dropped, and nothing is written.
-            let value = work(&tx, &db.options)?;
-            tx.commit().map_err(failed)?;
-            Ok(value)
+        job(&self.writer, move |db| {
+            let Db { options, .. } = *db;
+            let immediate = TransactionBehavior::Immediate;
+            transact(&mut db.connection, immediate, |tx| work(tx, &options))
         })
     }
 
-    /// Has the thread read, all of it as it is at one time.
+    /// Has the reader do `work`, which sees the database as it is at one time.
     fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        self.job(move |db| {
-            let tx = db
-                .connection
-                .transaction_with_behavior(TransactionBehavior::Deferred)
-                .map_err(failed)?;
-            work(&tx, &db.options)
+        job(&self.reader, move |db| {
+            let Db { options, .. } = *db;
+            let deferred = TransactionBehavior::Deferred;
+            transact(&mut db.connection, deferred, |tx| work(tx, &options))
         })
     }
+}
+
+/// Has a thread do `work`, as a whole: also if the future is dropped once it is under way.
+fn job<T: Send + 'static>(
+    jobs: &mpsc::Sender<Job>,
+    work: impl FnOnce(&mut Db) -> Result<T, StoreError> + Send + 'static,
+) -> StoreFuture<T> {
+    let jobs = jobs.clone();
+    Box::pin(async move {
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |db| {
+            let _ = reply.send(work(db));
+        });
+        jobs.send(job).await.map_err(|_| Fault::Closed)?;
+        // The thread lives as long as `jobs`: it has dropped the job in a panic.
+        answer.await.map_err(|_| Fault::Panicked)?
+    })
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
@@ -177,8 +307,20 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> 
 }
 
 impl RunStore for SqliteStore {
-    fn begin(&self, key: RunKey, state: MachineState, lease_until: SystemTime) -> StoreFuture<u64> {
-        self.write(move |tx, options| runs::begin(tx, options, &key, &state, lease_until))
+    fn begin(
+        &self,
+        key: RunKey,
+        client_id: RunId,
+        state: MachineState,
+        lease_until: SystemTime,
+    ) -> StoreFuture<u64> {
+        self.write(move |tx, options| {
+            runs::begin(tx, options, &key, &client_id, &state, lease_until)
+        })
+    }
+
+    fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool> {
+        self.read(move |tx, _| runs::is_live(tx, &tenant, &thread, &client_id))
     }
 
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord> {
@@ -211,7 +353,20 @@ impl RunStore for SqliteStore {
     }
 
     fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()> {
-        self.write(move |tx, _| runs::renew(tx, &key, fence, lease_until))
+        let Some(renewer) = self.renewer.clone() else {
+            return self.write(move |tx, _| runs::renew(tx, &key, fence, lease_until));
+        };
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let renewal = Renewal {
+                key,
+                fence,
+                until: lease_until,
+                reply,
+            };
+            renewer.send(renewal).await.map_err(|_| Fault::Closed)?;
+            answer.await.map_err(|_| Fault::Panicked)?
+        })
     }
 
     fn suspend(
@@ -239,8 +394,14 @@ impl RunStore for SqliteStore {
         self.read(move |tx, options| runs::asking(tx, options, tenant, thread, &questions))
     }
 
-    fn of_thread(&self, tenant: Tenant, thread: ThreadId) -> StoreFuture<Vec<RunRecord>> {
-        self.read(move |tx, options| runs::of_thread(tx, options, &tenant, &thread))
+    fn of_thread(
+        &self,
+        tenant: Tenant,
+        thread: ThreadId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> StoreFuture<Vec<RunSummary>> {
+        self.read(move |tx, _| runs::of_thread(tx, &tenant, &thread, message.as_ref(), limit))
     }
 
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>> {
@@ -335,4 +496,41 @@ fn time(nanos: i64) -> SystemTime {
         false => SystemTime::UNIX_EPOCH.checked_add(since),
     };
     time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(error: &StoreError) -> &Fault {
+        match error {
+            StoreError::Failed(error) => error.downcast_ref().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn panics(_: &Transaction<'_>, _: &Options) -> Result<(), StoreError> {
+        panic!("over this work")
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_its_work_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = SqliteStore::open(dir.path().join("runs.db")).unwrap();
+        for store in [file, SqliteStore::open_in_memory().unwrap()] {
+            let used = |name| store.once(Tenant::default(), name, SystemTime::UNIX_EPOCH);
+            assert!(used("before".into()).await.unwrap());
+            let half_done = store.write(|tx, options| {
+                ledger::once(tx, &Tenant::default(), &"in it".into(), time(0))?;
+                panics(tx, options)
+            });
+            let error = half_done.await.unwrap_err();
+            assert!(matches!(fault(&error), Fault::Panicked), "{error:?}");
+            let error = store.read(panics).await.unwrap_err();
+            assert!(matches!(fault(&error), Fault::Panicked), "{error:?}");
+            assert!(used("in it".into()).await.unwrap(), "it was written");
+            assert!(!used("before".into()).await.unwrap(), "it is lost");
+            assert!(store.list(Tenant::default()).await.unwrap().is_empty());
+        }
+    }
 }

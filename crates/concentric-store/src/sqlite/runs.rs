@@ -1,14 +1,17 @@
 use super::{count, failed, integer, nanos, number, time};
 use crate::{
     Fault, Options,
-    rules::{Standing, name, read_state, readable, write_replies, write_state},
+    rules::{
+        Standing, check_waiting, merge_replies, message_of, name, read_state, readable,
+        write_replies, write_state,
+    },
 };
 use concentric_core::{
-    InterruptId, Reply, RunId, Str, ThreadId,
+    InterruptId, MessageId, Reply, RunId, Str, ThreadId,
     machine::MachineState,
-    store::{RunKey, RunRecord, RunStatus, StoreError, Tenant},
+    store::{RunKey, RunRecord, RunStatus, RunSummary, StoreError, Tenant},
 };
-use rusqlite::{OptionalExtension, Params, Row, Transaction, params};
+use rusqlite::{OptionalExtension, Params, Row, Transaction, params, params_from_iter};
 use sha2::{Digest, Sha256};
 use std::time::SystemTime;
 
@@ -17,7 +20,7 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "SELECT r.tenant, r.thread, r.run, r.status, r.version, r.fence, r.lease_until, \
-             r.checksum, r.state, r.replies, r.replied_at FROM runs r ",
+             r.checksum, r.state, r.replies, r.replied_at, r.client_id FROM runs r ",
             $rest
         )
     };
@@ -31,22 +34,28 @@ struct Stored {
     state: String,
     replies: String,
     replied_at: Option<i64>,
+    client_id: RunId,
+}
+
+fn read_key(row: &Row<'_>) -> rusqlite::Result<RunKey> {
+    let text = |at| row.get::<_, String>(at).map(Str::from);
+    Ok(RunKey::new(
+        Tenant(text(0)?),
+        ThreadId::new(text(1)?),
+        RunId::new(text(2)?),
+    ))
 }
 
 impl Stored {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let text = |at| row.get::<_, String>(at).map(Str::from);
         Ok(Self {
-            key: RunKey::new(
-                Tenant(text(0)?),
-                ThreadId::new(text(1)?),
-                RunId::new(text(2)?),
-            ),
+            key: read_key(row)?,
             standing: standing(row, 3)?,
             checksum: row.get(7)?,
             state: row.get(8)?,
             replies: row.get(9)?,
             replied_at: row.get(10)?,
+            client_id: RunId::new(row.get::<_, String>(11)?),
         })
     }
 
@@ -61,7 +70,7 @@ impl Stored {
         let replies = serde_json::from_str(&self.replies)
             .map_err(|error| Fault::corrupt(name(&key), error))?;
         let asked = asked(tx, &key)?;
-        let mut record = RunRecord::new(key, state);
+        let mut record = RunRecord::new(key, self.client_id, state);
         record.status = standing.status;
         record.version = standing.version;
         record.fence = standing.fence;
@@ -153,18 +162,22 @@ pub(super) fn begin(
     tx: &Transaction<'_>,
     options: &Options,
     key: &RunKey,
+    client_id: &RunId,
     state: &MachineState,
     lease_until: SystemTime,
 ) -> Result<u64, StoreError> {
-    let (json, asks) = write_state(state, options.max_state_bytes)?;
+    let state = write_state(state, options.max_state_bytes)?;
     if standing_of(tx, key)?.is_some() {
         return Err(StoreError::Exists);
+    }
+    if is_live(tx, &key.tenant, &key.thread, client_id)? {
+        return Err(StoreError::Live);
     }
     let fence = count(tx)?;
     let insert = "INSERT INTO runs
                   (tenant, thread, run, status, begun, version, fence, lease_until,
-                   checksum, state, replies)
-                  VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?4, ?5, ?6, ?7, ?8)";
+                   checksum, state, replies, client_id, message)
+                  VALUES (?1, ?2, ?3, 'running', ?4, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let [tenant, thread, run] = names(key);
     let row = params![
         tenant,
@@ -172,15 +185,82 @@ pub(super) fn begin(
         run,
         integer(fence),
         nanos(lease_until),
-        checksum(key, &json, NO_REPLIES),
-        json,
+        checksum(key, &state.json, NO_REPLIES),
+        state.json,
         NO_REPLIES,
+        client_id.as_str(),
+        state.message.as_ref().map(MessageId::as_str),
     ];
     tx.prepare_cached(insert)
         .and_then(|mut insert| insert.execute(row))
         .map_err(failed)?;
-    ask(tx, key, &asks)?;
+    ask(tx, key, &state.asks)?;
     Ok(fence)
+}
+
+/// Whether a run that `client_id` began in a conversation is live.
+pub(super) fn is_live(
+    tx: &Transaction<'_>,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    client_id: &RunId,
+) -> Result<bool, StoreError> {
+    let find = "SELECT 1 FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND client_id = ?3 AND status = 'running'";
+    let names = [tenant.0.as_str(), thread.as_str(), client_id.as_str()];
+    tx.prepare_cached(find)
+        .and_then(|mut find| find.exists(names))
+        .map_err(failed)
+}
+
+/// Fails if as many runs wait as may, unless this one has waited before.
+fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(), StoreError> {
+    let [tenant, thread, run] = names(key);
+    let find = "SELECT waited FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let has_waited: bool = tx
+        .prepare_cached(find)
+        .and_then(|mut find| find.query_row([tenant, thread, run], |row| row.get(0)))
+        .map_err(failed)?;
+    if has_waited {
+        return Ok(());
+    }
+    // No more are counted than may be.
+    let count = |what: &str, of: &[&str], limit: usize| {
+        let count = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM runs
+             WHERE tenant = ?1 {what} AND waited = 1 AND status <> 'ended' LIMIT {})",
+            i64::try_from(limit).unwrap_or(i64::MAX)
+        );
+        tx.prepare_cached(&count)
+            .and_then(|mut count| count.query_row(params_from_iter(of), |row| row.get::<_, i64>(0)))
+            .map(|waiting| usize::try_from(waiting).unwrap_or(usize::MAX))
+            .map_err(failed)
+    };
+    let per_thread = options.max_waiting_per_thread;
+    let thread = count("AND thread = ?2", &[tenant, thread], per_thread)?;
+    let tenant = count("", &[tenant], options.max_waiting_per_tenant)?;
+    check_waiting(options, thread, tenant)
+}
+
+/// Notes the message of the open round of each run that is not over: a file of the first form does
+/// not have it beside the state.
+pub(super) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
+    let mut find = tx.prepare("SELECT rowid FROM runs WHERE status <> 'ended'")?;
+    let rows: Vec<i64> = find
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut read = tx.prepare("SELECT state FROM runs WHERE rowid = ?1")?;
+    let mut note = tx.prepare("UPDATE runs SET message = ?2 WHERE rowid = ?1")?;
+    for row in rows {
+        // One that cannot be read fails those who load it, and not those who open the file.
+        let Ok(json) = read.query_row([row], |row| row.get::<_, String>(0)) else {
+            continue;
+        };
+        let state = MachineState::from_json(json.as_bytes(), usize::MAX);
+        let message = state.ok().as_ref().and_then(message_of);
+        note.execute(params![row, message.as_ref().map(MessageId::as_str)])?;
+    }
+    Ok(())
 }
 
 fn stored(tx: &Transaction<'_>, key: &RunKey) -> Result<Stored, StoreError> {
@@ -207,12 +287,13 @@ pub(super) fn claim(
     now: SystemTime,
     lease_until: SystemTime,
 ) -> Result<RunRecord, StoreError> {
-    let json = write_replies(&replies, options.max_state_bytes)?;
     let stored = stored(tx, key)?;
     stored.standing.check_claim(version, now)?;
     let state = stored.state.clone();
     // A state that cannot be read is not claimed.
     let mut record = stored.open(tx, options)?;
+    let replies = merge_replies(&record.replies, replies);
+    let json = write_replies(&replies, options.max_state_bytes)?;
 
     record.fence = count(tx)?;
     record.version = record.fence;
@@ -231,8 +312,9 @@ pub(super) fn claim(
     tx.prepare_cached(claim)
         .and_then(|mut claim| claim.execute(row))
         .map_err(failed)?;
-    if record.replies.is_empty() && !replies.is_empty() {
-        let keep = "UPDATE runs SET replies = ?4, replied_at = ?5, checksum = ?6
+    if record.replies.len() < replies.len() {
+        let keep =
+            "UPDATE runs SET replies = ?4, replied_at = ifnull(replied_at, ?5), checksum = ?6
                     WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
         let sum = checksum(key, &state, &json);
         let row = params![tenant, thread, run, json, nanos(now), sum];
@@ -240,7 +322,7 @@ pub(super) fn claim(
             .and_then(|mut keep| keep.execute(row))
             .map_err(failed)?;
         record.replies = replies;
-        record.replied_at = Some(time(nanos(now)));
+        record.replied_at.get_or_insert(time(nanos(now)));
     }
     Ok(record)
 }
@@ -268,11 +350,15 @@ pub(super) fn write(
     state: &MachineState,
     next: Next,
 ) -> Result<(), StoreError> {
-    let (json, asks) = write_state(state, options.max_state_bytes)?;
+    let state = write_state(state, options.max_state_bytes)?;
     held(tx, key, fence)?;
+    if let Next::Waits(_) = next {
+        may_wait(tx, options, key)?;
+    }
     let version = count(tx)?;
     let update = "UPDATE runs SET status = ?4, version = ?5, lease_until = ifnull(?6, lease_until),
-                  since = ?7, checksum = ?8, state = ?9, replies = ?10, replied_at = NULL
+                  since = ?7, checksum = ?8, state = ?9, replies = ?10, replied_at = NULL,
+                  message = ?11, waited = max(waited, ?4 = 'suspended')
                   WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     let [tenant, thread, run] = names(key);
     let (status, lease_until, since) = match next {
@@ -287,14 +373,15 @@ pub(super) fn write(
         integer(version),
         lease_until,
         since,
-        checksum(key, &json, NO_REPLIES),
-        json,
+        checksum(key, &state.json, NO_REPLIES),
+        state.json,
         NO_REPLIES,
+        state.message.as_ref().map(MessageId::as_str),
     ];
     tx.prepare_cached(update)
         .and_then(|mut update| update.execute(row))
         .map_err(failed)?;
-    ask(tx, key, &asks)
+    ask(tx, key, &state.asks)
 }
 
 pub(super) fn renew(
@@ -327,7 +414,7 @@ pub(super) fn end(
     if standing.status != RunStatus::Ended {
         set_ended(tx, names(key), now)?;
     }
-    purge(tx, options, now)
+    purge(tx, options, now).map(drop)
 }
 
 fn set_ended(
@@ -345,13 +432,16 @@ fn set_ended(
         .map_err(failed)
 }
 
-/// The names of the runs that `find` finds, of those before a time.
+/// How many rows of each kind are forgotten in one transaction: others wait for it.
+const BATCH: usize = 100;
+
+/// The names of the runs that `find` finds, of those before a time; at most [`BATCH`].
 fn before(
     tx: &Transaction<'_>,
     find: &str,
     time: SystemTime,
 ) -> Result<Vec<[String; 3]>, StoreError> {
-    tx.prepare_cached(find)
+    tx.prepare_cached(&format!("{find} LIMIT {BATCH}"))
         .and_then(|mut find| {
             let key = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
             find.query_map([nanos(time)], key)?.collect()
@@ -359,24 +449,30 @@ fn before(
         .map_err(failed)
 }
 
-/// Forgets what need not be kept any longer.
+/// Forgets what need not be kept any longer, up to [`BATCH`] of each kind; whether there may be more.
 pub(super) fn purge(
     tx: &Transaction<'_>,
     options: &Options,
     now: SystemTime,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
+    let mut more = false;
+    let mut did = |rows: usize| more |= rows >= BATCH;
     if let Some(time) = now.checked_sub(options.keep_waiting) {
         let find = "SELECT tenant, thread, run FROM runs
                     WHERE (status = 'suspended' AND since <= ?1)
                        OR (status = 'running' AND lease_until <= ?1)
                     ORDER BY begun";
-        for key in before(tx, find, time)? {
+        let waited = before(tx, find, time)?;
+        did(waited.len());
+        for key in waited {
             set_ended(tx, key.each_ref().map(String::as_str), now)?;
         }
     }
     if let Some(time) = now.checked_sub(options.keep_ended) {
         let find = "SELECT tenant, thread, run FROM runs WHERE status = 'ended' AND since <= ?1";
-        for key in before(tx, find, time)? {
+        let ended = before(tx, find, time)?;
+        did(ended.len());
+        for key in ended {
             for delete in [
                 "DELETE FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
                 "DELETE FROM questions WHERE tenant = ?1 AND thread = ?2 AND run = ?3",
@@ -392,18 +488,33 @@ pub(super) fn purge(
         }
     }
     let at = nanos(now);
-    tx.prepare_cached("UPDATE effects SET seen = ?1 WHERE run IS NULL AND seen IS NULL")
-        .and_then(|mut update| update.execute([at]))
-        .map_err(failed)?;
+    let execute = |statement: &str, params: &[i64]| {
+        tx.prepare_cached(statement)
+            .and_then(|mut it| it.execute(params_from_iter(params)))
+            .map_err(failed)
+    };
+    let see = format!(
+        "UPDATE effects SET seen = ?1 WHERE rowid IN
+         (SELECT rowid FROM effects WHERE run IS NULL AND seen IS NULL LIMIT {BATCH})"
+    );
+    did(execute(&see, &[at])?);
     if let Some(before) = now.checked_sub(options.keep_effects) {
-        tx.prepare_cached("DELETE FROM effects WHERE run IS NULL AND seen <= ?1")
-            .and_then(|mut delete| delete.execute([nanos(before)]))
-            .map_err(failed)?;
+        let delete = format!(
+            "DELETE FROM effects WHERE rowid IN
+             (SELECT rowid FROM effects WHERE run IS NULL AND seen <= ?1 LIMIT {BATCH})"
+        );
+        did(execute(&delete, &[nanos(before)])?);
     }
-    tx.prepare_cached("DELETE FROM once WHERE until <= ?1")
-        .and_then(|mut delete| delete.execute([at]))
-        .map_err(failed)?;
-    Ok(())
+    // Only the first few are looked at, since most that are over may be among the newest.
+    let delete = format!(
+        "DELETE FROM once WHERE (tenant, key) IN
+         (SELECT tenant, key FROM
+          (SELECT tenant, key, n FROM once WHERE until <= ?1 ORDER BY until LIMIT {BATCH})
+          WHERE n <= (SELECT ifnull(max(n), 0) FROM once) - ?2)"
+    );
+    let kept = i64::try_from(options.keep_used_keys).unwrap_or(i64::MAX);
+    did(execute(&delete, &[at, kept])?);
+    Ok(more)
 }
 
 pub(super) fn asking(
@@ -413,39 +524,60 @@ pub(super) fn asking(
     thread: ThreadId,
     questions: &[InterruptId],
 ) -> Result<RunRecord, StoreError> {
-    let find = "SELECT q.run, r.begun FROM questions q JOIN runs r USING (tenant, thread, run)
-                WHERE q.tenant = ?1 AND q.thread = ?2 AND q.question = ?3
+    // As one text, since the number of parameters is limited, and so that it is one statement.
+    let find = "SELECT q.run FROM questions q JOIN runs r USING (tenant, thread, run)
+                WHERE q.tenant = ?1 AND q.thread = ?2
+                  AND q.question IN (SELECT value FROM json_each(?3))
                 ORDER BY r.begun DESC LIMIT 1";
-    let mut newest: Option<(String, i64)> = None;
-    for id in questions {
-        let found = tx
-            .prepare_cached(find)
-            .and_then(|mut find| {
-                let names = [tenant.0.as_str(), thread.as_str(), id.as_str()];
-                find.query_row(names, |row| Ok((row.get(0)?, row.get(1)?)))
-                    .optional()
-            })
-            .map_err(failed)?;
-        if let Some(found) = found
-            && newest.as_ref().is_none_or(|newest| newest.1 < found.1)
-        {
-            newest = Some(found);
-        }
-    }
-    let (run, _) = newest.ok_or(StoreError::NotFound)?;
+    let questions = serde_json::to_string(questions).map_err(StoreError::failed)?;
+    let run: Option<String> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            let names = [tenant.0.as_str(), thread.as_str(), &questions];
+            find.query_row(names, |row| row.get(0)).optional()
+        })
+        .map_err(failed)?;
+    let run = run.ok_or(StoreError::NotFound)?;
     let key = RunKey::new(tenant, thread, RunId::new(run));
     get(tx, options, &key)
 }
 
 pub(super) fn of_thread(
     tx: &Transaction<'_>,
-    options: &Options,
     tenant: &Tenant,
     thread: &ThreadId,
-) -> Result<Vec<RunRecord>, StoreError> {
-    let find = columns!("WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended' ORDER BY begun");
-    let names = [tenant.0.as_str(), thread.as_str()];
-    find_all(tx, options, find, names, usize::MAX)
+    message: Option<&MessageId>,
+    limit: usize,
+) -> Result<Vec<RunSummary>, StoreError> {
+    let find =
+        "SELECT tenant, thread, run, status, version, fence, lease_until, client_id FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended'
+                  AND (?3 IS NULL OR message = ?3)
+                ORDER BY status = 'running', iif(status = 'running', lease_until, begun), begun
+                LIMIT ?4";
+    let params = params![
+        tenant.0.as_str(),
+        thread.as_str(),
+        message.map(MessageId::as_str),
+        i64::try_from(limit).unwrap_or(i64::MAX),
+    ];
+    let summary = |row: &Row<'_>| {
+        let Standing {
+            status,
+            lease_until,
+            ..
+        } = standing(row, 3)?;
+        let client_id = RunId::new(row.get::<_, String>(7)?);
+        Ok(RunSummary::new(
+            read_key(row)?,
+            client_id,
+            status,
+            lease_until,
+        ))
+    };
+    tx.prepare_cached(find)
+        .and_then(|mut find| find.query_map(params, summary)?.collect())
+        .map_err(failed)
 }
 
 pub(super) fn abandoned(

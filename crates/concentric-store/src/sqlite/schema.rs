@@ -1,5 +1,6 @@
+use super::runs;
 use crate::{Fault, Options};
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -9,13 +10,27 @@ use std::{
 const APPLICATION_ID: i64 = 0x4343_5452;
 
 /// What makes a file of version `n` one of version `n + 1`, for each `n`.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[(&str, Fill)] = &[
+    (include_str!("schema.sql"), |_| Ok(())),
+    (include_str!("schema2.sql"), runs::fill_messages),
+];
+
+/// What a migration cannot do in SQL.
+type Fill = fn(&Transaction<'_>) -> Result<(), Fault>;
+
+/// The oldest SQLite without the WAL-reset bug, by which connections that write and checkpoint at the
+/// same time may corrupt the file.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// The longest that SQLite waits for another connection.
+const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// The version of the newest form that this code knows.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Opens a database of the newest form; in memory without a `path`.
 pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Fault> {
+    check_library(rusqlite::version_number())?;
     let mut db = match path {
         None => Connection::open_in_memory()?,
         Some(path) => {
@@ -25,10 +40,38 @@ pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection,
     };
     set_up(&db, options)?;
     set_wal(&db, options.busy_timeout)?;
-    db.pragma_update(None, "synchronous", "FULL")?;
+    set_durable(&db)?;
     migrate(&mut db)?;
     db.set_prepared_statement_cache_capacity(32);
     Ok(db)
+}
+
+/// Opens another connection to a file that is of the newest form.
+pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, Fault> {
+    let db = connect(path, OpenFlags::empty())?;
+    set_up(&db, options)?;
+    set_durable(&db)?;
+    db.set_prepared_statement_cache_capacity(32);
+    Ok(db)
+}
+
+fn set_durable(db: &Connection) -> Result<(), Fault> {
+    db.pragma_update(None, "synchronous", "FULL")?;
+    // Without them, `fsync` leaves what is written in the disk's own cache on macOS. Elsewhere they
+    // do nothing.
+    db.pragma_update(None, "fullfsync", true)?;
+    db.pragma_update(None, "checkpoint_fullfsync", true)?;
+    Ok(())
+}
+
+const fn check_library(found: i32) -> Result<(), Fault> {
+    match found < OLDEST_SQLITE {
+        true => Err(Fault::OldSqlite {
+            found,
+            oldest: OLDEST_SQLITE,
+        }),
+        false => Ok(()),
+    }
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
@@ -38,7 +81,7 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
 }
 
 fn set_up(db: &Connection, options: &Options) -> Result<(), Fault> {
-    db.busy_timeout(options.busy_timeout)?;
+    db.busy_timeout(options.busy_timeout.min(LONGEST_WAIT))?;
     // No function runs that somebody has put into the file's schema.
     db.pragma_update(None, "trusted_schema", false)?;
     check_owner(db)
@@ -133,8 +176,9 @@ fn migrate(db: &mut Connection) -> Result<(), Fault> {
             known: VERSION,
         });
     };
-    for step in todo {
+    for (step, fill) in todo {
         tx.execute_batch(step)?;
+        fill(&tx)?;
     }
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", VERSION)?;
@@ -150,5 +194,26 @@ impl From<rusqlite::Error> for Fault {
             | rusqlite::Error::Utf8Error(..) => Self::corrupt("a row", error),
             error => Self::Database(Box::new(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_may_corrupt_the_file_is_refused() {
+        for found in [3_007_000, 3_050_004, 3_051_002] {
+            let error = check_library(found).unwrap_err();
+            assert!(matches!(error, Fault::OldSqlite { .. }), "{found}");
+        }
+        check_library(3_051_003).unwrap();
+        check_library(rusqlite::version_number()).unwrap();
+        let said = check_library(3_050_004).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "SQLite 3.50.4 is linked, which may corrupt the file; link 3.51.3 or newer, or the \
+             bundled one"
+        );
     }
 }

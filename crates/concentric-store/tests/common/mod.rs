@@ -18,6 +18,11 @@ pub(crate) fn key(run: &str) -> RunKey {
     RunKey::new(tenant("acme"), ThreadId::new("thread"), RunId::new(run))
 }
 
+/// The id that a client gave a run.
+pub(crate) fn client(run: &str) -> RunId {
+    RunId::new(run)
+}
+
 pub(crate) fn question(name: &str) -> InterruptId {
     InterruptId::new(name)
 }

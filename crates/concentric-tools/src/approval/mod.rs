@@ -77,7 +77,7 @@ use concentric_core::{
     BoxError, Context, LiveInterrupts, ReplyKind, RunId, Str, ToolCall, ToolSpecs,
     interrupt::{Remember, RememberFor, RememberWhat},
     method::catch,
-    store::{Decisions, RunClaim, Tenant},
+    store::{Decisions, RunKey, Tenant},
 };
 use std::{
     fmt::{self, Write},
@@ -524,10 +524,11 @@ async fn recall(
     Ok(verdict)
 }
 
-/// The name that the run of `context` keeps while it is taken up by others.
+/// The id that the run of `context` keeps while other requests continue it: that of the stored run,
+/// since a client may give two runs of a conversation the same id.
 pub(crate) fn run_of(context: &Context) -> RunId {
-    match RunClaim::of(context) {
-        Some(claim) => claim.key.run,
+    match RunKey::of(context) {
+        Some(key) => key.run,
         None => context.run_id().clone(),
     }
 }

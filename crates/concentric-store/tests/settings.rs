@@ -1,0 +1,233 @@
+//! Each setting with zero, one and its maximum.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+mod common;
+
+use common::{at, client, key, question, running, tenant, waiting};
+use concentric_core::store::{EffectKey, Intent, Ledger, Once, RunStatus, RunStore, StoreError};
+use concentric_store::{MemoryStore, Options};
+use std::time::Duration;
+
+/// Both kinds of stores.
+trait Store: RunStore + Ledger + Once {
+    async fn forget(&self, now: u64);
+}
+
+impl Store for MemoryStore {
+    async fn forget(&self, now: u64) {
+        self.purge(at(now)).await.unwrap();
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Store for concentric_store::SqliteStore {
+    async fn forget(&self, now: u64) {
+        self.purge(at(now)).await.unwrap();
+    }
+}
+
+/// Checks a setting with each kind of store.
+macro_rules! each {
+    ($check:ident, $set:expr) => {
+        for (options, expected) in $set {
+            $check(options.in_memory(), expected).await;
+            #[cfg(feature = "sqlite")]
+            $check(options.open_in_memory().unwrap(), expected).await;
+        }
+    };
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
+    result.map_or_else(|error| error.code(), |_| "ok")
+}
+
+async fn begin<S: Store>(store: &S, run: &str) -> u64 {
+    let begun = RunStore::begin(store, key(run), client(run), running("hi"), at(30));
+    begun.await.unwrap()
+}
+
+async fn suspend<S: Store>(store: &S, run: &str) -> Result<(), StoreError> {
+    let fence = begin(store, run).await;
+    store
+        .suspend(key(run), fence, waiting("hi", run), at(0))
+        .await
+}
+
+#[tokio::test]
+async fn a_state_has_no_more_bytes_than_the_limit() {
+    async fn check<S: Store>(store: S, expected: &str) {
+        let begun = RunStore::begin(&store, key("r"), client("r"), running("hi"), at(30));
+        assert_eq!(code(begun.await), expected);
+    }
+    let size = running("hi").to_json().unwrap().len();
+    let max = |bytes| Options::new().max_state_bytes(bytes);
+    each!(
+        check,
+        [
+            (max(0), "unwritable"),
+            (max(1), "unwritable"),
+            (max(size - 1), "unwritable"),
+            (max(size), "ok"),
+            (max(usize::MAX), "ok"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_waiting_run_is_over_after_its_time() {
+    async fn check<S: Store>(store: S, (before, at): (u64, Option<u64>)) {
+        suspend(&store, "r").await.unwrap();
+        let status = async || store.get(key("r")).await.unwrap().status;
+        store.forget(before).await;
+        if at != Some(before) {
+            assert_eq!(status().await, RunStatus::Suspended);
+        }
+        store.forget(at.unwrap_or(1 << 32)).await;
+        let expected = at.map_or(RunStatus::Suspended, |_| RunStatus::Ended);
+        assert_eq!(status().await, expected);
+    }
+    let keep = |time| Options::new().keep_waiting(time);
+    each!(
+        check,
+        [
+            (keep(Duration::ZERO), (0, Some(0))),
+            (keep(Duration::from_secs(1)), (0, Some(1))),
+            (keep(Duration::MAX), (0, None)),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_ended_run_is_forgotten_after_its_time() {
+    async fn check<S: Store>(store: S, (before, at): (&str, Option<u64>)) {
+        let fence = begin(&store, "r").await;
+        store.end(key("r"), fence, common::at(0)).await.unwrap();
+        assert_eq!(code(store.get(key("r")).await), before);
+        store.forget(at.unwrap_or(1 << 32)).await;
+        let expected = at.map_or("ok", |_| "run_not_found");
+        assert_eq!(code(store.get(key("r")).await), expected);
+    }
+    let keep = |time| Options::new().keep_ended(time);
+    each!(
+        check,
+        [
+            (keep(Duration::ZERO), ("run_not_found", Some(0))),
+            (keep(Duration::from_secs(1)), ("ok", Some(1))),
+            (keep(Duration::MAX), ("ok", None)),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_effect_of_no_run_is_forgotten_after_its_time() {
+    async fn check<S: Store>(store: S, forgotten: bool) {
+        let effect = || EffectKey::new(tenant("acme"), "e");
+        let context = concentric_core::Context::new();
+        let intent = Intent::new("t".into(), "{}".into(), &context);
+        Ledger::begin(&store, effect(), intent).await.unwrap();
+        store.forget(0).await;
+        store.forget(1).await;
+        let known = store.known(effect()).await.unwrap();
+        assert_eq!(known == concentric_core::store::Effect::New, forgotten);
+    }
+    let keep = |time| Options::new().keep_effects(time);
+    each!(
+        check,
+        [
+            (keep(Duration::ZERO), true),
+            (keep(Duration::from_secs(1)), true),
+            (keep(Duration::from_secs(2)), false),
+            (keep(Duration::MAX), false),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn used_keys_are_kept_up_to_their_number() {
+    async fn check<S: Store>(store: S, kept: [bool; 3]) {
+        for name in ["0", "1", "2"] {
+            assert!(
+                store
+                    .once(tenant("acme"), name.into(), at(0))
+                    .await
+                    .unwrap()
+            );
+        }
+        store.forget(9).await;
+        for (name, kept) in ["0", "1", "2"].into_iter().zip(kept) {
+            let first = store.once(tenant("acme"), name.into(), at(0)).await;
+            assert_eq!(first.unwrap(), !kept, "{name}");
+        }
+    }
+    let keep = |keys| Options::new().keep_used_keys(keys);
+    each!(
+        check,
+        [
+            (keep(0), [false; 3]),
+            (keep(1), [false, false, true]),
+            (keep(usize::MAX), [true; 3]),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn as_many_runs_wait_as_may() {
+    async fn check<S: Store>(store: S, expected: [&str; 2]) {
+        for (run, expected) in ["a", "b"].into_iter().zip(expected) {
+            assert_eq!(code(suspend(&store, run).await), expected);
+        }
+        let asking = store.asking(
+            tenant("acme"),
+            concentric_core::ThreadId::new("thread"),
+            vec![question("a")],
+        );
+        assert_eq!(code(asking.await) == "ok", expected[0] == "ok");
+    }
+    let thread = |runs| Options::new().max_waiting_per_thread(runs);
+    let tenant = |runs| Options::new().max_waiting_per_tenant(runs);
+    each!(
+        check,
+        [
+            (thread(0), ["too_many_waiting"; 2]),
+            (tenant(0), ["too_many_waiting"; 2]),
+            (thread(1), ["ok", "too_many_waiting"]),
+            (tenant(1), ["ok", "too_many_waiting"]),
+            (thread(usize::MAX), ["ok"; 2]),
+            (tenant(usize::MAX), ["ok"; 2]),
+        ]
+    );
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_file_is_waited_for_up_to_the_busy_timeout() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    for timeout in [
+        Duration::ZERO,
+        Duration::from_millis(1),
+        Duration::from_millis(i32::MAX as u64 + 1),
+        Duration::MAX,
+    ] {
+        let store = Options::new().busy_timeout(timeout).open(&path).unwrap();
+        let run = format!("{timeout:?}");
+        begin(&store, &run).await;
+        let copy = dir.path().join(format!("{}.db", timeout.as_nanos()));
+        store.back_up(copy).await.unwrap();
+        if timeout > Duration::from_millis(1) {
+            continue;
+        }
+        let other = rusqlite::Connection::open(&path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let fence = store.get(key(&run)).await.unwrap().fence;
+        let renewed = store.renew(key(&run), fence, at(60)).await;
+        assert_eq!(code(renewed), "store_failed");
+        let ended = store.end(key(&run), fence, at(60)).await;
+        assert_eq!(code(ended), "store_failed");
+    }
+}
