@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Custom, Error, Event,
-    FinishReason, NoTools, Usage,
+    AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, Custom, Error,
+    Event, FinishReason, NoTools, RequestId, RoundCall, StreamId, ThreadId, ToolCallPart, Usage,
 };
 use futures_util::{StreamExt, stream};
 use serde_json::json;
@@ -102,4 +102,57 @@ fn a_cancelled_run_reads_no_more_of_its_model() {
     assert!(left.last().unwrap().is_finish());
     let said = |event: &&Event| matches!(event, Event::TextDelta(_));
     assert_eq!(left.iter().filter(said).count(), 0);
+}
+
+#[test]
+fn a_context_knows_the_call_it_is_of() {
+    let context = Context::new();
+    assert_eq!(context.call_id(), None);
+    let part = ToolCallPart::new(CallId::new("c-1"), "look", "{}");
+    let round = context.at_round(0, None);
+    assert_eq!(round.call_id(), None);
+    let call = round.at_call(&RoundCall::new(2, part));
+    assert_eq!(call.call_id(), Some(&CallId::new("c-1")));
+    assert_eq!(call.child().build().call_id(), None);
+}
+
+#[test]
+fn ids_that_nobody_set_are_absent_and_runs_inside_have_theirs() {
+    let context = Context::new();
+    assert!(context.request_id().is_none() && context.stream_id().is_none());
+    assert!(context.thread_id().is_none());
+    let context = Context::builder()
+        .thread_id(ThreadId::new("t"))
+        .request_id(RequestId::new("r"))
+        .stream_id(StreamId::new("s"))
+        .build();
+    let inner = context.child().build();
+    assert_eq!(inner.thread_id(), Some(&ThreadId::new("t")));
+    assert_eq!(inner.request_id(), Some(&RequestId::new("r")));
+    assert_eq!(inner.stream_id(), None);
+}
+
+#[test]
+fn the_event_index_counts_what_the_consumer_was_handed() {
+    let answer = |_: ChatRequest| async {
+        let end = Event::finish(FinishReason::Stop, Usage::new(1, 1));
+        let events = [Event::text("a"), Event::text("b"), end].map(Ok::<_, Error>);
+        Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
+    };
+    let inner = AgentLayer::new(NoTools).layer(BoxModel::new(service_fn(answer)));
+    let agent = AgentLayer::new(NoTools).layer(inner);
+    let request = ChatRequest::user("hi");
+    let context = request.context.clone();
+    let mut first = task::spawn(agent.oneshot(request));
+    let mut body = task::spawn(assert_ready!(first.poll()).unwrap().body);
+    let mut handed = 0;
+    assert_eq!(context.event_index(), 0);
+    context.emit(note(1)).unwrap();
+    while let Some(event) = assert_ready!(body.poll_next()) {
+        event.unwrap();
+        handed += 1;
+        assert_eq!(context.event_index(), handed);
+    }
+    // The note, the step's start, two texts, the step's finish, and the run's.
+    assert_eq!(handed, 6);
 }

@@ -155,17 +155,21 @@ impl Context {
         self.run.ids.run.as_ref().unwrap_or(&NONE)
     }
 
-    /// The conversation the run belongs to.
+    /// The conversation that the run belongs to; `None` unless whoever made the request has set it
+    /// ([`ContextBuilder::thread_id`]), as the AG-UI server does. Runs inside this one have the same.
     pub fn thread_id(&self) -> Option<&ThreadId> {
         self.run.ids.thread.as_ref()
     }
 
-    /// The HTTP request that started the run.
+    /// The HTTP request that started the run; `None` unless the server has set it
+    /// ([`ContextBuilder::request_id`]). Runs inside this one have the same.
     pub fn request_id(&self) -> Option<&RequestId> {
         self.run.ids.request.as_ref()
     }
 
-    /// The stream that the run's events go out on.
+    /// The stream that the run's events go out on; `None` unless the server has set it
+    /// ([`ContextBuilder::stream_id`]). A run inside this one has none: its events go out on this
+    /// run's stream.
     pub fn stream_id(&self) -> Option<&StreamId> {
         self.run.ids.stream.as_ref()
     }
@@ -199,7 +203,10 @@ impl Context {
         self.message_id.as_ref()
     }
 
-    /// How many events the run has delivered so far.
+    /// How many events the run has delivered to its consumer so far, over all its loops; events that
+    /// layers outside the loop add or drop are not counted.
+    ///
+    /// It is counted from 0 again when a run is resumed, and is 0 for a run without an agent.
     pub fn event_index(&self) -> u64 {
         self.run.events.load(Ordering::Relaxed)
     }
@@ -217,6 +224,26 @@ impl Context {
             Some(message) => format!("{message}/{position}/{call}").into(),
             None => format!("{}/{}/{position}/{call}", self.run_id(), self.step).into(),
         })
+    }
+
+    /// The id of the tool call; `None` outside a tool call.
+    ///
+    /// An event that a tool emits names its call with it:
+    ///
+    /// ```
+    /// use concentric_core::{Context, Custom, EmitError, Event};
+    /// use serde_json::json;
+    ///
+    /// /// In a tool.
+    /// fn progress(context: &Context, percent: u8) -> Result<(), EmitError> {
+    ///     let mut event = Custom::new("progress", json!(percent));
+    ///     event.call_id = context.call_id().cloned();
+    ///     context.emit(Event::Custom(Box::new(event)))
+    /// }
+    /// # let _ = progress;
+    /// ```
+    pub fn call_id(&self) -> Option<&CallId> {
+        self.call.as_ref().map(|(_, id)| id)
     }
 
     /// Which of its message's calls this is, from 0; `None` outside a tool call.
