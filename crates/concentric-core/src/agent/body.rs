@@ -1,6 +1,6 @@
 use super::{
     gate::{Deciding, Moment},
-    run::{Run, Stop, at},
+    run::{Foreign, Run, Stop, at, discard, guarded},
 };
 use crate::{
     ChatRequest, ChatResponse, Error, Event, Phase, RoundEvent, ToolRound,
@@ -91,7 +91,7 @@ where
             && run.machine.is_reading()
             && let WorkProj::Body { body } = this.work.project()
         {
-            let item = body.poll_next(cx);
+            let item = poll_model(body, cx);
             if let Poll::Ready(Some(Ok(event))) = &item
                 && run.machine.delta(event)
             {
@@ -137,7 +137,7 @@ where
             if run.machine.is_reading()
                 && let WorkProj::Body { body } = this.work.as_mut().project()
             {
-                if let Poll::Ready(item) = read.take().unwrap_or_else(|| body.poll_next(cx)) {
+                if let Poll::Ready(item) = read.take().unwrap_or_else(|| poll_model(body, cx)) {
                     if let Some(event) = run.take_in(item) {
                         run.count_event();
                         return Poll::Ready(Some(Ok(event)));
@@ -152,7 +152,7 @@ where
                     None => {}
                     Some(Action::Emit(mut event)) => {
                         if let Event::Finish(finish) = &mut event {
-                            this.work.set(Work::Idle);
+                            discard(|| this.work.set(Work::Idle));
                             run.end();
                             if let Err(error) = run.keep_slots(finish) {
                                 return Poll::Ready(Some(Err(error)));
@@ -162,7 +162,7 @@ where
                         return Poll::Ready(Some(Ok(event)));
                     }
                     Some(Action::Fail(error)) => {
-                        this.work.set(Work::Idle);
+                        discard(|| this.work.set(Work::Idle));
                         run.end();
                         return Poll::Ready(Some(Err(error)));
                     }
@@ -259,12 +259,12 @@ where
         // A round service knows which calls it has started; the others it settles as cancelled.
         while let WorkProj::Outcomes { outcomes } = self.as_mut().project()
             && run.machine.has_running()
-            && let Poll::Ready(Some(Ok(event))) = outcomes.poll_next(cx)
+            && let Poll::Ready(Some(Ok(event))) = poll_tools(outcomes, cx)
         {
             run.machine.input(Input::of_round(Ok(event)));
         }
         run.stop(stop);
-        self.set(Self::Idle);
+        discard(|| self.set(Self::Idle));
     }
 
     /// Waits for what is not the model's next event, and tells the machine of it.
@@ -296,7 +296,7 @@ where
                 };
                 self.set(next.unwrap_or(Self::Idle));
             }
-            WorkProj::Model { call } => match ready!(call.poll(cx)) {
+            WorkProj::Model { call } => match ready!(poll_call(Foreign::Model, call, cx)) {
                 Ok(ChatResponse { head, body, .. }) => match run.check_layers() {
                     Ok(()) => {
                         run.model_started(&head);
@@ -308,12 +308,13 @@ where
                     }
                 },
                 Err(error) => {
-                    let error = at(error.into().into(), Phase::Model);
+                    let error = at(error, Phase::Model);
                     run.machine.input(Input::ModelFailed(error));
                 }
             },
             WorkProj::Save { save, round } => {
-                match (ready!(save.as_mut().poll(cx)), round.take()) {
+                let saved = guarded(Foreign::Store, || save.as_mut().poll(cx), Err);
+                match (ready!(saved), round.take()) {
                     (Ok(()), Some(round)) => {
                         let call = run.round_call(round);
                         self.set(Self::Round { call });
@@ -326,15 +327,15 @@ where
                     (Ok(()), None) => self.set(Self::Idle),
                 }
             }
-            WorkProj::Round { call } => match ready!(call.poll(cx)) {
+            WorkProj::Round { call } => match ready!(poll_call(Foreign::Tools, call, cx)) {
                 Ok(outcomes) => self.set(Self::Outcomes { outcomes }),
                 Err(error) => {
-                    let error = at(error.into().into(), Phase::Round);
+                    let error = at(error, Phase::Round);
                     run.machine.input(Input::RoundFailed(error));
                 }
             },
             WorkProj::Outcomes { outcomes } => {
-                run.machine.input(match ready!(outcomes.poll_next(cx)) {
+                run.machine.input(match ready!(poll_tools(outcomes, cx)) {
                     Some(item) => Input::of_round(item.map_err(|error| at(error, Phase::Round))),
                     None => Input::RoundEnded,
                 });
@@ -342,6 +343,42 @@ where
         }
         Poll::Ready(())
     }
+}
+
+/// Polls the model's answer.
+#[inline]
+fn poll_model<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>>
+where
+    B: Stream<Item = Result<Event, Error>>,
+{
+    let fail = |error| Some(Err(error));
+    guarded(Foreign::Model, || body.poll_next(cx), fail)
+}
+
+/// Polls the outcomes of a round.
+fn poll_tools<O>(
+    outcomes: Pin<&mut O>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<RoundEvent, Error>>>
+where
+    O: Stream<Item = Result<RoundEvent, Error>>,
+{
+    let fail = |error| Some(Err(error));
+    guarded(Foreign::Tools, || outcomes.poll_next(cx), fail)
+}
+
+/// Polls the call of a model or of a round service.
+pub(super) fn poll_call<S, Q>(
+    part: Foreign,
+    call: Pin<&mut Oneshot<S, Q>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<S::Response, Error>>
+where
+    S: Service<Q>,
+    S::Error: Into<BoxError>,
+{
+    let poll = || call.poll(cx).map_err(|error| Error::from(error.into()));
+    guarded(part, poll, Err)
 }
 
 impl<M, B, R, O> fmt::Debug for AgentBody<M, B, R, O>

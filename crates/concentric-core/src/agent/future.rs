@@ -1,7 +1,7 @@
 use super::{
-    body::{AgentBody, Work},
+    body::{AgentBody, Work, poll_call},
     gate::{Deciding, Moment},
-    run::{Run, Stop, at},
+    run::{Foreign, Run, Stop, at, discard},
 };
 use crate::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, Head, Phase, RoundEvent, ToolRound,
@@ -111,7 +111,7 @@ where
                 }
             }
             let polled = match this.call.as_mut().as_pin_mut() {
-                Some(call) => call.poll(cx).map(Some),
+                Some(call) => poll_call(Foreign::Model, call, cx).map(Some),
                 None if this.deciding.is_some() => Poll::Pending,
                 // There is no first step.
                 None => Poll::Ready(None),
@@ -122,7 +122,7 @@ where
                     if let Err(error) = run.check_layers() {
                         let error = error.with_effects(run.machine.effects());
                         *this.run = None;
-                        this.call.set(None);
+                        discard(|| this.call.set(None));
                         return Poll::Ready(Err(at(error, Phase::Model)));
                     }
                     run.model_started(&head);
@@ -134,12 +134,11 @@ where
                     work = Work::Body { body };
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    let error = Error::from(error.into());
                     if error.kind() != ErrorKind::Halted {
                         // Those of rounds before, if the run goes on.
                         let effects = run.machine.effects().max(error.effects());
                         *this.run = None;
-                        this.call.set(None);
+                        discard(|| this.call.set(None));
                         let error = error.with_effects(effects);
                         return Poll::Ready(Err(at(error, Phase::Model)));
                     }
@@ -149,14 +148,14 @@ where
                 Poll::Pending => match ready!(run.poll_stop(cx)) {
                     Stop::Late => {
                         *this.run = None;
-                        this.call.set(None);
+                        discard(|| this.call.set(None));
                         return Poll::Ready(Err(machine::late().with_phase(Phase::Model)));
                     }
                     stop => run.stop(stop),
                 },
             }
         }
-        this.call.set(None);
+        discard(|| this.call.set(None));
         *this.deciding = None;
         match this.run.take() {
             Some(Ok(run)) => Poll::Ready(Ok(

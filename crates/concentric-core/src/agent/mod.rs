@@ -33,6 +33,7 @@
 //! | is about to call the model, to begin a round, or to end | asks its [gates](StepGate), and does as they say |
 //! | has made as many model calls as it may | finishes with [`Outcome::StepLimit`] |
 //! | reads an error, or a body that ends early | yields it as its last item; no tool of that answer runs |
+//! | meets a panic of its model, its tools or a layer on them | fails with [`ErrorKind::Other`](crate::ErrorKind::Other) and a fixed message; the panic's text is logged |
 //! | is cancelled ([`Context::cancel`]) | drops what it waits for, closes the round, and finishes with [`Outcome::Aborted`] |
 //! | passes the deadline | the same, and fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) |
 //! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents; and cancels the run ([`CancelReason::Disconnected`](crate::CancelReason::Disconnected)), for what was spawned |

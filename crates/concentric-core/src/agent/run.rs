@@ -9,6 +9,7 @@ use crate::{
     context::{Release, Sleep, cancelled},
     layers::ModelLayers,
     machine::{Input, Machine, MachineState, ModelStart, Rules},
+    method::{Panic, catch},
     service::BoxFuture,
     store::Checkpoint,
     tool::ToolNameTaken,
@@ -477,6 +478,49 @@ impl<M, R> Run<M, R> {
             claim.leaves = Release::Outcome;
             claim.release();
         }
+    }
+}
+
+/// What of a run is not ours, and may panic.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Foreign {
+    Model,
+    Tools,
+    Store,
+}
+
+/// Polls a part of the run's stack. A panic is an error like any other of that part: its text is
+/// logged, and is not in the error, which clients may be shown.
+#[inline]
+pub(super) fn guarded<T>(
+    part: Foreign,
+    poll: impl FnOnce() -> Poll<T>,
+    fail: impl FnOnce(Error) -> T,
+) -> Poll<T> {
+    match catch(poll) {
+        Ok(polled) => polled,
+        Err(panic) => Poll::Ready(fail(panicked(part, &panic))),
+    }
+}
+
+#[cold]
+fn panicked(part: Foreign, panic: &Panic) -> Error {
+    let message = match part {
+        Foreign::Model => "the model, or a layer on it, panicked",
+        Foreign::Tools => "the tools, or a layer on them, panicked",
+        Foreign::Store => "the store of the run's state panicked",
+    };
+    tracing::error!(panic = panic.text(), "{message}");
+    Error::new(ErrorKind::Other, message)
+}
+
+/// Drops what `drops` does. A panic of that is logged: what it belongs to has ended.
+pub(super) fn discard(drops: impl FnOnce()) {
+    if let Err(panic) = catch(drops) {
+        tracing::error!(
+            panic = panic.text(),
+            "a model or tool panicked when it was dropped"
+        );
     }
 }
 
