@@ -56,7 +56,8 @@ impl<R> AgentLayer<R> {
         self
     }
 
-    /// Sets how many tool calls a run makes at the most; the default is no limit.
+    /// Sets how many tool calls a run makes at the most; the default is no limit. With 0 the first
+    /// call is refused.
     ///
     /// Calls that are refused or denied count, and those before an interruption. One over the limit
     /// is answered with an error, and the run ends with

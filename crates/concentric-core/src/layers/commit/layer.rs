@@ -22,7 +22,9 @@ impl<P> CommitLayer<P> {
         }
     }
 
-    /// Sets how many bytes of events are held at the most; the default is 1 MiB.
+    /// Sets how many bytes of events are held at the most; the default is 1 MiB. An answer that needs
+    /// more before it may be shown fails with [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge),
+    /// with 0 each answer.
     #[must_use]
     pub const fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
