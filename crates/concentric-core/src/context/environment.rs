@@ -163,7 +163,7 @@ fn random() -> (u64, u64) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     (
-        mix(&*KEYS, count, std::process::id(), SystemTime::now()),
+        mix(&KEYS, count, std::process::id(), SystemTime::now()),
         count,
     )
 }
