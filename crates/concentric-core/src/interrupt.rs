@@ -840,7 +840,7 @@ mod tests {
             assert_eq!(asked.check(&Reply::cancel(id.clone()), now), Ok(()));
         }
         // An older version listed no kinds; a list that is no list accepts none.
-        let old = Interrupt::new(id.clone(), TOOL_CALL);
+        let old = Interrupt::new(id, TOOL_CALL);
         let broken = old.clone().with_metadata("replies", "approve");
         for (_, reply) in &all {
             assert_eq!(old.check(reply, now), Ok(()));

@@ -14,7 +14,7 @@ use concentric_core::{
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
 };
 use concentric_tools::{
-    Approval, RoundEnd, Tool, ToolLifecycle, Toolset, agent_tool, tool_with_context,
+    Approval, RoundEnd, Skill, Skills, Tool, ToolLifecycle, Toolset, agent_tool, tool_with_context,
 };
 use futures_util::StreamExt;
 use kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
@@ -1011,4 +1011,30 @@ async fn what_comes_of_a_run_is_the_same_whether_it_was_looked_at() {
     let ran = drive(scene.model.agent(&gated(&log)), request).await;
     assert_eq!(*ran.outcome(), Outcome::Completed);
     assert_eq!(log.lines().len(), 2);
+}
+
+#[tokio::test]
+async fn a_skill_stays_active_where_its_run_is_resumed() {
+    let (log, world) = (Log::default(), World::new());
+    let wrapped = || {
+        let refunds = Skill::new("refunds", "Pays back.", "Look first.").unlocks("write");
+        Skills::new().skill(refunds).wrap(gated(&log)).unwrap()
+    };
+    let offers = |there: &mut ToolLifecycle, skills| {
+        let request = there.apply_skill_loads(skills);
+        request.tools.get("write").is_some()
+    };
+    let (tools, skills) = wrapped();
+    let mut here = lifecycle(&world, tools);
+    assert!(!offers(&mut here, &skills));
+    let load = ("load_skill", r#"{"name":"refunds"}"#);
+    let calls = vec![load, ("refund", r#"{"n":1}"#)];
+    let state = suspended(here.execute_round(message("m1", calls)).await.unwrap());
+
+    let (tools, skills) = wrapped();
+    let mut there = lifecycle(&world, tools);
+    assert!(!offers(&mut there, &skills));
+    let reply = Reply::approve(state.interrupts()[0].id.clone());
+    there.resume(state, vec![reply]).await.unwrap();
+    assert!(offers(&mut there, &skills));
 }

@@ -205,6 +205,26 @@ impl Context {
         slots.update::<S>(place, update)
     }
 
+    /// The values of the run's own durable slots, to be stored with its state
+    /// ([`MachineState::with_slots`](crate::machine::MachineState::with_slots)). For drivers of loops
+    /// of their own: an agent stores them itself.
+    ///
+    /// # Errors
+    ///
+    /// A value can't be written.
+    pub fn stored_state(&self) -> Result<Vec<StoredSlot>, SlotError> {
+        self.slots_of_run()
+            .map_or_else(|| Ok(Vec::new()), Slots::snapshot)
+    }
+
+    /// Puts stored values into the run's own durable slots
+    /// ([`MachineState::slots`](crate::machine::MachineState::slots)), the first time it is called.
+    pub fn restore_state(&self, stored: &[StoredSlot]) {
+        if !stored.is_empty() {
+            self.run_slots().resume(stored.iter().cloned());
+        }
+    }
+
     /// What keeps the values of a slot here, and for what.
     fn slots<S>(&self) -> Result<(&Slots, Place), SlotError>
     where

@@ -38,15 +38,21 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
     let runs = accepts(ReplyKind::Approve) || accepts(ReplyKind::Edit);
     let mut properties = Map::new();
     let mut put = |name: &str, schema: Value| properties.insert(name.to_owned(), schema);
-    if let Some(approved) = match (runs, accepts(ReplyKind::Deny)) {
-        (true, true) => Some(json!({"type": "boolean"})),
-        (true, false) => Some(json!({"const": true})),
-        (false, true) => Some(json!({"const": false})),
-        (false, false) => None,
-    } {
-        let mut approved = approved;
-        approved["description"] = json!("Whether the call may run.");
-        put("approved", approved);
+    let description = "Whether the call may run.";
+    match (runs, accepts(ReplyKind::Deny)) {
+        (true, true) => {
+            put(
+                "approved",
+                json!({"type": "boolean", "description": description}),
+            );
+        }
+        (false, false) => {}
+        (only, _) => {
+            put(
+                "approved",
+                json!({"const": only, "description": description}),
+            );
+        }
     }
     if accepts(ReplyKind::Edit) {
         put(
@@ -83,15 +89,17 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
             }),
         );
     }
-    let mut schema = json!({
+    let decides = (runs || accepts(ReplyKind::Deny)) && !accepts(ReplyKind::Answer);
+    let required: &[&str] = match decides {
+        true => &["approved"],
+        false => &[],
+    };
+    json!({
         "type": "object",
         "properties": properties,
+        "required": required,
         "additionalProperties": false
-    });
-    if (runs || accepts(ReplyKind::Deny)) && !accepts(ReplyKind::Answer) {
-        schema["required"] = json!(["approved"]);
-    }
-    schema
+    })
 }
 
 /// The schema of a reply to a question what a call did.

@@ -223,6 +223,7 @@ impl ToolLifecycle {
                 "the round was taken up already, and went on since it was in this state",
             ));
         }
+        let slots = state.slots().to_vec();
         let mut machine = Machine::restore(state, rules(&self.tools));
         let replied: Vec<_> = replies.iter().map(|it| it.interrupt_id.clone()).collect();
         machine
@@ -232,6 +233,7 @@ impl ToolLifecycle {
         if machine.state().is_none() {
             machine.action();
         }
+        self.context.restore_state(&slots);
         self.machine = machine;
         self.suspended = None;
         self.replied.extend(replied);
@@ -257,10 +259,22 @@ impl ToolLifecycle {
         Ok(())
     }
 
-    /// The state of the round that is suspended, to be written down; or of one whose future was
-    /// dropped.
+    /// The state of the round that is suspended, to be written down, with the values of the run's
+    /// durable [slots](concentric_core::state); or of one whose future was dropped.
     pub fn suspend(&self) -> Option<MachineState> {
-        let dropped = || self.machine.state().filter(|it| it.open_round().is_some());
+        let dropped = || {
+            let state = self
+                .machine
+                .state()
+                .filter(|it| it.open_round().is_some())?;
+            Some(match self.context.stored_state() {
+                Ok(slots) => state.with_slots(slots),
+                Err(error) => {
+                    tracing::error!(%error, "the slots of a run can't be stored with it");
+                    state
+                }
+            })
+        };
         self.suspended.clone().or_else(dropped)
     }
 
@@ -306,8 +320,9 @@ impl ToolLifecycle {
                 }) => self.run(step, message_id, calls).await?,
                 Some(Action::Emit(Event::Finish(finish))) => match finish.state {
                     Some(state) => {
-                        self.suspended = Some((*state).clone());
-                        return Ok(RoundEnd::Suspended(state));
+                        let state = state.with_slots(self.context.stored_state()?);
+                        self.suspended = Some(state.clone());
+                        return Ok(RoundEnd::Suspended(Box::new(state)));
                     }
                     None => break Some(finish.outcome),
                 },
