@@ -239,7 +239,7 @@ async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
         let reply = Reply::resolve(ran.asked()[0].id.clone(), json!("Zug"));
         let ran = scene.resume(&tools, ran.state(), vec![reply]).await;
         assert_eq!(ran.result("call-0-0"), (ToolStatus::Done, "paid".into()));
-        assert_eq!(*seen.lock().unwrap(), [state.clone()]);
+        assert_eq!(*seen.lock().unwrap(), std::slice::from_ref(&state));
     }
 }
 
