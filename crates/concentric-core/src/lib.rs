@@ -3,7 +3,7 @@
 //! An agent is a tower stack. A model is a [`Service`](tower_service::Service) from a
 //! [`ChatRequest`] to a [`ChatResponse`], whose body is a stream of [`Event`]s; a tool is one from a
 //! [`ToolCall`] to a [`ToolOutcome`]. Whatever watches or changes them is a
-//! [`Layer`](tower_layer::Layer), and so is the loop between them: [`AgentLayer`] makes of a model
+//! [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html), and so is the loop between them: [`AgentLayer`] makes of a model
 //! and a set of tools a service that speaks the same two types as the model. What a layer sees
 //! depends on where it stands:
 //!

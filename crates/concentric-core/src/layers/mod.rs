@@ -15,7 +15,7 @@
 //! `'static` (the `from_fn`s and [`OfRunLayer`] do where they are put on, since they erase it), and
 //! work outside and inside the loop alike.
 //!
-//! [`Layer`]: tower_layer::Layer
+//! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
 //! [`Service`]: tower_service::Service
 
 pub mod commit;

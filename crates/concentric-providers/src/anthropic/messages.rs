@@ -24,9 +24,16 @@ pub struct Messages {
     pub(super) tools: Vec<Value>,
 }
 
-/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by Anthropic's Messages API.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Anthropic's Messages API.
 ///
-/// See the [module docs](super) for an example.
+/// | made by | for |
+/// |---|---|
+/// | `AnthropicLayer::new(model, key)` | Anthropic's own service |
+/// | `AnthropicLayer::compatible(..)` | another server that speaks as it does, by its address |
+///
+/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
+/// example.
 pub type AnthropicLayer = ProviderLayer<Messages>;
 
 /// A model, by Anthropic's Messages API over the HTTP service `S`.

@@ -22,10 +22,17 @@ enum Service {
     Vertex,
 }
 
-/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by Google's
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Google's
 /// `generateContent`.
 ///
-/// See the [module docs](super) for an example.
+/// | made by | for |
+/// |---|---|
+/// | `GeminiLayer::new(model, key)` | the Gemini API |
+/// | `GeminiLayer::vertex(project, region, model, token)` | Vertex AI |
+///
+/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
+/// example.
 pub type GeminiLayer = ProviderLayer<GenerateContent>;
 
 /// A model, by Google's `generateContent` over the HTTP service `S`.

@@ -22,9 +22,17 @@ pub(super) enum Endpoint {
     Generate,
 }
 
-/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by Ollama's own API.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Ollama's own API.
 ///
-/// See the [module docs](super) for an example.
+/// | made by | for |
+/// |---|---|
+/// | `OllamaLayer::new(model)` | the server on this machine |
+/// | `OllamaLayer::with_host(host, model, key)` | a server elsewhere |
+/// | `OllamaLayer::from_env(model)` | the server that `OLLAMA_HOST` names |
+///
+/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
+/// example.
 pub type OllamaLayer = ProviderLayer<Ollama>;
 
 /// A model, by Ollama's own API over the HTTP service `S`.

@@ -20,10 +20,19 @@ pub struct Chat {
     profile: Profile,
 }
 
-/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by OpenAI's chat
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by OpenAI's chat
 /// completions.
 ///
-/// See the [module docs](super) for an example.
+/// | made by | for |
+/// |---|---|
+/// | `OpenAiLayer::new(model, key)` | OpenAI's own service |
+/// | `OpenAiLayer::profile(profile, model, key)` | a known service that speaks as OpenAI does |
+/// | `OpenAiLayer::from_env(profile, model)` | the same, with the key of the environment |
+/// | `OpenAiLayer::compatible(..)` | any other such server, by its address |
+///
+/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
+/// example.
 pub type OpenAiLayer = ProviderLayer<Chat>;
 
 /// A model, by OpenAI's chat completions over the HTTP service `S`.

@@ -13,9 +13,16 @@ pub struct Responses {
     compat: Compat,
 }
 
-/// [`Layer`](tower_layer::Layer) that makes a model of an HTTP service, by OpenAI's Responses.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by OpenAI's Responses.
 ///
-/// See the [module docs](super) for an example.
+/// | made by | for |
+/// |---|---|
+/// | `OpenAiResponsesLayer::new(model, key)` | OpenAI's own service |
+/// | `OpenAiResponsesLayer::compatible(..)` | another server that speaks as it does, by its address |
+///
+/// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
+/// example.
 pub type OpenAiResponsesLayer = ProviderLayer<Responses>;
 
 /// A model, by OpenAI's Responses over the HTTP service `S`.

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// A store in one SQLite file, which any number of processes of one machine share.
 ///
-/// See the [crate's docs](crate) for what is durable when, and for backups. Three threads do the
+/// See the docs of `concentric-store` for what is durable when, and for backups. Three threads do the
 /// work, each with a connection of its own and in the order it comes: one writes, one reads, and one
 /// renews leases, all that wait in one transaction, so that no read or write of a large state keeps a
 /// run from renewing its lease. Clones share the threads, which end with the last of them, after what

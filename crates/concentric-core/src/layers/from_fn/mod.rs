@@ -40,7 +40,7 @@
 //!
 //! # Cost
 //!
-//! The rest of the stack is erased once, in [`Layer::layer`](tower_layer::Layer::layer), so that a
+//! The rest of the stack is erased once, in [`Layer::layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html#tymethod.layer), so that a
 //! long stack of functions compiles as fast as a short one. A call boxes its clone of the rest, that
 //! one's future and its body; an event costs one indirect call.
 //!
