@@ -467,7 +467,8 @@ async fn c068_an_after_hook_whose_consumer_leaves_goes_on_and_so_do_the_others()
     assert_pending!(answer.poll());
     assert_eq!(log.take(), ["b finished"]);
     drop(answer);
-    assert_eq!(log.take(), ["a dropped"]);
+    // Both are told of the same end.
+    assert_eq!(log.take(), ["a finished"]);
     gate.open();
     settle().await;
     assert_eq!(log.take(), ["slow finished"]);
@@ -885,8 +886,10 @@ fn two_steps() -> (ScriptedTools, ScriptedModel) {
     (tools, model.then().text("It is 42."))
 }
 
+// C14, a change that is committed inside of the run for its later steps, is covered for messages only
+// (`BeforeStep::Say`); a run hook stands outside of the loop, so its change was never a view.
 #[tokio::test]
-async fn c011_c013_c014_lines_are_added_in_order_once_per_call_and_for_the_run() {
+async fn c011_c013_lines_are_added_in_order_once_per_call_and_for_the_run() {
     let (tools, model) = two_steps();
     let agent = ServiceBuilder::new()
         .layer(hooks(Line("sticky", Phase::Run)).run())

@@ -3,11 +3,11 @@ use super::{
     failures::report,
     method::{stopped, unless},
     place::{Has, Place, of_run},
-    watch::Watch,
+    watch::{Ends, Watch},
 };
 use concentric_core::{
-    ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind, Event, Outcome, Phase, Str,
-    method::caught,
+    ChatRequest, ChatResponse, Context as RunContext, Error, ErrorKind, Event, Head, Outcome,
+    Phase, Str, method::caught,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -61,8 +61,14 @@ where
     S: Service<ChatRequest>,
     P: Place,
 {
-    pub(super) fn before(place: P, has: Has, inner: S, request: ChatRequest) -> Self {
-        let watch = Watch::new(place.clone(), has, request.context.clone());
+    pub(super) fn before(
+        place: P,
+        has: Has,
+        inner: S,
+        request: ChatRequest,
+        ends: Option<(Ends, bool)>,
+    ) -> Self {
+        let watch = Watch::new(place.clone(), has, request.context.clone(), ends);
         Self {
             step: Step::Before {
                 before: Box::pin(before(place, request)),
@@ -72,10 +78,16 @@ where
         }
     }
 
-    pub(super) fn inner(place: P, has: Has, context: RunContext, future: S::Future) -> Self {
+    pub(super) fn inner(
+        place: P,
+        has: Has,
+        context: RunContext,
+        ends: Option<(Ends, bool)>,
+        future: S::Future,
+    ) -> Self {
         Self {
             step: Step::Inner { future },
-            watch: Some(Watch::new(place, has, context)),
+            watch: Some(Watch::new(place, has, context, ends)),
         }
     }
 }
@@ -140,7 +152,8 @@ where
                         continue;
                     }
                     Ok((_, Some(answer))) => {
-                        let watch = this.watch.take().expect("polled after completion");
+                        let mut watch = this.watch.take().expect("polled after completion");
+                        watch.answered(&Head::default());
                         let body = HooksBody::own(answer, watch);
                         return Poll::Ready(Ok(ChatResponse::new(body)));
                     }

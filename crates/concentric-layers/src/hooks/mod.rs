@@ -123,8 +123,9 @@
 //! | is dropped before any of these, as a future or as a body | `Dropped` | then, once what is inside is dropped |
 //!
 //! A consumer that leaves is told apart from a user's cancel: `Dropped`, and
-//! [`Aborted`](concentric_core::Outcome::Aborted). One that leaves while inner hooks are told of the
-//! end leaves before outer ones are: these are told `Dropped`.
+//! [`Aborted`](concentric_core::Outcome::Aborted). All hooks of one call receive the same end: where a
+//! consumer leaves while inner hooks handle the end of a body, the outer ones receive that end, too,
+//! and not `Dropped`.
 //!
 //! # Order
 //!

@@ -1,6 +1,7 @@
 use super::{
     HooksBody, ResponseFuture,
     place::{Has, Place},
+    watch::Ends,
 };
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use futures_core::Stream;
@@ -55,13 +56,16 @@ where
         }
     }
 
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let after = self.has.after;
+        let ends = after.then(|| Ends::join(&mut request.context, P::PHASE));
         let place = self.place.clone();
         match self.has.before {
-            true => ResponseFuture::before(place, self.has, self.inner.clone(), request),
+            true => ResponseFuture::before(place, self.has, self.inner.clone(), request, ends),
             false => {
                 let context = request.context.clone();
-                ResponseFuture::inner(place, self.has, context, self.inner.call(request))
+                let future = self.inner.call(request);
+                ResponseFuture::inner(place, self.has, context, ends, future)
             }
         }
     }

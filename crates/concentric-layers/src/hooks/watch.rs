@@ -6,14 +6,14 @@ use super::{
     round::Closing,
 };
 use concentric_core::{
-    Context as RunContext, Error, Event, Head, ToolResult,
+    Context as RunContext, Error, Event, Finish, Head, Phase, ToolResult,
     layers::End,
     method::{Panic, catch},
 };
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
 };
 
@@ -41,6 +41,9 @@ where
 /// Of a call whose steps, or whose end, the hook is told.
 struct Told {
     has: Has,
+    // Shared with the other hooks of the call; whether some of them are outside.
+    ends: Option<(Ends, bool)>,
+    has_body: bool,
     // Shared with methods that run; they are gone when it changes.
     summary: Arc<Summary>,
     closing: Closing,
@@ -52,14 +55,73 @@ struct Told {
 
 type Running = Pin<Box<dyn Future<Output = Item> + Send>>;
 
+/// How a call ended, as the innermost of its hooks was told; for those outside of it, whose consumer
+/// may leave while inner ones are told.
+#[derive(Clone)]
+pub(super) struct Ends {
+    // Of which call: that of an agent in the model's place is another one.
+    phase: Phase,
+    depth: u32,
+    ended: Arc<Mutex<Option<Ended>>>,
+}
+
+#[derive(Clone)]
+enum Ended {
+    Finished(Box<Finish>),
+    Failed(Error),
+    Truncated,
+}
+
+impl Ends {
+    /// Shares the end with the hooks outside and inside of this one; returns also whether there are
+    /// some outside.
+    pub(super) fn join(context: &mut RunContext, phase: Phase) -> (Self, bool) {
+        let depth = context.depth();
+        if let Some(ends) = context.own().get::<Self>()
+            && (ends.phase, ends.depth) == (phase, depth)
+        {
+            // Another attempt may have ended before.
+            *ends.lock() = None;
+            return (ends.clone(), true);
+        }
+        let ends = Self {
+            phase,
+            depth,
+            ended: Arc::default(),
+        };
+        context.own_mut().insert(ends.clone());
+        (ends, false)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Ended>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, item: &Item) {
+        let ended = match item {
+            Some(Ok(Event::Finish(finish))) => Ended::Finished(finish.clone()),
+            Some(Ok(_)) => return,
+            Some(Err(error)) => Ended::Failed(error.clone()),
+            None => Ended::Truncated,
+        };
+        self.lock().get_or_insert(ended);
+    }
+
+    fn take(&self) -> Option<Ended> {
+        self.lock().clone()
+    }
+}
+
 impl<P> Watch<P>
 where
     P: Place,
 {
-    pub(super) fn new(place: P, has: Has, context: RunContext) -> Self {
+    pub(super) fn new(place: P, has: Has, context: RunContext, ends: Option<(Ends, bool)>) -> Self {
         let told = has.is_told().then(|| {
             Box::new(Told {
                 has,
+                ends,
+                has_body: false,
                 summary: Arc::new(Summary::new(context.clone())),
                 closing: Closing::default(),
                 running: None,
@@ -77,6 +139,7 @@ where
     /// Says that the call is answered.
     pub(super) fn answered(&mut self, head: &Head) {
         if let Some(told) = &mut self.told {
+            told.has_body = true;
             Arc::make_mut(&mut told.summary).of_model(head);
         }
     }
@@ -134,6 +197,13 @@ where
     pub(super) fn start(&mut self, item: Item) {
         if let Some(told) = &mut self.told {
             told.ended |= is_terminal(&item);
+            // A call that failed before it had a body may have another attempt.
+            if let Some((ends, true)) = &told.ends
+                && told.ended
+                && told.has_body
+            {
+                ends.record(&item);
+            }
             let (summary, results) = (told.summary(), told.closing.take());
             let running = tell_of(self.place.clone(), told.has, summary, item, results);
             told.running = Some(Box::pin(running));
@@ -202,7 +272,8 @@ where
         }
         drop(running);
         if told.has.after {
-            go_on(Box::pin(dropped(self.place.clone(), told.summary())));
+            let ended = told.ends.as_ref().and_then(|(ends, _)| ends.take());
+            go_on(Box::pin(dropped(self.place.clone(), told.summary(), ended)));
         }
     }
 }
@@ -264,11 +335,18 @@ where
     item
 }
 
-async fn dropped<P>(place: P, summary: Arc<Summary>) -> Item
+async fn dropped<P>(place: P, summary: Arc<Summary>, ended: Option<Ended>) -> Item
 where
     P: Place,
 {
-    let call = || place.after(End::Dropped, &summary);
+    let end = match &ended {
+        // Inner hooks were told so already.
+        Some(Ended::Finished(finish)) => End::Finished(finish),
+        Some(Ended::Failed(error)) => End::Failed(error),
+        Some(Ended::Truncated) => End::Truncated,
+        None => End::Dropped,
+    };
+    let call = || place.after(end, &summary);
     tell(place.id(), P::AFTER, summary.context(), Until::Limit, call).await;
     None
 }

@@ -15,7 +15,9 @@
 //!   [`from_fn`] and [`tool_from_fn`] for calls.
 //!
 //! The places are those of [`HooksLayers`]: the run, outside of the loop; the steps, between its model
-//! calls; the model, inside of it; the tools. [`AgentHooks::hooks`] takes one value to all of them.
+//! calls; the model, inside of it; the tools. [`AgentHooks::hooks`] takes one value to all of them; it
+//! is there for an `AgentLayer` of a [`Toolset`], for all calls, and declares no capabilities. For
+//! other tools, for some calls only, or in [`Layers`], add the layers of [`HooksLayers`] one by one.
 #![doc = include_str!("tanstack.md")]
 #![doc = include_str!("hpd.md")]
 #![doc = include_str!("alloy.md")]
