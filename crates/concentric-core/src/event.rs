@@ -50,7 +50,9 @@ pub enum Event {
     StepFinish(Box<StepFinish>),
     /// The run took up an open round, and is about to go on with it.
     Resumed,
-    /// All that was said since the last [`Event::StepStart`] is void; it will be said again.
+    /// All that was said since the last [`Event::StepStart`] is void; it will be said again. It may come
+    /// after that step's [`StepFinish`](Self::StepFinish), where a gate
+    /// [rejects](crate::agent::BeforeFinish::Reject) an answer that is whole.
     Reset,
     /// The answer is whole. The last `Ok` item of a body, exactly once.
     Finish(Box<Finish>),

@@ -237,6 +237,24 @@ async fn a_preview_that_stops_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn a_reset_after_a_step_names_the_messages_of_that_step() {
+    let events = events(ok(vec![
+        step(0, "m"),
+        Event::text("no"),
+        step_end(0),
+        Event::Reset,
+        step(1, "n"),
+        Event::text("yes"),
+        step_end(1),
+        finish(),
+    ]))
+    .await;
+    let resets = of(&events, "CUSTOM");
+    assert_eq!(resets.len(), 1);
+    assert_eq!(resets[0]["value"], json!({"messageIds": ["m"]}));
+}
+
+#[tokio::test]
 async fn a_reset_says_which_messages_are_void_and_answers_the_calls() {
     let events = events(ok(vec![
         step(0, "m"),

@@ -15,13 +15,15 @@ use concentric_core::{
     machine::MachineState,
 };
 use concentric_layers::stop::{
-    ErrorLimit, Judgement, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, StepApproval,
-    StopWhen, called, called_times, cost, finish_reason, holds, input_tokens, output_tokens, steps,
-    total_tokens,
+    ErrorLimit, Judgement, LoopAction, LoopDetector, MORE_STEPS, OutputConstraint, RejectedAnswer,
+    StepApproval, StopWhen, called, called_times, cost, finish_reason, holds, input_tokens,
+    output_tokens, steps, total_tokens,
 };
-use concentric_test::{ScriptedModel, ScriptedTools, TestEnvironment};
+use concentric_test::{
+    ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes, shape,
+};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 use tower::{BoxError, Layer, ServiceExt};
 
 async fn run<S>(agent: &S, request: ChatRequest) -> Answer
@@ -441,7 +443,10 @@ async fn c097_a_success_sets_the_errors_in_a_row_back() {
     let none = || json!({});
     let three = [("fail", none()), ("fail", none()), ("fail", none())];
     let ended = ends(ErrorLimit::new(), calls(three.clone())).await;
-    assert_eq!(ended, (halted("3 tool calls in a row failed"), 3, 3));
+    assert_eq!(
+        ended,
+        (halted("3 rounds of tool calls in a row failed"), 3, 3)
+    );
 
     let between = [
         ("fail", none()),
@@ -453,7 +458,7 @@ async fn c097_a_success_sets_the_errors_in_a_row_back() {
     let ended = ends(ErrorLimit::new(), calls(between.clone())).await;
     assert_eq!(ended, (Outcome::Completed, 6, 5));
     let ended = ends(ErrorLimit::new().total(4), calls(between)).await;
-    assert_eq!(ended, (halted("4 tool calls failed"), 5, 5));
+    assert_eq!(ended, (halted("4 rounds of tool calls failed"), 5, 5));
 }
 
 #[tokio::test]
@@ -468,8 +473,27 @@ async fn a_success_in_a_round_makes_up_for_the_errors_in_it() {
         .tool_call("fail", json!({}))
         .then()
         .text("done");
-    let ended = ends(ErrorLimit::new().consecutive(2), model).await;
+    let gate = ErrorLimit::new().consecutive(2).counting_calls();
+    let ended = ends(gate, model).await;
     assert_eq!(ended, (halted("2 tool calls in a row failed"), 3, 5));
+}
+
+#[tokio::test]
+async fn calls_that_fail_side_by_side_count_once() {
+    let model = || {
+        let three = |model: ScriptedModel| {
+            let fails = |model: ScriptedModel, _| model.tool_call("fail", json!({}));
+            (0..3).fold(model, fails).then()
+        };
+        three(three(ScriptedModel::new())).text("done")
+    };
+    let ended = ends(ErrorLimit::new().total(3), model()).await;
+    assert_eq!(ended, (Outcome::Completed, 3, 6));
+    let ended = ends(ErrorLimit::new().consecutive(2), model()).await;
+    let reason = "2 rounds of tool calls in a row failed";
+    assert_eq!(ended, (halted(reason), 2, 6));
+    let ended = ends(ErrorLimit::new().counting_calls(), model()).await;
+    assert_eq!(ended, (halted("3 tool calls in a row failed"), 1, 3));
 }
 
 #[tokio::test]
@@ -479,14 +503,17 @@ async fn a_denial_is_an_error_if_it_is_said_to_be() {
     let ended = ends(gate.clone(), denied()).await;
     assert_eq!(ended.0, Outcome::Completed);
     let ended = ends(gate.counting_denied(), denied()).await;
-    assert_eq!(ended.0, halted("2 tool calls in a row failed"));
+    assert_eq!(ended.0, halted("2 rounds of tool calls in a row failed"));
 }
 
 #[tokio::test]
 async fn a_tool_that_is_not_there_is_an_error() {
     let missing = calls([("nothing", json!({})), ("nothing", json!({}))]);
     let ended = ends(ErrorLimit::new().consecutive(2), missing).await;
-    assert_eq!(ended, (halted("2 tool calls in a row failed"), 2, 0));
+    assert_eq!(
+        ended,
+        (halted("2 rounds of tool calls in a row failed"), 2, 0)
+    );
 }
 
 // ---- more steps ----
@@ -663,14 +690,73 @@ async fn an_answer_that_is_wrong_is_corrected() {
     assert_eq!(said, ["hi", "forty-two", "Answer with a number.", "42"]);
 }
 
+/// The error of a run of `model` with `gate`, and how often the model was called.
+async fn rejected(agent: AgentLayer<ScriptedTools>, model: ScriptedModel) -> (Rejected, usize) {
+    let agent = agent.layer(model.clone());
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (_, error) = assert_fails(body).await;
+    (rejection(&error), model.calls())
+}
+
+type Rejected = (String, String, String);
+
+fn rejection(error: &Error) -> Rejected {
+    assert_eq!(error.code(), Some("answer_rejected"));
+    let source = error.source().unwrap();
+    let rejected: &RejectedAnswer = source.downcast_ref().unwrap();
+    (
+        rejected.gate().to_owned(),
+        rejected.complaint().to_owned(),
+        rejected.answer().to_owned(),
+    )
+}
+
+fn rejection_of(gate: &str, complaint: &str, answer: &str) -> Rejected {
+    (gate.to_owned(), complaint.to_owned(), answer.to_owned())
+}
+
 #[tokio::test]
-async fn an_answer_that_stays_wrong_halts_the_run() {
-    let wrong = |n| says(&["a", "b", "c", "d", "e"][..n]);
-    let ended = ends(digits(), wrong(5)).await;
-    let reason = "digits: Answer with a number.";
-    assert_eq!(ended, (halted(reason), 3, 0));
-    let ended = ends(digits().tries(0), wrong(5)).await;
-    assert_eq!(ended, (halted(reason), 1, 0));
+async fn an_answer_that_stays_wrong_fails_the_run_with_itself() {
+    let wrong = || says(&["a", "b", "c", "d", "e"]);
+    let agent = |gate| AgentLayer::new(tools()).gate(gate);
+    let error = |answer| rejection_of("digits", "Answer with a number.", answer);
+    assert_eq!(rejected(agent(digits()), wrong()).await, (error("c"), 3));
+    let none = digits().tries(0);
+    assert_eq!(rejected(agent(none), wrong()).await, (error("a"), 1));
+}
+
+#[tokio::test]
+async fn a_rejected_answer_is_followed_by_a_reset() {
+    let model = says(&["forty-two", "42"]);
+    let agent = AgentLayer::new(tools()).gate(digits()).layer(model);
+    let body = agent
+        .clone()
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap()
+        .body;
+    let (events, _) = assert_finishes(body).await;
+    let shape = shape(&events);
+    assert_eq!(
+        shape,
+        "step_start text step_finish reset step_start text step_finish finish"
+    );
+    let model = says(&["forty-two", "42"]);
+    let agent = AgentLayer::new(tools()).gate(digits()).layer(model);
+    let answer = run(&agent, ChatRequest::user("hi")).await;
+    assert_eq!(answer.text(), "42");
+}
+
+#[tokio::test]
+async fn an_answer_that_may_not_be_tried_again_is_not_void() {
+    let agent = AgentLayer::new(tools())
+        .step_limit(1)
+        .gate(digits())
+        .layer(says(&["forty-two", "42"]));
+    let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+    let (events, finish) = assert_finishes(body).await;
+    assert_eq!(finish.outcome, Outcome::StepLimit);
+    assert!(!events.iter().any(|event| matches!(event, Event::Reset)));
 }
 
 /// Wants a word in the answer, and gives up at once.
@@ -686,22 +772,21 @@ fn short() -> OutputConstraint {
 
 #[tokio::test]
 async fn an_answer_that_the_run_does_not_end_with_is_not_judged_by_the_gates_after() {
-    for (last, outcome, calls) in [
-        ("42", Outcome::Completed, 2),
-        // It is judged by the second once the first has it.
-        ("4242", halted("short: That is long."), 2),
-    ] {
-        let model = says(&["forty-two", last]);
-        let agent = AgentLayer::new(tools()).gate(digits()).gate(short());
-        let agent = agent.layer(model.clone());
-        let answer = run(&agent, ChatRequest::user("hi")).await;
-        assert_eq!((answer.finish.outcome, model.calls()), (outcome, calls));
-    }
+    let agent = || AgentLayer::new(tools()).gate(digits()).gate(short());
+    let model = says(&["forty-two", "42"]);
+    let answer = run(&agent().layer(model.clone()), ChatRequest::user("hi")).await;
+    assert_eq!(
+        (answer.finish.outcome, model.calls()),
+        (Outcome::Completed, 2)
+    );
+    // It is judged by the second once the first has it.
+    let long = |answer| rejection_of("short", "That is long.", answer);
+    let model = says(&["forty-two", "4242"]);
+    assert_eq!(rejected(agent(), model).await, (long("4242"), 2));
     // The other way round, it is.
     let model = says(&["forty-two", "42"]);
     let agent = AgentLayer::new(tools()).gate(short()).gate(digits());
-    let answer = run(&agent.layer(model), ChatRequest::user("hi")).await;
-    assert_eq!(answer.finish.outcome, halted("short: That is long."));
+    assert_eq!(rejected(agent, model).await, (long("forty-two"), 1));
 }
 
 /// Asks before the end, and then says what it is to.
@@ -773,13 +858,16 @@ async fn tries_are_counted_over_a_pause_and_not_those_of_earlier_runs() {
     let gate = || digits().tries(1);
     let agent = AgentLayer::new(tools()).gate(gate()).layer(model.clone());
     let state = state_of(&run(&agent, ChatRequest::user("hi")).await);
-    let answer = run(&agent, reply(&state, Reply::approve)).await;
-    assert!(matches!(answer.finish.outcome, Outcome::Halted { .. }));
+    let resumed = reply(&state, Reply::approve);
+    let mut transcript = state.transcript().clone();
+    let body = agent.oneshot(resumed).await.unwrap().body;
+    let (_, error) = assert_fails(body).await;
+    assert_eq!(rejection(&error).2, "b");
     assert_eq!(model.calls(), 3);
 
     let mut request = ChatRequest::user("");
-    request.transcript = answer.finish.transcript.unwrap();
-    request.transcript.push_user("again");
+    transcript.push_user("again");
+    request.transcript = transcript;
     let model = says(&["d", "42"]);
     let agent = AgentLayer::new(tools()).gate(gate()).layer(model);
     let answer = run(&agent, request).await;

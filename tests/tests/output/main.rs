@@ -4,17 +4,22 @@
 mod composed;
 
 use concentric_core::{
-    AgentLayer, Answer, ChatRequest, Error, ErrorKind, Event, FinishReason, Interrupt, Outcome,
+    AgentLayer, Answer, ChatRequest, ErrorKind, Event, FinishReason, Interrupt, Outcome,
     OutputSchema, Reply, Usage,
     agent::{BeforeStep, StepGate, StepView},
     machine::MachineState,
 };
-use concentric_test::{ScriptedModel, check_layer};
-use concentric_tools::{NoArguments, Output, Toolset, output, output::VALUE_FOLLOWS, tool};
+use concentric_test::{ScriptedModel, assert_fails, check_layer};
+use concentric_tools::{
+    NoArguments, Output, Toolset, output,
+    output::{OutputError, VALUE_FOLLOWS},
+    tool,
+};
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::error::Error as _;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 
 #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
@@ -114,17 +119,22 @@ async fn an_answer_that_does_not_fit_is_corrected_a_few_times_and_not_for_ever()
         assert!(told.contains("`/files`"), "{told}");
 
         let model = first().text(zero).then().text("Sorry.");
-        let answer = run(&folder, &model).await;
-        let Outcome::Halted { reason } = &answer.finish.outcome else {
-            panic!("{:?}", answer.finish.outcome);
-        };
+        let agent = ServiceBuilder::new()
+            .layer(AgentLayer::new(tools()).gate(folder.gate()))
+            .layer(folder.layer())
+            .service(model.clone());
+        let body = agent.oneshot(ChatRequest::user("?")).await.unwrap().body;
+        let (events, error) = assert_fails(body).await;
+        let resets = events.iter().filter(|event| matches!(event, Event::Reset));
+        assert_eq!(resets.count(), 1);
         assert!(
-            reason.starts_with("the answer does not fit its type"),
-            "{reason}"
+            error
+                .message()
+                .starts_with("the answer does not fit its type"),
+            "{error}"
         );
-        let error = folder.of_answer(&answer).unwrap_err();
-        assert_eq!(error.received, "Sorry.");
-        let error = Error::from(error);
+        let output: &OutputError = error.source().unwrap().downcast_ref().unwrap();
+        assert_eq!(output.received, "Sorry.");
         assert_eq!(
             (error.kind(), error.code()),
             (ErrorKind::Protocol, Some("output"))

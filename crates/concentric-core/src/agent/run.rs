@@ -273,6 +273,7 @@ impl<M, R> Run<M, R> {
         self.machine.input(match verdict {
             Ok(FinishVerdict::Finish) => Input::Finish,
             Ok(FinishVerdict::Continue) => Input::Continue,
+            Ok(FinishVerdict::Reject) => Input::Reject,
             Ok(FinishVerdict::Ask(pending)) => Input::Ask(Box::new(pending)),
             Ok(FinishVerdict::Halt(reason)) => Input::Halt(reason),
             Err(error) => Input::Failed(error),

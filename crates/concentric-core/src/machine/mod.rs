@@ -110,6 +110,9 @@ pub enum Input {
     /// The run is not to finish yet: it makes another step, after what was
     /// [put in](Machine::push).
     Continue,
+    /// The same, and the answer is void: the consumer is told so by [`Event::Reset`], unless the run
+    /// may not make another step.
+    Reject,
     /// Somebody is to be asked before the model is called, before the calls that were handed out are
     /// run, or before the run finishes.
     Ask(Box<Pending>),
@@ -154,8 +157,8 @@ pub enum Action {
         /// The calls.
         calls: Vec<RoundCall>,
     },
-    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`], [`Input::Ask`]); with
-    /// [`Rules::asks_to_finish`], and where that was asked about when the run was interrupted.
+    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`], [`Input::Reject`],
+    /// [`Input::Ask`]); with [`Rules::asks_to_finish`], and where that was asked about when the run was interrupted.
     MayFinish,
     /// Hand this event to the consumer.
     Emit(Event),
@@ -500,6 +503,12 @@ impl Machine {
             Input::Halt(reason) => self.stop(Outcome::Halted { reason }),
             Input::Finish => self.come_to_the_end(),
             Input::Continue if self.finishing.take().is_some() => self.go_on(),
+            Input::Reject if self.finishing.take().is_some() => {
+                if self.charged() < self.rules.steps {
+                    self.emit(Event::Reset);
+                }
+                self.go_on();
+            }
             Input::Ask(pending) if self.may_ask() => {
                 self.asked = false;
                 self.state.at_end = self.finishing.take().is_some();

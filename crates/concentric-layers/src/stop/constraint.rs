@@ -1,16 +1,16 @@
-use super::turns;
+use super::{RejectedAnswer, turns};
 use concentric_core::{
-    BoxError, Context, Role, Str, Turn,
+    BoxError, Context, Error, Role, Str, Turn,
     agent::{BeforeFinish, BeforeStep, StepGate, StepView},
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-/// Has a run end only with an answer that is as it is to be.
+/// Lets a run end only with an answer that your function accepts.
 ///
-/// Your function judges the text of the answer. What it complains of is told to the model, which is
-/// called again; when that was done often enough, the run is halted
-/// ([`Halted`](concentric_core::Outcome::Halted)), and the reason is the constraint's name and the
-/// complaint.
+/// Your function judges the text of the answer. An answer that it complains of is void: the consumer
+/// receives an [`Event::Reset`](concentric_core::Event::Reset), and the model is called again, with the
+/// complaint. When that was done [often enough](Self::tries), the run fails with an error whose source
+/// is a [`RejectedAnswer`], which has the complaint and the last answer.
 ///
 /// Each try is a step, and counts like any other. A run that is interrupted, halted, cancelled or at
 /// its step limit has no answer to be judged.
@@ -134,16 +134,17 @@ impl StepGate for OutputConstraint {
         // An answer without a word is no turn.
         let last = step.transcript.last().map(Turn::as_message);
         let answer = last.filter(|message| message.role == Role::Assistant);
-        let text = answer.map(|answer| answer.text()).unwrap_or_default();
-        let judged = (self.judge)(text.into(), step.context.clone()).await?;
+        let text = Str::from(answer.map(|answer| answer.text()).unwrap_or_default());
+        let judged = (self.judge)(text.clone(), step.context.clone()).await?;
         let Judgement::Complain(complaint) = judged else {
             return Ok(BeforeFinish::Finish);
         };
         if turns::times_said_by(&self.name, step)? >= self.tries {
-            return Ok(BeforeFinish::halt(format!("{}: {complaint}", self.name)));
+            let rejected = RejectedAnswer::new(self.name.clone(), complaint, text);
+            return Err(Error::from(rejected).into());
         }
         let correction = turns::said_by(&self.name, complaint)?;
-        Ok(BeforeFinish::Continue(vec![correction]))
+        Ok(BeforeFinish::Reject(vec![correction]))
     }
 }
 

@@ -28,9 +28,9 @@
 //! |---|---|---|
 //! | [`StopWhen`] | before the model is called | finishes ([`Completed`]), or is halted ([`Halted`]), when a [`Condition`] holds |
 //! | [`LoopDetector`] | before a round | is halted, or the round skipped, or the model warned after it, when a call was made too often |
-//! | [`ErrorLimit`] | before the model is called | is halted when too many calls have failed |
+//! | [`ErrorLimit`] | before the model is called | is halted when the calls of too many rounds have failed |
 //! | [`StepApproval`] | before the model is called | waits for somebody to allow more steps, and is halted if nobody does |
-//! | [`OutputConstraint`] | before the run ends | makes another step when the answer is not as it is to be, and is halted when that was tried often enough |
+//! | [`OutputConstraint`] | before the run ends | makes another step when the answer is rejected, and fails when that was tried often enough |
 //!
 //! All of them are asked, and the strictest answer counts: to halt, to finish, to ask, to go on. A run
 //! that a gate has come to a normal end does not ask an [`OutputConstraint`].
@@ -62,6 +62,7 @@ mod condition;
 mod constraint;
 mod errors;
 mod loops;
+mod rejected;
 mod turns;
 mod when;
 
@@ -74,5 +75,6 @@ pub use self::{
     constraint::{Judgement, OutputConstraint},
     errors::ErrorLimit,
     loops::{LoopAction, LoopDetector},
+    rejected::RejectedAnswer,
     when::StopWhen,
 };

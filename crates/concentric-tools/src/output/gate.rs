@@ -1,6 +1,6 @@
 use super::{Output, progress::Progress};
 use concentric_core::{
-    BoxError, Message, Part, Role, Turn,
+    BoxError, Error, Message, Part, Role, Turn,
     agent::{BeforeFinish, BeforeStep, StepGate, StepView},
     state::SlotError,
 };
@@ -71,12 +71,12 @@ where
             return Ok(BeforeFinish::Finish);
         };
         if progress.told >= output.tries {
-            return Ok(BeforeFinish::halt(error.to_string()));
+            return Err(Error::from(error).into());
         }
         let told = progress.told.saturating_add(1);
         self.note(step, Progress { told, ..progress })?;
         let correct = format!("{error}. Answer again, with nothing but the JSON.");
-        Ok(BeforeFinish::Continue(vec![said(correct)?]))
+        Ok(BeforeFinish::Reject(vec![said(correct)?]))
     }
 }
 

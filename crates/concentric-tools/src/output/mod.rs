@@ -76,9 +76,11 @@
 //!
 //! # An answer that does not fit
 //!
-//! The [gate](Output::gate) tells the model why and calls it again, [twice](Output::tries) by default;
-//! then the run is halted ([`Outcome::Halted`](concentric_core::Outcome::Halted)), and
-//! [`of_answer`](Output::of_answer) says what was received. Without the gate there is one try.
+//! The [gate](Output::gate) rejects it: the consumer receives an
+//! [`Event::Reset`](concentric_core::Event::Reset), and the model is called again with the reason,
+//! [twice](Output::tries) by default. Then the run fails with an error whose
+//! [source](std::error::Error::source) is an [`OutputError`], which has the last answer. Without the gate
+//! there is one try, and [`of_answer`](Output::of_answer) returns that error.
 //!
 //! # Place in the stack
 //!

@@ -39,6 +39,10 @@ pub enum BeforeFinish {
     /// This is said, and the model is called again, if the run may make another step. The gates after
     /// this one are not asked, unless there are [replies](super::StepView::replies).
     Continue(Vec<Turn>),
+    /// The answer is rejected: the consumer is told by [`Event::Reset`](crate::Event::Reset) that it is
+    /// void, this is said, and the model is called again. The conversation keeps the answer, so that
+    /// the model sees what was wrong. At the run's step limit the answer stands.
+    Reject(Vec<Turn>),
     /// Somebody is asked first.
     Ask(Box<Interrupt>),
     /// It is stopped.

@@ -54,6 +54,7 @@ pub(in crate::agent) enum RoundVerdict {
 pub(in crate::agent) enum FinishVerdict {
     Finish,
     Continue,
+    Reject,
     Ask(Pending),
     Halt(Str),
 }
@@ -98,7 +99,10 @@ impl StepGates {
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
                     // What was replied is for all to hear.
-                    let goes_on = matches!(said.last(), Some(BeforeFinish::Continue(_)));
+                    let goes_on = matches!(
+                        said.last(),
+                        Some(BeforeFinish::Continue(_) | BeforeFinish::Reject(_))
+                    );
                     if goes_on && view.answered.is_none() {
                         break;
                     }
@@ -165,9 +169,14 @@ fn finish(
     view: &StepView,
 ) -> Result<Said<FinishVerdict>, Error> {
     let (mut turns, mut asked, mut goes_on, mut halt) = (Vec::new(), Vec::new(), false, None);
+    let mut rejects = false;
     for (gate, said) in gates.iter().zip(said) {
         match said {
             BeforeFinish::Finish => {}
+            BeforeFinish::Reject(more) => {
+                turns.extend(more);
+                rejects = true;
+            }
             BeforeFinish::Continue(more) => {
                 turns.extend(more);
                 goes_on = true;
@@ -179,6 +188,7 @@ fn finish(
     let verdict = match (halt, goes_on, asked.is_empty()) {
         (Some(reason), ..) => FinishVerdict::Halt(reason),
         // Who asks whether it may end is asked again when it would.
+        (None, ..) if rejects => FinishVerdict::Reject,
         (None, true, _) => FinishVerdict::Continue,
         (None, false, false) => FinishVerdict::Ask(batch(asked, view)?),
         (None, false, true) => FinishVerdict::Finish,

@@ -30,7 +30,8 @@ use std::{fmt, future::Future, sync::Arc};
 /// or done until that is answered, and then all of them decide again. What they ask at one moment is
 /// one batch: it is answered as a whole, and each gate sees all answers, once.
 ///
-/// Before the end it is otherwise: the first that says to [go on](BeforeFinish::Continue) is the last
+/// Before the end it is otherwise: the first that says to [continue](BeforeFinish::Continue), or
+/// [rejects](BeforeFinish::Reject) the answer, is the last
 /// that is asked, since this is not the end that the gates after it decide about. Only where they are
 /// to hear answers are they all asked, and to halt is stricter than to go on, and that than to ask.
 ///

@@ -49,6 +49,8 @@ pub(super) struct Lane {
     said: Vec<Str>,
     /// The same, to be found.
     said_ids: HashSet<Str>,
+    /// Those of the step that has ended last, which its answer may still be rejected for.
+    ended: Vec<Str>,
 
     calls: Vec<Call>,
     /// How many of them an earlier run made.
@@ -99,6 +101,7 @@ impl Lane {
             texted: false,
             said: Vec::new(),
             said_ids: HashSet::new(),
+            ended: Vec::new(),
             calls: Vec::with_capacity(known.len()),
             earlier: known.len(),
             calls_by_id: HashMap::new(),
@@ -455,6 +458,7 @@ impl Lane {
 
     fn step_start(&mut self, step: u32, message_id: &MessageId, out: &mut Out) {
         self.step_finish(out);
+        self.ended.clear();
         let name = Str::from(format!("step {step}"));
         self.write(wire::StepStarted::new(name.as_str()), out);
         self.step = Some(name);
@@ -462,8 +466,10 @@ impl Lane {
     }
 
     pub(super) fn step_finish(&mut self, out: &mut Out) {
+        let said = std::mem::take(&mut self.said);
         self.end_turn(out);
         if let Some(name) = self.step.take() {
+            self.ended = said;
             self.write(wire::StepFinished::new(name.as_str()), out);
         }
     }
@@ -473,7 +479,12 @@ impl Lane {
     fn reset(&mut self, out: &mut Out) {
         self.close_message(out);
         self.withdraw(self.turn, |call| !call.answered, out);
-        let said: Vec<&str> = self.said.iter().map(Str::as_str).collect();
+        let said = match self.step {
+            Some(_) => &self.said,
+            // The step has ended, and its answer is rejected.
+            None => &self.ended,
+        };
+        let said: Vec<&str> = said.iter().map(Str::as_str).collect();
         let value = json!({"messageIds": said});
         self.write(wire::Custom::new("concentric.reset", value), out);
         // What comes now is another message: a client would append it to the one it has.
