@@ -106,11 +106,10 @@ fn context(count: usize) -> Value {
 }
 
 fn values(count: usize) -> Value {
-    // The input itself has 9: its 3 commas, 4 brackets, 1, and a list's bracket.
-    let mut input = with("state", json!([]));
-    let own = input.to_string().matches([',', '[', '{']).count() + 1;
-    // The first element of a list has no comma before it.
-    input["state"] = vec![0; count - own + 1].into();
+    // All but the list has 17: 11 outside of the messages, where they count more, and 6 inside.
+    let list = vec![0; count - 17];
+    let mut input = input();
+    input["messages"][0]["metadata"] = json!({ "a": list });
     input
 }
 
@@ -128,7 +127,7 @@ fn id(bytes: usize) -> Value {
 /// Each limit: its name, a request with so much of it, how it is set, and its default.
 fn shapes() -> Vec<Shape> {
     vec![
-        ("values", values, |n| open_policy().max_values(n), 1 << 17),
+        ("values", values, |n| open_policy().max_values(n), 98_304),
         (
             "messages",
             messages,
@@ -189,7 +188,7 @@ async fn limits_of_zero_one_and_the_maximum_have_a_meaning() {
     for (limit, request, policy, _) in shapes() {
         // Nothing smaller can be written of some.
         let least = match limit {
-            "values" => 12,
+            "values" => 20,
             "tool_schema" => 30,
             _ => 1,
         };
@@ -282,10 +281,19 @@ async fn values_nested_too_deep_are_a_bad_request() {
         let input = input().to_string();
         format!("{},\"state\":{state}}}", input.strip_suffix('}').unwrap())
     };
-    for (depth, status) in [(120, 200), (200, 400), (100_000, 400)] {
+    for (depth, status) in [(120, 200), (200, 400), (40_000, 400)] {
         let service = AgUiLayer::new().layer(agent(vec![Ok(finish())]));
         assert_eq!(send(service, post(nested(depth))).await.status, status);
     }
+}
+
+#[tokio::test]
+async fn objects_outside_of_messages_count_six_times() {
+    let policy = || ClientPolicy::new().max_values(1000);
+    let state = |objects| with("state", vec![json!({}); objects].into());
+    assert_eq!(answer(policy(), &state(100)).await.status, 200);
+    let error = refused(&answer(policy(), &state(200)).await);
+    assert_eq!(error["limit"], "values");
 }
 
 // ---- what a request may contain ----

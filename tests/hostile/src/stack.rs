@@ -5,7 +5,7 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason,
     ToolCallPart, Usage,
 };
-use concentric_http::ag_ui::{AgUi, AgUiLayer, AgUiState};
+use concentric_http::ag_ui::{AgUi, AgUiLayer, AgUiState, ClientPolicy};
 use concentric_layers::suspend::SuspendLayer;
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
@@ -130,7 +130,22 @@ fn edge(limits: Limits) -> AgUiLayer {
     let layer = AgUiLayer::new().keep_alive(None);
     match limits {
         Limits::Default => layer,
-        Limits::Raised => layer,
+        Limits::Raised => layer.client_policy(
+            ClientPolicy::new()
+                .max_values(usize::MAX)
+                .max_messages(usize::MAX)
+                .max_tool_calls(usize::MAX)
+                .max_parts(usize::MAX)
+                .max_tools(usize::MAX)
+                .max_tool_schema(usize::MAX)
+                .max_id(usize::MAX)
+                .max_client_results(usize::MAX)
+                .max_replies(usize::MAX)
+                .max_context(usize::MAX)
+                .system_messages(true)
+                .file_ids(true)
+                .media_host("*"),
+        ),
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 ///
 /// | limit | of | default |
 /// |---|---|---|
-/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed | 131,072 |
+/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; outside `messages`, a value counts twice, and an object six times | 98,304 |
 /// | [`messages`](Self::max_messages) | messages | 10,000 |
 /// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
 /// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
@@ -84,7 +84,7 @@ impl ClientPolicy {
     /// Creates the default policy.
     pub const fn new() -> Self {
         Self {
-            values: 1 << 17,
+            values: 96 << 10,
             messages: 10_000,
             tool_calls: 1024,
             parts: 1024,
@@ -101,10 +101,11 @@ impl ClientPolicy {
         }
     }
 
-    /// Sets how many JSON values a request may have; the default is 131,072.
+    /// Sets how many JSON values a request may have; the default is 98,304.
     ///
-    /// A parsed value takes some 70 bytes of memory, which is many times its length in a body such as
-    /// `[0,0,0]`.
+    /// A parsed value takes some 70 bytes of memory, and an object that holds one some 600, which is
+    /// many times their length in a body such as `[0,0,0]`. Outside `messages`, where tools may copy
+    /// and compare them, a value counts twice and an object six times.
     #[must_use]
     pub const fn max_values(mut self, max: usize) -> Self {
         self.values = max;
@@ -409,14 +410,30 @@ fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<
 
 /// How many values a JSON text has at most, if it is one: a value follows each comma and precedes or
 /// follows each bracket.
+///
+/// What is not in the messages is parsed to a [`serde_json::Value`], which a tool may copy and
+/// compare: there a value counts twice, and an object six times. A chain of objects takes 600 bytes
+/// of heap each.
 fn values(body: &[u8]) -> usize {
-    let mut count = 1;
-    let mut bytes = body.iter();
-    while let Some(byte) = bytes.next() {
+    let mut count: usize = 1;
+    let mut depth: usize = 0;
+    let mut in_messages = false;
+    let mut bytes = body.iter().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        let weight = match (byte, in_messages) {
+            (b',' | b'[' | b'{', true) => 1,
+            (b',' | b'[', false) => 2,
+            (b'{', false) => 6,
+            _ => 0,
+        };
+        count = count.saturating_add(weight);
         match byte {
-            b',' | b'[' | b'{' => count += 1,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
             b'"' => {
-                while let Some(byte) = bytes.next() {
+                let mut end = at;
+                while let Some((at, byte)) = bytes.next() {
+                    end = at;
                     match byte {
                         b'"' => break,
                         b'\\' => {
@@ -424,6 +441,10 @@ fn values(body: &[u8]) -> usize {
                         }
                         _ => {}
                     }
+                }
+                // The last text before a field's value is the field's name.
+                if depth == 1 {
+                    in_messages = body.get(at + 1..end) == Some(b"messages");
                 }
             }
             _ => {}
