@@ -2,7 +2,7 @@
 
 use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin, scrub::Secrets};
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
-use http::{HeaderValue, Uri};
+use http::{HeaderValue, Uri, uri::Authority};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::VecDeque, fmt, net::IpAddr, sync::Arc};
@@ -198,7 +198,10 @@ pub struct Base {
 }
 
 impl Base {
-    pub(crate) fn new(url: &str) -> Option<Self> {
+    /// # Errors
+    ///
+    /// What is wrong with `url`, without its text.
+    pub(crate) fn new(url: &str) -> Result<Self, &'static str> {
         let url = url.split_once('#').map_or(url, |(url, _)| url);
         let (path, query) = match url.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
@@ -208,9 +211,22 @@ impl Base {
             path: path.trim_end_matches('/').to_owned(),
             query,
         };
-        let uri: Uri = base.path.parse().ok()?;
+        let no_url = "the base URL is not an absolute HTTP URL";
+        let uri: Uri = base.path.parse().map_err(|_| no_url)?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-        (is_http && has_address(&uri)).then_some(base)
+        let authority = uri.authority().filter(|it| is_http && has_address(it));
+        // A client does not send it, and logs it with the address.
+        match authority.ok_or(no_url)?.as_str().contains('@') {
+            true => Err("the base URL contains user information; send credentials in a header"),
+            false => Ok(base),
+        }
+    }
+
+    /// The values of its query that may be secrets: all but that of `api-version`.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let pairs = self.query.iter().flat_map(|query| query.split('&'));
+        let pairs = pairs.filter_map(|pair| pair.split_once('='));
+        pairs.filter_map(|(name, value)| (name != "api-version").then_some(value))
     }
 
     /// The host that the key goes to without TLS, if it is not this machine.
@@ -242,10 +258,7 @@ impl Base {
 }
 
 /// Whether an authority names a host, and no port but one that can be connected to.
-fn has_address(uri: &Uri) -> bool {
-    let Some(authority) = uri.authority() else {
-        return false;
-    };
+fn has_address(authority: &Authority) -> bool {
     let host = authority.host();
     let address = authority.as_str();
     let address = address.rsplit_once('@').map_or(address, |(_, it)| it);
@@ -281,18 +294,19 @@ mod tests {
             ("http://", None),
             ("http://a.test:99999/v1", None),
             ("http://a.test:0/v1", None),
-            ("http://u:p@a.test:65536", None),
-            (
-                "http://u:p@a.test:65535",
-                Some("http://u:p@a.test:65535/chat"),
-            ),
+            ("http://a.test:65536", None),
+            ("http://u:p@a.test", None),
+            ("http://u@a.test:80", None),
+            ("http://a.test:65535", Some("http://a.test:65535/chat")),
             ("http://[::1]:80/v1", Some("http://[::1]:80/v1/chat")),
             ("http://[::1]:99999", None),
             ("http://a.test:/v1", Some("http://a.test:/v1/chat")),
             ("", None),
         ];
         for (base, expected) in cases {
-            let uri = Base::new(base).and_then(|base| base.join("/chat").ok());
+            let uri = Base::new(base)
+                .ok()
+                .and_then(|base| base.join("/chat").ok());
             assert_eq!(
                 uri.map(|uri| uri.to_string()).as_deref(),
                 expected,

@@ -47,7 +47,7 @@ pub(super) struct Target {
     pub(super) base: Base,
     pub(super) headers: HeaderMap,
     pub(super) key_header: HeaderName,
-    /// The values of those headers that count as secrets.
+    /// The values of those headers, and of the query of `base`, that count as secrets.
     pub(super) secrets: Arc<[HeaderValue]>,
 }
 
@@ -106,12 +106,14 @@ impl Settings {
         if self.key.as_ref().is_some_and(ApiKey::is_empty) {
             return Err(wrong("the provider's key is empty"));
         }
-        let base = Base::new(&self.base_url)
-            .ok_or_else(|| wrong("the base URL is not an absolute HTTP URL"))?;
+        let base = Base::new(&self.base_url).map_err(wrong)?;
         let secrets = headers.values().filter(|value| value.is_sensitive());
+        let in_query = base
+            .secrets()
+            .filter_map(|it| HeaderValue::from_str(it).ok());
         Ok(Target {
+            secrets: secrets.cloned().chain(in_query).collect(),
             base,
-            secrets: secrets.cloned().collect(),
             headers,
             key_header,
         })

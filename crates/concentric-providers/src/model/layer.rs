@@ -43,8 +43,10 @@ where
 
     /// Sets the service's address, which its endpoints' paths follow, and changes nothing else.
     ///
-    /// An address that is none, or whose port no service can have, is an error of the services'
-    /// `poll_ready`. One with the scheme `http` sends the key and all messages without TLS: unless it
+    /// An address that is none, whose port no service can have, or that contains user information, is
+    /// an error of the services' `poll_ready`. The values of its query count as secrets (all but
+    /// `api-version`) and are not shown in errors; credentials belong in a [`header`](Self::header),
+    /// since layers and clients below log the address. One with the scheme `http` sends the key and all messages without TLS: unless it
     /// names this machine (`localhost`, a loopback address), [`layer`](Layer::layer) logs a warning.
     #[must_use]
     pub fn base_url(mut self, base_url: impl Into<Str>) -> Self {
