@@ -11,7 +11,7 @@ pub(super) const GONE: &str = "[REDACTED]";
 /// |---|---|
 /// | headers | all but a few that matter to a reader (content type, request id, `retry-after`) and those that are [added](Self::keep_header); the value of one whose name speaks of a key, a token or a cookie goes even then |
 /// | query | values of `key`, `token`, `signature` and the like, and of those that are [added](Self::query) |
-/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; those of the request's headers that are secrets, with and without the scheme before them (`Bearer`), if they have 16 bytes or more; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
+/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; those of the request's headers and query that are secrets, with and without the scheme before them (`Bearer`), if they have 16 bytes or more; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
 ///
 /// A header is secret if it is marked as [sensitive](HeaderValue::is_sensitive), or its name speaks of
 /// it. How a name is written does not matter: `X-API-Key` is `x_api_key` and `xApiKey`. What in a query
@@ -139,9 +139,9 @@ impl Redaction {
         self
     }
 
-    /// What is not kept of one call. The secrets in its request's headers go wherever they stand: an
-    /// answer may say which key was wrong.
-    pub(super) fn of_call(&self, headers: &HeaderMap) -> Self {
+    /// The redaction of one call. The secrets in its request's headers and query are removed wherever
+    /// they occur: a response may repeat the key that was wrong.
+    pub(super) fn of_call(&self, headers: &HeaderMap, uri: &Uri) -> Self {
         let secrets = headers
             .iter()
             .filter(|(name, value)| is_secret(name, value));
@@ -149,9 +149,20 @@ impl Redaction {
         let forms =
             secrets.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, key)| key)]);
         let forms = forms.flatten().map(str::trim);
+        let pairs = uri.query().unwrap_or_default().split('&');
+        let pairs = pairs.filter_map(|pair| pair.split_once('='));
+        let in_query = pairs.filter(|(name, _)| self.is_secret_parameter(name));
         forms
+            .chain(in_query.map(|(_, value)| value))
             .filter(|value| value.len() >= LEAST)
             .fold(self.clone(), Self::value)
+    }
+
+    /// Whether a parameter of a query is a secret.
+    fn is_secret_parameter(&self, name: &str) -> bool {
+        let plain = fold(name.as_bytes());
+        let mut names = SECRET_NAMES.iter().chain(&SECRET_PARAMETERS);
+        names.any(|secret| secret.as_bytes() == plain) || self.query.iter().any(|q| q == name)
     }
 
     pub(super) fn headers(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
@@ -182,11 +193,7 @@ impl Redaction {
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                let plain = fold(name.as_bytes());
-                let mut names = SECRET_NAMES.iter().chain(&SECRET_PARAMETERS);
-                let secret = names.any(|secret| secret.as_bytes() == plain)
-                    || self.query.iter().any(|q| q == name);
-                let value = if secret {
+                let value = if self.is_secret_parameter(name) {
                     GONE.to_owned()
                 } else {
                     self.text(value)
@@ -453,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_the_headers_of_a_request_are_secrets_of_its_call() {
+    fn secrets_in_headers_and_query_are_secrets_of_their_call() {
         let mut headers = HeaderMap::new();
         let mut marked = HeaderValue::from_static("marked-0123456789");
         marked.set_sensitive(true);
@@ -462,10 +469,11 @@ mod tests {
         let bearer = HeaderValue::from_static("Custom 0123456789abcdef0123456789abcdef");
         headers.insert("authorization", bearer);
         headers.insert("api-key", HeaderValue::from_static("none"));
-        let redaction = Redaction::default().of_call(&headers);
-        let text =
-            "marked-0123456789 plain-0123456789 none 0123456789abcdef0123456789abcdef Custom";
-        let left = "[REDACTED] plain-0123456789 none [REDACTED] Custom";
+        let uri = Uri::from_static("/v1?key=query-0123456789abc&page=plain-0123456789");
+        let redaction = Redaction::default().of_call(&headers, &uri);
+        let text = "marked-0123456789 plain-0123456789 none 0123456789abcdef0123456789abcdef \
+                    Custom query-0123456789abc";
+        let left = "[REDACTED] plain-0123456789 none [REDACTED] Custom [REDACTED]";
         assert_eq!(redaction.text(text), left);
     }
 

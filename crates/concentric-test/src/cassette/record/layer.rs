@@ -83,7 +83,7 @@ impl RecordLayer {
     }
 
     pub(super) fn call(&self, request: &http::Request<Full<Bytes>>) -> Call {
-        let redaction = self.redaction.of_call(request.headers());
+        let redaction = self.redaction.of_call(request.headers(), request.uri());
         let request = Request::new(request, &redaction);
         let mut recorded = self
             .tape

@@ -96,7 +96,7 @@ impl ReplayLayer {
         &self,
         request: &http::Request<http_body_util::Full<bytes::Bytes>>,
     ) -> Result<Arc<Exchange>, Error> {
-        let redaction = self.redaction.of_call(request.headers());
+        let redaction = self.redaction.of_call(request.headers(), request.uri());
         let request = Request::new(request, &redaction);
         let asked = canonical::of(&request, &self.ignored);
         let mut last = None;
