@@ -16,9 +16,11 @@
 //! ```
 
 use crate::{CallId, InterruptId, MessageId, Str};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, error::Error as StdError, fmt, sync::Arc, time::SystemTime};
+use std::{
+    borrow::Cow, collections::BTreeSet, error::Error as StdError, fmt, sync::Arc, time::SystemTime,
+};
 
 /// The [reason](Interrupt::reason) of a question whether a tool call may run.
 pub const TOOL_CALL: Str = Str::from_static("tool_call");
@@ -584,6 +586,10 @@ impl StdError for ReplyError {}
 #[non_exhaustive]
 pub struct Pending {
     /// What is asked. Nothing: the call waits until the others of its round have been answered.
+    ///
+    /// Serialized without their approval tokens (`metadata.token`): whoever reads a stored state must
+    /// not be able to answer its questions.
+    #[serde(serialize_with = "without_tokens")]
     pub interrupts: Vec<Interrupt>,
     /// Whether all questions of the round are to be answered together.
     pub together: bool,
@@ -607,6 +613,22 @@ pub enum SuspendedBy {
     Lifecycle,
     /// The tool.
     Tool,
+}
+
+/// The key of an interrupt's metadata with its approval token.
+const TOKEN: &str = "token";
+
+fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: Serializer,
+{
+    serializer.collect_seq(interrupts.iter().map(|interrupt| {
+        let mut interrupt = Cow::Borrowed(interrupt);
+        if interrupt.metadata.contains_key(TOKEN) {
+            interrupt.to_mut().metadata.remove(TOKEN);
+        }
+        interrupt
+    }))
 }
 
 impl Pending {

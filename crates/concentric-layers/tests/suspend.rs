@@ -1727,10 +1727,18 @@ async fn a_run_that_a_deployment_lacks_something_for_goes_on_once_that_is_mended
     died_with_replies(&world, &store).await;
     let left = async || abandoned(&store, &world.environment(), 1).await.unwrap();
     let other = Process::other(&store);
-    let mut request = left().await.remove(0);
-    request.tools = concentric_core::ToolSource::specs(&ScriptedTools::new().answers("pay", ""));
-    let error = other.fails(request).await;
-    assert_eq!(error.kind(), ErrorKind::Configuration, "two of one name");
+    let without_a_key = service_fn(|_: ChatRequest| async {
+        let error = Error::new(ErrorKind::Configuration, "no key");
+        Err::<ChatResponse<EventStream>, _>(error)
+    });
+    let layer = SuspendLayer::new(Arc::new(store.clone()));
+    let request = left().await.remove(0);
+    let error = layer
+        .layer(without_a_key)
+        .oneshot(request)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
 
     let body = other.body(left().await.remove(0)).await;
     let (_, finish) = assert_finishes(body).await;

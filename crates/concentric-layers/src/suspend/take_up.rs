@@ -253,25 +253,31 @@ where
     let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
     // What was accepted is not answered otherwise now.
     let replies = match are_in_state {
-        true if replies.iter().any(|it| contradicts(it, &record.state)) => {
+        true if replies
+            .iter()
+            .any(|it| contradicts(it, record.state.replies())) =>
+        {
             return Err(StoreError::Taken.into());
         }
         true => Vec::new(),
         false => replies,
     };
     let accepted = &record.replies;
-    let is_other = |reply: &Reply| {
-        let id = &reply.interrupt_id;
-        accepted
-            .iter()
-            .any(|it| it.interrupt_id == *id && it != reply)
-    };
-    if replies.iter().any(is_other) {
+    if replies.iter().any(|it| contradicts(it, accepted)) {
         return Err(StoreError::Taken.into());
     }
+    // The record proves that the questions were asked; an approval token is not stored.
     let replies: Vec<Reply> = replies
         .into_iter()
-        .filter(|reply| !accepted.contains(reply))
+        .filter(|reply| {
+            !accepted
+                .iter()
+                .any(|it| it.interrupt_id == reply.interrupt_id)
+        })
+        .map(|mut reply| {
+            reply.token = None;
+            reply
+        })
         .collect();
     let checked = record.state.check_replies(&replies, kept.now());
     checked.map_err(|error| refuse(error, &record))?;
@@ -287,11 +293,12 @@ where
     Ok((record, origin))
 }
 
-/// Whether a call was replied to otherwise. Of a round that is closed nobody knows any more.
-fn contradicts(reply: &Reply, state: &MachineState) -> bool {
-    let taken = state.replies();
-    let mut taken = taken.iter();
-    taken.any(|it| it.interrupt_id == reply.interrupt_id && *it != reply)
+/// Whether the same question was answered differently. The replies of closed rounds are not kept.
+fn contradicts<'a>(reply: &Reply, taken: impl IntoIterator<Item = &'a Reply>) -> bool {
+    taken.into_iter().any(|it| {
+        it.interrupt_id == reply.interrupt_id
+            && (it.status, &it.payload) != (reply.status, &reply.payload)
+    })
 }
 
 /// The run of a conversation that is meant where nothing is replied to. Its state is the only one that
