@@ -91,8 +91,9 @@ pub use self::{
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
     text::Str,
     tool::{
-        Annotations, LimitOf, Origin, OutcomeSource, Permit, Refusal, RoundCall, RoundEvent, Seal,
-        ToolCall, ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs, ToolStatus,
+        Annotations, Attempt, Attempts, LimitOf, Origin, OutcomeSource, Permit, Refusal, RoundCall,
+        RoundEvent, Seal, ToolCall, ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
+        ToolStatus,
     },
     transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
 };

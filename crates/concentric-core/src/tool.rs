@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 /// What a model is told of a tool.
@@ -31,6 +34,10 @@ pub struct ToolSpec {
     /// What it belongs to, for rules that hold for several tools; the model is not told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Str>,
+    /// Whether it passes the call's [idempotency key](Context::idempotency_key) to a service that
+    /// executes a key once. Not serialised: only the tool itself can declare it.
+    #[serde(skip)]
+    pub keyed: bool,
 }
 
 impl ToolSpec {
@@ -47,7 +54,14 @@ impl ToolSpec {
             output_schema: None,
             annotations: Annotations::default(),
             groups: Vec::new(),
+            keyed: false,
         }
+    }
+
+    /// Whether executing a call a second time changes nothing more: the tool is read-only,
+    /// idempotent or [keyed](Self::keyed).
+    pub fn may_run_again(&self) -> bool {
+        self.annotations.read_only || self.annotations.idempotent || self.keyed
     }
 }
 
@@ -443,6 +457,7 @@ pub struct ToolCall {
     recovered: bool,
     position: usize,
     seal: Option<Seal>,
+    attempts: Option<Attempts>,
     transcript: Transcript,
     /// The run it belongs to, with the call's own idempotency key. A layer may add to its
     /// [extensions](Context::extensions); it is not to put another context here.
@@ -461,6 +476,74 @@ impl Seal {
     }
 }
 
+/// The attempts at one tool call, shared by the clones of the call.
+///
+/// A layer may drop an attempt that has started, and then return an error or an outcome of its own.
+/// Whoever made the call learns here that the tool may have taken effect all the same.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts(Arc<AttemptCounts>);
+
+#[derive(Debug, Default)]
+struct AttemptCounts {
+    /// Attempts that have started, and have not ended with a known outcome.
+    open: AtomicUsize,
+    /// An attempt has taken effect.
+    done: AtomicBool,
+    /// The last attempt that ended returned an error of the tool.
+    error: AtomicBool,
+}
+
+impl Attempts {
+    /// Creates a record of no attempts.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records that the tool starts to execute the call.
+    pub fn start(&self) -> Attempt {
+        self.0.error.store(false, Ordering::Release);
+        self.0.open.fetch_add(1, Ordering::AcqRel);
+        Attempt(self.clone())
+    }
+
+    /// Whether an attempt has started, and has not ended with a known outcome.
+    pub fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether an attempt ended with [`ToolStatus::Done`].
+    pub fn is_done(&self) -> bool {
+        self.0.done.load(Ordering::Acquire)
+    }
+
+    /// Whether the last attempt that ended returned an error of the tool, rather than an outcome
+    /// that reports a failure.
+    pub fn ended_with_error(&self) -> bool {
+        self.0.error.load(Ordering::Acquire)
+    }
+}
+
+/// One attempt at a tool call. Dropping it leaves the attempt [open](Attempts::is_open).
+#[derive(Debug)]
+#[must_use = "an attempt that is dropped has no known outcome"]
+pub struct Attempt(Attempts);
+
+impl Attempt {
+    /// Ends the attempt with an outcome of `status`; [`ToolStatus::Unknown`] leaves it open.
+    /// `with_error` states that the tool returned an error.
+    pub fn end(self, status: ToolStatus, with_error: bool) {
+        let counts = &self.0.0;
+        if status == ToolStatus::Unknown {
+            return;
+        }
+        if status == ToolStatus::Done {
+            counts.done.store(true, Ordering::Release);
+        }
+        counts.error.store(with_error, Ordering::Release);
+        counts.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// What a round service lets a call do.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -474,7 +557,7 @@ pub enum Permit {
     Exactly(Arguments),
     /// It runs with these arguments, which it arrived with before; with others it does not run.
     AsAsked(Arguments),
-    /// It does not run: this came of it. It enters the stack so that layers are told.
+    /// It does not run, and this is its outcome. It does not enter the stack; hooks may observe it.
     Settled(Arc<ToolOutcome>),
 }
 
@@ -491,6 +574,7 @@ impl ToolCall {
             recovered: false,
             position: 0,
             seal: None,
+            attempts: Some(Attempts::new()),
             transcript: Transcript::new(),
             context,
         }
@@ -514,6 +598,7 @@ impl ToolCall {
             recovered: call.recovered,
             position: call.position,
             seal: None,
+            attempts: None,
             transcript,
         }
     }
@@ -523,6 +608,18 @@ impl ToolCall {
     pub fn sealed(mut self, seal: &Seal) -> Self {
         self.seal = Some(seal.clone());
         self
+    }
+
+    /// Records the attempts at the call in `attempts`, which clones of the call share.
+    #[must_use]
+    pub fn with_attempts(mut self, attempts: Attempts) -> Self {
+        self.attempts = Some(attempts);
+        self
+    }
+
+    /// The attempts at the call, if they are recorded.
+    pub fn attempts(&self) -> Option<&Attempts> {
+        self.attempts.as_ref()
     }
 
     /// Sets the tool that is called.
