@@ -424,7 +424,7 @@ async fn c064_an_after_call_that_fails_leaves_one_result_which_is_the_tools() {
     for does in [Does::Fails, Does::Panics] {
         let tools = Toolset::new()
             .tool(tool("t", "", |NoArguments {}| async { "2 rows" }))
-            .layer(hooks(AfterCall(does)).tool());
+            .hooks(hooks(AfterCall(does)).tool());
         let model = ScriptedModel::new()
             .tool_call("t", json!({}))
             .then()

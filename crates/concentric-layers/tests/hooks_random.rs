@@ -333,7 +333,7 @@ async fn run_case(seed: u64) {
         match case.below(3) {
             0 => inside.push(layers.model()),
             1 => outside.push(layers.run()),
-            _ => tools = tools.layer(layers.tool()),
+            _ => tools = tools.hooks(layers.tool()),
         }
     }
     let mut agent = BoxModel::new(model.clone());

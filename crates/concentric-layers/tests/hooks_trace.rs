@@ -123,8 +123,8 @@ async fn c005_the_order_of_calls_is_the_one_in_the_docs() {
     let (a, b) = (traced("a"), traced("b"));
     let tools = Toolset::new()
         .tool(tool("search", "", |NoArguments {}| async { "42" }))
-        .layer(a.tool())
-        .layer(b.tool());
+        .hooks(a.tool())
+        .hooks(b.tool());
     let agent = ServiceBuilder::new()
         .layer(a.run())
         .layer(b.run())

@@ -277,9 +277,9 @@ fn take_up(state: &Value, answered: &Answered) -> Result<(RunId, ChatRequest), B
 }
 
 fn failed(error: &Error) -> ToolOutcome {
-    tracing::debug!(
+    tracing::warn!(
         error = format!("{error:#}"),
         "an agent that is a tool failed"
     );
-    ToolOutcome::failed(format!("The agent failed: {}", error.message()))
+    ToolOutcome::failed(Str::from_static("The agent failed."))
 }

@@ -112,19 +112,22 @@ impl Digest {
         } = &spec.annotations;
         let groups: Vec<_> = spec.groups.iter().map(|group| group.as_bytes()).collect();
         let hints = [*read_only, *destructive, *idempotent, *open_world].map(u8::from);
-        Self::of_fields(
-            SPEC,
-            &[
-                spec.name.as_bytes(),
-                spec.description.as_bytes(),
-                Self::of_value(&spec.input_schema).as_bytes(),
-                output.as_ref().map_or(&[], |output| output.as_bytes()),
-                title.as_ref().map_or(&[], |_| &[1]),
-                title.as_deref().unwrap_or_default().as_bytes(),
-                &hints,
-                Self::of_fields(GROUPS, &groups).as_bytes(),
-            ],
-        )
+        let schema = Self::of_value(&spec.input_schema);
+        let groups = Self::of_fields(GROUPS, &groups);
+        let mut fields: Vec<&[u8]> = vec![
+            spec.name.as_bytes(),
+            spec.description.as_bytes(),
+            schema.as_bytes(),
+            output.as_ref().map_or(&[], |output| output.as_bytes()),
+            title.as_ref().map_or(&[], |_| &[1]),
+            title.as_deref().unwrap_or_default().as_bytes(),
+            &hints,
+            groups.as_bytes(),
+        ];
+        if spec.keyed {
+            fields.push(b"keyed");
+        }
+        Self::of_fields(SPEC, &fields)
     }
 
     /// Takes what [`as_bytes`](Self::as_bytes) gave.

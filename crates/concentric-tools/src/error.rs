@@ -1,12 +1,13 @@
 use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
 use std::{error::Error as StdError, fmt};
 
-/// Why a tool failed: a short text for the model, and the whole error for the logs.
+/// A tool's failure: a short text for the model, and the whole error for the log.
 ///
-/// Any error becomes one by `?` or `into`: the model reads that error's own text
-/// ([`Display`](fmt::Display)) and nothing of what caused it; the chain of its sources goes to the
-/// log (`tracing`, at debug level). Like `anyhow::Error` it is not itself a
-/// [`std::error::Error`], which is what makes that conversion possible.
+/// [`ToolError::new`] sets the text that the model reads. Any other error converts by `?` or `into`,
+/// and its own text, which may name hosts, paths or people, does not reach the model: the error and
+/// its sources go to the log (`tracing`, at warn level), and the model reads a fixed text, such as
+/// `The tool failed.` Like `anyhow::Error` it does not implement [`std::error::Error`], which is what
+/// makes that conversion possible.
 ///
 /// ```
 /// use concentric_tools::ToolError;
@@ -16,11 +17,20 @@ use std::{error::Error as StdError, fmt};
 ///         .map_err(|e| ToolError::new("There is no such file.").with_source(e))
 /// }
 /// assert_eq!(read("/no/such/file").unwrap_err().message(), "There is no such file.");
+///
+/// fn count(text: &str) -> Result<u32, ToolError> {
+///     Ok(text.parse()?)
+/// }
+/// assert_eq!(count("many").unwrap_err().message(), "The tool failed.");
 /// ```
 pub struct ToolError {
     message: Str,
     source: Option<BoxError>,
     fatal: bool,
+    /// It was converted, and states that an operation of the tool was given up on time.
+    timed_out: bool,
+    /// It was converted, so its own text is for the log only.
+    foreign: bool,
 }
 
 impl ToolError {
@@ -30,6 +40,8 @@ impl ToolError {
             message: message.into(),
             source: None,
             fatal: false,
+            timed_out: false,
+            foreign: false,
         }
     }
 
@@ -57,7 +69,13 @@ impl ToolError {
         self.source.as_deref().map(|source| source as _)
     }
 
-    /// What comes of the call.
+    /// Whether an operation of the tool was dropped before it ended, so that it may have taken
+    /// effect.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        self.timed_out
+    }
+
+    /// The outcome of the call.
     ///
     /// # Errors
     ///
@@ -73,12 +91,12 @@ impl ToolError {
             }
         }
         if !self.fatal {
-            tracing::debug!(
-                tool,
-                error = %self.message,
-                source = self.source().map(|source| Chain(source).to_string()),
-                "a tool failed"
-            );
+            let source = self.source().map(|source| Chain(source).to_string());
+            if self.foreign {
+                tracing::warn!(tool, error = source, "a tool failed");
+            } else {
+                tracing::debug!(tool, error = %self.message, source, "a tool failed");
+            }
             return Ok(ToolOutcome::failed(self.message));
         }
         let source = match self.source.map(|source| source.downcast::<Error>()) {
@@ -102,16 +120,29 @@ where
 {
     fn from(error: E) -> Self {
         let source = error.into();
-        let (message, fatal) = match source.downcast_ref::<Error>() {
-            Some(error) => (error.message().into(), is_fatal(error)),
-            None => (source.to_string().into(), false),
-        };
+        let fatal = source.downcast_ref::<Error>().is_some_and(is_fatal);
+        let known = Error::of(&*source);
         Self {
-            message,
-            source: Some(source),
+            message: for_model(&known),
             fatal,
+            timed_out: known.kind() == ErrorKind::Timeout,
+            foreign: true,
+            source: Some(source),
         }
     }
+}
+
+/// The text that a model reads of an error that was not written for it.
+pub(crate) fn for_model(error: &Error) -> Str {
+    Str::from_static(match error.kind() {
+        // The reason is the host's own text, and the run ends with it.
+        ErrorKind::Halted => return error.message().into(),
+        ErrorKind::Timeout => "The tool timed out.",
+        ErrorKind::Overloaded | ErrorKind::RateLimited => {
+            "The tool is overloaded. Try again later."
+        }
+        _ => "The tool failed.",
+    })
 }
 
 impl fmt::Display for ToolError {

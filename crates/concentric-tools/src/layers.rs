@@ -1,4 +1,4 @@
-use crate::fatal;
+use crate::{ToolHooks, ToolHooksLayer, fatal};
 use concentric_core::{
     BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
 };
@@ -24,10 +24,35 @@ pub(crate) struct Layers(Vec<Entry>);
 struct Entry {
     name: &'static str,
     wrap: Arc<Wrap>,
+    /// Of hooks that are called with the outcomes of settled calls, too.
+    observe: Option<Arc<Observe>>,
 }
+
+/// Calls a hook with a settled call; `None` if the hook does not apply to it.
+pub(crate) type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync;
+
+/// The observation of a settled call, which cannot change its outcome.
+pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Puts a layer around a service, which checks the calls of the layer around that one.
 type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
+
+impl Entry {
+    fn new<L>(layer: L) -> Self
+    where
+        L: Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+    {
+        Self {
+            name: std::any::type_name::<L>(),
+            wrap: Arc::new(move |inner, outside| {
+                let service = layer.layer(inner);
+                BoxTool::new(Within { service, outside })
+            }),
+            observe: None,
+        }
+    }
+}
 
 /// The layer around a layer.
 #[derive(Clone)]
@@ -43,13 +68,36 @@ impl Layers {
         L: Layer<BoxTool> + Send + Sync + 'static,
         L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
+        self.0.push(Entry::new(layer));
+    }
+
+    /// Adds hooks that observe settled calls, too.
+    pub(crate) fn push_hooks<H>(&mut self, hooks: ToolHooksLayer<H>)
+    where
+        H: ToolHooks,
+    {
+        let observe = hooks.observe();
         self.0.push(Entry {
-            name: std::any::type_name::<L>(),
-            wrap: Arc::new(move |inner, outside| {
-                let service = layer.layer(inner);
-                BoxTool::new(Within { service, outside })
-            }),
+            observe: Some(observe),
+            ..Entry::new(hooks)
         });
+    }
+
+    /// Calls the hooks that observe settled calls, the innermost first; `None` if there are none.
+    pub(crate) fn observe(&self, call: impl FnOnce() -> ToolCall) -> Option<Observation> {
+        let mut observers = self.0.iter().rev().filter_map(|it| it.observe.as_ref());
+        let first = observers.next()?;
+        let call = call();
+        let observers = [first].into_iter().chain(observers);
+        // Each hook is entered before one of them waits, so that each learns if the run is cancelled.
+        let observations: Vec<_> = observers.filter_map(|observe| observe(&call)).collect();
+        (!observations.is_empty()).then(|| -> Observation {
+            Box::pin(async move {
+                for observation in observations {
+                    observation.await;
+                }
+            })
+        })
     }
 
     /// All layers, those of `self` outermost.

@@ -49,12 +49,13 @@
 //!    [`Toolset::prepare`] may edit them.
 //! 2. Gate: [`Toolset::gate`]. The strictest verdict holds; a call that is asked about waits
 //!    ([`approval`]), and its [`Siblings`] with it or not.
-//! 3. Execute, from the outside in. Each layer is told of every call exactly once, of those too that
-//!    are refused, denied or answered elsewhere ([`ToolCall::settled`]), and of those to tools that
-//!    do not exist:
+//! 3. Execute, from the outside in. Only a call that may run enters the layers. One that has its
+//!    outcome already ([`ToolCall::settled`]: refused, denied, executed elsewhere, or of a tool that
+//!    does not exist) reaches no layer, so that none can replace that outcome; [`Toolset::hooks`]
+//!    observe it:
 //!     1. the run's own layers ([`ToolLayers`]);
 //!     2. the toolset's ([`Toolset::layer`]), the first added outermost; [hooks] are such, too;
-//!     3. the router, which answers refused and unknown calls;
+//!     3. the router;
 //!     4. the tool's own ([`Tool::layer`]), the first added outermost;
 //!     5. the check that the call arrives as it was decided about, and the [ledger](Toolset::ledger);
 //!     6. the tool's own care: its arguments are decoded and validated, its panics are caught, its
@@ -69,13 +70,15 @@
 //! | | the model reads | the run |
 //! |---|---|---|
 //! | the function returns `Ok` | what it returned | goes on |
-//! | it returns `Err` | the error's own text, and nothing of its sources | goes on |
+//! | it returns [`ToolError::new`] | the error's text, and nothing of its sources | continues |
+//! | it returns another error by `?` | a fixed text; the error goes to the log | continues |
 //! | it returns [`ToolError::fatal`], or a layer [`fatal`] | | fails |
-//! | it, or a layer, panics | that it failed unexpectedly | goes on |
-//! | it takes longer than [`Tool::timeout`] | that it timed out | goes on; fails with [`Tool::timeout_is_fatal`] |
-//! | a layer returns `Err` | the error's own text | goes on; fails with [`Toolset::errors_are_fatal`] |
-//! | a layer returns an error that [halts](concentric_core::Error::halted) | the error's own text, or what was known of the call | is halted |
-//! | the arguments are not JSON, or not what the schema says | where and why | goes on, and the function is not called |
+//! | it, or a layer, panics | that it failed unexpectedly | continues, see below |
+//! | it takes longer than [`Tool::timeout`] | that it timed out | continues, see below; fails with [`Tool::timeout_is_fatal`] |
+//! | a layer drops the call while it runs, such as tower's `Timeout` | that it timed out | continues, see below |
+//! | a layer returns `Err` | a fixed text; the error goes to the log | continues; fails with [`Toolset::errors_are_fatal`] |
+//! | a layer returns an error that [halts](concentric_core::Error::halted) | the reason | is halted |
+//! | the arguments are not JSON, or not valid by the schema that the model was shown | where and why | continues, and the function is not called |
 //! | a gate denies it, or somebody does | why | goes on |
 //! | a gate asks | | is interrupted when all that may run has run; goes on with the reply |
 //! | a reply can't be believed | that the approval is invalid | goes on, and an event `approval-invalid` says so |
@@ -83,6 +86,19 @@
 //! | its result is over [`Tool::max_result_bytes`] | the first 80 % and the last 20 % of the limit | goes on |
 //! | an outcome halts the run, or the run is cancelled | | no further call of the round starts; those are settled as cancelled |
 //! | the round's stream is dropped | | every running function is dropped at once |
+//!
+//! # Calls that are given up
+//!
+//! A call that was given up while it ran (a time limit, a panic, a layer that dropped it) may have
+//! taken effect. If its tool may run again, because it is [read-only](Tool::read_only), idempotent or
+//! [keyed](Tool::keyed), the call has failed. Otherwise its outcome is
+//! [unknown](concentric_core::ToolStatus::Unknown), and it is treated as a call whose process ended:
+//!
+//! 1. [`Tool::reconcile`] may report the outcome.
+//! 2. With a [ledger](Toolset::ledger), whose entry stays begun, the run is interrupted, and a person
+//!    is asked ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)).
+//! 3. Otherwise the model reads "This call was started earlier and its outcome is unknown. It was not
+//!    retried.", and the reason.
 
 pub mod agent;
 pub mod approval;

@@ -13,17 +13,19 @@
 //! # let _ = tools;
 //! ```
 //!
-//! Only a tool that declares to be read-only or idempotent is called again; what it is handed is the
+//! Only a tool that may run again is called again: one that is
+//! [read-only](crate::Tool::read_only), idempotent or [keyed](crate::Tool::keyed). It receives the
 //! same call, with the same [idempotency key](concentric_core::Context::idempotency_key).
 //!
 //! | the attempt | is followed by another |
 //! |---|---|
-//! | returns an error of a layer or the tool | yes |
-//! | returns one that would come back: of [permission](ErrorKind::Permission), say | no |
-//! | returns one that is [`fatal`](crate::fatal) | no |
-//! | [waits](Error::pending) for somebody, or was cancelled | no |
-//! | has an outcome that says that the tool failed | no; with [`RetryTool::failures_too`], yes |
-//! | has any other outcome | no |
+//! | a layer returns an error | yes |
+//! | the tool's function returns `Err` | yes |
+//! | a layer returns an error that another attempt would repeat, such as [`ErrorKind::Permission`] | no |
+//! | the error is [`fatal`](crate::fatal) | no |
+//! | the call [waits](Error::pending) for a reply, or the run was cancelled | no |
+//! | the tool's function returns [`ToolOutcome::failed`], times out or panics, or the arguments are invalid | no; with [`RetryTool::failures_too`], yes |
+//! | any other outcome, also an unknown one | no |
 //!
 //! # Place in the stack
 //!
@@ -38,7 +40,8 @@
 
 use crate::is_fatal;
 use concentric_core::{
-    BoxError, Context, Error, ErrorKind, ToolCall, ToolOutcome, ToolStatus, context::Sleep,
+    Attempts, BoxError, Context, Error, ErrorKind, ToolCall, ToolOutcome, ToolStatus,
+    context::Sleep,
 };
 use std::time::Duration;
 use tower::retry::Policy;
@@ -57,7 +60,7 @@ pub struct RetryTool {
 }
 
 impl RetryTool {
-    /// Makes at most `attempts` attempts at a call, the first of them included.
+    /// Makes at most `attempts` attempts at a call, the first of them included; 0 means 1.
     ///
     /// The pause before the next one is half a second at first, and doubles up to 10 seconds; a
     /// random part of its second half is left out.
@@ -80,7 +83,7 @@ impl RetryTool {
         self
     }
 
-    /// Calls a tool again, too, that [says](ToolStatus::Failed) that it failed.
+    /// Retries every outcome with [`ToolStatus::Failed`], whatever its reason.
     #[must_use]
     pub const fn failures_too(mut self) -> Self {
         self.failures_too = true;
@@ -88,8 +91,10 @@ impl RetryTool {
     }
 
     fn after_outcome(&mut self, call: &ToolCall, outcome: &ToolOutcome) -> Option<Sleep> {
-        let again =
-            self.failures_too && outcome.status == ToolStatus::Failed && outcome.halt.is_none();
+        // An unknown outcome is never followed by another attempt.
+        let has_failed = outcome.status == ToolStatus::Failed && outcome.halt.is_none();
+        let with_error = || call.attempts().is_some_and(Attempts::ended_with_error);
+        let again = has_failed && (self.failures_too || with_error());
         again.then(|| self.again(&call.context, None)).flatten()
     }
 
@@ -110,7 +115,8 @@ impl RetryTool {
         // Calls that failed together are not to come back together.
         let random = context.environment().random().next_u64();
         let share = 0.5 + 0.5 * (random as f64 / u64::MAX as f64);
-        let pause = pause.mul_f64(share).max(least.unwrap_or_default());
+        let share = Duration::try_from_secs_f64(pause.as_secs_f64() * share).unwrap_or(pause);
+        let pause = share.max(least.unwrap_or_default());
         if context.remaining().is_some_and(|left| left <= pause) {
             return None;
         }
@@ -126,10 +132,7 @@ impl RetryTool {
 /// Whether `call` can be made twice.
 fn is_repeatable(call: &ToolCall) -> bool {
     let runs = call.settled().is_none() && call.refusal().is_none();
-    let harmless = |spec: &concentric_core::ToolSpec| {
-        spec.annotations.read_only || spec.annotations.idempotent
-    };
-    runs && call.spec().is_some_and(|spec| harmless(spec))
+    runs && call.spec().is_some_and(|spec| spec.may_run_again())
 }
 
 /// Whether what failed may not fail the next time.

@@ -461,7 +461,7 @@ async fn how_an_inner_run_ends_is_told_to_the_outer_model() {
     let halted = by_history(vec![vec![("halting", r#"{"n":1}"#)]])
         .agent(&Toolset::new().tool(halting("halting", &log)));
     for (agent, text) in [
-        (failing, "it burns"),
+        (failing, "The agent failed."),
         (limited, "limit"),
         (halted, "was stopped: enough"),
     ] {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{one, text};
 use concentric_core::ToolStatus;
-use concentric_tools::{NoArguments, Tool, Toolset, tool};
+use concentric_tools::{NoArguments, Toolset, tool};
 use proptest::prelude::*;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -63,15 +63,15 @@ where
 async fn a_wrong_field_is_named_with_its_path_and_position() {
     assert_eq!(
         refused::<Search>(r#"{"query":"a","filters":[{"limit":1},{"limit":"ten"}]}"#).await,
-        "`filters[1].limit`: invalid type: string \"ten\", expected u8 at line 1 column 50"
+        "at `/filters/1/limit`: \"ten\" is not of type \"integer\""
     );
     assert_eq!(
-        refused::<Search>(r#"{"filters":[{"limit":300}]}"#).await,
-        "`filters[0].limit`: invalid value: integer `300`, expected u8 at line 1 column 24"
+        refused::<Search>(r#"{"query":"a","filters":[{"limit":300}]}"#).await,
+        "at `/filters/0/limit`: 300 is greater than the maximum of 255"
     );
     assert_eq!(
         refused::<Search>(r#"{"filters":[]}"#).await,
-        "missing field `query` at line 1 column 14"
+        "\"query\" is a required property"
     );
 }
 
@@ -142,7 +142,7 @@ async fn f030_no_arguments_mean_an_empty_object_if_that_is_allowed() {
     assert!(
         refused::<Search>("")
             .await
-            .contains("missing field `query`")
+            .contains("\"query\" is a required property")
     );
 }
 
@@ -191,7 +191,7 @@ async fn unknown_fields_are_as_the_type_says() {
         a: u8,
     }
     let told = refused::<Closed>(r#"{"a":1,"b":2}"#).await;
-    assert!(told.contains("unknown field `b`, expected `a`"), "{told}");
+    assert!(told.contains("'b' was unexpected"), "{told}");
     let (tools, _) = counted::<Filter>();
     assert_eq!(
         one(&tools, "t", r#"{"limit":1,"b":2}"#).await.status,
@@ -228,19 +228,14 @@ async fn a_value_of_any_type_is_still_an_object() {
 }
 
 #[tokio::test]
-async fn a_keyword_added_by_hand_is_enforced_when_asked_for() {
+async fn a_keyword_added_by_hand_is_enforced() {
     #[derive(Debug, Deserialize, JsonSchema)]
     #[allow(dead_code)]
     struct One {
         #[schemars(extend("const" = 1))]
         n: u32,
     }
-    let make = |tool: Tool| Toolset::new().tool(tool);
-    let plain = || tool("t", "", |_: One| async {});
-    let two = r#"{"n":2}"#;
-    assert_eq!(one(&make(plain()), "t", two).await.status, ToolStatus::Done);
-    let tools = make(plain().always_validate());
-    assert_eq!(one(&tools, "t", two).await.status, ToolStatus::Failed);
+    refused::<One>(r#"{"n":2}"#).await;
 }
 
 #[tokio::test]

@@ -137,7 +137,8 @@ async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
         .layer(hook(edit(r#"{"n":700}"#)));
     let outcome = one(&tools, "t", r#"{"n":1}"#).await;
     assert_eq!(outcome.status, ToolStatus::Failed);
-    assert!(outcome.content.text().contains("`n`: invalid value"));
+    let told = outcome.content.text();
+    assert!(told.contains("at `/n`: 700 is greater than"), "{told}");
     assert!(log.lines().is_empty());
 }
 
@@ -167,7 +168,7 @@ async fn c035_a_layer_that_changes_which_call_is_made_is_named_and_nothing_runs(
 }
 
 #[tokio::test]
-async fn c040_layers_are_told_once_of_each_call_that_is_not_run() {
+async fn layers_see_calls_that_may_run_and_no_refused_ones() {
     let log = Log::default();
     let tools = Toolset::new().tool(number(&log)).layer(note("audit", &log));
     let mut round = round(&[
@@ -191,13 +192,13 @@ async fn c040_layers_are_told_once_of_each_call_that_is_not_run() {
         .collect();
     assert_eq!(told[0], "There is no tool `unknown`. Available tools: t.");
     assert!(told[1].contains("cut short"));
-    assert!(told[2].contains("invalid value"));
+    assert!(told[2].contains("at `/n`: 700 is greater than"));
     assert_eq!(told[3], "There is no tool `t`. Available tools: a.");
-    for index in 0..4 {
+    for index in 1..3 {
         assert_eq!(log.count(&format!("audit before call-{index}")), 1);
         assert_eq!(log.count(&format!("audit after call-{index}: Failed")), 1);
     }
-    assert_eq!(log.lines().len(), 8);
+    assert_eq!(log.lines().len(), 4);
 }
 
 #[tokio::test]
@@ -226,19 +227,19 @@ async fn layers_see_the_tools_spec() {
             Hook::Call(call)
         }));
     common::run(&tools, &[("t", r#"{"n":1}"#), ("unknown", "")]).await;
-    assert_eq!(log.lines(), ["t Some(true)", "ran 1", "unknown None"]);
+    assert_eq!(log.lines(), ["t Some(true)", "ran 1"]);
     assert_eq!(tools.specs().len(), 1);
 }
 
 #[tokio::test]
-async fn an_error_of_a_layer_is_told_to_the_model() {
+async fn the_text_of_a_layers_error_does_not_reach_the_model() {
     let fails = || {
         Toolset::new()
             .tool(tool("t", "", |NoArguments {}| async { "ok" }))
             .layer(hook(|_| Hook::Fail("the quota is used up".into())))
     };
     let answer = common::agent(fails(), vec![vec![("t", "")]]).await.unwrap();
-    assert_eq!(common::results(&answer), ["call-0-0: the quota is used up"]);
+    assert_eq!(common::results(&answer), ["call-0-0: The tool failed."]);
 
     let error = common::agent(fails().errors_are_fatal(), vec![vec![("t", "")]]).await;
     assert_eq!(error.unwrap_err().message(), "the quota is used up");
@@ -273,11 +274,11 @@ async fn a_fatal_error_of_a_layer_fails_the_run_even_when_wrapped() {
 #[tokio::test(start_paused = true)]
 async fn towers_timeout_bounds_a_call() {
     let tools = Toolset::new()
-        .tool(tool("t", "", |NoArguments {}| pending::<()>()))
+        .tool(tool("t", "", |NoArguments {}| pending::<()>()).read_only())
         .layer(TimeoutLayer::new(Duration::from_secs(1)));
     assert_eq!(
         one(&tools, "t", "").await,
-        ToolOutcome::failed("request timed out")
+        ToolOutcome::failed("The tool timed out.")
     );
 }
 
@@ -343,7 +344,7 @@ async fn the_stack_is_called_when_it_is_ready() {
     let settled = common::settled(assert_ready!(outcomes.poll_next()).unwrap().unwrap());
     assert_eq!(
         (settled.index, settled.outcome),
-        (1, ToolOutcome::failed("broken"))
+        (1, ToolOutcome::failed("The tool failed."))
     );
 }
 
@@ -373,7 +374,10 @@ impl Service<ToolCall> for Broken {
 
 #[tokio::test]
 async fn a_stack_that_fails_before_it_is_called_fails_each_call() {
-    for (panics, told) in [(false, "gone"), (true, "The tool failed unexpectedly.")] {
+    for (panics, told) in [
+        (false, "The tool failed."),
+        (true, "The tool failed unexpectedly."),
+    ] {
         let tools = Toolset::new()
             .tool(tool("t", "", |NoArguments {}| async { "ok" }))
             .layer(layer_fn(move |_: BoxTool| Broken { panics }));

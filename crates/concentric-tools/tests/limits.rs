@@ -8,7 +8,7 @@ use concentric_core::{
     ErrorKind, Media, MediaSource, Part, PartKind, Phase, ToolCall, ToolContent, ToolOutcome,
     ToolStatus,
 };
-use concentric_tools::{NoArguments, Overlong, Tool, Toolset, tool};
+use concentric_tools::{NoArguments, Overlong, Tool, ToolError, Toolset, tool};
 use proptest::prelude::*;
 use std::{
     future::pending,
@@ -17,6 +17,9 @@ use std::{
 };
 use tokio::time::sleep;
 use tower::{layer::layer_fn, service_fn};
+
+const UNKNOWN: &str =
+    "This call was started earlier and its outcome is unknown. It was not retried.";
 
 struct PanicOnDrop;
 
@@ -64,16 +67,16 @@ async fn c042_f023_a_panic_is_an_outcome_and_the_run_goes_on() {
     assert_eq!(
         common::results(&answer),
         [
-            "call-0-0: The tool failed unexpectedly.",
-            "call-0-1: The tool failed unexpectedly.",
-            "call-0-2: The tool failed unexpectedly.",
-            "call-0-3: The tool timed out after 0ns.",
-            "call-0-4: ok",
+            format!("call-0-0: {UNKNOWN} The tool failed unexpectedly."),
+            format!("call-0-1: {UNKNOWN} The tool failed unexpectedly."),
+            format!("call-0-2: {UNKNOWN} The tool failed unexpectedly."),
+            format!("call-0-3: {UNKNOWN} The tool timed out after 0ns."),
+            "call-0-4: ok".to_owned(),
         ]
     );
     assert_eq!(answer.text(), "done");
     for name in ["call", "poll", "later"] {
-        assert_eq!(one(&tools, name, "").await.status, ToolStatus::Failed);
+        assert_eq!(one(&tools, name, "").await.status, ToolStatus::Unknown);
     }
 }
 
@@ -115,16 +118,16 @@ async fn c043_f024_f031_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
             "quick"
         }))
         .tool(tool("fails", "", |NoArguments {}| async {
-            Err::<(), _>("no")
+            Err::<(), _>(ToolError::new("no"))
         }));
     let script = vec![vec![("slow", ""), ("quick", ""), ("fails", "")]];
     let answer = common::agent(tools, script).await.unwrap();
     assert_eq!(
         common::results(&answer),
         [
-            "call-0-0: The tool timed out after 30s.",
-            "call-0-1: quick",
-            "call-0-2: no"
+            format!("call-0-0: {UNKNOWN} The tool timed out after 30s."),
+            "call-0-1: quick".to_owned(),
+            "call-0-2: no".to_owned()
         ]
     );
 }
@@ -148,7 +151,10 @@ async fn a_blocking_tool_is_left_behind_by_its_timeout() {
         let _ = ended.lock().unwrap().recv();
     });
     let tools = Toolset::new().tool(tool.timeout(Duration::from_millis(5)));
-    assert_eq!(text(&tools, "t", "").await, "The tool timed out after 5ms.");
+    assert_eq!(
+        text(&tools, "t", "").await,
+        format!("{UNKNOWN} The tool timed out after 5ms.")
+    );
     drop(end);
 }
 
@@ -184,7 +190,7 @@ async fn a_result_over_64_kib_is_cut_unless_told_otherwise() {
             "x".repeat(50_000_000)
         }))
         .tool(tool("error", "", |NoArguments {}| async {
-            Err::<(), _>("x".repeat(1_000_000))
+            Err::<(), _>(ToolError::new("x".repeat(1_000_000)))
         }));
     assert_eq!(text(&tools, "fits", "").await.len(), 64 * 1024);
     for name in ["huge", "error"] {

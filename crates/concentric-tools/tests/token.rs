@@ -763,7 +763,7 @@ fn the_digest_of_a_spec_is_of_all_of_it() {
         "ToolSpec { name: \"n\", description: \"d\", \
          input_schema: Object {\"type\": String(\"object\")}, output_schema: None, \
          annotations: Annotations { title: None, read_only: false, destructive: true, \
-         idempotent: false, open_world: true }, groups: [] }"
+         idempotent: false, open_world: true }, groups: [], keyed: false }"
     );
     let changes: &[fn(&mut ToolSpec)] = &[
         |_| {},
@@ -782,6 +782,7 @@ fn the_digest_of_a_spec_is_of_all_of_it() {
         |spec| spec.annotations = Annotations::read_only(),
         |spec| spec.groups = vec!["ab".into()],
         |spec| spec.groups = vec!["a".into(), "b".into()],
+        |spec| spec.keyed = true,
     ];
     let digests: HashSet<_> = changes
         .iter()

@@ -136,7 +136,7 @@ impl StdError for Outer {
 }
 
 #[tokio::test]
-async fn of_an_error_the_model_reads_its_own_text_and_no_sources() {
+async fn the_model_reads_the_text_of_tool_errors_only() {
     let outer = || Outer(std::io::Error::other("password=hunter2"));
     let tools = Toolset::new()
         .tool(tool("question", "", move |NoArguments {}| async move {
@@ -156,16 +156,18 @@ async fn of_an_error_the_model_reads_its_own_text_and_no_sources() {
             let source = std::io::Error::other("password=hunter2");
             Err::<(), _>(ToolError::new("the store is down").with_source(source))
         }));
-    for name in ["question", "direct", "boxed", "text", "both"] {
+    for name in ["question", "direct", "boxed", "text"] {
         let outcome = one(&tools, name, "").await;
-        assert_eq!(outcome, ToolOutcome::failed("the store is down"), "{name}");
+        assert_eq!(outcome, ToolOutcome::failed("The tool failed."), "{name}");
     }
+    let outcome = one(&tools, "both", "").await;
+    assert_eq!(outcome, ToolOutcome::failed("the store is down"));
 }
 
 #[test]
 fn an_error_keeps_its_source_for_the_logs() {
     let error = ToolError::from(Outer(std::io::Error::other("password=hunter2")));
-    assert_eq!(error.to_string(), "the store is down");
+    assert_eq!(error.to_string(), "The tool failed.");
     let source = error.source().unwrap().source().unwrap();
     assert_eq!(source.to_string(), "password=hunter2");
 }
@@ -230,10 +232,8 @@ async fn a_blocking_function_runs_on_a_thread_of_its_own() {
             panic!("secret")
         }));
     assert_eq!(text(&tools, "t", r#"{"a":1,"b":2}"#).await, "3");
-    assert_eq!(
-        text(&tools, "panics", "").await,
-        "The tool failed unexpectedly."
-    );
+    let told = text(&tools, "panics", "").await;
+    assert!(told.ends_with("The tool failed unexpectedly."), "{told}");
 }
 
 #[tokio::test]
@@ -257,13 +257,13 @@ async fn a_service_with_a_spec_is_a_tool_whose_arguments_are_checked() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_service_is_told_to_the_model() {
+async fn the_text_of_a_services_error_does_not_reach_the_model() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     let service = service_fn(|_: ToolCall| async { Err::<ToolOutcome, _>("the server is gone") });
     let tools = Toolset::new().tool(Tool::new(spec, service));
     assert_eq!(
         one(&tools, "t", "").await,
-        ToolOutcome::failed("the server is gone")
+        ToolOutcome::failed("The tool failed.")
     );
 }
 

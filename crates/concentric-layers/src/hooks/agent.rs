@@ -80,7 +80,7 @@ impl<R, M> HookedAgentLayer<R, M> {
         let agent = self.agent.gate(layers.gate());
         HookedAgentLayer {
             run: Stack::new(layers.run(), self.run),
-            agent: agent.map_tools(|tools| tools.layer(layers.tool())),
+            agent: agent.map_tools(|tools| tools.hooks(layers.tool())),
             model: Stack::new(layers.model(), self.model),
         }
     }

@@ -60,7 +60,7 @@ where
         let model = own.remove::<ModelLayers>().unwrap_or_default();
         own.insert(model.layer(self.model()));
         let tools = own.remove::<ToolLayers>().unwrap_or_default();
-        own.insert(tools.layer(self.tool()));
+        own.insert(tools.hooks(self.tool()));
     }
 
     /// The hooks.

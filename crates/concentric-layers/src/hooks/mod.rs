@@ -60,7 +60,7 @@
 //! let layers = hooks(Arc::clone(&audit));
 //! let tools = Toolset::new()
 //!     .tool(tool("search", "", |NoArguments {}| async { "42" }))
-//!     .layer(layers.tool());
+//!     .hooks(layers.tool());
 //! let agent = ServiceBuilder::new()
 //!     .layer(layers.run())
 //!     .layer(AgentLayer::new(tools))
@@ -104,7 +104,7 @@
 //!
 //! | to | by |
 //! |---|---|
-//! | a place in a stack | the layers above, in a `ServiceBuilder` and a `Toolset` |
+//! | a place in a stack | the layers above, in a `ServiceBuilder`, and [`Toolset::hooks`](concentric_tools::Toolset::hooks) for tool calls |
 //! | an agent, at all of them | [`AgentHooks::hooks`] |
 //! | one run, outside of the agent's own | [`HooksLayers::attach`], and [`run`](HooksLayers::run) around a clone of the agent |
 //! | the calls that match | [`ToolHooksLayer::scoped`](concentric_tools::ToolHooksLayer::scoped) of [`tool`](HooksLayers::tool) |

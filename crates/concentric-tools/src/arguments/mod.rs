@@ -9,6 +9,7 @@ pub(crate) use self::{schema::generate, validate::Validator};
 use crate::overlong::short;
 use concentric_core::{Arguments, ToolCallPart, ToolOutcome};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 /// The arguments of a tool that takes none.
 ///
@@ -24,7 +25,7 @@ pub struct NoArguments {}
 /// What arguments are checked against before they are decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Checks {
-    /// What serde does not enforce.
+    /// The schema that the model was shown; `None` if every object is valid by it.
     pub(crate) validator: Option<Validator>,
     /// How many bytes they may have.
     pub(crate) max_bytes: usize,
@@ -41,7 +42,7 @@ impl Checks {
         A: DeserializeOwned,
     {
         let text = self.check(call)?;
-        serde_json::from_str(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
+        decode(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
     }
 
     /// The text of the arguments, once they are known to be sound.
@@ -66,6 +67,48 @@ impl Checks {
             validator.check(text).map_err(|why| invalid(call, &why))?;
         }
         Ok(text)
+    }
+}
+
+/// Reads a value that is valid by its schema. For a schema `1.0` is an integer, for serde it is not.
+///
+/// # Errors
+///
+/// It is not a `T`.
+pub(crate) fn decode<T>(text: &str) -> Result<T, serde_json::Error>
+where
+    T: DeserializeOwned,
+{
+    serde_json::from_str(text).or_else(|error| {
+        let mut value = serde_json::from_str(text)?;
+        match integral(&mut value) {
+            true => T::deserialize(value).map_err(|_| error),
+            false => Err(error),
+        }
+    })
+}
+
+/// Writes whole numbers such as `1.0` as integers. Returns whether there was one.
+fn integral(value: &mut Value) -> bool {
+    // Above this, not every integer is a float.
+    const MAX: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) if !number.is_i64() && !number.is_u64() => {
+            let whole = number
+                .as_f64()
+                .filter(|n| n.fract() == 0.0 && n.abs() <= MAX);
+            whole.is_some_and(|whole| {
+                *value = Value::from(whole as i64);
+                true
+            })
+        }
+        Value::Array(items) => items
+            .iter_mut()
+            .fold(false, |any, item| integral(item) | any),
+        Value::Object(fields) => fields
+            .values_mut()
+            .fold(false, |any, field| integral(field) | any),
+        _ => false,
     }
 }
 

@@ -3,13 +3,13 @@ use jsonschema::{PatternOptions, ValidationError};
 use serde_json::Value;
 use std::{fmt::Write, sync::Arc};
 
-/// A JSON Schema, compiled.
+/// A JSON Schema, compiled once for each tool.
 #[derive(Clone, Debug)]
 pub(crate) struct Validator(Arc<jsonschema::Validator>);
 
 impl Validator {
-    /// Compiles `schema`, which may come from anywhere: it reaches neither files nor the network,
-    /// and its patterns take linear time.
+    /// Compiles `schema`, which may be untrusted: it reaches neither files nor the network, and its
+    /// patterns take linear time.
     ///
     /// # Errors
     ///
@@ -22,6 +22,18 @@ impl Validator {
             .build(schema)
             .map(|validator| Self(Arc::new(validator)))
             .map_err(|error| short(&describe(&error), 512).into_owned())
+    }
+
+    /// Compiles the schema of arguments, which are an object; `None` if every object is valid by it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub(crate) fn for_arguments(schema: &Value) -> Result<Option<Self>, String> {
+        match accepts_every_object(schema) {
+            true => Ok(None),
+            false => Self::new(schema).map(Some),
+        }
     }
 
     /// Checks `text`, which is JSON.
@@ -43,6 +55,20 @@ impl Validator {
         }
         Err(all)
     }
+}
+
+/// Whether a schema has only annotations and the type `object`, which is checked for every tool.
+fn accepts_every_object(schema: &Value) -> bool {
+    schema.as_object().is_some_and(|keywords| {
+        keywords
+            .iter()
+            .all(|(keyword, value)| match keyword.as_str() {
+                "type" => value == "object",
+                "properties" => value.as_object().is_some_and(serde_json::Map::is_empty),
+                "title" | "description" | "$schema" => value.is_string(),
+                _ => false,
+            })
+    })
 }
 
 fn describe(error: &ValidationError<'_>) -> String {

@@ -27,7 +27,8 @@ where
     ToolHooksLayer::new(BeforeFn { id: id.into(), f })
 }
 
-/// Creates a layer that calls `f` with what came of each tool call: see [`ToolHooks::after`].
+/// Creates a layer that calls `f` with the outcome of each tool call: see [`ToolHooks::after`], and
+/// [`Toolset::hooks`](crate::Toolset::hooks) for the outcomes of calls that do not run.
 ///
 /// ```
 /// use concentric_tools::after_fn;

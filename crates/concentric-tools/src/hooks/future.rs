@@ -2,14 +2,14 @@ use super::{
     Flow, ToolHooks,
     shared::{After, Before, Running, Shared},
 };
-use crate::{is_fatal, lifecycle::not_gone_on, panic};
+use crate::{is_fatal, layers::Observation, lifecycle::not_gone_on, panic};
 use concentric_core::{
     Error, ErrorKind, Str, ToolCall, ToolOutcome, ToolService, method::catch, service::BoxFuture,
 };
 use pin_project_lite::pin_project;
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -88,6 +88,30 @@ where
         }
     }
 
+    /// A guard of a call that the hook is about.
+    pub(super) fn of(shared: Arc<Shared<H>>, call: ToolCall) -> Self {
+        Self {
+            shared,
+            call: Some(call),
+            started: None,
+        }
+    }
+
+    /// Calls `after` with the outcome of a call that was settled before. What it returns changes
+    /// nothing.
+    pub(super) fn observed(mut self) -> Observation {
+        Box::pin(async move {
+            let Some(call) = self.call.take() else { return };
+            let Some(outcome) = call.settled().cloned() else {
+                return;
+            };
+            if self.shared.has.after {
+                let mut running = self.shared.start_after(call, Ok(outcome), Duration::ZERO);
+                let _ = poll_fn(|cx| self.shared.poll_after(&mut running, cx)).await;
+            }
+        })
+    }
+
     fn start(&mut self, call: &ToolCall) {
         let has = self.shared.has;
         if (has.after || has.on_error) && is_to_run(call) {
@@ -121,7 +145,7 @@ where
     }
 }
 
-/// Whether something may still come of a call.
+/// Whether a call may still run.
 fn is_to_run(call: &ToolCall) -> bool {
     call.settled().is_none() && call.refusal().is_none()
 }

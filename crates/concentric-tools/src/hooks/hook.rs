@@ -37,8 +37,9 @@ pub trait ToolHooks: Send + Sync + 'static {
     ///
     /// # When
     ///
-    /// Once the call has an outcome, whichever: it also may never have run, which its
-    /// [status](ToolOutcome::status) and [`ToolCall::settled`] say. `took` is the time that
+    /// Once the call has an outcome, whatever its [status](ToolOutcome::status). A hook that was added
+    /// by [`Toolset::hooks`](crate::Toolset::hooks) is also called for a call that does not run
+    /// ([`ToolCall::settled`]); the outcome that it returns then is ignored. `took` is the time that
     /// everything inside of this place took, by the context's clock; zero, if the call did not come
     /// further than here or was settled before.
     ///

@@ -1,5 +1,14 @@
-use super::{HookedTool, ToolHooks, shared::Shared};
-use crate::Matcher;
+use super::{
+    HookedTool, ToolHooks,
+    future::{Guard, matched},
+    shared::Shared,
+};
+use crate::{
+    Matcher,
+    layers::{Observation, Observe},
+    matcher::Matched,
+};
+use concentric_core::ToolCall;
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
@@ -34,6 +43,37 @@ where
             None => matcher,
         });
         self
+    }
+}
+
+impl<H> ToolHooksLayer<H>
+where
+    H: ToolHooks,
+{
+    /// Calls the hook with the outcomes of settled calls.
+    pub(crate) fn observe(&self) -> Arc<Observe> {
+        let (shared, scope) = (Arc::clone(&self.shared), self.scope.clone());
+        Arc::new(move |call: &ToolCall| {
+            let shared = Arc::clone(&shared);
+            let later = match scope.as_ref().map(|scope| scope.matches(call)) {
+                None => None,
+                Some(Matched::Now(result)) => match matched(result, &shared.hooks) {
+                    true => None,
+                    false => return None,
+                },
+                Some(Matched::Later(later)) => Some(later),
+            };
+            let Some(later) = later else {
+                return Some(Guard::of(shared, call.clone()).observed());
+            };
+            let call = call.clone();
+            let observation: Observation = Box::pin(async move {
+                if matched(later.await, &shared.hooks) {
+                    Guard::of(shared, call).observed().await;
+                }
+            });
+            Some(observation)
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Hooks: what is to be done before and after each tool call.
 //!
-//! A hook is a [`ToolHooks`] of one's own, whose methods are all optional; [`ToolHooksLayer`] puts it
-//! on the stack.
+//! A hook is a [`ToolHooks`], whose methods are all optional; [`ToolHooksLayer`] puts it on the stack.
+//! [`Toolset::hooks`](crate::Toolset::hooks) adds it for all calls, [`Toolset::layer`](crate::Toolset::layer)
+//! only for those that may run.
 //!
 //! ```
 //! use concentric_tools::{BeforeCall, Flow, NoArguments, ToolHooks, ToolHooksLayer, Toolset, tool};
@@ -35,7 +36,7 @@
 //!
 //! let tools = Toolset::new()
 //!     .tool(tool("sql", "", |NoArguments {}| async { "2 rows" }))
-//!     .layer(ToolHooksLayer::new(Audit).scoped("sql"));
+//!     .hooks(ToolHooksLayer::new(Audit).scoped("sql"));
 //! # let _ = tools;
 //! ```
 //!
@@ -49,7 +50,7 @@
 //! |---|---|
 //! | a call that is to run comes in | [`before`](ToolHooks::before) |
 //! | it has its outcome, from the tool, an inner layer or this hook's own `before` | [`after`](ToolHooks::after) |
-//! | it was not to run from the beginning: refused, invalid, denied, answered elsewhere | [`after`](ToolHooks::after) alone |
+//! | a call has its outcome already: it was refused, denied or executed elsewhere | [`after`](ToolHooks::after) alone, and only if the hook was added by [`Toolset::hooks`](crate::Toolset::hooks); what it returns is ignored |
 //! | something inside panics, which makes it a failed outcome | [`after`](ToolHooks::after) |
 //! | something inside returns an error | [`on_error`](ToolHooks::on_error) |
 //! | the future of the call is dropped before either | [`cancelled`](ToolHooks::cancelled) |

@@ -50,7 +50,6 @@
 //! [`Head::tools`]: concentric_core::Head::tools
 
 mod future;
-mod hint;
 mod offer;
 mod only;
 mod search;
@@ -65,7 +64,6 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    hint::HintLayer,
     offer::{Place, is_about, offer},
     search::one_line,
 };

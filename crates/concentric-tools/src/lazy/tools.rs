@@ -1,4 +1,4 @@
-use super::{HintLayer, LazyLayer, Place, is_about, offer, search::Index};
+use super::{LazyLayer, Place, is_about, offer, search::Index};
 use crate::{Matcher, Tool, Toolset};
 use concentric_core::{
     ChatRequest, Str, ToolCall, ToolChoice, ToolOutcome, ToolSpec, ToolStatus, Transcript,
@@ -87,7 +87,7 @@ impl LazyTools {
         }
         let tools = tools
             .tool(discovery(Arc::clone(&hidden), description))
-            .layer(HintLayer::new(move |call| hidden.hint(call)));
+            .hint(move |call| hidden.hint(call));
         (tools, layer)
     }
 }

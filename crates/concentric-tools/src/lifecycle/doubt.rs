@@ -19,6 +19,7 @@ use concentric_core::{
     store::{Effect, EffectKey, Tenant},
 };
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Whether a process has begun `call` that died.
 pub(crate) fn is_recovered(call: &RoundCall) -> bool {
@@ -47,16 +48,17 @@ pub(crate) fn without_doubt(call: &RoundCall, otherwise: ToolOutcome) -> ToolOut
     }
 }
 
-/// What the model is told of a call in doubt that was not run: that nobody knows what it did, and
-/// what else there is to say.
+/// The text that a model reads of every call whose outcome is unknown.
+const UNKNOWN: &str =
+    "This call was started earlier and its outcome is unknown. It was not retried.";
+
+/// The outcome of a call that may have executed and was not run again: unknown, for the reason of
+/// `otherwise`.
 pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
     if matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown) {
         return otherwise;
     }
-    let text = format!(
-        "The call had been started before, and nobody knows what came of it. It does not go on: {}",
-        otherwise.content.text()
-    );
+    let text = format!("{UNKNOWN} {}", otherwise.content.text());
     otherwise.status = ToolStatus::Unknown;
     otherwise.content = ToolContent::Text(text.into());
     otherwise
@@ -214,7 +216,37 @@ pub(super) fn replied_effect(call: &RoundCall) -> Option<ToolOutcome> {
 }
 
 fn nobody_knows() -> ToolOutcome {
-    ToolOutcome::unknown("Nobody knows what came of the call.")
+    ToolOutcome::unknown(UNKNOWN)
+}
+
+/// Looks for the outcome of a call that was given up while it ran, as if its process had ended.
+///
+/// # Errors
+///
+/// A person is asked, or the ledger failed.
+pub(crate) async fn find_outcome(
+    rules: Arc<Rules>,
+    tool: Tool,
+    call: ToolCall,
+    unknown: ToolOutcome,
+) -> Result<ToolOutcome, Error> {
+    let effects = rules.effects.as_ref();
+    let effect = effects.zip(key_of(&call.context, call.answered()));
+    if let Some((effects, key)) = &effect
+        && let Effect::Done(outcome) = effects.known(key.clone()).await?
+    {
+        // It ended after all, and a layer outside gave it up then.
+        return Ok(*outcome);
+    }
+    match (reconciled(&tool, &call).await, effect) {
+        (Some(outcome), Some((effects, key))) => effects.settle(key, outcome).await,
+        (Some(outcome), None) => Ok(outcome),
+        (None, Some((_, key))) => {
+            let asked = ask_effect(&rules, Some(&tool), &call, Some(key));
+            Err(Error::waiting(asked))
+        }
+        (None, None) => Ok(unknown),
+    }
 }
 
 /// What was replied to the tool itself, out of what is written down of a call that waited.

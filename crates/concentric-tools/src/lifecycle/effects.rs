@@ -92,8 +92,10 @@ pub(crate) async fn run(
         _ => {}
     }
     let result = tool.start_function(call).await;
-    // What an error leaves behind is not known, and a call that waits is not done.
+    // The effect of a call that failed with an error, waits, or was given up is not known: it stays
+    // begun.
     if let Ok(outcome) = &result
+        && outcome.status != ToolStatus::Unknown
         && let Err(error) = effects.0.finish(key, outcome.clone()).await
     {
         // It stays begun, and somebody is asked about it if the run goes on elsewhere.

@@ -131,7 +131,7 @@ pub use self::{
 };
 
 use crate::{
-    arguments::{Validator, generate},
+    arguments::{Validator, decode, generate},
     overlong::short,
 };
 use concentric_core::{Answer, Error, ErrorKind, Finish, OutputSchema, Str};
@@ -155,7 +155,7 @@ where
     let schema = Arc::new(generated.schema);
     Output {
         inner: Arc::new(Inner {
-            validator: Validator::new(&schema).ok(),
+            validator: Validator::new(&schema),
             schema: OutputSchema::new(name, schema),
         }),
         tries: 2,
@@ -176,7 +176,8 @@ pub struct Output<T> {
 
 struct Inner {
     schema: OutputSchema,
-    validator: Option<Validator>,
+    // Why the schema cannot be enforced, if that is so: no answer fits then.
+    validator: Result<Validator, String>,
 }
 
 impl<T> Output<T>
@@ -221,8 +222,9 @@ where
         Partials::new(self.schema().name.clone())
     }
 
-    /// Reads the value out of a text. Whitespace and a fence (` ```json `) around it are no part of
-    /// it.
+    /// Reads the value out of a text. Whitespace, a byte order mark, a fence around the value
+    /// (` ```json `, in any spelling) and sentences around the fence are ignored. A whole number may
+    /// be written as `1.0`.
     ///
     /// # Errors
     ///
@@ -233,10 +235,11 @@ where
             received: text.into(),
             why: why.into(),
         };
-        if let Some(validator) = &self.inner.validator {
-            validator.check(json).map_err(failed)?;
+        match &self.inner.validator {
+            Ok(validator) => validator.check(json).map_err(failed)?,
+            Err(why) => return Err(failed(format!("its schema cannot be enforced: {why}"))),
         }
-        serde_json::from_str(json).map_err(|error| failed(error.to_string()))
+        decode(json).map_err(|error| failed(error.to_string()))
     }
 
     /// Reads the value out of a run's last answer.
@@ -265,16 +268,41 @@ fn last_text(finish: &Finish) -> Option<String> {
     Some(last.as_message().text())
 }
 
-/// The value in a whole text.
+/// The value in a whole text: without a byte order mark, and of a text with one fenced block, what is
+/// in the block. Sentences around the block are left out.
 fn unfenced(text: &str) -> &str {
-    let text = text.trim();
-    let inside = text
-        .strip_prefix("```")
-        .and_then(|rest| rest.strip_suffix("```"));
-    match inside {
-        Some(inside) => inside.strip_prefix("json").unwrap_or(inside).trim(),
-        None => text,
+    const FENCE: &str = "```";
+    let text = trimmed(text);
+    if text.starts_with(['{', '[', '"']) {
+        // A fence is inside of a string.
+        return text;
     }
+    let Some((_, rest)) = text.split_once(FENCE) else {
+        return text;
+    };
+    // A string in the block may have a fence in it; nothing after the block does.
+    let Some((inside, _)) = rest.rsplit_once(FENCE) else {
+        return text;
+    };
+    // The info string of a fence is one word, such as `json` or `JSON`, and may be left out.
+    let info = inside.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c));
+    match info.starts_with(char::is_whitespace) && !trimmed(info).is_empty() {
+        true => trimmed(info),
+        false => trimmed(without_info(inside)),
+    }
+}
+
+/// The text of a fenced block on one line, whose info string may touch the value.
+fn without_info(inside: &str) -> &str {
+    let is_json = |word: &str| word.eq_ignore_ascii_case("json");
+    match inside.get(..4) {
+        Some(word) if is_json(word) => inside.get(4..).unwrap_or_default(),
+        _ => inside,
+    }
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
 }
 
 impl<T> Clone for Output<T> {

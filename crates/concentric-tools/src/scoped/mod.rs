@@ -22,8 +22,8 @@
 //!
 //! # Place in the stack
 //!
-//! Where the layer would stand. Calls that the loop refused, or that were denied, come through here
-//! like all others, and are matched by what they ask for. A layer for one tool can also be given to
+//! Where the layer would stand. Calls that the loop refused, or that were denied, do not come here. A
+//! layer for one tool can also be given to
 //! that tool ([`Tool::layer`](crate::Tool::layer)), which then is called with it wherever it is.
 //!
 //! # Backpressure

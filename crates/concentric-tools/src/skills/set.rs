@@ -5,10 +5,7 @@ use super::{
     files,
     tools::{load_tool, read_tool},
 };
-use crate::{
-    Matcher, Tool, Toolset,
-    lazy::{HintLayer, is_about},
-};
+use crate::{Matcher, Tool, Toolset, lazy::is_about};
 use concentric_core::{BoxError, Str, ToolCall};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -196,7 +193,7 @@ impl Skills {
         }
         if !catalogue.hidden.is_empty() {
             let catalogue = Arc::clone(&catalogue);
-            tools = tools.layer(HintLayer::new(move |call| catalogue.hint(call)));
+            tools = tools.hint(move |call| catalogue.hint(call));
         }
         Ok((tools, SkillsLayer { catalogue }))
     }

@@ -11,7 +11,10 @@ use std::{
     marker::PhantomData,
     panic::resume_unwind,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{self, Poll, ready},
 };
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -25,7 +28,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// # Cancel safety
 ///
 /// A function that has started cannot be stopped: on a cancel, drop or timeout its call ends at
-/// once, and the function goes on unseen to its end. One that still waits for a thread never starts.
+/// once, and the function continues in the background. The outcome of such a call is unknown, unless
+/// the tool may run again. A function that still waits for a thread never starts, and its call has
+/// failed.
 pub fn blocking_tool<A, F, R>(
     name: impl Into<Str>,
     description: impl Into<Str>,
@@ -76,12 +81,37 @@ where
             Err(outcome) => return Started::Refused(outcome),
         };
         let function = Arc::clone(&self.function);
-        let work = move || function(arguments, call.context).into_outcome();
-        Started::new(OnThread::NotStarted(Some(work)))
+        let start = Arc::new(StartOnce::default());
+        let thread = Arc::clone(&start);
+        let work = move || match thread.begin() {
+            true => function(arguments, call.context).into_outcome(),
+            false => Err(ToolError::new("The tool was stopped before it started.")),
+        };
+        Started::on_thread(OnThread::NotStarted(Some(work)), start)
     }
 
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome> {
         checks.decode::<A>(call).map(drop)
+    }
+}
+
+/// Decides whether a function that waits for a thread starts, or its call is given up before that.
+#[derive(Debug, Default)]
+pub(super) struct StartOnce(AtomicBool);
+
+impl StartOnce {
+    /// Whether the caller is the first: the function that starts, or whoever gives the call up.
+    fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    fn begin(&self) -> bool {
+        self.is_first()
+    }
+
+    /// Gives the call up. Returns whether the function had not started, and never will.
+    pub(super) fn revoke(&self) -> bool {
+        self.is_first()
     }
 }
 

@@ -1,9 +1,11 @@
+use super::blocking::StartOnce;
 use crate::{IntoOutcome, ToolError, arguments::Checks};
 use concentric_core::{ToolCall, ToolCallPart, ToolOutcome};
 use pin_project_lite::pin_project;
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -26,6 +28,8 @@ pub(super) enum Started {
     Refused(ToolOutcome),
     /// It runs.
     Running(Work),
+    /// It runs on another thread, once one is free.
+    OnThread(Work, Arc<StartOnce>),
 }
 
 /// A function's work, erased: a toolset holds many kinds.
@@ -37,6 +41,13 @@ impl Started {
         F: Future<Output: IntoOutcome> + Send + 'static,
     {
         Self::Running(Box::pin(Outcome { work }))
+    }
+
+    pub(super) fn on_thread<F>(work: F, start: Arc<StartOnce>) -> Self
+    where
+        F: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        Self::OnThread(Box::pin(Outcome { work }), start)
     }
 }
 

@@ -1,12 +1,12 @@
-use super::{Core, body::Work};
+use super::{Core, blocking::StartOnce, body::Work};
 use crate::{
     Overlong, fatal,
     overlong::{Sink, cut},
     panic::{self, Caught},
 };
 use concentric_core::{
-    Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart, ToolOutcome,
-    context::Sleep, method::catch,
+    Attempt, Attempts, Context, Environment, Error, ErrorKind, Str, ToolCall, ToolCallPart,
+    ToolOutcome, ToolStatus, context::Sleep, method::catch,
 };
 use std::{
     future::Future,
@@ -29,6 +29,7 @@ pub(crate) struct Limits {
 pub(super) struct Kept {
     clock: Option<Environment>,
     call: Option<Box<(ToolCallPart, Context)>>,
+    attempts: Option<Attempts>,
 }
 
 impl Kept {
@@ -39,7 +40,13 @@ impl Kept {
                 .on_overlong
                 .as_ref()
                 .map(|_| Box::new((call.part().clone(), call.context.clone()))),
+            attempts: call.attempts().cloned(),
         }
+    }
+
+    /// Records that the function starts, if somebody outside counts the attempts.
+    pub(super) fn start(&mut self) -> Option<Attempt> {
+        self.attempts.take().map(|attempts| attempts.start())
     }
 }
 
@@ -47,18 +54,45 @@ impl Kept {
 pub(super) struct Guard {
     core: Arc<Core>,
     work: Caught<Work>,
+    // Of a function on another thread.
+    start: Option<Arc<StartOnce>>,
     kept: Kept,
+    // Made when the function is first polled.
+    attempt: Option<Attempt>,
     // Made when the function first waits.
     timer: Option<Sleep>,
 }
 
 impl Guard {
-    pub(super) const fn new(core: Arc<Core>, work: Work, kept: Kept) -> Self {
+    pub(super) const fn new(
+        core: Arc<Core>,
+        work: Work,
+        start: Option<Arc<StartOnce>>,
+        kept: Kept,
+    ) -> Self {
         Self {
             core,
             work: Caught::new(work),
+            start,
             kept,
+            attempt: None,
             timer: None,
+        }
+    }
+
+    /// Stops the function, which was polled, and returns whether it may have executed.
+    fn give_up(&mut self) -> bool {
+        let is_revoked = self.start.take().is_some_and(|start| start.revoke());
+        if is_revoked {
+            self.end(ToolStatus::Cancelled, false);
+        }
+        self.work.clear();
+        !is_revoked
+    }
+
+    fn end(&mut self, status: ToolStatus, with_error: bool) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.end(status, with_error);
         }
     }
 
@@ -72,18 +106,26 @@ impl Guard {
         if timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        self.work.clear();
+        let may_have_executed = self.give_up();
         let name = &self.core.spec.name;
-        Poll::Ready(if self.core.limits.timeout_is_fatal {
-            Err(fatal(Error::new(
+        if self.core.limits.timeout_is_fatal {
+            return Poll::Ready(Err(fatal(Error::new(
                 ErrorKind::Timeout,
                 format!("the tool `{name}` timed out after {limit:?}"),
-            )))
-        } else {
-            Ok(ToolOutcome::failed(format!(
-                "The tool timed out after {limit:?}."
-            )))
-        })
+            ))));
+        }
+        let outcome = ToolOutcome::failed(format!("The tool timed out after {limit:?}."));
+        Poll::Ready(Ok(self.ended(outcome, may_have_executed)))
+    }
+
+    /// Ends the attempt with `outcome`, or an unknown one if the function was stopped in between.
+    fn ended(&mut self, outcome: ToolOutcome, given_up: bool) -> ToolOutcome {
+        let outcome = match given_up {
+            true => self.core.given_up(outcome),
+            false => outcome,
+        };
+        self.end(outcome.status, false);
+        outcome
     }
 
     /// Leaves of `outcome` what the model is to read.
@@ -111,16 +153,38 @@ impl Future for Guard {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let Some(attempt) = this.kept.start() {
+            this.attempt = Some(attempt);
+        }
         let name: &Str = &this.core.spec.name;
         let outcome = match Pin::new(&mut this.work).poll(cx) {
             Poll::Pending => return this.poll_timeout(cx),
-            Poll::Ready(Ok(Ok(outcome))) => outcome,
-            Poll::Ready(Ok(Err(error))) => match error.settle(name) {
-                Ok(outcome) => outcome,
-                Err(error) => return Poll::Ready(Err(error)),
+            Poll::Ready(Ok(Ok(outcome))) => this.ended(outcome, false),
+            Poll::Ready(Ok(Err(error))) => match (error.is_given_up(), error.settle(name)) {
+                (true, Ok(outcome)) if !this.core.spec.may_run_again() => this.ended(outcome, true),
+                (_, Ok(outcome)) => {
+                    this.end(outcome.status, true);
+                    outcome
+                }
+                (_, Err(error)) => {
+                    this.end(ToolStatus::Failed, false);
+                    return Poll::Ready(Err(error));
+                }
             },
-            Poll::Ready(Err(panic)) => panic::outcome(&panic, name),
+            Poll::Ready(Err(panic)) => {
+                let outcome = panic::outcome(&panic, name);
+                this.ended(outcome, true)
+            }
         };
         Poll::Ready(Ok(this.limit(outcome)))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // A function that still waits for a thread never starts.
+        if self.attempt.is_some() || self.start.is_some() {
+            self.give_up();
+        }
     }
 }

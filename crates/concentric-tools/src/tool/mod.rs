@@ -85,7 +85,6 @@ pub struct Tool {
     exclusive: bool,
     layers: Layers,
     max_calls: Option<u32>,
-    keyed: bool,
     reconcile: Option<Reconcile>,
     requires: Vec<Requirement>,
     // What it calls has tools of its own, which the gates of this toolset are asked about, too.
@@ -133,15 +132,15 @@ fn depth(context: &Context) -> usize {
 impl Tool {
     /// Creates a tool that `service` executes.
     ///
-    /// The service is called with arguments that were checked against the schema of `spec`, and are
-    /// `{}` where the model wrote nothing. What it answers, and its errors, are treated as those of
-    /// a function are. A schema may come from anyone: see [`check`](Self::check).
+    /// The service is called with arguments that are valid by the schema of `spec`, and are `{}` where
+    /// the model wrote nothing. Its answers and errors are treated as those of a function are. The
+    /// schema may be untrusted: see [`check`](Self::check).
     pub fn new<S>(spec: ToolSpec, service: S) -> Self
     where
         S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
-        let validator = Validator::new(&spec.input_schema);
-        Self::of_body(spec, ServiceBody::new(service), validator.map(Some))
+        let validator = Validator::for_arguments(&spec.input_schema);
+        Self::of_body(spec, ServiceBody::new(service), validator)
     }
 
     fn of_body(
@@ -174,7 +173,6 @@ impl Tool {
             }),
             exclusive: false,
             max_calls: None,
-            keyed: false,
             reconcile: None,
             requires: Vec::new(),
             is_agent: false,
@@ -193,8 +191,7 @@ impl Tool {
         let generated = generate::<A>();
         let validator = match generated.fault {
             Some(fault) => Err(fault.to_owned()),
-            None if generated.needs_validator => Validator::new(&generated.schema).map(Some),
-            None => Ok(None),
+            None => Validator::for_arguments(&generated.schema),
         };
         let spec = ToolSpec::new(name, description, generated.schema);
         Self::of_body(spec, body, validator)
@@ -210,12 +207,13 @@ impl Tool {
         self.exclusive
     }
 
-    /// Whether it can be used; a [`Toolset`](crate::Toolset) with one that can't fails the run.
+    /// Returns an error if the tool cannot be used; a run with such a tool in its
+    /// [`Toolset`](crate::Toolset) fails before the model is called.
     ///
     /// # Errors
     ///
-    /// Its schema is not one of an object, refers to another document, or has a pattern that does
-    /// not take linear time (look-around, back-references).
+    /// Its schema cannot be enforced: it is not one of an object, refers to another document, or has
+    /// a pattern that does not take linear time (look-around, back-references).
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.core.fault.clone().map_or(Ok(()), Err)
     }
@@ -277,8 +275,17 @@ impl Tool {
 
     /// Whether to run a call again does no harm.
     pub(crate) fn may_run_again(&self) -> bool {
-        let annotations = &self.core.spec.annotations;
-        annotations.read_only || annotations.idempotent || self.keyed
+        self.core.spec.may_run_again()
+    }
+
+    /// Whether layers of its own surround it.
+    pub(crate) fn has_layers(&self) -> bool {
+        !self.layers.is_empty()
+    }
+
+    /// Whether it can report the outcome of a call that was given up.
+    pub(crate) const fn has_reconcile(&self) -> bool {
+        self.reconcile.is_some()
     }
 
     /// What came of a call that was begun, if the tool can tell.
@@ -359,16 +366,16 @@ impl Tool {
     /// Says that it hands the call's [idempotency key](concentric_core::Context::idempotency_key)
     /// to a service that takes a call once: after a crash it is called again with the same key.
     #[must_use]
-    pub const fn keyed(mut self) -> Self {
-        self.keyed = true;
-        self
+    pub fn keyed(self) -> Self {
+        self.change_spec(|spec| spec.keyed = true)
     }
 
-    /// Finds out what came of a call that was begun when its process ended: `None` if that can't be
-    /// told, and a person is asked. It is called in place of the tool, which is not run again.
+    /// Finds the outcome of a call that was started and given up: its process ended, or it
+    /// [timed out](Self::timeout). `None` if the outcome cannot be found, and a person is asked. It is
+    /// called in place of the tool, which is not run again.
     ///
-    /// The process that was thought dead may only have stood still, and the tool take effect after
-    /// this has answered: where that matters, have the service refuse the call's key from now on, or
+    /// The call may still take effect after this has answered: a process may only have been slow, and
+    /// a [blocking](crate::blocking_tool) function continues after a timeout. Where that matters, have the service refuse the call's key from now on, or
     /// those who come with an older [fence](concentric_core::store::RunClaim::fence).
     #[must_use]
     pub fn reconcile<F, Fut>(mut self, reconcile: F) -> Self
@@ -417,16 +424,25 @@ impl Tool {
 
     /// Drops a call that takes longer than `limit`; the default is no limit.
     ///
-    /// The model reads that it timed out. Time is the run's own
-    /// ([`Environment::clock`](concentric_core::Environment::clock)), counted from when the function
-    /// first waits.
+    /// The function may have taken effect by then. The outcome is
+    /// [`Failed`](concentric_core::ToolStatus::Failed) only if the tool may run again: if it is
+    /// read-only, idempotent or [keyed](Self::keyed), or had not started. Otherwise it is
+    /// [`Unknown`](concentric_core::ToolStatus::Unknown), and the call is treated as one whose process
+    /// ended: its [ledger](crate::Toolset::ledger) entry stays begun, [`reconcile`](Self::reconcile)
+    /// may report the outcome, and with a ledger a person is asked otherwise. The same holds for a
+    /// panic of the function, for an error of kind
+    /// [`Timeout`](concentric_core::ErrorKind::Timeout) that it returns by `?`, and for a layer that
+    /// drops the call while it runs, such as tower's `Timeout`.
+    ///
+    /// Time is the run's own ([`Environment::clock`](concentric_core::Environment::clock)), counted
+    /// from when the function first waits. [`Duration::ZERO`] ends every call that waits at all.
     #[must_use]
     pub fn timeout(self, limit: Duration) -> Self {
         self.change(|core| core.limits.timeout = Some(limit))
     }
 
-    /// Has a call that times out fail the run with
-    /// [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout).
+    /// Fails the run with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout) if a call times
+    /// out. Its [ledger](crate::Toolset::ledger) entry stays begun.
     #[must_use]
     pub fn timeout_is_fatal(self) -> Self {
         self.change(|core| core.limits.timeout_is_fatal = true)
@@ -455,25 +471,7 @@ impl Tool {
         self.change(|core| core.checks.max_bytes = bytes)
     }
 
-    /// Checks arguments against the schema even where decoding them is thought to do so.
-    ///
-    /// A tool made of a function does that by itself if its type's schema has a range, length,
-    /// pattern or the like; not for keywords that a type adds to its schema by hand, such as
-    /// `#[schemars(extend("const" = 1))]`.
-    #[must_use]
-    pub fn always_validate(self) -> Self {
-        self.change(|core| match Validator::new(&core.spec.input_schema) {
-            Ok(validator) => core.checks.validator = Some(validator),
-            Err(reason) => {
-                core.fault.get_or_insert(ToolsetError::InvalidSchema {
-                    tool: core.spec.name.clone(),
-                    reason: reason.into(),
-                });
-            }
-        })
-    }
-
-    /// Wraps the calls of this tool; the first layer added is the outermost.
+    /// Wraps the calls of this tool that may run; the first layer added is the outermost.
     ///
     /// Any tower layer will do, if its service can be cloned. It stands inside the toolset's layers,
     /// and outside of [`timeout`](Self::timeout) and the rest of the tool's own care.

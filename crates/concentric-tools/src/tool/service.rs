@@ -9,7 +9,7 @@ use crate::{
     arguments::Checks,
     fatal,
     layers::Layers,
-    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger},
+    lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger, unknown_at_best},
     panic,
 };
 use concentric_core::{
@@ -41,13 +41,31 @@ impl Core {
         if let Some(fault) = &self.fault {
             return ToolFuture::failed(fatal(Error::from(fault.clone())));
         }
-        let kept = Kept::of(&call, &self.limits);
-        match catch(|| self.body.start(call, &self.checks)) {
-            Ok(Started::Running(work)) => {
-                ToolFuture(State::Guarded(Guard::new(Arc::clone(self), work, kept)))
+        let mut kept = Kept::of(&call, &self.limits);
+        let (work, start) = match catch(|| self.body.start(call, &self.checks)) {
+            Ok(Started::Running(work)) => (work, None),
+            Ok(Started::OnThread(work, start)) => (work, Some(start)),
+            Ok(Started::Refused(outcome)) => return ToolFuture::answered(outcome),
+            Err(panic) => {
+                // The function may have acted before it returned a future.
+                kept.start();
+                let outcome = panic::outcome(&panic, &self.spec.name);
+                return ToolFuture::answered(self.given_up(outcome));
             }
-            Ok(Started::Refused(outcome)) => ToolFuture::answered(outcome),
-            Err(panic) => ToolFuture::answered(panic::outcome(&panic, &self.spec.name)),
+        };
+        ToolFuture(State::Guarded(Guard::new(
+            Arc::clone(self),
+            work,
+            start,
+            kept,
+        )))
+    }
+
+    /// The outcome of a call that was given up after it had started.
+    pub(super) fn given_up(&self, otherwise: ToolOutcome) -> ToolOutcome {
+        match self.spec.may_run_again() {
+            true => otherwise,
+            false => unknown_at_best(otherwise),
         }
     }
 }

@@ -34,9 +34,9 @@ use self::{
     stack::Stack,
 };
 use crate::{
-    Approval, Tool, ToolError, ToolsetError,
+    Approval, Tool, ToolError, ToolHooks, ToolHooksLayer, ToolsetError,
     gate::Gate,
-    layers::Layers,
+    layers::{Layers, Observation},
     lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings, Tokens},
     tool::Home,
 };
@@ -64,6 +64,7 @@ pub struct Toolset {
 struct Inner {
     tools: Vec<Tool>,
     layers: Layers,
+    hints: Vec<Arc<Hint>>,
     rules: Arc<Rules>,
     max_parallel: usize,
     max_calls_per_round: Option<u32>,
@@ -71,6 +72,9 @@ struct Inner {
     // Made of the above when first used; emptied when they change.
     built: OnceLock<Built>,
 }
+
+/// States how a model gets a tool that it called and that was not offered.
+type Hint = dyn Fn(&ToolCall) -> Option<Str> + Send + Sync;
 
 /// What a toolset is made into before it is used.
 struct Built {
@@ -126,12 +130,16 @@ impl Toolset {
         })
     }
 
-    /// Wraps every tool call, also those that are refused; the first layer added is the outermost.
+    /// Wraps every tool call that may run; the first layer added is the outermost.
+    ///
+    /// A call that has its outcome before it enters the stack does not reach the layer: one that was
+    /// refused, denied or executed elsewhere. [`hooks`](Self::hooks) can observe those.
     ///
     /// Any tower layer will do, if its service can be cloned. Each is erased when it is added,
     /// which costs two boxes per call; a [`ServiceBuilder`](tower::ServiceBuilder)'s layers, added
-    /// at once by `into_inner`, share them. An error of a layer is told to the model, unless it is
-    /// [`fatal`](crate::fatal); what it says of itself is all that the model reads.
+    /// at once by `into_inner`, share them. An error of a layer is logged, and the model reads a fixed
+    /// text, unless the error is [`fatal`](crate::fatal). A layer that returns text of its own to the
+    /// model returns [`ToolOutcome::failed`](concentric_core::ToolOutcome::failed).
     #[must_use]
     pub fn layer<L>(self, layer: L) -> Self
     where
@@ -139,6 +147,32 @@ impl Toolset {
         L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push(layer))
+    }
+
+    /// Adds hooks as a [`layer`](Self::layer), and calls their [`after`](crate::ToolHooks::after)
+    /// also for calls that do not run: those that were refused, denied or executed elsewhere.
+    ///
+    /// Such a call cannot be changed any more: what `after` returns for it is ignored.
+    ///
+    /// ```
+    /// use concentric_tools::{Approval, NoArguments, Toolset, after_fn, tool};
+    ///
+    /// let tools = Toolset::new()
+    ///     .tool(tool("refund", "", |NoArguments {}| async { "paid" }))
+    ///     .gate(Approval::for_tools("refund"))
+    ///     .hooks(after_fn("audit", |call, outcome, _took| {
+    ///         // Denied calls are recorded, too.
+    ///         println!("{}: {:?}", call.name(), outcome.status);
+    ///         Ok(None)
+    ///     }));
+    /// # let _ = tools;
+    /// ```
+    #[must_use]
+    pub fn hooks<H>(self, hooks: ToolHooksLayer<H>) -> Self
+    where
+        H: ToolHooks,
+    {
+        self.change(|inner| inner.layers.push_hooks(hooks))
     }
 
     /// Decides about the calls of each round before any of them enters the layers.
@@ -224,6 +258,25 @@ impl Toolset {
         self.rules_mut(|rules| rules.protocol = Some(Protocol(Arc::new(sink))))
     }
 
+    /// Adds a text for the model about a call that was refused because its tool was not offered.
+    #[must_use]
+    pub(crate) fn hint(
+        self,
+        hint: impl Fn(&ToolCall) -> Option<Str> + Send + Sync + 'static,
+    ) -> Self {
+        self.change(|inner| inner.hints.push(Arc::new(hint)))
+    }
+
+    /// The text about `call`, whose tool was not offered.
+    fn hint_about(&self, call: impl FnOnce() -> ToolCall) -> Option<Str> {
+        let hints = &self.inner.hints;
+        if hints.is_empty() {
+            return None;
+        }
+        let call = call();
+        hints.iter().find_map(|hint| hint(&call))
+    }
+
     fn rules_mut(self, change: impl FnOnce(&mut Rules)) -> Self {
         self.change(|inner| change(Arc::make_mut(&mut inner.rules)))
     }
@@ -266,7 +319,7 @@ impl Toolset {
         self.inner.built.get_or_init(|| Built::new(&self.inner))
     }
 
-    pub(crate) fn rules(&self) -> &Rules {
+    pub(crate) fn rules(&self) -> &Arc<Rules> {
         &self.inner.rules
     }
 
@@ -304,6 +357,14 @@ impl Toolset {
     pub(crate) fn record(&self, entry: impl FnOnce() -> ProtocolEntry) {
         if let Some(protocol) = &self.rules().protocol {
             protocol.record(entry());
+        }
+    }
+
+    /// Calls the hooks that observe a call which was settled before it entered the stack.
+    fn observe(&self, context: &Context, call: impl FnOnce() -> ToolCall) -> Option<Observation> {
+        match context.own().get::<ToolLayers>() {
+            Some(own) => own.0.and(&self.inner.layers).observe(call),
+            None => self.inner.layers.observe(call),
         }
     }
 
@@ -405,6 +466,16 @@ impl ToolLayers {
         self.0.push(layer);
         self
     }
+
+    /// Adds hooks that also observe the calls that do not run: see [`Toolset::hooks`].
+    #[must_use]
+    pub fn hooks<H>(mut self, hooks: ToolHooksLayer<H>) -> Self
+    where
+        H: ToolHooks,
+    {
+        self.0.push_hooks(hooks);
+        self
+    }
 }
 
 impl Inner {
@@ -493,6 +564,7 @@ impl Default for Inner {
         Self {
             tools: Vec::new(),
             layers: Layers::default(),
+            hints: Vec::new(),
             rules: Arc::default(),
             max_parallel: MAX_PARALLEL,
             max_calls_per_round: None,
@@ -508,6 +580,7 @@ impl Clone for Inner {
         Self {
             tools: self.tools.clone(),
             layers: self.layers.clone(),
+            hints: self.hints.clone(),
             rules: Arc::clone(&self.rules),
             max_parallel: self.max_parallel,
             max_calls_per_round: self.max_calls_per_round,

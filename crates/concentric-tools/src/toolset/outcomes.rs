@@ -1,18 +1,21 @@
 use super::{
     Toolset,
     running::{Ended, Running, RunningSet, Started},
-    stack::Stack,
+    stack::{Stack, StackFuture},
 };
 use crate::{
+    error::for_model,
     is_fatal,
+    layers::Observation,
     lifecycle::{
-        Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, Replied, gate_round, is_recovered,
-        suspend_tool, unknown_at_best,
+        Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, Replied, find_outcome, gate_round,
+        is_recovered, suspend_tool, unknown_at_best,
     },
+    panic::Caught,
 };
 use concentric_core::{
-    Context, Error, ErrorKind, Permit, Phase, RoundCall, RoundEvent, ToolCall, ToolOutcome,
-    ToolRound, ToolStatus, Transcript,
+    Attempts, Context, Error, ErrorKind, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall,
+    ToolOutcome, ToolRound, ToolStatus, Transcript,
     method::{Panic, catch},
 };
 use futures_core::Stream;
@@ -94,16 +97,23 @@ impl Outcomes {
             of.gating = Some(Box::pin(gate_round(of.toolset.clone(), round)));
         } else {
             let calls = round.calls.into_iter().enumerate();
-            of.waiting = calls.map(|(index, call)| enter(index, call)).collect();
+            let tools = &of.toolset;
+            of.waiting = calls
+                .map(|(index, call)| enter(tools, index, call))
+                .collect();
         }
         outcomes
     }
 }
 
-/// A call that nobody has to decide about.
-fn enter(index: usize, call: concentric_core::RoundCall) -> Entry {
+/// A call that no gate decides about.
+fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
+    let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
     let permit = match &call.refusal {
-        Some(refusal) => Permit::Settled(Arc::new(refusal.outcome(&call.call))),
+        Some(refusal) => settled(refusal),
+        None if tools.find(&call.call.name).is_none() => {
+            settled(&Refusal::NotOffered(tools.names()))
+        }
         None => Permit::Any,
     };
     Entry {
@@ -145,7 +155,10 @@ impl Stream for Outcomes {
             // Before the next call starts, what runs is asked, so that a call that halts or cancels
             // the run when it is first polled is the last one.
             if let Poll::Ready(ended) = round.running.poll_ended(cx) {
-                return Poll::Ready(Some(round.ended(ended)));
+                if let Some(item) = round.ended(ended) {
+                    return Poll::Ready(Some(item));
+                }
+                continue;
             }
             if round.stopped {
                 round.stop_asking();
@@ -181,8 +194,14 @@ impl Stream for Outcomes {
             if !round.may_start() {
                 return Poll::Pending;
             }
-            if let Err(item) = ready!(round.poll_start(cx)) {
-                return Poll::Ready(item);
+            if round.next_is_settled() {
+                match round.settle_next() {
+                    Some(item) => return Poll::Ready(Some(item)),
+                    None => continue,
+                }
+            }
+            if let Err(Some(item)) = ready!(round.poll_start(cx)) {
+                return Poll::Ready(Some(item));
             }
         }
     }
@@ -248,7 +267,7 @@ impl Round {
                 let more = !self.alone && !self.is_last();
                 self.running.push(running, more);
             }
-            Err(ended) => return Poll::Ready(Err(Some(self.ended(*ended)))),
+            Err(ended) => return Poll::Ready(Err(self.ended(*ended))),
         }
         if self.is_last()
             && let Some(stack) = self.stack.take()
@@ -289,19 +308,26 @@ impl Round {
             mut call,
             permit,
         } = entry;
-        // What a layer is told of is the tool that is here.
-        if let Some(tool) = self.toolset.find(&call.call.name) {
+        // Layers see the tool that is here.
+        let tool = self.toolset.find(&call.call.name);
+        if let Some(tool) = tool {
             call.spec = Some(tool.spec().clone());
         }
+        let has_layers =
+            matches!(stack, Ok(Stack::Layered(_))) || tool.is_some_and(crate::Tool::has_layers);
+        let attempts = has_layers.then(Attempts::new);
         let started = Started {
             index,
-            call: call.call.clone(),
-            origin: call.origin(),
+            call: call.clone(),
             permit: permit.clone(),
-            in_doubt: is_recovered(&call),
+            attempts: attempts.clone(),
+            is_recovered: false,
         };
-        let request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context)
+        let mut request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context)
             .sealed(self.toolset.seal());
+        if let Some(attempts) = attempts {
+            request = request.with_attempts(attempts);
+        }
         let made = stack.and_then(|mut stack| {
             let future = catch(|| stack.call(request)).map_err(Failure::Panic)?;
             self.stack = Some(stack);
@@ -317,22 +343,83 @@ impl Round {
         }
     }
 
-    /// Settles the next call, which does not run any more. Its layers are told, if they are ready,
-    /// and are not waited for.
+    /// Whether the next call has its outcome already.
+    fn next_is_settled(&self) -> bool {
+        let next = self.waiting.front();
+        next.is_some_and(|next| matches!(next.permit, Permit::Settled(_)))
+    }
+
+    /// Settles the next call, which has its outcome already: no layer sees it. `None` if hooks
+    /// observe it first.
+    fn settle_next(&mut self) -> Option<Result<RoundEvent, Error>> {
+        let entry = self.waiting.pop_front()?;
+        let (started, outcome) = self.enter_settled(entry);
+        if self.is_last()
+            && let Some(stack) = self.stack.take()
+        {
+            self.toolset.put_back(stack, &self.context);
+        }
+        match self.observe(&started) {
+            Some(observation) => {
+                let observed = StackFuture::Observed(observation, Some(outcome));
+                let more = !self.is_last();
+                self.running.push(Running::new(started, observed), more);
+                None
+            }
+            None => self.ended((started, Ok(outcome))),
+        }
+    }
+
+    fn enter_settled(&self, entry: Entry) -> (Started, ToolOutcome) {
+        let Entry {
+            index,
+            mut call,
+            permit,
+        } = entry;
+        if let Some(tool) = self.toolset.find(&call.call.name) {
+            call.spec = Some(tool.spec().clone());
+        }
+        let mut outcome = match &permit {
+            Permit::Settled(outcome) => ToolOutcome::clone(outcome),
+            _ => ToolOutcome::cancelled("The call was not run."),
+        };
+        if let Some(Refusal::NotOffered(_)) = call.refusal
+            && let Some(hint) = self.toolset.hint_about(|| self.view(&call, permit.clone()))
+        {
+            outcome.content = hint.into();
+        }
+        let permit = Permit::Settled(Arc::new(outcome.clone()));
+        let started = Started {
+            index,
+            call,
+            permit,
+            attempts: None,
+            is_recovered: true,
+        };
+        (started, outcome)
+    }
+
+    /// Calls the hooks that observe a settled call.
+    fn observe(&self, started: &Started) -> Option<Observation> {
+        let view = || self.view(&started.call, started.permit.clone());
+        self.toolset.observe(&self.context, view)
+    }
+
+    fn view(&self, call: &RoundCall, permit: Permit) -> ToolCall {
+        ToolCall::of_round(call.clone(), permit, self.transcript.clone(), &self.context)
+    }
+
+    /// Settles the next call, which is not started any more. Hooks that observe it are called, and
+    /// are not waited for.
     fn give_next_up(&mut self, cx: &mut task::Context<'_>) -> Option<Result<RoundEvent, Error>> {
         let mut entry = self.waiting.pop_front()?;
-        let index = entry.index;
-        let outcome = entry.give_up();
-        if let Poll::Ready(stack) = self.poll_stack(cx)
-            && let Ok(mut running) = self.start(entry, stack)
-            && let Poll::Ready(ended @ (_, Ok(_))) = Pin::new(&mut running).poll(cx)
-        {
-            return Some(self.ended(ended));
+        entry.give_up();
+        let (started, outcome) = self.enter_settled(entry);
+        if let Some(observation) = self.observe(&started) {
+            let mut observation = Caught::new(observation);
+            let _ = Pin::new(&mut observation).poll(cx);
         }
-        Some(Ok(RoundEvent::settled(
-            index,
-            Arc::unwrap_or_clone(outcome),
-        )))
+        self.ended((started, Ok(outcome)))
     }
 
     /// Waits for nobody any more.
@@ -346,37 +433,20 @@ impl Round {
         self.waiting.extend(asking);
     }
 
-    /// What there is to be said of a call that ended.
-    fn ended(&mut self, (started, result): Ended) -> Result<RoundEvent, Error> {
+    /// The event of a call that ended; `None` if it was given up, and its outcome is looked for.
+    fn ended(&mut self, (started, result): Ended) -> Option<Result<RoundEvent, Error>> {
         self.alone = false;
+        let may_have_executed = self.may_have_executed(&started, &result);
         let outcome = match result {
-            // It was not run, and may have been before.
-            Ok(outcome)
-                if started.in_doubt
-                    && matches!(outcome.status, ToolStatus::Denied | ToolStatus::Cancelled) =>
-            {
-                unknown_at_best(outcome)
-            }
             Ok(outcome) => outcome,
             Err(error) if error.kind() == ErrorKind::Halted => {
-                let outcome = started.settled().cloned();
-                outcome
-                    .unwrap_or_else(|| ToolOutcome::failed(error.message()))
-                    .and_halt(error.message())
-            }
-            Err(error) if started.settled().is_some() && !is_fatal(&error) => {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "a layer on a settled call failed"
-                );
-                let settled = started.settled().cloned();
-                settled.unwrap_or_else(|| ToolOutcome::failed(error.message()))
+                ToolOutcome::failed(error.message()).and_halt(error.message())
             }
             Err(error) => match error.pending() {
                 Some(pending) => {
                     self.record(&started, ProtocolStep::Suspended);
-                    let tool = self.toolset.find(&started.call.name);
-                    let arguments = &started.call.arguments;
+                    let tool = self.toolset.find(&started.call.call.name);
+                    let arguments = &started.call.call.arguments;
                     let rules = self.toolset.rules();
                     let pending = suspend_tool(
                         rules,
@@ -386,34 +456,73 @@ impl Round {
                         &started.permit,
                         pending,
                     );
-                    return Ok(RoundEvent::waiting(started.index, pending));
+                    return Some(Ok(RoundEvent::waiting(started.index, pending)));
                 }
                 None if self.toolset.inner.errors_are_fatal || is_fatal(&error) => {
                     self.waiting.clear();
                     self.live = None;
                     self.stack = None;
                     self.running = RunningSet::None;
-                    return Err(match error.phase() {
+                    return Some(Err(match error.phase() {
                         Some(_) => error,
                         None => error.with_phase(Phase::Call),
-                    });
+                    }));
                 }
                 None => {
-                    tracing::debug!(error = format!("{error:#}"), "a layer on a tool failed");
-                    ToolOutcome::failed(error.message())
+                    let tool = started.call.call.name.as_str();
+                    let error_text = format!("{error:#}");
+                    tracing::warn!(tool, error = error_text, "a layer on a tool failed");
+                    ToolOutcome::failed(for_model(&error))
                 }
             },
         };
+        // It was not run now, and may have been before.
+        let is_in_doubt = is_recovered(&started.call)
+            && matches!(outcome.status, ToolStatus::Denied | ToolStatus::Cancelled);
+        let outcome = match may_have_executed || is_in_doubt {
+            true => unknown_at_best(outcome),
+            false => outcome,
+        };
+        if may_have_executed && let Some(recovering) = self.look_for(&started, &outcome) {
+            let started = Started {
+                is_recovered: true,
+                ..started
+            };
+            self.running.push(Running::new(started, recovering), true);
+            return None;
+        }
         self.record(&started, ProtocolStep::Settled(outcome.status));
         self.stopped |= outcome.halt.is_some();
-        Ok(RoundEvent::settled(started.index, outcome))
+        Some(Ok(RoundEvent::settled(started.index, outcome)))
+    }
+
+    /// Whether a call has no known outcome, and must not run again.
+    fn may_have_executed(&self, started: &Started, result: &Result<ToolOutcome, Error>) -> bool {
+        let tool = self.toolset.find(&started.call.call.name);
+        !started.is_recovered
+            && tool.is_some_and(|tool| !tool.may_run_again())
+            && started.may_have_executed(result)
+    }
+
+    /// Looks for the outcome of a call that was given up, as after a crash; `None` if the ledger,
+    /// the tool and people have nothing to say of it.
+    fn look_for(&self, started: &Started, unknown: &ToolOutcome) -> Option<StackFuture> {
+        let tool = self.toolset.find(&started.call.call.name)?;
+        let rules = self.toolset.rules();
+        let is_over = self.stopped || unknown.halt.is_some() || self.context.is_cancelled();
+        if is_over || (rules.effects.is_none() && !tool.has_reconcile()) {
+            return None;
+        }
+        let call = self.view(&started.call, started.permit.clone());
+        let found = find_outcome(Arc::clone(rules), tool.clone(), call, unknown.clone());
+        Some(StackFuture::Recovered(Box::pin(found)))
     }
 
     fn record(&self, started: &Started, step: ProtocolStep) {
         self.toolset.record(|| ProtocolEntry {
-            call_id: started.call.id.clone(),
-            tool: started.call.name.clone(),
-            origin: started.origin,
+            call_id: started.call.call.id.clone(),
+            tool: started.call.call.name.clone(),
+            origin: started.call.origin(),
             step,
         });
     }

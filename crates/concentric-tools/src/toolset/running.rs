@@ -1,6 +1,6 @@
 use super::stack::StackFuture;
 use crate::panic::{self, Caught};
-use concentric_core::{Error, Origin, Permit, ToolCallPart, ToolOutcome, method::Panic};
+use concentric_core::{Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, method::Panic};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -19,29 +19,35 @@ pub(super) struct Running {
 /// A call that entered the stack.
 pub(super) struct Started {
     pub(super) index: usize,
-    pub(super) call: ToolCallPart,
-    pub(super) origin: Origin,
+    pub(super) call: RoundCall,
     /// What it may run with.
     pub(super) permit: Permit,
-    /// It may have been done before.
-    pub(super) in_doubt: bool,
+    /// The attempts at it, if layers may drop one.
+    pub(super) attempts: Option<Attempts>,
+    /// Its outcome was looked for after it had been given up.
+    pub(super) is_recovered: bool,
 }
 
 impl Started {
-    /// What came of it, if that was known before it entered the stack: no layer takes that back by
-    /// failing.
-    pub(super) fn settled(&self) -> Option<&ToolOutcome> {
+    /// Its outcome, if a layer panicked.
+    pub(super) fn panicked(&self, panic: &Panic) -> ToolOutcome {
         match &self.permit {
-            Permit::Settled(outcome) => Some(outcome),
-            _ => None,
+            Permit::Settled(outcome) => ToolOutcome::clone(outcome),
+            _ => panic::outcome(panic, &self.call.call.name),
         }
     }
 
-    /// What came of it, if a layer panicked.
-    pub(super) fn panicked(&self, panic: &Panic) -> ToolOutcome {
-        match self.settled() {
-            Some(outcome) => outcome.clone(),
-            None => panic::outcome(panic, &self.call.name),
+    /// Whether the tool may have executed the call, whatever the layers return: an attempt was
+    /// dropped, or `result` is an error although one was done.
+    pub(super) fn may_have_executed(&self, result: &Result<ToolOutcome, Error>) -> bool {
+        let attempts = self.attempts.as_ref();
+        match result {
+            Ok(outcome) => match outcome.status {
+                ToolStatus::Unknown => true,
+                ToolStatus::Done => false,
+                _ => attempts.is_some_and(Attempts::is_open),
+            },
+            Err(_) => attempts.is_some_and(|it| it.is_open() || it.is_done()),
         }
     }
 }

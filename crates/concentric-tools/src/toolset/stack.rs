@@ -1,10 +1,10 @@
 use super::router::Router;
-use crate::tool::ToolFuture;
+use crate::{layers::Observation, tool::ToolFuture};
 use concentric_core::{BoxTool, Error, ToolCall, ToolOutcome, service::BoxFuture};
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 use tower_service::Service;
 
@@ -18,6 +18,10 @@ pub(super) enum Stack {
 pub(super) enum StackFuture {
     Bare(ToolFuture),
     Layered(BoxFuture<ToolOutcome>),
+    /// The call is settled, and hooks observe it.
+    Observed(Observation, Option<ToolOutcome>),
+    /// The call was given up, and its outcome is looked for.
+    Recovered(BoxFuture<ToolOutcome>),
 }
 
 impl Service<ToolCall> for Stack {
@@ -49,7 +53,13 @@ impl Future for StackFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Bare(future) => Pin::new(future).poll(cx),
-            Self::Layered(future) => future.as_mut().poll(cx),
+            Self::Layered(future) | Self::Recovered(future) => future.as_mut().poll(cx),
+            Self::Observed(observation, outcome) => {
+                ready!(observation.as_mut().poll(cx));
+                outcome
+                    .take()
+                    .map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
+            }
         }
     }
 }

@@ -73,6 +73,7 @@
 //! [`Approval::watch`]: concentric_tools::Approval::watch
 //! [`scoped`]: concentric_tools::ToolHooksLayer::scoped
 //! [`Toolset`]: concentric_tools::Toolset
+//! [`Toolset::prepare`]: concentric_tools::Toolset::prepare
 //! [`StopWhen`]: crate::stop::StopWhen
 //! [`ErrorLimit`]: crate::stop::ErrorLimit
 //! [`OutputConstraint`]: crate::stop::OutputConstraint
