@@ -41,8 +41,10 @@ struct Seen {
     refused: Vec<String>,
     /// What `HookFailures` must have: hooks and their methods.
     failed: Vec<(String, &'static str)>,
-    /// What the outermost observer was told.
+    /// The ends that the outermost observer received.
     ends: Vec<String>,
+    /// The ends that the other hooks of the run received.
+    inner_ends: Vec<String>,
     // Whether the run was cancelled, by whomever.
     cancelled: bool,
 }
@@ -199,8 +201,9 @@ impl Hooks for RandomHooks {
         self.told("round_finished", false, run.context()).await
     }
 
-    async fn after_run(&self, _: End<'_>, run: &Summary) -> Result<(), BoxError> {
+    async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
         self.leave("run");
+        self.case.seen().inner_ends.push(name_of(end));
         self.told("after_run", true, run.context()).await
     }
 
@@ -250,6 +253,15 @@ impl Hooks for RandomHooks {
     }
 }
 
+fn name_of(end: End<'_>) -> String {
+    match end {
+        End::Finished(finish) => format!("{:?}", finish.outcome),
+        End::Failed(error) => format!("failed: {}", error.code().unwrap_or_default()),
+        End::Truncated => "truncated".into(),
+        End::Dropped => "dropped".into(),
+    }
+}
+
 /// Sees the end of the whole run.
 struct Outermost(Arc<Case>);
 
@@ -259,13 +271,7 @@ impl Hooks for Outermost {
     }
 
     async fn after_run(&self, end: End<'_>, _: &Summary) -> Result<(), BoxError> {
-        let end = match end {
-            End::Finished(finish) => format!("{:?}", finish.outcome),
-            End::Failed(error) => format!("failed: {}", error.code().unwrap_or_default()),
-            End::Truncated => "truncated".into(),
-            End::Dropped => "dropped".into(),
-        };
-        self.0.seen().ends.push(end);
+        self.0.seen().ends.push(name_of(end));
         Ok(())
     }
 }
@@ -415,7 +421,11 @@ async fn run_case(seed: u64) {
     let end = match &read {
         Read::Finished(outcome) => format!("{outcome:?}"),
         Read::Failed(error) => format!("failed: {}", error.code().unwrap_or_default()),
-        Read::Left => "dropped".into(),
+        // A consumer that left while other hooks handled the end: the observer receives that end.
+        Read::Left => match seen.ends.first() {
+            Some(end) if seen.inner_ends.contains(end) => end.clone(),
+            _ => "dropped".into(),
+        },
     };
     assert_eq!(seen.ends, [end.as_str()]);
     // Nothing goes on.
