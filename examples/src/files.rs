@@ -1,12 +1,18 @@
 //! Tools over the files of one folder.
 //!
-//! [`tools`] read, and nothing else; [`write_file`] writes, and wants a gate. None can leave the
-//! folder: whatever path the model asks for is followed through all its links, and what lies outside
-//! is refused. Hidden files are refused too, since that is where keys lie (`.env`, `.ssh`, `.git`).
+//! [`tools`] only read; [`write_file`] writes, and should be behind a gate. None can leave the
+//! folder: all links of a requested path are resolved, and a path outside the folder is refused.
+//! Hidden files are refused too, since they often contain keys (`.env`, `.ssh`, `.git`).
 //!
-//! The path is checked before it is opened. If others can write to the folder meanwhile, a link may
-//! be swapped in between; a service that has to stand that opens files with `openat2` instead.
+//! The model reads a name as it is, unless that name could be mistaken for another: a name that is
+//! not UTF-8, or that contains control or invisible characters, `"`, `\` or `:`, is escaped as in
+//! JSON and quoted (a byte that is not UTF-8 as `\xff`). A path that the model sends is never
+//! unescaped, so a name that is not UTF-8 can be listed and searched, but not read by name.
+//!
+//! The path is checked before it is opened. If another process can write to the folder, it may
+//! swap in a link between the two; a service with that risk opens files with `openat2` instead.
 
+use crate::terminal::push_visible;
 use concentric::{
     Annotations, Context, Error, ErrorKind,
     tools::{Tool, ToolError, Toolset, blocking_tool_with_context},
@@ -14,6 +20,7 @@ use concentric::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
@@ -25,27 +32,29 @@ use std::{
 ///
 /// # Errors
 ///
-/// There is no such folder.
+/// [`ErrorKind::Configuration`] if `folder` is not a folder that can be opened.
 pub fn tools(folder: impl AsRef<Path>) -> Result<Toolset, Error> {
     let folder = open(folder.as_ref())?;
     Ok(Toolset::new()
         .tool(tool(
             "list_files",
-            "Lists the files and folders of the current folder, or of one below it.",
+            "Lists the files and folders of the current folder, or of one below it. Leaves out \
+             hidden ones, links, `node_modules` and `target`.",
             &folder,
             Folder::list,
         )
         .read_only())
         .tool(tool(
             "search_files",
-            "Finds the lines that contain a text, whatever their case, with path and line number.",
+            "Finds the lines that contain a text, ignoring case, with path and line number. Leaves \
+             out hidden files, links, `node_modules` and `target`.",
             &folder,
             Folder::search,
         )
         .read_only())
         .tool(tool(
             "read_file",
-            "Reads a text file, or some of its lines.",
+            "Reads a text file, or some of its lines. Only the first 4 MiB can be read.",
             &folder,
             Folder::read,
         )
@@ -54,29 +63,29 @@ pub fn tools(folder: impl AsRef<Path>) -> Result<Toolset, Error> {
 
 /// Makes a tool that writes files of `folder`.
 ///
-/// To write the same again changes nothing more, so a call that a crash cut short is run again. The
-/// file is there as a whole, or not at all.
+/// It is idempotent, so a call that a crash interrupted is run again. A reader sees the whole old
+/// text or the whole new one.
 ///
 /// # Errors
 ///
-/// There is no such folder.
+/// [`ErrorKind::Configuration`] if `folder` is not a folder that can be opened.
 pub fn write_file(folder: impl AsRef<Path>) -> Result<Tool, Error> {
     let folder = open(folder.as_ref())?;
     let mut effect = Annotations::default();
     effect.idempotent = true;
     effect.open_world = false;
-    let description = "Writes a text to a file, in the place of what the file held before.";
+    let description = "Writes a text to a file. Replaces what the file contained.";
     Ok(tool("write_file", description, &folder, Folder::write).annotations(effect))
 }
 
 fn open(folder: &Path) -> Result<Arc<Folder>, Error> {
     Folder::open(folder).map(Arc::new).map_err(|e| {
-        let said = format!("the folder {} cannot be opened", folder.display());
-        Error::new(ErrorKind::Configuration, said).with_source(e)
+        let message = format!("the folder {} cannot be opened", folder.display());
+        Error::new(ErrorKind::Configuration, message).with_source(e)
     })
 }
 
-/// A tool of a method: working on files blocks, so it runs on tokio's threads for that.
+/// Makes a tool of a method. File operations block, so it runs on tokio's blocking threads.
 fn tool<A>(
     name: &'static str,
     description: &'static str,
@@ -92,34 +101,34 @@ where
     })
 }
 
-/// What `list_files` takes.
+/// Arguments of `list_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ListFiles {
     /// The folder, relative to the current one. The default is the current folder.
     #[serde(default)]
     pub path: Option<String>,
-    /// How many levels of folders to look into; the default is 2.
+    /// How many levels of folders to list; the default is 2.
     #[serde(default)]
     #[schemars(range(min = 1, max = 8))]
     pub depth: Option<usize>,
 }
 
-/// What `search_files` takes.
+/// Arguments of `search_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct SearchFiles {
-    /// What to look for: plain text, not a pattern.
+    /// The text to find: plain text, not a pattern.
     #[schemars(length(min = 1, max = 500))]
     pub text: String,
-    /// The file or folder to look in. The default is the current folder.
+    /// The file or folder to search. The default is the current folder.
     #[serde(default)]
     pub path: Option<String>,
-    /// How many lines to return at the most; the default is 50.
+    /// The most lines to return; the default is 50.
     #[serde(default)]
     #[schemars(range(min = 1, max = 500))]
     pub max_hits: Option<usize>,
 }
 
-/// What `read_file` takes.
+/// Arguments of `read_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ReadFile {
     /// The file, relative to the current folder.
@@ -134,32 +143,32 @@ pub struct ReadFile {
     pub lines: Option<usize>,
 }
 
-/// What `write_file` takes.
+/// Arguments of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct WriteFile {
-    /// The file, relative to the current folder; its own folder must be there.
+    /// The file, relative to the current folder; its own folder must exist.
     pub path: String,
-    /// All that the file is to hold.
+    /// The whole new text of the file.
     #[schemars(length(max = 100_000))]
     pub text: String,
 }
 
-/// Folders that are made by tools, and tell nobody anything.
+/// Folders of generated files, which are not listed or searched.
 const SKIPPED: [&str; 2] = ["node_modules", "target"];
-/// As many entries are listed.
+/// The most entries that a list shows.
 const MAX_ENTRIES: usize = 500;
-/// As deep are files searched for.
+/// The most levels of folders that a search enters.
 const MAX_DEPTH: usize = 64;
-/// As many files are searched.
+/// The most files that a search reads.
 const MAX_SEARCHED: usize = 10_000;
-/// Larger files are not searched, and read no further.
-const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// As much of one line is returned.
+/// The most bytes of a file that are read; larger files are not searched.
+const MAX_FILE: usize = 4 * 1024 * 1024;
+/// The most bytes of a line that a search shows.
 const MAX_LINE: usize = 400;
-/// As much of one file is returned.
+/// The most bytes of text that one call returns.
 const MAX_TEXT: usize = 48 * 1024;
 
-/// A folder that nothing below leads out of.
+/// A folder that no path leads out of.
 #[derive(Debug)]
 struct Folder {
     /// Canonical.
@@ -170,8 +179,8 @@ impl Folder {
     fn open(path: &Path) -> io::Result<Self> {
         let root = path.canonicalize()?;
         if !root.is_dir() {
-            let said = format!("{} is not a folder", path.display());
-            return Err(io::Error::new(io::ErrorKind::NotADirectory, said));
+            let message = format!("{} is not a folder", path.display());
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
         }
         Ok(Self { root })
     }
@@ -185,65 +194,99 @@ impl Folder {
         }
         let mut text = String::new();
         let mut entries = 0;
-        self.walk(
-            &path,
-            args.depth.unwrap_or(2),
-            context,
-            &mut |name, size| {
-                if entries == MAX_ENTRIES {
-                    text.push_str("There are more; list one folder at a time.\n");
-                    return Walk::Stop;
+        let mut see = |entry: Entry<'_>| {
+            if entries == MAX_ENTRIES {
+                let _ = writeln!(text, "Only the first {MAX_ENTRIES} entries are listed.");
+                return Walk::Stop;
+            }
+            entries += 1;
+            let _ = match entry {
+                Entry::File(path, 1) => writeln!(text, "{} (1 byte)", self.name(path)),
+                Entry::File(path, size) => writeln!(text, "{} ({size} bytes)", self.name(path)),
+                Entry::Folder(path) | Entry::Deep(path) => writeln!(text, "{}/", self.name(path)),
+                Entry::Unreadable(path) => {
+                    writeln!(text, "The folder {} could not be read.", self.name(path))
                 }
-                entries += 1;
-                let _ = match size {
-                    Some(1) => writeln!(text, "{name} (1 byte)"),
-                    Some(size) => writeln!(text, "{name} ({size} bytes)"),
-                    None => writeln!(text, "{name}/"),
-                };
-                Walk::On
-            },
-        )?;
+            };
+            Walk::Continue
+        };
+        self.walk(&path, args.depth.unwrap_or(2), context, &mut see)
+            .map_err(unreadable)?;
+        not_cancelled(context)?;
         if text.is_empty() {
-            text.push_str("No files: the folder is empty.");
+            text.push_str("No visible files: the folder is empty, or all of it is left out.");
         }
         Ok(text)
     }
 
     fn search(&self, args: &SearchFiles, context: &Context) -> Result<String, ToolError> {
         let path = self.find(args.path.as_deref().unwrap_or("."))?;
+        if !path.is_dir() && !path.is_file() {
+            // A pipe or a device might never end.
+            return Err(ToolError::new("That is not a regular file."));
+        }
         let wanted = args.text.to_lowercase();
         let most = args.max_hits.unwrap_or(50);
-        let (mut text, mut hits, mut files) = (String::new(), 0, 0);
-        self.walk(&path, MAX_DEPTH, context, &mut |name, size| {
-            let Some(size) = size.filter(|size| *size <= MAX_FILE) else {
-                return Walk::On;
+        let (mut text, mut hits) = (String::new(), 0);
+        let (mut searched, mut files_left, mut folders_left) = (0, 0, 0);
+        let mut see = |entry: Entry<'_>| {
+            let (path, size) = match entry {
+                Entry::File(path, size) => (path, size),
+                Entry::Folder(_) => return Walk::Continue,
+                Entry::Deep(_) | Entry::Unreadable(_) => {
+                    folders_left += 1;
+                    return Walk::Continue;
+                }
             };
-            files += 1;
-            let Ok(content) = read_text(&self.root.join(name), size) else {
-                return Walk::On;
+            if searched + files_left == MAX_SEARCHED {
+                let _ = writeln!(
+                    text,
+                    "Only the first {MAX_SEARCHED} files were searched. Search in one folder."
+                );
+                return Walk::Stop;
+            }
+            let content = match size <= MAX_FILE as u64 {
+                true => read_text(path).ok().filter(|content| content.is_whole),
+                false => None,
             };
-            for (number, line) in (1..).zip(content.lines()) {
+            let Some(content) = content else {
+                files_left += 1;
+                return Walk::Continue;
+            };
+            searched += 1;
+            for (number, line) in (1..).zip(content.text.lines()) {
                 if !line.to_lowercase().contains(&wanted) {
                     continue;
                 }
                 if hits == most || text.len() >= MAX_TEXT {
-                    text.push_str("There are more; search for something rarer.\n");
+                    text.push_str("There are more lines. Search for a longer text.\n");
                     return Walk::Stop;
                 }
                 hits += 1;
-                let _ = writeln!(text, "{name}:{number}: {}", cut(line.trim(), MAX_LINE));
+                let line = line.trim();
+                let shown = cut(line, MAX_LINE);
+                let rest = if shown.len() < line.len() { "…" } else { "" };
+                let _ = writeln!(text, "{}:{number}: {shown}{rest}", self.name(path));
             }
-            if files == MAX_SEARCHED {
-                text.push_str("There are more files; search in one folder.\n");
-                return Walk::Stop;
+            Walk::Continue
+        };
+        self.walk(&path, MAX_DEPTH, context, &mut see)
+            .map_err(unreadable)?;
+        not_cancelled(context)?;
+        if hits == 0 {
+            let files = plural(searched, "searched file");
+            let none = format!("No line of {files} contains {:?}.\n", args.text);
+            text.insert_str(0, &none);
+        }
+        for (left, what, why) in [
+            (files_left, "file", "larger than 4 MiB or not text"),
+            (folders_left, "folder", "not readable or nested too deep"),
+        ] {
+            if left > 0 {
+                let were = if left == 1 { "was" } else { "were" };
+                let what = plural(left, what);
+                let _ = writeln!(text, "{what} {were} not searched: {why}.");
             }
-            Walk::On
-        })?;
-        if text.is_empty() {
-            return Ok(format!(
-                "No line of {files} files contains {:?}.",
-                args.text
-            ));
         }
         Ok(text)
     }
@@ -258,15 +301,25 @@ impl Folder {
             // A pipe or a device might never end.
             return Err(ToolError::new("That is not a regular file."));
         }
-        let content = read_text(&path, meta.len())?;
-        let total = content.lines().count();
+        let content = read_text(&path)?;
+        let total = content.text.lines().count();
         let first = args.first_line.unwrap_or(1).max(1);
         if first > total.max(1) {
-            return Err(ToolError::new(format!("The file has only {total} lines.")));
+            let lines = plural(total, "line");
+            return Err(ToolError::new(match content.is_whole {
+                true => format!("The file has only {lines}."),
+                false => {
+                    format!("Only the first {lines} can be read: the file is larger than 4 MiB.")
+                }
+            }));
+        }
+        if total == 0 {
+            return Ok("The file is empty.".to_owned());
         }
         let mut text = String::new();
         let mut last = first - 1;
         for line in content
+            .text
             .lines()
             .skip(first - 1)
             .take(args.lines.unwrap_or(400))
@@ -274,6 +327,7 @@ impl Folder {
             if text.len() + line.len() > MAX_TEXT {
                 if text.is_empty() {
                     text.push_str(cut(line, MAX_TEXT));
+                    text.push_str("…\n(The rest of this line is too long to be shown.)\n");
                     last += 1;
                 }
                 break;
@@ -283,36 +337,41 @@ impl Folder {
             last += 1;
         }
         let name = self.name(&path);
-        Ok(match meta.len() > MAX_FILE {
-            true => format!(
-                "{name}, lines {first} to {last}; the file is too large for the rest:\n{text}"
+        Ok(match content.is_whole {
+            true => format!("{name}, lines {first} to {last} of {total}:\n{text}"),
+            false => format!(
+                "{name}, lines {first} to {last} of the first {total}. The file is larger than \
+                 4 MiB, and only these {total} can be read:\n{text}"
             ),
-            false if total == 0 => "The file is empty.".to_owned(),
-            false => format!("{name}, lines {first} to {last} of {total}:\n{text}"),
         })
     }
 
     fn write(&self, args: &WriteFile, context: &Context) -> Result<String, ToolError> {
         let asked = Path::new(&args.path);
-        let Some(name) = asked.file_name() else {
+        // `Path` ignores a final `/` or `/.`, which name a folder.
+        let name = asked
+            .file_name()
+            .filter(|name| name.to_str().is_some_and(|name| args.path.ends_with(name)));
+        let Some(name) = name else {
             return Err(ToolError::new("The path must end with the file's name."));
         };
-        if is_hidden(&name.to_string_lossy()) {
-            return Err(ToolError::new("Hidden files are not written."));
+        if is_hidden(name) {
+            return Err(ToolError::new("Hidden files cannot be written."));
         }
-        // The file need not be there, but its folder: no link in it leads out.
-        let folder = self.find(&asked.parent().unwrap_or(asked).to_string_lossy())?;
+        // The file need not exist, but its folder must: no link in it leads out.
+        let folder = asked.parent().and_then(Path::to_str).unwrap_or_default();
+        let folder = self.find(folder)?;
         if !folder.is_dir() {
             return Err(ToolError::new("The file's folder is a file."));
         }
         let path = folder.join(name);
-        // Of a link itself, wherever it leads.
+        // Of a link itself, not of its target.
         let old = match path.symlink_metadata() {
             Ok(old) if old.is_file() => Some(old),
             Ok(_) => return Err(ToolError::new("That is not a regular file.")),
             Err(_) => None,
         };
-        // Whoever reads it meanwhile reads all of the old text, or all of the new.
+        // A concurrent reader sees the whole old text or the whole new one.
         let draft = folder.join(format!(".{}.tmp", context.new_id("write_")));
         let written = OpenOptions::new()
             .write(true)
@@ -330,11 +389,11 @@ impl Folder {
             let _ = fs::remove_file(&draft);
             return Err(ToolError::new("The file could not be written.").with_source(error));
         }
-        let bytes = args.text.len();
-        Ok(format!("Wrote {bytes} bytes to {}.", self.name(&path)))
+        let bytes = plural(args.text.len(), "byte");
+        Ok(format!("Wrote {bytes} to {}.", self.name(&path)))
     }
 
-    /// The file or folder that the model means, if it lies in this folder.
+    /// Returns the canonical path of a file or folder that the model names, if it is below the root.
     fn find(&self, path: &str) -> Result<PathBuf, ToolError> {
         let asked = Path::new(path);
         for component in asked.components() {
@@ -348,30 +407,47 @@ impl Folder {
             }
         }
         let found = self.root.join(asked).canonicalize().map_err(unreadable)?;
-        // Links were followed: this is where the file really is.
+        // All links are resolved: this is the real place of the file.
         let Ok(below) = found.strip_prefix(&self.root) else {
             return Err(ToolError::new("The path leads out of the current folder."));
         };
-        if below
-            .components()
-            .any(|part| is_hidden(&part.as_os_str().to_string_lossy()))
-        {
+        if below.components().any(|part| is_hidden(part.as_os_str())) {
             return Err(ToolError::new("Hidden files are not shown."));
         }
         Ok(found)
     }
 
-    /// A path as the model knows it.
+    /// The name that the model reads for a path. No two paths have the same name.
     fn name(&self, path: &Path) -> String {
         let below = path.strip_prefix(&self.root).unwrap_or(path);
-        let parts: Vec<_> = below
-            .components()
-            .map(|c| c.as_os_str().to_string_lossy())
-            .collect();
-        parts.join("/")
+        let mut name = String::new();
+        let mut plain = true;
+        for part in below.components() {
+            if !name.is_empty() {
+                name.push('/');
+            }
+            for chunk in part.as_os_str().as_encoded_bytes().utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    // `:` ends the name in a search's answer.
+                    plain &= !matches!(c, '"' | '\\' | ':');
+                    if matches!(c, '"' | '\\') {
+                        name.push('\\');
+                    }
+                    plain &= push_visible(&mut name, c);
+                }
+                for byte in chunk.invalid() {
+                    plain = false;
+                    let _ = write!(name, "\\x{byte:02x}");
+                }
+            }
+        }
+        if plain && name.trim() == name {
+            return name;
+        }
+        format!("\"{name}\"")
     }
 
-    /// Shows `see` the name of each file and folder below `path`, in order, and the sizes of files.
+    /// Calls `see` with each file and folder below `path`, sorted by name.
     ///
     /// Links are left out: they may lead anywhere, also back.
     fn walk(
@@ -379,16 +455,15 @@ impl Folder {
         path: &Path,
         depth: usize,
         context: &Context,
-        see: &mut dyn FnMut(&str, Option<u64>) -> Walk,
-    ) -> Result<Walk, ToolError> {
+        see: &mut dyn FnMut(Entry<'_>) -> Walk,
+    ) -> io::Result<Walk> {
         if path.is_file() {
-            let size = path.metadata().map_err(unreadable)?.len();
-            return Ok(see(&self.name(path), Some(size)));
+            return Ok(see(Entry::File(path, path.metadata()?.len())));
         }
-        let mut entries: Vec<_> = fs::read_dir(path).map_err(unreadable)?.flatten().collect();
+        let mut entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
-            // Nobody waits any more: this thread is better used otherwise.
+            // A cancelled run does not need the result.
             if context.is_cancelled() {
                 return Ok(Walk::Stop);
             }
@@ -396,49 +471,80 @@ impl Folder {
                 continue;
             };
             let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if is_hidden(&name) || SKIPPED.contains(&&*name) {
+            let is_generated = kind.is_dir() && SKIPPED.iter().any(|skipped| name == *skipped);
+            if is_hidden(&name) || is_generated {
                 continue;
             }
             let path = entry.path();
-            let mut then = Walk::On;
+            let mut then = Walk::Continue;
             if kind.is_dir() {
-                then = see(&self.name(&path), None);
-                if depth > 1 && matches!(then, Walk::On) {
-                    // One folder that may not be read does not end the walk.
-                    then = self
-                        .walk(&path, depth - 1, context, see)
-                        .unwrap_or(Walk::On);
+                then = see(match depth {
+                    0 | 1 => Entry::Deep(&path),
+                    _ => Entry::Folder(&path),
+                });
+                if depth > 1 && matches!(then, Walk::Continue) {
+                    // One folder that cannot be read does not end the walk.
+                    then = match self.walk(&path, depth - 1, context, see) {
+                        Ok(then) => then,
+                        Err(_) => see(Entry::Unreadable(&path)),
+                    };
                 }
             } else if kind.is_file()
                 && let Ok(meta) = entry.metadata()
             {
-                then = see(&self.name(&path), Some(meta.len()));
+                then = see(Entry::File(&path, meta.len()));
             }
             if matches!(then, Walk::Stop) {
                 return Ok(Walk::Stop);
             }
         }
-        Ok(Walk::On)
+        Ok(Walk::Continue)
     }
 }
 
-/// Whether to go on with a walk.
+/// What a walk meets.
+#[derive(Clone, Copy, Debug)]
+enum Entry<'a> {
+    /// A file, and its size in bytes.
+    File(&'a Path, u64),
+    /// A folder that the walk enters next.
+    Folder(&'a Path),
+    /// A folder that the walk does not enter: it is at the walk's depth.
+    Deep(&'a Path),
+    /// A folder that could not be read.
+    Unreadable(&'a Path),
+}
+
+/// Whether to continue a walk.
 #[derive(Clone, Copy, Debug)]
 enum Walk {
-    On,
+    Continue,
     Stop,
 }
 
-fn is_hidden(name: &str) -> bool {
-    name.starts_with('.')
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
 }
 
-/// The text of a file, up to `MAX_FILE`.
-fn read_text(path: &Path, size: u64) -> Result<String, ToolError> {
+/// A partial result must not be read as a whole one.
+fn not_cancelled(context: &Context) -> Result<(), ToolError> {
+    match context.is_cancelled() {
+        true => Err(ToolError::new("The call was cancelled before it ended.")),
+        false => Ok(()),
+    }
+}
+
+/// The text of a file.
+struct Content {
+    text: String,
+    /// Whether this is all of the file; otherwise the whole lines of its first `MAX_FILE` bytes.
+    is_whole: bool,
+}
+
+fn read_text(path: &Path) -> Result<Content, ToolError> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE)
+    file.take(MAX_FILE as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     if bytes.contains(&0) {
@@ -446,36 +552,50 @@ fn read_text(path: &Path, size: u64) -> Result<String, ToolError> {
             "The file is binary, and cannot be read as text.",
         ));
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(error) if size > MAX_FILE && error.utf8_error().error_len().is_none() => {
-            // The limit fell within a character.
-            let whole = error.utf8_error().valid_up_to();
-            let mut bytes = error.into_bytes();
-            bytes.truncate(whole);
-            String::from_utf8(bytes).map_err(ToolError::from)
+    let is_whole = bytes.len() <= MAX_FILE;
+    if !is_whole {
+        bytes.truncate(MAX_FILE);
+        if let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') {
+            bytes.truncate(end + 1);
         }
-        Err(_) => Err(ToolError::new(
-            "The file is not UTF-8 text, and cannot be read.",
-        )),
     }
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) if !is_whole && error.utf8_error().error_len().is_none() => {
+            // The limit fell within a character.
+            let end = error.utf8_error().valid_up_to();
+            let mut bytes = error.into_bytes();
+            bytes.truncate(end);
+            String::from_utf8(bytes).map_err(ToolError::from)?
+        }
+        Err(_) => {
+            return Err(ToolError::new(
+                "The file is not UTF-8 text, and cannot be read.",
+            ));
+        }
+    };
+    Ok(Content { text, is_whole })
 }
 
-/// What the model reads of an error; the paths of the machine are not its business.
+/// The error that the model reads; it contains no path of the machine.
 fn unreadable(error: io::Error) -> ToolError {
-    let said = match error.kind() {
+    let message = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            "There is no such file or folder. Use list_files to see what there is."
+            "There is no such file or folder. Use list_files to see the files."
         }
         io::ErrorKind::PermissionDenied => "The file may not be read.",
         _ => "The file could not be read.",
     };
-    ToolError::new(said).with_source(error)
+    ToolError::new(message).with_source(error)
 }
 
 /// The first `most` bytes of a line.
 fn cut(line: &str, most: usize) -> &str {
     line.get(..line.floor_char_boundary(most)).unwrap_or(line)
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

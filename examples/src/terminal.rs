@@ -117,19 +117,27 @@ pub fn question(ask: &Interrupt, command: &str) {
     ));
 }
 
-/// A text with what cannot be seen written out, as JSON does: whoever decides sees what runs.
+/// A text with invisible characters escaped as in JSON: an approver sees what will run.
 fn visible(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
-        // Marks that turn or hide the text around them.
-        let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        if c.is_control() || hides {
-            let _ = write!(seen, "\\u{:04x}", u32::from(c));
-        } else {
-            seen.push(c);
-        }
+        push_visible(&mut seen, c);
     }
     seen
+}
+
+/// Appends `c`, or its JSON escape if it is invisible. Returns whether it is visible.
+pub(crate) fn push_visible(text: &mut String, c: char) -> bool {
+    // Marks that turn or hide the text around them.
+    let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    if !c.is_control() && !hides {
+        text.push(c);
+        return true;
+    }
+    for unit in c.encode_utf16(&mut [0; 2]) {
+        let _ = write!(text, "\\u{unit:04x}");
+    }
+    false
 }
 
 /// A text as one word of a command line.
@@ -249,8 +257,8 @@ mod tests {
 
     #[test]
     fn what_is_asked_about_can_be_seen_and_pasted() {
-        let hidden = "a\u{202e}b\u{1b}[0m\u{85}é";
-        assert_eq!(visible(hidden), r"a\u202eb\u001b[0m\u0085é");
+        let hidden = "a\u{202e}b\u{1b}[0m\u{85}é\u{e0041}";
+        assert_eq!(visible(hidden), r"a\u202eb\u001b[0m\u0085é\udb40\udc41");
         assert_eq!(shell("msg_1/0/call_1"), "msg_1/0/call_1");
         assert_eq!(shell("$(rm x); 'y'"), r"'$(rm x); '\''y'\'''");
         assert_eq!(shell(""), "''");

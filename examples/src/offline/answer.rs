@@ -89,7 +89,8 @@ fn describe(done: &Done) -> String {
     let paths: Vec<&str> = lines.iter().filter_map(|line| path_of_line(line)).collect();
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
         fields(done, &value)
-    } else if !hits.is_empty() && hits.len() * 3 >= lines.len() * 2 {
+    } else if !hits.is_empty() && hits.len() * 2 >= lines.len() {
+        // Half is enough: a search with one hit may add a line about files that it left out.
         quote(done, &hits)
     } else if !paths.is_empty() && paths.len() * 3 >= lines.len() * 2 {
         count(done, &paths)
