@@ -337,6 +337,28 @@ impl ClaimCell {
     }
 }
 
+/// Extension of a [`ChatResponse`](crate::ChatResponse) whose run is stored if it ends with interrupts,
+/// so that replies to them resume it.
+///
+/// `SuspendLayer` inserts it. A host that stores [`Finish::state`](crate::Finish::state) in another way,
+/// and resumes the run from it, inserts it too, in a layer around the agent: an endpoint, as
+/// `AgUiLayer` of `concentric-http`, does not show a client a question that no reply can answer.
+///
+/// ```
+/// use concentric_core::{ChatRequest, ChatResponse, Error, EventStream, layers::Next, store::Resumable};
+///
+/// async fn store(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
+///     // Where the request has replies, the state is loaded here ..
+///     let mut response = next.run(request).await?;
+///     // .. and stored when the body ends as interrupted.
+///     response.extensions.insert(Resumable);
+///     Ok(response)
+/// }
+/// # let _ = store;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumable;
+
 /// Writes a run's state down before a round of tool calls begins, where its [`Context`] has it of
 /// its [own](Context::own_mut). The round begins once it is written; if that fails, so does the run.
 ///

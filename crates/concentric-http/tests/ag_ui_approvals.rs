@@ -7,12 +7,16 @@ mod support;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ReplyKind,
     ThreadId, ToolCallPart, Turn, Usage,
-    store::{Once, RunStore, StoreFuture, Tenant},
+    store::{Once, Resumable, RunStore, StoreFuture, Tenant},
 };
-use concentric_layers::SuspendLayer;
+use concentric_http::ag_ui::AgUiLayer;
+use concentric_layers::{
+    SuspendLayer,
+    session::{SessionTarget, Sessions},
+};
 use concentric_store::MemoryStore;
 use concentric_tools::{
-    Approval, Tokens, Tool, ToolError, Toolset,
+    Approval, Tokens, Tool, ToolError, Toolset, agent_tool,
     token::{Key, Keys},
     tool,
 };
@@ -25,9 +29,9 @@ use std::{
 };
 use support::{
     client::{Client, answer, approved, end},
-    types,
+    send, types,
 };
-use tower::{Layer, Service, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 // ---- the agent ----
 
@@ -731,4 +735,91 @@ async fn f039_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
     client.tenant = Some(Tenant("acme".into()));
     client.run(&agent, json!([])).await;
     assert_eq!(seen.lock().unwrap().take(), Some(Tenant("acme".into())));
+}
+
+// ---- where nothing can accept a reply ----
+
+/// Runs `agent` behind an endpoint whose errors go out in full; its events.
+async fn with_whole_errors(agent: BoxModel) -> Vec<Value> {
+    let service = AgUiLayer::new()
+        .error_message(|error| error.message().to_owned())
+        .layer(agent);
+    send(service, Client::new().request(&json!([])))
+        .await
+        .events()
+}
+
+#[tokio::test]
+async fn a_question_that_no_reply_can_answer_is_not_shown() {
+    for late in [false, true] {
+        let ran = Ran::default();
+        let calls = vec![
+            ("call_0", "look", json!({})),
+            ("call_1", "refund", json!({})),
+        ];
+        let mut agent = agent(tools(&ran), calls);
+        if late {
+            agent = BoxModel::new(service_fn(move |request| {
+                let agent = agent.clone();
+                async move {
+                    tokio::task::yield_now().await;
+                    agent.oneshot(request).await
+                }
+            }));
+        }
+        let events = with_whole_errors(agent).await;
+        assert_eq!(end(&events)["type"], "RUN_ERROR", "{events:?}");
+        assert_eq!(end(&events)["code"], "configuration");
+        let message = end(&events)["message"].as_str().unwrap();
+        assert!(message.contains("SuspendLayer"), "{message}");
+        assert!(message.contains("Toolset::tokens"), "{message}");
+        // What was done by then is known to the client.
+        assert_eq!(ran.lines(), ["look {}"]);
+        let results = events.iter().filter(|e| e["type"] == "TOOL_CALL_RESULT");
+        let results: Vec<_> = results.map(|e| e["toolCallId"].clone()).collect();
+        assert_eq!(results, ["call_0"]);
+    }
+}
+
+#[tokio::test]
+async fn a_subagents_question_needs_a_store_and_no_token() {
+    let ran = Ran::default();
+    let clerk = agent(with_tokens(&ran), refund());
+    let toolset = Toolset::new().tool(agent_tool("clerk", "", clerk));
+    let outer = agent(toolset, vec![("call_9", "clerk", json!({"task": "Pay."}))]);
+    let events = with_whole_errors(outer.clone()).await;
+    assert_eq!(end(&events)["code"], "configuration", "{events:?}");
+    let message = end(&events)["message"].as_str().unwrap();
+    assert!(message.contains("SuspendLayer"), "{message}");
+    assert!(!message.contains("tokens"), "{message}");
+
+    let (outer, _) = stored(outer);
+    interrupted(&outer).await;
+}
+
+#[tokio::test]
+async fn a_host_that_stores_runs_itself_shows_questions() {
+    let inner = agent(tools(&Ran::default()), refund());
+    let host = BoxModel::new(service_fn(move |request: ChatRequest| {
+        let inner = inner.clone();
+        async move {
+            let mut response = inner.oneshot(request).await?;
+            response.extensions.insert(Resumable);
+            Ok::<_, Error>(response)
+        }
+    }));
+    interrupted(&host).await;
+}
+
+#[tokio::test]
+async fn a_session_shows_its_questions_and_takes_the_replies() {
+    let ran = Ran::default();
+    let sessions = Sessions::new(agent(tools(&ran), refund()));
+    let target = SessionTarget::new(ThreadId::new("t"));
+    let session = BoxModel::new(sessions.oneshot(target).await.unwrap());
+    let mut client = interrupted(&session).await;
+    let resume = client.answers(&approved());
+    let events = client.run(&session, resume).await;
+    assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+    assert_eq!(ran.lines(), [r#"refund {"order":7}"#]);
 }

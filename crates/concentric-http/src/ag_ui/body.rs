@@ -139,9 +139,12 @@ where
         match catch(|| call.poll(cx).map_err(|error| Error::from(error.into()))) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(Ok(ChatResponse {
-                head: answer, body, ..
+                head: answer,
+                extensions,
+                body,
+                ..
             }))) => {
-                head.translator.head(&answer);
+                head.translator.head(&answer, &extensions);
                 head.set_work(work, Work::Body { body });
             }
             Ok(Poll::Ready(Err(error))) => {
@@ -280,8 +283,13 @@ impl RunHead {
             let item = match work.as_mut().project() {
                 WorkProj::Body { body } => body.poll_next(cx),
                 WorkProj::Call { call } => match call.poll(cx) {
-                    Poll::Ready(Ok(ChatResponse { head, body, .. })) => {
-                        self.translator.head(&head);
+                    Poll::Ready(Ok(ChatResponse {
+                        head,
+                        extensions,
+                        body,
+                        ..
+                    })) => {
+                        self.translator.head(&head, &extensions);
                         self.set_work(work.as_mut(), Work::Body { body });
                         continue;
                     }

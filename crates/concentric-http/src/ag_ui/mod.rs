@@ -77,6 +77,7 @@
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by the client's tools alone | `success`, with `pendingToolCallIds` |
 //! | [`Interrupted`](concentric_core::Outcome::Interrupted), by questions | `interrupt`, with the questions; `metadata` of the event has `pendingToolCallIds` if client's tools are called, too |
 //! | [`Aborted`](concentric_core::Outcome::Aborted) | `cancelled`; `metadata.reason` says by whom |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by a question whose [reply nothing would accept](#questions-and-answers) | `RUN_ERROR`, `code` `configuration` |
 //! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, `step_limit` or `call_limit` |
 //! | an event of a [sub-agent](#sub-agents) | the same events, with its `subagentRunId` |
 //! | an error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
@@ -126,6 +127,11 @@
 //! denied, and the client and the log are told (`CUSTOM` `approval-invalid`). Whoever is
 //! authenticated as the tenant and holds the question may answer it: who of them may approve what is
 //! for the host to decide, in a layer around this one.
+//!
+//! A reply is accepted where the run is stored ([`Resumable`](concentric_core::store::Resumable); a
+//! `SuspendLayer` or a session of `concentric-layers`, or a layer of the host), or where the question
+//! has a token (`Toolset::tokens` of `concentric-tools`); the question of a sub-agent, only where the
+//! run is stored. The log has the interrupt and what to add.
 //!
 //! `@ag-ui/client` does not start a run before all questions are answered. `@tanstack/ai-client`
 //! makes one message of all steps of a run, which is put back as it was by what the answers name. Each

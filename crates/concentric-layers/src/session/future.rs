@@ -4,7 +4,7 @@ use super::{
     state::{Shared, Turn},
 };
 use crate::wait::Stop;
-use concentric_core::{ChatRequest, ChatResponse, Error};
+use concentric_core::{ChatRequest, ChatResponse, Error, store::Resumable};
 use pin_project_lite::pin_project;
 use std::{
     fmt,
@@ -99,7 +99,11 @@ where
         this.call.set(None);
         let mut turn = this.turn.take().and_then(Result::ok);
         Poll::Ready(match answer {
-            Ok(answer) => Ok(answer.map_body(|body| TurnBody::new(body, turn))),
+            Ok(mut answer) => {
+                // The session keeps the state of a turn that waits.
+                answer.extensions.insert(Resumable);
+                Ok(answer.map_body(|body| TurnBody::new(body, turn)))
+            }
             Err(error) => {
                 let error = Error::from(error.into());
                 if let Some(turn) = &mut turn {

@@ -7,7 +7,7 @@ use super::{
 use concentric_core::{
     BoxModel, ChatRequest, ChatResponse, Error, EventStream, Resume, Suspended,
     service::BoxFuture,
-    store::{RunClaim, RunStore},
+    store::{Resumable, RunClaim, RunStore},
 };
 use std::{
     fmt,
@@ -112,7 +112,10 @@ where
                         return Poll::Pending;
                     };
                     return Poll::Ready(match step {
-                        Some(Step::Head(head)) => Ok(head.map_body(|()| SuspendBody::new(source))),
+                        Some(Step::Head(mut head)) => {
+                            head.extensions.insert(Resumable);
+                            Ok(head.map_body(|()| SuspendBody::new(source)))
+                        }
                         Some(Step::Item(Err(error))) => Err(error),
                         // A response comes before its body.
                         Some(Step::Item(Ok(_))) | None => Err(super::task::stopped()),

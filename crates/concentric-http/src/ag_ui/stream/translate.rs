@@ -2,9 +2,10 @@ use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, Head, Interrupt, OpenRound, Outcome,
     Str, ToolCallPart, ToolResult, Usage,
-    interrupt::CLIENT_TOOL,
+    interrupt::{CLIENT_TOOL, TOOL_CALL},
     machine::MachineState,
     method::{Panic, catch},
+    store::Resumable,
     tool::ToolNameTaken,
 };
 
@@ -18,6 +19,7 @@ use super::{
 use wire::{
     Metadata, RunFinishedOutcome, TokenUsage, encode,
     layer::{ErrorMessage, describe, refusal, source},
+    resume::TOKEN,
 };
 
 /// Where the metadata of an interrupted run's end says which calls the client is to execute; an
@@ -36,6 +38,8 @@ pub(in crate::ag_ui) struct Translator {
     provider: Option<Str>,
     model: Option<Str>,
     usage: Usage,
+    // Whether a layer stores the run if it ends with interrupts.
+    resumable: bool,
 }
 
 impl Translator {
@@ -64,6 +68,7 @@ impl Translator {
             provider: None,
             model: None,
             usage: Usage::default(),
+            resumable: false,
         }
     }
 
@@ -82,8 +87,9 @@ impl Translator {
         encode::keep_alive(&mut self.out.buffer);
     }
 
-    /// Notes who answers.
-    pub(in crate::ag_ui) fn head(&mut self, head: &Head) {
+    /// Notes who answers, and whether the run can be resumed from a store.
+    pub(in crate::ag_ui) fn head(&mut self, head: &Head, extensions: &http::Extensions) {
+        self.resumable = extensions.get::<Resumable>().is_some();
         self.provider.clone_from(&head.provider);
         self.model.clone_from(&head.model);
     }
@@ -145,6 +151,9 @@ impl Translator {
                 }
                 self.lane.step_finish(&mut self.out);
                 self.results_so_far(finish);
+                if let Some(interrupt) = interrupts.iter().find(|it| !self.accepts_reply(it)) {
+                    return self.fail(&unanswerable(interrupt));
+                }
                 let finished = self.interrupted(&interrupts);
                 self.close(End::Waiting(&interrupts));
                 return self.write(finished);
@@ -189,6 +198,16 @@ impl Translator {
                 self.tool_result(&ToolResult::new(id.clone(), name.clone(), outcome));
             }
         }
+    }
+
+    /// Whether a later request can answer `interrupt`: its run is stored, the question has a token
+    /// that proves it, or the client reports the result of its own tool in the history.
+    ///
+    /// A sub-agent's question is part of the state of the run around it, which a token does not hold.
+    fn accepts_reply(&self, interrupt: &Interrupt) -> bool {
+        self.resumable
+            || subagent_of(interrupt).is_none()
+                && (interrupt.reason == CLIENT_TOOL || interrupt.metadata.contains_key(TOKEN))
     }
 
     /// The end of a run that waits: for the client to execute calls, or for answers.
@@ -345,6 +364,21 @@ fn success(pending: Vec<String>) -> RunFinishedOutcome {
     } else {
         RunFinishedOutcome::pending(pending)
     }
+}
+
+/// The error of a run that ends with a question whose reply nothing could accept.
+fn unanswerable(interrupt: &Interrupt) -> Error {
+    let add = match subagent_of(interrupt) {
+        None if interrupt.reason == TOOL_CALL => {
+            "add `SuspendLayer` around the agent, or `Toolset::tokens`"
+        }
+        _ => "add `SuspendLayer` around the agent",
+    };
+    let message = format!(
+        "no reply to interrupt `{}` can be accepted, since the run is not stored: {add}",
+        interrupt.id
+    );
+    Error::new(ErrorKind::Configuration, message).with_code("not_resumable")
 }
 
 fn undecidable() -> Error {
