@@ -1,0 +1,379 @@
+//! Explores under loom what threads share: every order of their steps, with at most [`PREEMPTIONS`]
+//! switches away from a thread that could continue, and every stale value that an atomic may show.
+//!
+//! The sources are those of the crates; `build.rs` replaces their imports from `std` and tokio by
+//! [`stand_in`]. It also makes copies with a planted bug each, which the named model must find.
+//! Without arguments all models are explored, then all planted bugs; with the name of a planted bug,
+//! only that one.
+
+#![allow(clippy::unwrap_used, reason = "a model fails by a panic")]
+
+mod stand_in;
+
+use ::std::{
+    env,
+    error::Error,
+    panic,
+    pin::{Pin, pin},
+    process::{Command, ExitCode},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context as TaskContext, Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+use concentric_core::{
+    BoxError, Custom, Event, Interrupt, InterruptId, MessageId, Reply, ReplyError, Str,
+};
+use loom::sync::Notify;
+use outbox::source::{EmitError, Outbox};
+
+/// How often a schedule leaves a thread that could continue.
+const PREEMPTIONS: usize = 4;
+
+macro_rules! source {
+    ($file:literal) => {
+        #[allow(
+            dead_code,
+            unnameable_types,
+            unreachable_pub,
+            reason = "they are used, and reached, in their own crates"
+        )]
+        pub(crate) mod source {
+            include!(concat!(env!("OUT_DIR"), "/", $file, ".rs"));
+        }
+    };
+}
+
+#[path = "models"]
+mod outbox {
+    source!("outbox");
+    pub(crate) mod imports {}
+    #[path = "outbox.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod live {
+    source!("live");
+    pub(crate) mod imports {}
+    #[path = "live.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod slots {
+    source!("slots");
+    use imports::{Fault, Keep, Slot, SlotError};
+    pub(crate) mod imports {
+        pub(crate) use concentric_core::state::{Keep, Slot};
+        use std::{error::Error, sync::Arc};
+
+        /// `concentric_core::state::SlotError`, which has no public constructor.
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "it is shown")]
+        pub(crate) struct SlotError(&'static str, Fault);
+
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "it is shown")]
+        pub(crate) enum Fault {
+            Name,
+            Read(u32, Arc<dyn Error + Send + Sync>),
+            Write(Arc<dyn Error + Send + Sync>),
+        }
+
+        impl SlotError {
+            pub(crate) const fn new(slot: &'static str, fault: Fault) -> Self {
+                Self(slot, fault)
+            }
+        }
+    }
+    #[path = "slots.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod claim {
+    source!("claim");
+    pub(crate) mod imports {}
+    #[path = "claim.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod cancel {
+    source!("cancel");
+    pub(crate) mod imports {}
+    #[path = "cancel.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod budget {
+    source!("budget");
+    use imports::{Amounts, Limits, OverBudget, RunBudgetLayer};
+    #[allow(dead_code, unnameable_types, unreachable_pub, reason = "as above")]
+    pub(crate) mod imports {
+        mod amounts {
+            include!(concat!(env!("OUT_DIR"), "/amounts.rs"));
+        }
+        mod over {
+            include!(concat!(env!("OUT_DIR"), "/over.rs"));
+        }
+        pub(crate) use amounts::{Amounts, Dimension, Limits};
+        pub(crate) use over::OverBudget;
+
+        pub(crate) struct RunBudgetLayer;
+    }
+    #[path = "budget.rs"]
+    pub(crate) mod models;
+}
+
+#[path = "models"]
+mod in_flight {
+    source!("in_flight");
+    pub(crate) mod imports {}
+    #[path = "in_flight.rs"]
+    pub(crate) mod models;
+}
+
+#[allow(unreachable_pub, reason = "as above")]
+mod wait {
+    include!(concat!(env!("OUT_DIR"), "/wait.rs"));
+}
+
+mod planted {
+    include!(concat!(env!("OUT_DIR"), "/planted.rs"));
+}
+
+/// Of `concentric_core::Context`, what a question needs.
+struct Context {
+    outbox: Outbox,
+    late: stand_in::Token,
+}
+
+impl Context {
+    async fn send(&self, event: Event) -> Result<(), EmitError> {
+        self.outbox.send(event).await
+    }
+
+    async fn sleep(&self, _: Duration) -> Result<(), ::std::convert::Infallible> {
+        self.late.cancelled().await;
+        Ok(())
+    }
+}
+
+mod store {
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+    pub(crate) struct Tenant;
+
+    impl Tenant {
+        pub(crate) const fn of(_: &super::Context) -> Self {
+            Self
+        }
+    }
+}
+
+/// All models, by what they are of.
+const MODELS: &[(&str, &str, fn())] = &[
+    (
+        "outbox",
+        "pushes_wake_the_driver",
+        outbox::models::pushes_wake_the_driver,
+    ),
+    (
+        "outbox",
+        "senders_wait_for_room",
+        outbox::models::senders_wait_for_room,
+    ),
+    (
+        "outbox",
+        "a_sender_that_leaves_passes_room_on",
+        outbox::models::a_sender_that_leaves_passes_room_on,
+    ),
+    (
+        "outbox",
+        "close_ends_senders",
+        outbox::models::close_ends_senders,
+    ),
+    (
+        "outbox",
+        "a_call_of_the_driver_stays",
+        outbox::models::a_call_of_the_driver_stays,
+    ),
+    (
+        "outbox",
+        "the_flag_shows_what_waits",
+        outbox::models::the_flag_shows_what_waits,
+    ),
+    (
+        "live",
+        "an_accepted_reply_arrives",
+        live::models::an_accepted_reply_arrives,
+    ),
+    (
+        "live",
+        "one_of_two_replies_is_accepted",
+        live::models::one_of_two_replies_is_accepted,
+    ),
+    (
+        "live",
+        "a_dropped_question_is_taken_back",
+        live::models::a_dropped_question_is_taken_back,
+    ),
+    (
+        "slots",
+        "no_update_is_lost",
+        slots::models::no_update_is_lost,
+    ),
+    (
+        "slots",
+        "a_first_read_keeps_updates",
+        slots::models::a_first_read_keeps_updates,
+    ),
+    (
+        "slots",
+        "a_run_is_restored_once",
+        slots::models::a_run_is_restored_once,
+    ),
+    (
+        "slots",
+        "a_commit_keeps_other_changes",
+        slots::models::a_commit_keeps_other_changes,
+    ),
+    (
+        "claim",
+        "a_run_has_one_claim",
+        claim::models::a_run_has_one_claim,
+    ),
+    (
+        "cancel",
+        "a_cancelled_run_knows_why",
+        cancel::models::a_cancelled_run_knows_why,
+    ),
+    (
+        "budget",
+        "never_more_than_there_is",
+        budget::models::never_more_than_there_is,
+    ),
+    (
+        "budget",
+        "nothing_stays_reserved",
+        budget::models::nothing_stays_reserved,
+    ),
+    (
+        "budget",
+        "a_part_comes_back",
+        budget::models::a_part_comes_back,
+    ),
+    (
+        "budget",
+        "an_extension_fits",
+        budget::models::an_extension_fits,
+    ),
+    (
+        "budget",
+        "a_run_keeps_what_is_spent",
+        budget::models::a_run_keeps_what_is_spent,
+    ),
+    (
+        "in_flight",
+        "one_answer_at_a_time",
+        in_flight::models::one_answer_at_a_time,
+    ),
+    (
+        "in_flight",
+        "a_waiter_that_leaves_passes_its_turn_on",
+        in_flight::models::a_waiter_that_leaves_passes_its_turn_on,
+    ),
+    (
+        "in_flight",
+        "the_queue_is_bounded",
+        in_flight::models::the_queue_is_bounded,
+    ),
+];
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    // loom itself writes to stderr at each wait.
+    panic::set_hook(Box::new(|panic| println!("    {panic}")));
+    if let Some(wanted) = env::args().nth(1) {
+        let planted = planted::ALL.iter().find(|(name, ..)| *name == wanted);
+        let (.., model) = planted.ok_or("there is no planted bug of this name")?;
+        explore(*model);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("at most {PREEMPTIONS} preemptions, and one spurious wake-up per wait");
+    for (of, name, model) in MODELS {
+        let began = Instant::now();
+        let schedules = explore(*model);
+        let took = began.elapsed().as_secs_f32();
+        println!("{of:10} {name:42} {schedules:7} schedules {took:6.1} s");
+    }
+    let mut missed = 0;
+    for (name, of, model, _) in planted::ALL {
+        // In a process of its own, since a failed model may abort.
+        let output = Command::new(env::current_exe()?).arg(name).output()?;
+        let shown = String::from_utf8_lossy(&output.stdout);
+        // The panic's place, then its message.
+        let why = shown.lines().nth(1).unwrap_or_default().trim();
+        let why: String = why.chars().take(60).collect();
+        match output.status.success() {
+            true => println!("{of:10} planted {name} NOT FOUND by {model}"),
+            false => println!("{of:10} planted {name:30} found by {model}: {why}"),
+        }
+        missed += usize::from(output.status.success());
+    }
+    println!("{} planted bugs, {missed} not found", planted::ALL.len());
+    Ok(match missed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// Runs `model` under every schedule, and returns how many there are.
+fn explore(model: fn()) -> usize {
+    let schedules = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&schedules);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    schedules.load(Ordering::Relaxed)
+}
+
+/// Wakes a thread of a model. Its clones are no steps of it.
+#[derive(Default)]
+struct Parked(Notify);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// Polls `future` when it is woken, and once when it is not.
+fn block_on<F>(future: F) -> F::Output
+where
+    F: Future,
+{
+    let mut future = pin!(future);
+    let parked = Arc::new(Parked::default());
+    let waker = Waker::from(Arc::clone(&parked));
+    loop {
+        match future.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => parked.0.wait(),
+        }
+    }
+}
+
+/// Polls `future` once, for a task that nobody wakes.
+fn poll_once<F>(future: Pin<&mut F>) -> Poll<F::Output>
+where
+    F: Future,
+{
+    future.poll(&mut TaskContext::from_waker(Waker::noop()))
+}

@@ -1,0 +1,37 @@
+//! The cancel of a run: its reason is there once it is seen, and stays.
+
+use super::source::{Context, Run};
+use crate::{
+    block_on,
+    outbox::source::Outbox,
+    stand_in::{Token, std::sync::OnceLock},
+};
+use concentric_core::CancelReason;
+use loom::thread;
+use std::sync::Arc;
+
+pub(crate) fn a_cancelled_run_knows_why() {
+    let context = Arc::new(Context {
+        run: Run {
+            cancel_reason: OnceLock::new(),
+            cancel: Token::default(),
+            outbox: Outbox::default(),
+        },
+    });
+    let threads = [CancelReason::User, CancelReason::Shutdown].map(|reason| {
+        let context = Arc::clone(&context);
+        thread::spawn(move || context.cancel(reason))
+    });
+    block_on(context.run.cancel.cancelled());
+    let reason = context.cancel_reason();
+    assert!(
+        [CancelReason::User, CancelReason::Shutdown]
+            .map(Some)
+            .contains(&reason)
+    );
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(context.cancel_reason(), reason);
+    assert!(context.run.outbox.is_filled());
+}
