@@ -74,10 +74,12 @@ pub(crate) async fn run(
         return tool.start_function(call).await;
     };
     let arguments: Str = call.arguments().as_str().into();
-    let intent = Intent::new(call.name().clone(), arguments, &call.context);
+    let intent =
+        Intent::new(call.name().clone(), arguments, &call.context).repeatable(tool.may_run_again());
     match effects.0.begin(key.clone(), intent).await.map_err(failed)? {
         Effect::New => {}
-        // An effect that failed may be tried again where that does no harm.
+        // A failed effect may be repeated where that does no harm; its success then replaces the
+        // failure in the ledger.
         Effect::Done(outcome) if outcome.status == ToolStatus::Done || !tool.may_run_again() => {
             return Ok(*outcome);
         }
