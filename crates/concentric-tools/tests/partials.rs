@@ -111,6 +111,35 @@ fn a_fence_is_no_part_of_the_value() {
 }
 
 #[test]
+fn every_fence_that_the_final_reader_accepts_is_accepted() {
+    let numbers = output::<Vec<u8>>("numbers");
+    for text in [
+        "```JSON\n[1, 2]\n```",
+        "```Json [1, 2]```",
+        "```json[1, 2]```",
+        "```JSON[1, 2]```",
+        "```\r\n[1, 2]\r\n```",
+        "```json5\n[1, 2]\n```",
+        "\u{feff}[1, 2]",
+        "\u{feff}```json\n\u{feff}[1, 2]\n```",
+        "Here it is:\n```json\n[1, 2]\n```",
+        "```json\n[1, 2]\n```\nThat is all.",
+        "Two of them:\n```json\n[1, 2]\n```\nThese: 12",
+    ] {
+        assert_eq!(numbers.of_text(text).unwrap(), [1, 2], "{text}");
+        assert_eq!(all(text), [json!([]), json!([1]), json!([1, 2])], "{text}");
+    }
+}
+
+#[test]
+fn a_fence_in_a_string_is_text() {
+    let text = "[\"```json\\n1 ```\"]";
+    assert_eq!(all(text).last(), Some(&json!(["```json\n1 ```"])));
+    let fenced = format!("```json\n{text}\n```");
+    assert_eq!(all(&fenced), all(text));
+}
+
+#[test]
 fn what_is_no_json_shows_nothing_more_and_is_no_error() {
     for (text, last) in [
         ("", None),

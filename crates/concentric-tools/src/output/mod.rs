@@ -184,7 +184,8 @@ impl<T> Output<T>
 where
     T: DeserializeOwned,
 {
-    /// Sets how often the model may try again, if its answer does not fit; the default is 2.
+    /// Sets how often the model may try again, if its answer does not fit; the default is 2, and 0
+    /// fails the run with the first such answer. The steps of the run are limited as well.
     #[must_use]
     pub const fn tries(mut self, tries: u32) -> Self {
         self.tries = tries;
@@ -271,38 +272,47 @@ fn last_text(finish: &Finish) -> Option<String> {
 /// The value in a whole text: without a byte order mark, and of a text with one fenced block, what is
 /// in the block. Sentences around the block are left out.
 fn unfenced(text: &str) -> &str {
-    const FENCE: &str = "```";
-    let text = trimmed(text);
-    if text.starts_with(['{', '[', '"']) {
-        // A fence is inside of a string.
-        return text;
-    }
-    let Some((_, rest)) = text.split_once(FENCE) else {
-        return text;
-    };
+    let text = text.trim_matches(is_blank);
     // A string in the block may have a fence in it; nothing after the block does.
-    let Some((inside, _)) = rest.rsplit_once(FENCE) else {
-        return text;
-    };
-    // The info string of a fence is one word, such as `json` or `JSON`, and may be left out.
-    let info = inside.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c));
-    match info.starts_with(char::is_whitespace) && !trimmed(info).is_empty() {
-        true => trimmed(info),
-        false => trimmed(without_info(inside)),
+    match after_fence(text).and_then(|rest| rest.rsplit_once(FENCE)) {
+        Some((inside, _)) => without_info(inside).trim_end_matches(is_blank),
+        None => text,
     }
 }
 
-/// The text of a fenced block on one line, whose info string may touch the value.
+/// The value at the start of a text that is still written: [`unfenced`] without the end.
+fn opened(text: &str) -> &str {
+    let text = text.trim_start_matches(is_blank);
+    after_fence(text).map_or(text, without_info)
+}
+
+const FENCE: &str = "```";
+
+/// The text after the first fence, unless the fence is inside of a value.
+fn after_fence(text: &str) -> Option<&str> {
+    if text.starts_with(['{', '[', '"']) {
+        return None;
+    }
+    text.split_once(FENCE).map(|(_, rest)| rest)
+}
+
+/// The text of a fenced block without the info string: one word, such as `json` or `JSON`, which may
+/// be left out. On one line, `json` may touch the value.
 fn without_info(inside: &str) -> &str {
-    let is_json = |word: &str| word.eq_ignore_ascii_case("json");
-    match inside.get(..4) {
-        Some(word) if is_json(word) => inside.get(4..).unwrap_or_default(),
-        _ => inside,
+    let info = inside.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c));
+    let value = info.trim_start_matches(is_blank);
+    if value.len() < info.len() && !value.is_empty() {
+        return value;
     }
+    let inside = match inside.get(..4) {
+        Some(word) if word.eq_ignore_ascii_case("json") => inside.get(4..).unwrap_or_default(),
+        _ => inside,
+    };
+    inside.trim_start_matches(is_blank)
 }
 
-fn trimmed(text: &str) -> &str {
-    text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
+fn is_blank(c: char) -> bool {
+    c.is_whitespace() || c == '\u{feff}'
 }
 
 impl<T> Clone for Output<T> {

@@ -1,4 +1,4 @@
-use super::{VALUE_FOLLOWS, unfenced};
+use super::{VALUE_FOLLOWS, opened, unfenced};
 use concentric_core::{Custom, Event, PartKind, Str};
 use jiter::{JsonValue, PartialMode};
 use serde::de::DeserializeOwned;
@@ -50,7 +50,8 @@ use std::{fmt, marker::PhantomData};
 /// | [`Event::Reset`], [`Event::StepStart`] | the value begins anew, as when the model tries again |
 /// | [`Event::StepFinish`], [`Event::Finish`] | it is whole |
 ///
-/// A fence around the value is no part of it. A string shows as far as it is written, unless
+/// A byte order mark, a fence around the value and sentences around the fence are ignored, as by
+/// [`Output::of_text`](super::Output::of_text). A string shows as far as it is written, unless
 /// [`whole_strings`](Self::whole_strings) is set; a number, `true`, `false` and `null` show once they
 /// are whole, and a field once it has a value. At the end of the step only shows a value that is but a
 /// number, `true`, `false` or `null`, and what comes after a whole number that is beyond an [`i64`].
@@ -106,7 +107,8 @@ where
         self
     }
 
-    /// Sets how many bytes of text are read; the default is 1 MiB. Of what is longer, no more shows.
+    /// Sets how many bytes of text are read; the default is 1 MiB. A longer value shows no more
+    /// from there on; with 0, none does.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
@@ -205,15 +207,6 @@ impl<P> fmt::Debug for Partials<P> {
             .field("schema", &self.schema)
             .field("bytes", &self.text.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The value in the beginning of a text: what [`unfenced`] makes of it, but for the end.
-fn opened(text: &str) -> &str {
-    let text = text.trim_start();
-    match text.strip_prefix("```") {
-        Some(inside) => inside.strip_prefix("json").unwrap_or(inside).trim_start(),
-        None => text,
     }
 }
 
