@@ -75,7 +75,9 @@ impl RetryTool {
     }
 
     /// Sets the pause before the second attempt, and the longest there may be; one that an
-    /// [error asks for](Error::retry_after) may be longer.
+    /// [error asks for](Error::retry_after) may be longer. [`Duration::ZERO`] means no pause. A pause
+    /// that the run's deadline leaves no time for ends the attempts; without a deadline, a pause of
+    /// [`Duration::MAX`] lasts until the run is cancelled.
     #[must_use]
     pub const fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.pause = first;

@@ -355,8 +355,8 @@ impl Tool {
         self.change_spec(|spec| spec.groups.push(group.into()))
     }
 
-    /// Sets how many calls of it a run may make; the default is no limit. A call over the limit is
-    /// answered with an error. Calls that are denied or blocked count.
+    /// Sets how many calls of it a run may make; the default is no limit, and 0 refuses every call. A
+    /// call over the limit is answered with an error. Calls that are denied or blocked count.
     #[must_use]
     pub const fn max_calls(mut self, calls: u32) -> Self {
         self.max_calls = Some(calls);
@@ -435,7 +435,8 @@ impl Tool {
     /// drops the call while it runs, such as tower's `Timeout`.
     ///
     /// Time is the run's own ([`Environment::clock`](concentric_core::Environment::clock)), counted
-    /// from when the function first waits. [`Duration::ZERO`] ends every call that waits at all.
+    /// from when the function first waits. [`Duration::ZERO`] ends every call that waits at all;
+    /// [`Duration::MAX`] is no limit.
     #[must_use]
     pub fn timeout(self, limit: Duration) -> Self {
         self.change(|core| core.limits.timeout = Some(limit))
@@ -451,7 +452,8 @@ impl Tool {
     /// Sets how many bytes of text a result may have; the default is 64 KiB.
     ///
     /// Of a longer one the model reads the first 80 % and the last 20 % of the limit, with a marker
-    /// between them, cut between characters. Images and the like don't count.
+    /// between them, cut between characters. The marker counts, unless the limit is too small for it: 0
+    /// leaves only the marker. Images and the like don't count.
     #[must_use]
     pub fn max_result_bytes(self, bytes: usize) -> Self {
         self.change(|core| core.limits.max_result_bytes = bytes)
@@ -465,7 +467,8 @@ impl Tool {
         self.change(|core| core.limits.on_overlong = Some(Sink(Arc::new(sink))))
     }
 
-    /// Sets how many bytes the arguments may have; the default is 1 MiB.
+    /// Sets how many bytes the arguments may have; the default is 1 MiB. With fewer than 2, the length
+    /// of `{}`, every call is refused.
     #[must_use]
     pub fn max_argument_bytes(self, bytes: usize) -> Self {
         self.change(|core| core.checks.max_bytes = bytes)

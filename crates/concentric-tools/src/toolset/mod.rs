@@ -281,14 +281,14 @@ impl Toolset {
         self.change(|inner| change(Arc::make_mut(&mut inner.rules)))
     }
 
-    /// Sets how many calls one answer of the model may make; the default is no limit. A call over
-    /// the limit is answered with an error.
+    /// Sets how many calls one answer of the model may make; the default is no limit, and 0 refuses
+    /// every call. A call over the limit is answered with an error.
     #[must_use]
     pub fn max_calls_per_round(self, calls: u32) -> Self {
         self.change(|inner| inner.max_calls_per_round = Some(calls))
     }
 
-    /// Sets how many calls of a round run at once; the default is 16, the least 1.
+    /// Sets how many calls of a round run at once; the default is 16, and 0 means 1.
     #[must_use]
     pub fn max_parallel(self, calls: usize) -> Self {
         self.change(|inner| inner.max_parallel = calls.max(1))

@@ -84,6 +84,10 @@ impl Future for Running {
 }
 
 /// The calls of a round that run.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a round has one of it, and a box for `One` would be an allocation for most rounds"
+)]
 pub(super) enum RunningSet {
     None,
     /// One, which needs no list: most rounds are one call.
