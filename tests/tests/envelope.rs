@@ -131,7 +131,8 @@ async fn c124_blocked_timed_out_and_unknown_tools_start_and_end_under_one_id() {
         statuses.insert(call.call.id.as_str().to_owned(), result.outcome.status);
     }
     assert_eq!(statuses["a"], ToolStatus::Denied);
-    assert_eq!(statuses["b"], ToolStatus::Failed);
+    // It may have taken effect by then.
+    assert_eq!(statuses["b"], ToolStatus::Unknown);
     assert_eq!(statuses["c"], ToolStatus::Failed);
     // Whose arguments are whose is not known.
     assert_eq!(statuses["d"], ToolStatus::Failed);

@@ -488,9 +488,10 @@ async fn f058_each_layer_keeps_the_contract() {
 
 #[tokio::test(start_paused = true)]
 async fn f058_each_pair_of_layers_keeps_the_contract() {
-    let layers = our_layers();
-    for outer in &layers {
-        for inner in &layers {
+    // One limit in flight must not stand inside of itself.
+    let (outers, inners) = (our_layers(), our_layers());
+    for outer in &outers {
+        for inner in &inners {
             println!("{} over {}", outer.name, inner.name);
             check_layer(Pair(outer, inner)).await;
         }

@@ -116,7 +116,7 @@ async fn timeout_inside_the_loop_times_each_model_call() {
     let (events, error) = assert_fails(body).await;
     assert_eq!(
         shape(&events),
-        "step_start tool_call step_finish tool_result"
+        "step_start tool_call step_finish tool_result step_start"
     );
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert_eq!(error.phase(), Some(Phase::Model));
