@@ -6,7 +6,16 @@
 //! Without arguments all models are explored, then all planted bugs; with the name of a planted bug,
 //! only that one.
 
-#![allow(clippy::unwrap_used, reason = "a model fails by a panic")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a model fails by a panic"
+)]
+#![allow(
+    clippy::duplicate_mod,
+    clippy::type_complexity,
+    reason = "the models of a source are also those of its planted bugs"
+)]
 
 mod stand_in;
 
