@@ -103,7 +103,7 @@ impl Builder {
     ///
     /// A proxy sees which hosts are called; of calls without TLS, all. It is reached by HTTP
     /// (`http://`): one of another scheme fails each call with
-    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration).
+    /// [`ErrorKind::Configuration`].
     pub fn proxy_from_env(mut self, proxies: bool) -> Self {
         self.proxy_from_env = proxies;
         self
