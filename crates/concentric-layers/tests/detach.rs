@@ -533,6 +533,10 @@ async fn one_over_the_limit_is_stopped_and_logged() {
         lines.concat().contains(third.run_id().as_str()),
         "{lines:?}"
     );
+    assert!(
+        lines.concat().contains("the limit of 2 is reached"),
+        "{lines:?}"
+    );
 
     gate.open();
     settle().await;
@@ -540,6 +544,16 @@ async fn one_over_the_limit_is_stopped_and_logged() {
     let fourth = scene.leave().await;
     settle().await;
     assert!(!fourth.is_cancelled());
+}
+
+#[tokio::test]
+async fn by_default_64_runs_go_on_without_their_consumers() {
+    let gate = Gate::new();
+    let scene = Scene::waiting(&gate);
+    for _ in 0..65 {
+        scene.leave().await;
+    }
+    assert_eq!((scene.detached(), scene.model.live()), (64, 64));
 }
 
 #[tokio::test]
@@ -863,6 +877,26 @@ mod suspended {
         let open = store.of_thread(Tenant::default(), thread, None, 1).await;
         assert!(open.unwrap().is_empty());
     }
+}
+
+#[cfg(feature = "session")]
+#[tokio::test]
+async fn around_detach_a_session_is_refused() {
+    use concentric_core::ThreadId;
+    use concentric_layers::session::{SessionTarget, Sessions};
+
+    let scene = Scene::new(ScriptedModel::new().text("Yes.").repeat());
+    let sessions = Sessions::new(scene.agent());
+    let target = SessionTarget::new(ThreadId::new("t"));
+    let session = sessions.oneshot(target).await.unwrap();
+    let error = session.clone().oneshot(session.user("hi")).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    for name in ["DetachLayer", "Sessions"] {
+        assert!(error.message().contains(name), "{error}");
+    }
+    assert_eq!(scene.model.calls(), 0);
+    assert_eq!(session.history().len(), 0);
 }
 
 #[cfg(feature = "hooks")]

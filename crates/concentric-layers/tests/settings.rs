@@ -12,7 +12,7 @@ use concentric_core::{
     agent::{StepGate, StepGates},
 };
 use concentric_layers::{
-    BudgetLayer, InFlightLimitLayer, Steering,
+    BudgetLayer, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
     session::{SessionTarget, Sessions},
     steering::SteerError,
@@ -21,7 +21,8 @@ use concentric_layers::{
         called_times, input_tokens, output_tokens, steps, total_tokens,
     },
 };
-use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes, watched};
+use concentric_test::{Gate, ScriptedModel, ScriptedTools, assert_finishes, watched};
+use futures_util::FutureExt;
 use serde_json::json;
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -280,4 +281,55 @@ fn tries_of_constraints() {
             assert_eq!(JUDGED.load(Ordering::SeqCst), judged);
         }
     });
+}
+
+// ---- detached runs ----
+
+/// Starts as many runs as that, whose consumers leave at once; how many go on.
+async fn left(layer: &DetachLayer, runs: usize) -> usize {
+    let gate = Gate::new();
+    let model = ScriptedModel::new().text("Well,").wait(&gate).repeat();
+    let agent = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .service(model.clone());
+    let before = layer.runs().available();
+    for _ in 0..runs {
+        drop(
+            agent
+                .clone()
+                .oneshot(ChatRequest::user("hi"))
+                .await
+                .unwrap(),
+        );
+    }
+    let detached = before - layer.runs().available();
+    assert_eq!(detached, model.live());
+    gate.open();
+    watched_shutdown(layer).await;
+    assert_eq!(model.live(), 0);
+    detached
+}
+
+/// Waits for the detached runs, which must end.
+async fn watched_shutdown(layer: &DetachLayer) {
+    let runs = layer.runs();
+    let mut shutdown = Box::pin(runs.shutdown());
+    for _ in 0..10_000 {
+        if (&mut shutdown).now_or_never().is_some() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the detached runs do not end");
+}
+
+#[tokio::test]
+async fn limits_of_detached_runs() {
+    for (limit, expected) in [(0, 0), (1, 1), (u32::MAX, 3)] {
+        let layer = DetachLayer::new().limit(limit);
+        assert_eq!(left(&layer, 3).await, expected, "{limit}");
+        // After a shutdown none goes on.
+        assert_eq!(left(&layer, 1).await, 0, "{limit}");
+    }
 }
