@@ -9,7 +9,12 @@
 //! | keys and headers of the provider, the keys of tokens, headers of the client | requests to the provider | logs, errors, `Debug`, cassettes, the database, HTTP answers |
 //! | an approval token | the HTTP answer that carries its question | logs, errors, `Debug`, cassettes, the database |
 //! | arguments of calls | the conversation: cassettes, the database, HTTP answers | logs, errors, `Debug` of layers and services |
-#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
 
 use axum::{
     Router,
