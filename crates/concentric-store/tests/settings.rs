@@ -207,13 +207,14 @@ async fn as_many_runs_wait_as_may() {
 #[tokio::test]
 async fn a_file_is_waited_for_up_to_the_busy_timeout() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("runs.db");
     for timeout in [
         Duration::ZERO,
         Duration::from_millis(1),
         Duration::from_millis(i32::MAX as u64 + 1),
         Duration::MAX,
     ] {
+        // A file of its own: the store before is closed by its threads, and not waited for.
+        let path = dir.path().join(format!("runs-{}.db", timeout.as_nanos()));
         let store = Options::new().busy_timeout(timeout).open(&path).unwrap();
         let run = format!("{timeout:?}");
         begin(&store, &run).await;
