@@ -154,15 +154,19 @@ impl System {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Whether no segment has text.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.texts().next().is_none()
     }
 
-    /// The segments as one text, a blank line between two.
+    /// The segments that have text as one text, with a blank line between two.
     pub fn text(&self) -> String {
-        let texts: Vec<&str> = self.iter().map(|segment| segment.text.as_str()).collect();
-        texts.join("\n\n")
+        self.texts().collect::<Vec<_>>().join("\n\n")
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let texts = self.iter().map(|segment| segment.text.as_str());
+        texts.filter(|text| !text.is_empty())
     }
 }
 

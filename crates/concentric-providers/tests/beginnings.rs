@@ -5,8 +5,8 @@ mod common;
 
 use common::*;
 use concentric_core::{
-    CallId, ChatRequest, ErrorKind, Message, Part, PartKind, Role, Round, ToolCallPart,
-    ToolOutcome, ToolResult, Transcript, Turn,
+    CallId, ChatRequest, ErrorKind, Message, Part, PartKind, Role, Round, SystemSegment,
+    ToolCallPart, ToolOutcome, ToolResult, Transcript, Turn,
 };
 use concentric_providers::{
     AnthropicLayer, ApiKey, GeminiLayer, OllamaLayer, OpenAiLayer, OpenAiResponsesLayer,
@@ -76,19 +76,27 @@ async fn a_call_at_the_beginning_is_taken_by_all() {
 #[tokio::test]
 async fn an_empty_conversation_is_refused_by_all() {
     let empty = || ChatRequest::new(Transcript::new());
-    let errors = [
-        try_sent_by(&AnthropicLayer::new("claude-opus-4-8", key()), empty()).await,
-        try_sent_by(&GeminiLayer::new("gemini-3.5-flash", key()), empty()).await,
-        try_sent_by(&OllamaLayer::new("qwen3"), empty()).await,
-        try_sent_by(&OllamaLayer::new("qwen3").generate(), empty()).await,
-        try_sent_by(&OpenAiLayer::new("gpt-5.5", key()), empty()).await,
-        try_sent_by(&OpenAiResponsesLayer::new("gpt-5.5", key()), empty()).await,
-    ];
-    for error in errors {
-        let error = error.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
-        assert_eq!(error.code(), Some("unsupported"));
-        assert!(error.to_string().contains("nothing is said"), "{error}");
+    let without_text = || ChatRequest::user("");
+    let without_any_text = || {
+        let mut request = ChatRequest::user("");
+        request.system.push(SystemSegment::new(""));
+        request
+    };
+    for request in [empty, without_text, without_any_text] {
+        let errors = [
+            try_sent_by(&AnthropicLayer::new("claude-opus-4-8", key()), request()).await,
+            try_sent_by(&GeminiLayer::new("gemini-3.5-flash", key()), request()).await,
+            try_sent_by(&OllamaLayer::new("qwen3"), request()).await,
+            try_sent_by(&OllamaLayer::new("qwen3").generate(), request()).await,
+            try_sent_by(&OpenAiLayer::new("gpt-5.5", key()), request()).await,
+            try_sent_by(&OpenAiResponsesLayer::new("gpt-5.5", key()), request()).await,
+        ];
+        for error in errors {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+            assert_eq!(error.code(), Some("unsupported"));
+            assert!(error.to_string().contains("nothing is said"), "{error}");
+        }
     }
     // What is said elsewhere counts.
     let mut request = empty();

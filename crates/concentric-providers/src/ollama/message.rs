@@ -88,9 +88,8 @@ impl<S: SerializeSeq> Writer<'_, S> {
     fn plain(&mut self, role: &'static str, message: &Message) -> Result<(), S::Error> {
         let content = said(&message.parts);
         let images = images(&message.parts);
-        let says = |part: &Part| matches!(part.kind, PartKind::Text(_) | PartKind::Refusal(_));
         // What is nothing to this server is no message.
-        if images.is_empty() && !message.parts.iter().any(says) {
+        if images.is_empty() && content.is_empty() {
             return Ok(());
         }
         self.put(&Wire {

@@ -34,10 +34,12 @@ impl Wire<'_> {
     /// Whether there is a message to send.
     pub(super) fn says_something(&self) -> bool {
         let request = self.call.request;
-        let messages = || message::Messages::new(request, self.profile, self.provider);
-        !request.system.is_empty()
-            || request.options.provider.contains_key("messages")
-            || !is_empty_list(&messages())
+        request.options.provider.contains_key("messages")
+            || !is_empty_list(&message::Messages::new(
+                request,
+                self.profile,
+                self.provider,
+            ))
     }
 }
 

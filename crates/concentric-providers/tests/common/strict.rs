@@ -428,6 +428,18 @@ impl Check {
                     open = open.saturating_sub(1);
                 }
                 "system" | "user" | "assistant" => {
+                    let says = [
+                        &message["content"],
+                        &message["images"],
+                        &message["tool_calls"],
+                    ]
+                    .into_iter()
+                    .any(|said| match said {
+                        Value::String(text) => !text.is_empty(),
+                        Value::Array(list) => !list.is_empty(),
+                        _ => false,
+                    });
+                    self.must(says, format!("{at}: says nothing"));
                     self.must(open == 0, format!("{at}: {open} calls without results"));
                     open = list(message, "tool_calls").len();
                     for call in list(message, "tool_calls") {

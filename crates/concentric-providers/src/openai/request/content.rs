@@ -69,10 +69,7 @@ impl<'a> Content<'a> {
             PartKind::File(file) => Self::file(file, files),
             _ => None,
         }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        matches!(self, Self::Text { text } if text.is_empty())
+        .filter(|content| !matches!(content, Self::Text { text } if text.is_empty()))
     }
 
     pub(super) const fn text(text: &'a str) -> Self {

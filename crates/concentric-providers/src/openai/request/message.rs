@@ -107,13 +107,10 @@ impl<'a> Writer<'a> {
     }
 
     fn user(&mut self, message: &'a Message) {
-        let several = message.parts.len() > 1;
         let content: Vec<Content<'_>> = message
             .parts
             .iter()
             .filter_map(|part| Content::of(part, self.profile.files))
-            // Not all take an empty one.
-            .filter(|part| !(several && part.is_empty()))
             .collect();
         if !content.is_empty() {
             self.put(Wire::user(content));
