@@ -29,7 +29,7 @@ use durable::{
     Dice,
     actor::{Actor, Part, Said, TOO_EARLY, answer, beginning, block, drive, say},
     agent::{ALL, Calls, bare, store},
-    check::check,
+    check::{Figures, check},
     points::Plan,
     power, setting,
     world::{Class, Entry, World},
@@ -37,7 +37,10 @@ use durable::{
 use std::{
     fs::{self, OpenOptions},
     io::Write,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Instant,
 };
@@ -154,8 +157,8 @@ impl Story {
         }
     }
 
-    fn check(&self, about: &str) {
-        check(&self.world(), script(), about);
+    fn check(&self, about: &str) -> Figures {
+        check(&self.world(), script(), about)
     }
 }
 
@@ -229,6 +232,7 @@ fn f044_killed_at_each_point_a_run_goes_on_and_loses_and_repeats_nothing() {
     let killed = AtomicUsize::new(0);
     let unseen = AtomicUsize::new(0);
     let lost = AtomicUsize::new(0);
+    let figures = Mutex::new(Figures::default());
     for_each(scenes.len(), |at| {
         let (pass, (generation, name)) = scenes[at];
         let mut dice = dice.fork(at as u64);
@@ -259,12 +263,13 @@ fn f044_killed_at_each_point_a_run_goes_on_and_loses_and_repeats_nothing() {
             unseen.fetch_add(1, Ordering::Relaxed);
         }
         lost.fetch_add(story.lost, Ordering::Relaxed);
-        story.check(&about);
+        *figures.lock().unwrap() += story.check(&about);
     });
     println!(
-        "{} points, {killed:?} kills, {lost:?} writes lost with the power, {unseen:?} ends that no \
-         consumer saw",
-        scenes.len()
+        "{killed:?} kills at {} points, {lost:?} writes lost with the power, {unseen:?} ends that \
+         no consumer saw; {}",
+        scenes.len(),
+        figures.into_inner().unwrap()
     );
 }
 
@@ -274,6 +279,7 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
     let kills: usize = setting("CONCENTRIC_KILLS", 25);
     let (killed, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let lost = AtomicUsize::new(0);
+    let figures = Mutex::new(Figures::default());
     // How long a process takes that is not killed.
     let mut calm = Story::new(true);
     let mut first = calm.start(Plan::Nothing);
@@ -318,10 +324,13 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
             }
             story.end(&about);
             lost.fetch_add(story.lost, Ordering::Relaxed);
-            story.check(&about);
+            *figures.lock().unwrap() += story.check(&about);
         }
     });
-    println!("{killed:?} kills of {runs:?} runs, {lost:?} writes lost with the power");
+    println!(
+        "{killed:?} kills in {runs:?} runs, {lost:?} writes lost with the power; {}",
+        figures.into_inner().unwrap()
+    );
 }
 
 #[test]
@@ -361,7 +370,8 @@ fn f046_stopped_at_a_point_and_woken_up_later_a_process_changes_nothing() {
     let all = points(false);
     let first = Dice::cast().below(each as u64) as usize;
     let chosen: Vec<_> = all.iter().skip(first).step_by(each.max(1)).collect();
-    let refused = AtomicUsize::new(0);
+    let (refused, settled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let figures = Mutex::new(Figures::default());
     // It is woken up when another has ended the run, and when another has only claimed it.
     for_each(chosen.len() * 2, |at| {
         let ((generation, name), is_over) = (chosen[at / 2], at % 2 == 0);
@@ -385,7 +395,10 @@ fn f046_stopped_at_a_point_and_woken_up_later_a_process_changes_nothing() {
                 refused.fetch_add(1, Ordering::Relaxed);
             }
             // What it had written down by then counts.
-            Some(Said::Waits | Said::Over) => assert!(is_settled(name), "{about}"),
+            Some(Said::Waits | Said::Over) => {
+                assert!(is_settled(name), "{about}");
+                settled.fetch_add(1, Ordering::Relaxed);
+            }
             other => panic!("{about}: {other:?}"),
         }
         for entry in &story.world().entries()[before..] {
@@ -403,9 +416,13 @@ fn f046_stopped_at_a_point_and_woken_up_later_a_process_changes_nothing() {
         if !is_over {
             story.end(&about);
         }
-        story.check(&about);
+        *figures.lock().unwrap() += story.check(&about);
     });
-    println!("{} zombies, {refused:?} refused", chosen.len() * 2);
+    println!(
+        "{} zombies, {refused:?} refused, {settled:?} stopped after their last write; {}",
+        chosen.len() * 2,
+        figures.into_inner().unwrap()
+    );
 }
 
 #[test]

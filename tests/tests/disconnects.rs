@@ -202,6 +202,7 @@ async fn disconnects(
 ) -> Points {
     let dice = Dice::cast();
     let mut points = Points::new();
+    let (mut ends, mut twice, mut tools, mut requests) = (0, 0, 0, 0);
     for first in (0..count).step_by(CONSUMERS) {
         let numbers = first..count.min(first + CONSUMERS as u64);
         let mut consumers = JoinSet::new();
@@ -224,11 +225,25 @@ async fn disconnects(
             // With the run's context goes all that was in it.
             until("a run's context is kept", || Arc::strong_count(&run) == 1).await;
             let seen = run.seen.lock().unwrap();
+            ends += seen.told;
+            twice += seen.ends.len().saturating_sub(1);
+            tools += run.tools.len();
+            requests += run.upstream.len();
             assert_eq!((seen.ends.len(), seen.told), (1, 1), "run {number}");
         }
         permits.assert_all_back();
     }
-    println!("{points:?}");
+    let way = match over {
+        Over::Nothing => "in one process",
+        Over::Sockets => "over sockets",
+    };
+    println!(
+        "{count} consumers left {way}, {ends} ends reported, {twice} reported twice, {tools} tools \
+         and {requests} requests left running"
+    );
+    for (point, left) in &points {
+        println!("{left} of them left {point}, {way}");
+    }
     assert_eq!(points.values().sum::<u64>(), count);
     points
 }

@@ -21,7 +21,7 @@ use concentric_layers::suspend::abandoned;
 use durable::{
     actor::{Part, Said, block, drive, key, replying, run, say, wait},
     agent::{ONE, agent, script, store},
-    check::check,
+    check::{Figures, check},
     points::Plan,
     setting,
     world::{Entry, World},
@@ -74,6 +74,7 @@ fn racer() {
 fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
     let mut lost: BTreeMap<String, usize> = BTreeMap::new();
     let races: usize = setting("CONCENTRIC_RACES", 15);
+    let (mut processes, mut winners, mut figures) = (0, 0, Figures::default());
     for race in 0..races {
         let dir = tempfile::tempdir().unwrap();
         let world = World::new(dir.path());
@@ -102,6 +103,7 @@ fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
         for racer in &mut racers {
             racer.go();
         }
+        processes += racers.len();
         let mut won = 0;
         for racer in racers {
             match racer.result() {
@@ -117,6 +119,7 @@ fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
                 other => panic!("race {race}: {other:?}"),
             }
         }
+        winners += won;
         assert_eq!(won, 1, "race {race}");
         let entries = world.entries();
         let count = |wanted: fn(&Entry) -> bool| entries.iter().filter(|e| wanted(e)).count();
@@ -127,7 +130,12 @@ fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
         );
         assert_eq!(count(|e| matches!(e, Entry::Approved(_))), 1, "race {race}");
         assert_eq!(count(|e| matches!(e, Entry::Over(_))), 1, "race {race}");
-        check(&world, ONE, &format!("race {race}"));
+        figures += check(&world, ONE, &format!("race {race}"));
     }
-    println!("{races} races, the others learned: {lost:?}");
+    let refused: usize = lost.values().sum();
+    println!(
+        "{races} races of {processes} processes, {winners} resumed the run, {refused} refused; \
+         {figures}"
+    );
+    println!("refused with: {lost:?}");
 }

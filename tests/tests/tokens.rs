@@ -349,6 +349,7 @@ fn c070_c071_f038_a_token_is_for_the_one_call_that_it_was_asked_about() {
     let (_dir, world) = world();
     let base = Case::new();
     let asked = base.ask(&world);
+    let mut refused = 0;
     for (name, code, change) in changes {
         let other = base.but(change);
         let theirs = other.ask(&world);
@@ -359,12 +360,14 @@ fn c070_c071_f038_a_token_is_for_the_one_call_that_it_was_asked_about() {
         ] {
             let brought = case.bring(&world, at, at.approve(token));
             brought.assert_refused(Some(code), name);
+            refused += 1;
             assert_eq!(runs(&world), 0, "{name}");
         }
         // One's question and token to the other's service.
         if asked.open == theirs.open {
             let brought = other.bring(&world, &asked, asked.approve(asked.token()));
             brought.assert_refused(Some(code), name);
+            refused += 1;
         }
         assert_eq!(runs(&world), 0, "{name}");
     }
@@ -382,6 +385,10 @@ fn c070_c071_f038_a_token_is_for_the_one_call_that_it_was_asked_about() {
         .assert_refused(Some("missing"), "without");
     assert_eq!(runs(&world), 0);
 
+    println!(
+        "{refused} tokens brought to other calls or services refused, {} calls executed",
+        runs(&world)
+    );
     // None of it has used the token up; its use does.
     let brought = base.bring(&world, &asked, asked.approve(asked.token()));
     assert!(brought.is_done(), "{brought:?}");
@@ -400,7 +407,7 @@ fn no_mutation_of_a_token_runs_a_call() {
     let case = Case::new();
     let asked = case.ask(&world);
     let token = asked.token().as_bytes();
-    let mut tried = 0;
+    let (mut tried, mut refused) = (0, 0);
     while tried < mutations {
         let mut bytes = token.to_vec();
         for _ in 0..=dice.below(3) {
@@ -424,7 +431,12 @@ fn no_mutation_of_a_token_runs_a_call() {
         let text = String::from_utf8(bytes).unwrap();
         let brought = case.bring(&world, &asked, asked.approve(&text));
         brought.assert_refused(None, &text);
+        refused += 1;
     }
+    println!(
+        "{tried} mutations of a token through the whole stack, {refused} refused, {} calls executed",
+        runs(&world)
+    );
     assert_eq!(runs(&world), 0);
     let brought = case.bring(&world, &asked, asked.approve(asked.token()));
     assert!(brought.is_done(), "{brought:?}");
@@ -499,26 +511,35 @@ fn read(text: &str) -> (Case, Asked, String) {
 #[test]
 fn f038_of_several_processes_that_replay_a_token_one_runs_the_call() {
     let replays: usize = setting("CONCENTRIC_REPLAYS", 5);
+    let (mut processes, mut executed, mut refusals, mut effects) = (0, 0, 0, 0);
     for replay in 0..replays {
         let (dir, world) = world();
         let case = Case::new();
         let asked = case.ask(&world);
         let mut part = Part::new(Path::new(dir.path()), "");
         part.extra = write(&case, &asked, asked.token());
-        let mut processes: Vec<_> = (0..2 + replay % 7)
+        let mut replayers: Vec<_> = (0..2 + replay % 7)
             .map(|_| part.start("replayer"))
             .collect();
-        for process in &mut processes {
+        for process in &mut replayers {
             assert_eq!(process.hear().as_deref(), Some("ready"));
         }
-        for process in &mut processes {
+        for process in &mut replayers {
             process.go();
         }
-        let said = processes.iter_mut().map(|process| process.hear());
+        let said = replayers.iter_mut().map(|process| process.hear());
         let said: Vec<_> = said.map(Option::unwrap).collect();
         let done = said.iter().filter(|said| *said == "done").count();
         let refused = said.iter().filter(|said| *said == "refused").count();
+        processes += said.len();
+        executed += done;
+        refusals += refused;
+        effects += runs(&world);
         assert_eq!((done, refused), (1, said.len() - 1), "{said:?}");
         assert_eq!(runs(&world), 1);
     }
+    println!(
+        "{replays} tokens replayed by {processes} processes, {executed} executed the call, \
+         {refusals} refused, {effects} effects"
+    );
 }

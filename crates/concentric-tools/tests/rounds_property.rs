@@ -135,6 +135,7 @@ impl Script {
 #[derive(Debug, PartialEq)]
 struct Came {
     turns: Vec<String>,
+    results: usize,
     ran: Vec<String>,
     protocol: BTreeMap<String, Vec<String>>,
 }
@@ -169,6 +170,7 @@ fn came(transcript: &Transcript, log: &Log, minutes: &Minutes) -> Came {
     ran.sort();
     Came {
         turns: turns(transcript),
+        results: transcript.iter().map(|turn| turn.results().len()).sum(),
         ran,
         protocol: minutes.lasting(),
     }
@@ -272,20 +274,30 @@ async fn f035_live_resumed_and_by_hand_come_out_the_same() {
         env_or("CONCENTRIC_SEED", 0),
         env_or("CONCENTRIC_CASES", 300),
     );
+    let (mut calls, mut results, mut executed, mut different) = (0, 0, 0, 0);
     for seed in first..first + cases {
         let script = Script::by(seed);
         let resumed = resumed(&script).await;
         let live = live(&script).await;
+        let by_hand = by_hand(&script).await;
+        calls += script.rounds.iter().map(Vec::len).sum::<usize>();
+        results += resumed.results;
+        executed += resumed.ran.len();
+        different += usize::from(resumed != live) + usize::from(resumed != by_hand);
         assert_eq!(
             resumed, live,
             "resumed and live, CONCENTRIC_SEED={seed}: {script:#?}"
         );
-        let by_hand = by_hand(&script).await;
         assert_eq!(
             resumed, by_hand,
             "resumed and by hand, CONCENTRIC_SEED={seed}: {script:#?}"
         );
+        assert_eq!(calls, results, "CONCENTRIC_SEED={seed}: {script:#?}");
     }
+    println!(
+        "{cases} runs driven live, resumed and by hand, {calls} calls, {results} results, {executed} \
+         executed, {different} differences"
+    );
 }
 
 // ---- every mix of fates ----
@@ -336,7 +348,19 @@ fn fate_tools(log: &Log, minutes: &Minutes, siblings: Siblings) -> Toolset {
         .protocol(minutes.sink())
 }
 
-async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings) {
+/// Counts of rounds whose calls have one fate each.
+#[derive(Debug, Default)]
+struct Figures {
+    rounds: usize,
+    calls: usize,
+    results: usize,
+    executed: usize,
+    twice: usize,
+    /// Calls that ran before their approval, or without it.
+    unapproved: usize,
+}
+
+async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings, figures: &mut Figures) {
     let mut chance = Chance::new(seed);
     let calls: Vec<Call> = fates
         .iter()
@@ -367,8 +391,10 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings) {
         assert!(requests < 20, "it goes on for ever");
         for (n, fate) in fates.iter().enumerate() {
             let times = log.count(&line(n));
+            figures.twice += times.saturating_sub(1);
             assert!(times <= 1, "twice");
             if asked_about(*fate) && !decided[n] {
+                figures.unapproved += times;
                 assert_eq!(times, 0, "an effect before its decision");
             }
         }
@@ -406,6 +432,9 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings) {
     }
     assert_eq!(*ran.outcome(), Outcome::Completed);
     let results = ran.results();
+    figures.rounds += 1;
+    figures.calls += fates.len();
+    figures.results += results.len();
     assert_eq!(results.len(), fates.len(), "one result per id");
     for (n, (id, status, _)) in results.iter().enumerate() {
         assert_eq!(id, &format!("call-0-{n}"));
@@ -416,7 +445,13 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings) {
             Fate::Cancelled => (ToolStatus::Cancelled, 0),
         };
         assert_eq!(*status, expected);
-        assert_eq!(log.count(&line(n)), times);
+        let executed = log.count(&line(n));
+        figures.executed += executed;
+        figures.twice += executed.saturating_sub(1);
+        if matches!(fates[n], Fate::Denied | Fate::Cancelled) {
+            figures.unapproved += executed;
+        }
+        assert_eq!(executed, times);
     }
     // The model was asked twice, the second time with all of them.
     assert_eq!(scene.model.requests().len(), 2);
@@ -448,16 +483,29 @@ async fn check_mix(seed: u64, fates: &[Fate], siblings: Siblings) {
 async fn f042_every_mix_of_fates_in_rounds_of_up_to_five_calls() {
     let seed = env_or("CONCENTRIC_SEED", 0);
     let all = [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll];
+    let mut figures = Figures::default();
     for (at, fates) in mixes().enumerate() {
         let at = at as u64;
         // Each mix in one mode; another seed is another mode.
         let siblings = all[usize::try_from((at + seed) % 3).unwrap()];
         let salt = seed.wrapping_mul(1_000_003).wrapping_add(at);
-        let mix = check_mix(salt, &fates, siblings);
+        let mix = check_mix(salt, &fates, siblings, &mut figures);
         let caught = futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(mix));
         assert!(
             caught.await.is_ok(),
             "CONCENTRIC_SEED={seed}, {siblings:?}, {fates:?}"
         );
     }
+    let Figures {
+        rounds,
+        calls,
+        results,
+        executed,
+        twice,
+        unapproved,
+    } = figures;
+    println!(
+        "{rounds} rounds of mixed fates, {calls} calls, {results} results, {executed} executed, \
+         {twice} executed twice, {unapproved} executed without their approval"
+    );
 }

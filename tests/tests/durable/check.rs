@@ -5,15 +5,68 @@ use super::{
     world::{Class, Entry, World, call_of},
 };
 use concentric_core::{Role, ToolContent, Transcript, interrupt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// Counts of runs that are over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Calls that the model made.
+    calls: usize,
+    /// Calls whose effect is in the world.
+    effects: usize,
+    /// Effects beyond the first of a call, of tools that must not be repeated and of all others
+    /// under another key.
+    twice: usize,
+    /// Calls without an outcome.
+    lost: usize,
+    /// Calls whose outcome was unknown, and which a person or a reconciler settled.
+    unknown: usize,
+    /// Results that differ from the world.
+    wrong: usize,
+}
+
+impl std::ops::AddAssign for Figures {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.effects += other.effects;
+        self.twice += other.twice;
+        self.lost += other.lost;
+        self.unknown += other.unknown;
+        self.wrong += other.wrong;
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            calls,
+            effects,
+            twice,
+            lost,
+            unknown,
+            wrong,
+        } = self;
+        write!(
+            f,
+            "{calls} calls, {effects} with effects, {twice} effects twice, {lost} outcomes lost, \
+             {unknown} unknown outcomes settled by a person or a reconciler, {wrong} results that \
+             differ from the effects"
+        )
+    }
+}
 
 /// Checks a run that is over, also if nobody has seen its end.
-pub fn check(world: &World, script: &[Calls], about: &str) {
+pub fn check(world: &World, script: &[Calls], about: &str) -> Figures {
     let entries = world.entries();
+    let mut figures = effects(world, &entries);
     let calls: Vec<(&str, &str)> = script
         .iter()
         .flat_map(|calls| calls.iter().copied())
         .collect();
+    figures.calls = calls.len();
     let over = entries.iter().find_map(|entry| match entry {
         Entry::Over(transcript) => Some(transcript),
         _ => None,
@@ -23,14 +76,16 @@ pub fn check(world: &World, script: &[Calls], about: &str) {
     nothing_asked_again(&entries, about);
     let Some(over) = over else {
         // Nobody has the transcript; what was done can still be told.
-        for (_, id) in &calls {
-            assert!(is_settled(world, &entries, id), "{about}: {id} was lost");
-        }
-        return;
+        let is_lost = |id: &&str| !is_settled(world, &entries, id);
+        let lost: Vec<_> = calls.iter().map(|(_, id)| *id).filter(is_lost).collect();
+        figures.lost = lost.len();
+        assert!(lost.is_empty(), "{about}: {lost:?} were lost");
+        return figures;
     };
     // It is read back as what has one outcome per call.
     let transcript: Transcript = serde_json::from_value(over.clone()).unwrap();
     let results = results(&transcript, script, about);
+    figures.lost = calls.len() - results.len();
     let done: BTreeSet<String> = world.done().into_iter().collect();
     for (tool, id) in calls {
         let text = &results[id];
@@ -62,8 +117,43 @@ pub fn check(world: &World, script: &[Calls], about: &str) {
         }
         if class_of(tool) != Class::ReadOnly {
             let claims = !says.ends_with("not done");
+            figures.wrong += usize::from(claims != done.contains(id));
             assert_eq!(claims, done.contains(id), "{about}: {text}");
         }
+    }
+    figures
+}
+
+/// Counts the effects in the world, and the calls whose outcome was unknown.
+fn effects(world: &World, entries: &[Entry]) -> Figures {
+    let done = world.done();
+    let distinct: BTreeSet<_> = done.iter().collect();
+    let mut at_most_once = BTreeSet::new();
+    let mut acts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut unknown = BTreeSet::new();
+    for entry in entries {
+        match entry {
+            Entry::Started { call, class, .. } if *class == Class::AtMostOnce => {
+                at_most_once.insert(&**call);
+            }
+            Entry::Effect {
+                call, did: true, ..
+            } if at_most_once.contains(&**call) => *acts.entry(call).or_default() += 1,
+            Entry::Asked { reason, call, .. } if interrupt::UNKNOWN_EFFECT == reason.as_str() => {
+                unknown.insert(call);
+            }
+            Entry::Reconciled { call, .. } => {
+                unknown.insert(call);
+            }
+            _ => {}
+        }
+    }
+    let repeated = acts.values().map(|times| times - 1).sum::<usize>();
+    Figures {
+        effects: distinct.len(),
+        twice: done.len() - distinct.len() + repeated,
+        unknown: unknown.len(),
+        ..Figures::default()
     }
 }
 

@@ -68,6 +68,7 @@ async fn drops(api: Api, status: u16, body: &[String]) {
         acts.push(Act::Send(piece(Framing::Chunked, frame.as_bytes())));
     }
     acts.push(Act::Stall);
+    let mut calls = 0;
     for polls in 0.. {
         let script = server.script(polls, acts.clone());
         // An error is given up where it stalls.
@@ -78,12 +79,16 @@ async fn drops(api: Api, status: u16, body: &[String]) {
         script.closed().await;
         if is_over {
             assert!(polls > 2, "{api:?} after {polls} polls");
-            println!("{api:?}: {polls} polls");
+            calls = polls + 1;
             break;
         }
     }
     drop(client);
     server.closed().await;
+    println!(
+        "{calls} calls of {api:?} dropped, {} connections opened and closed",
+        server.accepted()
+    );
 }
 
 #[tokio::test]

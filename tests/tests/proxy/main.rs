@@ -27,7 +27,7 @@ mod named;
 mod server;
 mod wire;
 
-use check::check;
+use check::{Outcome, check};
 use concentric_providers::HttpClient;
 use dice::{Dice, setting};
 use faults::{Fault, limits};
@@ -66,20 +66,34 @@ async fn f001_to_f022_each_fault_has_its_error_at_any_place() {
         let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
         let (client, server) = (client.clone(), server.clone());
         let checked = async move {
-            check(api, &client, &server, number, case).await;
+            let outcome = check(api, &client, &server, number, case).await;
             drop(permit);
+            outcome
         };
         let name = format!("{number}: {fault:?}, {api:?}");
         connections.spawn(async move {
             // A panic is told with the connection's name.
             let checked = tokio::spawn(checked).await;
-            checked.unwrap_or_else(|error| panic!("{name}: {error}"));
+            checked.unwrap_or_else(|error| panic!("{name}: {error}"))
         });
     }
-    connections.join_all().await;
+    let outcomes = connections.join_all().await;
     let cap = AT_ONCE as u64 * limits().response as u64;
     assert!(memory.grown() < cap + 16 * MIB);
-    println!("{seen:?}");
+    let (failed, whole): (Vec<_>, Vec<_>) =
+        outcomes.iter().partition(|outcome| outcome.error.is_some());
+    let calls = |outcomes: &[&Outcome]| outcomes.iter().map(|it| it.calls().len()).sum::<usize>();
+    println!(
+        "{count} connections, {} ended with the error of their fault and {} tool calls, {} with the \
+         whole answer and {} tool calls, {} requests sent twice, {} sent elsewhere",
+        failed.len(),
+        calls(&failed),
+        whole.len(),
+        calls(&whole),
+        server.accepted() - count,
+        elsewhere.accepted(),
+    );
+    println!("faults: {seen:?}");
     // The key goes nowhere else.
     assert_eq!(elsewhere.accepted(), 0);
     assert_eq!(server.accepted(), count);

@@ -77,7 +77,7 @@ impl Watch {
         self.most.abort();
         let highest = self.highest.load(Ordering::Relaxed);
         let grown = highest.max(resident()).saturating_sub(self.before);
-        println!("{} KiB more", grown / 1024);
+        println!("memory grew by {} KiB", grown / 1024);
         grown
     }
 }
