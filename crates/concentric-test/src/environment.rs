@@ -24,7 +24,7 @@ use concentric_core::{
     context::{Clock, ContextBuilder, Ids, Random, Sleep},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     pin::Pin,
     sync::{
@@ -122,6 +122,8 @@ struct Time {
     now: SystemTime,
     // By when they end, and a number that tells two of one time apart.
     sleeps: BTreeMap<(SystemTime, u64), Waker>,
+    // Those that end later than this clock can show.
+    endless: BTreeSet<u64>,
     next: u64,
 }
 
@@ -136,6 +138,7 @@ impl ManualClock {
         Self(Arc::new(Mutex::new(Time {
             now,
             sleeps: BTreeMap::new(),
+            endless: BTreeSet::new(),
             next: 0,
         })))
     }
@@ -145,6 +148,10 @@ impl ManualClock {
     }
 
     /// Lets time pass, and wakes the sleeps that are over, in the order of their ends.
+    ///
+    /// # Panics
+    ///
+    /// If [`SystemTime`] cannot represent the time that it is then.
     pub fn advance(&self, duration: Duration) {
         let mut time = self.lock();
         time.now += duration;
@@ -157,10 +164,11 @@ impl ManualClock {
 
     /// How many sleeps have been polled and are not over: what the code under test waits for.
     pub fn sleepers(&self) -> usize {
-        self.lock().sleeps.len()
+        let time = self.lock();
+        time.sleeps.len() + time.endless.len()
     }
 
-    /// How long until the next of them is over.
+    /// How long until the next of them is over; `None` if none ever is.
     pub fn next_wake(&self) -> Option<Duration> {
         let time = self.lock();
         let ((end, _), _) = time.sleeps.first_key_value()?;
@@ -181,12 +189,14 @@ impl Clock for ManualClock {
 
     fn sleep(&self, duration: Duration) -> Sleep {
         let mut time = self.lock();
-        let key = (time.now + duration, time.next);
+        let end = time.now.checked_add(duration);
+        let id = time.next;
         time.next += 1;
         drop(time);
         Box::pin(Nap {
             clock: self.clone(),
-            key,
+            end,
+            id,
         })
     }
 }
@@ -194,7 +204,9 @@ impl Clock for ManualClock {
 /// One sleep by a [`ManualClock`].
 struct Nap {
     clock: ManualClock,
-    key: (SystemTime, u64),
+    // `None` if it never ends.
+    end: Option<SystemTime>,
+    id: u64,
 }
 
 impl Future for Nap {
@@ -202,17 +214,22 @@ impl Future for Nap {
 
     fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let mut time = self.clock.lock();
-        if self.key.0 <= time.now {
-            return Poll::Ready(());
+        match self.end {
+            Some(end) if end <= time.now => return Poll::Ready(()),
+            Some(end) => drop(time.sleeps.insert((end, self.id), cx.waker().clone())),
+            None => drop(time.endless.insert(self.id)),
         }
-        time.sleeps.insert(self.key, cx.waker().clone());
         Poll::Pending
     }
 }
 
 impl Drop for Nap {
     fn drop(&mut self) {
-        self.clock.lock().sleeps.remove(&self.key);
+        let mut time = self.clock.lock();
+        match self.end {
+            Some(end) => drop(time.sleeps.remove(&(end, self.id))),
+            None => drop(time.endless.remove(&self.id)),
+        }
     }
 }
 

@@ -20,7 +20,8 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall time.
     fn now(&self) -> SystemTime;
 
-    /// Waits for `duration`.
+    /// Waits for `duration`, which may be any: one past the end of what the clock can show, such as
+    /// [`Duration::MAX`], never ends.
     fn sleep(&self, duration: Duration) -> Sleep;
 
     /// How long it is since some moment of the past: what lengths of time are measured by, where the
