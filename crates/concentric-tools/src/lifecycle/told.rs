@@ -41,7 +41,8 @@ async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) 
         return true;
     };
     let key = format!("{what}:{id}");
-    let until = call.context.now() + TOLD_FOR;
+    let now = call.context.now();
+    let until = now.checked_add(TOLD_FOR).unwrap_or(now);
     let first = once.once(Tenant::of(&call.context), key.into(), until);
     first.await.unwrap_or_else(|error| {
         tracing::error!(%error, "whether a {what} was told is not known");
