@@ -444,11 +444,12 @@ impl<M, R> Run<M, R> {
         if std::mem::take(&mut self.saving) {
             self.machine.take_round_back();
         }
+        let reason = self.context().cancel_reason();
         self.machine.input(match stop {
             Stop::Late => Input::Deadline,
-            Stop::Cancelled => {
-                Input::Cancel(self.context().cancel_reason().unwrap_or(CancelReason::User))
-            }
+            // Another loop of the run has cancelled its tools.
+            Stop::Cancelled if reason == Some(LATE) && self.is_late().is_some() => Input::Deadline,
+            Stop::Cancelled => Input::Cancel(reason.unwrap_or(CancelReason::User)),
         });
     }
 
@@ -460,8 +461,7 @@ impl<M, R> Run<M, R> {
     /// Has tools that run see that the deadline has passed.
     pub(super) fn cancel_tools(&self, stop: Stop) {
         if let (Stop::Late, true) = (stop, self.machine.has_running()) {
-            self.context()
-                .cancel(CancelReason::Other(Str::from_static("deadline")));
+            self.context().cancel(LATE);
         }
     }
 
@@ -481,6 +481,9 @@ impl<M, R> Run<M, R> {
         }
     }
 }
+
+/// Why tools are cancelled that run when the deadline passes.
+const LATE: CancelReason = CancelReason::Other(Str::from_static("deadline"));
 
 /// What of a run is not ours, and may panic.
 #[derive(Clone, Copy, Debug)]
