@@ -32,7 +32,8 @@
 //! ```
 
 use crate::{
-    Context, Custom, EmitError, Event, Interrupt, InterruptId, Reply, ReplyError, store::Tenant,
+    Context, Custom, EmitError, ErrorKind, Event, Interrupt, InterruptId, Reply, ReplyError,
+    store::Tenant,
 };
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -70,7 +71,7 @@ struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unanswered {
-    /// Nobody has answered in time.
+    /// There was no reply before the timeout or the run's deadline.
     Late,
     /// The run was cancelled.
     Cancelled,
@@ -121,7 +122,8 @@ impl LiveInterrupts {
     }
 
     /// Asks in the run of `context`, and waits for the reply: for `timeout` at the most, in which the
-    /// question is to find room in the run's stream, too.
+    /// question is to find room in the run's stream, too. The run's cancel and its deadline end the
+    /// wait.
     ///
     /// # Errors
     ///
@@ -158,12 +160,13 @@ impl LiveInterrupts {
                 (&mut receiver).await.map_err(|_| Unanswered::Late)
             });
             let mut late = pin!(context.sleep(timeout));
-            let answered = poll_fn(|cx| match answered.as_mut().poll(cx) {
-                Poll::Ready(answered) => Poll::Ready(answered),
-                Poll::Pending => late.as_mut().poll(cx).map(|slept| match slept {
-                    Ok(()) => Err(Unanswered::Late),
-                    Err(_) => Err(Unanswered::Cancelled),
-                }),
+            // A reply that has arrived by the end of the wait is looked for below.
+            let answered = poll_fn(|cx| match late.as_mut().poll(cx) {
+                Poll::Pending => answered.as_mut().poll(cx),
+                Poll::Ready(slept) => Poll::Ready(Err(match slept {
+                    Err(error) if error.kind() == ErrorKind::Cancelled => Unanswered::Cancelled,
+                    _ => Unanswered::Late,
+                })),
             });
             match answered.await {
                 Ok(reply) => return Ok(reply),

@@ -28,6 +28,7 @@ use crate::{
     RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
     capability::Marks,
     live::{LiveInterrupts, Unanswered},
+    machine::late,
     state::{Place, RoundPlace, Slots},
     store::Tenant,
 };
@@ -35,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -330,16 +331,20 @@ impl Context {
         self.run.environment.clock().now()
     }
 
-    /// Waits for `duration`, or until the run is cancelled.
+    /// Waits for `duration`, or until the run is cancelled or has passed its deadline.
     ///
     /// # Errors
     ///
-    /// The run was cancelled.
+    /// The run was cancelled ([`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled)), or its
+    /// deadline passed before `duration` was over ([`ErrorKind::Timeout`](crate::ErrorKind::Timeout)).
     pub async fn sleep(&self, duration: Duration) -> Result<(), crate::Error> {
-        let sleep = self.run.environment.clock().sleep(duration);
-        match self.run.cancel.run_until_cancelled(sleep).await {
-            Some(()) => Ok(()),
-            None => Err(cancelled()),
+        let left = self.remaining().filter(|left| *left < duration);
+        let clock = self.run.environment.clock();
+        let sleep = clock.sleep(left.unwrap_or(duration));
+        match (self.run.cancel.run_until_cancelled(sleep).await, left) {
+            (Some(()), None) => Ok(()),
+            (Some(()), Some(_)) => Err(late()),
+            (None, _) => Err(cancelled()),
         }
     }
 
@@ -387,6 +392,15 @@ impl Context {
     /// Resolves when the run, or one it is part of, is cancelled.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + '_ {
         self.run.cancel.cancelled()
+    }
+
+    /// Resolves when the run is cancelled or has passed its deadline.
+    async fn stopped(&self) {
+        match self.remaining() {
+            // It ends early if the run is cancelled.
+            Some(left) => drop(self.sleep(left).await),
+            None => self.cancelled().await,
+        }
     }
 
     pub(crate) fn cancelled_owned(&self) -> WaitForCancellationFutureOwned {
@@ -446,7 +460,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The event is one that [`emit`](Self::emit) does not take, or the run has ended.
+    /// The event is one that [`emit`](Self::emit) does not take, or the run has ended. There was no
+    /// room ([`EmitError::Full`]) before the run was cancelled or passed its deadline.
     ///
     /// # Cancel safety
     ///
@@ -455,7 +470,19 @@ impl Context {
         if !may_emit(&event) {
             return Err(EmitError::NotAllowed);
         }
-        self.run.outbox.send(event).await
+        // Most events find room at once, which needs no timer.
+        let event = match self.run.outbox.push(event) {
+            Ok(()) => return Ok(()),
+            Err((EmitError::Full, event)) => event,
+            Err((error, _)) => return Err(error),
+        };
+        let mut sent = pin!(self.run.outbox.send(event));
+        let mut stop = pin!(self.stopped());
+        poll_fn(|cx| match sent.as_mut().poll(cx) {
+            Poll::Pending => stop.as_mut().poll(cx).map(|()| Err(EmitError::Full)),
+            sent => sent,
+        })
+        .await
     }
 
     /// Takes the next event that was emitted into the run's stream, or wakes `cx` when there is one.
