@@ -16,7 +16,8 @@
 //! | [`finished`] | ends its body with the finish, once, and yields nothing after it |
 //! | [`failed`] | hands on the error, as the future's or as the last item, with its kind and code |
 //! | [`ended_early`] | does not make a finish of a body that has none |
-//! | [`dropped`] | drops what is inside when its future or its body is dropped |
+//! | [`polled`] | bears polls that nothing has woken it for, and is woken by the waker it was polled with last |
+//! | [`dropped`] | drops what is inside when its future or its body is dropped, wherever they wait |
 //! | [`size_hint`] | promises no more and no fewer items than come |
 //!
 //! The bounds on the layer check the rest: what it makes is `Clone + Send + Sync`, and its futures
@@ -25,7 +26,7 @@
 //!
 //! The checks need a tokio runtime with a timer, which may be paused. A layer that spawns may do so.
 
-use crate::{ScriptedModel, Strict, events::read};
+use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
 use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, ModelService};
 use futures_util::{
     Stream, StreamExt,
@@ -33,6 +34,7 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use std::{
+    cell::RefCell,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     task::Poll,
@@ -77,6 +79,7 @@ where
     finished(&layer).await;
     failed(&layer).await;
     ended_early(&layer).await;
+    polled(&layer).await;
     dropped(&layer).await;
     size_hint(&layer).await;
 }
@@ -301,6 +304,25 @@ where
     .await;
 }
 
+/// Checks that polls that nothing has woken the layer for change nothing, and lose no wakeup.
+///
+/// # Panics
+///
+/// If they do.
+pub async fn polled<L>(layer: &L)
+where
+    L: Layer<TestModel, Service: SharedModel>,
+{
+    for pace in Pace::ALL {
+        in_time("an answer that is polled without a wakeup", async {
+            let model = ScriptedModel::new().paced(pace).deltas(ANSWER);
+            let response = Spurious::new(call(layer, &model)).await;
+            finish(response.map(|it| it.map_body(Spurious::new))).await;
+        })
+        .await;
+    }
+}
+
 /// Checks that dropping an answer drops what is inside.
 ///
 /// # Panics
@@ -334,6 +356,32 @@ where
         assert_eq!(model.live(), 0, "the layer keeps a body that was dropped");
     })
     .await;
+
+    for pace in Pace::ALL {
+        in_time("an answer that is dropped wherever it waits", async {
+            let models = RefCell::new(Vec::new());
+            let answer = || {
+                let model = ScriptedModel::new().paced(pace).deltas(ANSWER);
+                let call = call(layer, &model);
+                models.borrow_mut().push(model);
+                async move {
+                    if let Ok(response) = call.await {
+                        read(response.body).await;
+                    }
+                }
+            };
+            drop_at_each_wait(answer, async |polls| {
+                settle().await;
+                let live: usize = models.take().iter().map(ScriptedModel::live).sum();
+                assert_eq!(
+                    live, 0,
+                    "the layer keeps an answer dropped after {polls} polls"
+                );
+            })
+            .await;
+        })
+        .await;
+    }
 }
 
 /// Checks that the body's size hint is true at every point.
@@ -385,6 +433,8 @@ where
 }
 
 // ---- what the checks are made of ----
+
+const ANSWER: [&str; 3] = ["Hello. ", "It is ", "me."];
 
 fn request() -> ChatRequest {
     ChatRequest::user("hi")
