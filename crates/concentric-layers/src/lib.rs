@@ -33,7 +33,12 @@ pub mod steering;
 pub mod stop;
 #[cfg(feature = "suspend")]
 pub mod suspend;
-#[cfg(any(feature = "in-flight", feature = "session"))]
+#[cfg(any(
+    feature = "detach",
+    feature = "in-flight",
+    feature = "session",
+    feature = "suspend"
+))]
 mod wait;
 
 #[cfg(feature = "budget")]

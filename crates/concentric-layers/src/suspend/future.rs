@@ -4,8 +4,9 @@ use super::{
     take_up::Found,
     task::{Rest, Run, Source, Step},
 };
+use crate::wait::Stop;
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Resume, Suspended,
+    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Phase, Resume, Suspended,
     service::BoxFuture,
     store::{Resumable, RunClaim, RunStore},
 };
@@ -33,7 +34,10 @@ where
     /// The run is another one's.
     Pass(BoxFuture<ChatResponse<EventStream>>),
     /// A run is looked for, and claimed.
-    Find(BoxFuture<Found>, Box<(BoxModel, ChatRequest, Drive<St>)>),
+    Find(
+        BoxFuture<Found>,
+        Box<(Stop, BoxModel, ChatRequest, Drive<St>)>,
+    ),
     /// It is driven.
     Run(Source<St>),
     Failed(Error),
@@ -65,7 +69,8 @@ where
         request: ChatRequest,
         drive: Drive<St>,
     ) -> Self {
-        let stage = Stage::Find(found, Box::new((inner, request, drive)));
+        let stop = Stop::new(&request.context);
+        let stage = Stage::Find(found, Box::new((stop, inner, request, drive)));
         Self { stage }
     }
 }
@@ -90,12 +95,20 @@ where
                     };
                     return Poll::Ready(response.map(|it| it.map_body(SuspendBody::pass)));
                 }
-                Stage::Find(mut found, parts) => {
-                    let Poll::Ready(found) = found.as_mut().poll(cx) else {
-                        self.stage = Stage::Find(found, parts);
-                        return Poll::Pending;
+                Stage::Find(mut find, mut parts) => {
+                    let found = match find.as_mut().poll(cx) {
+                        Poll::Ready(found) => found,
+                        Poll::Pending => match parts.0.poll("the store of runs", cx) {
+                            Poll::Ready(stopped) => Err(stopped.with_phase(Phase::Run)),
+                            Poll::Pending => {
+                                self.stage = Stage::Find(find, parts);
+                                return Poll::Pending;
+                            }
+                        },
                     };
-                    let (inner, mut request, mut drive) = *parts;
+                    // What it has borrowed of the request is given back.
+                    drop(find);
+                    let (_, inner, mut request, mut drive) = *parts;
                     match found {
                         Ok(found) => continue_with(found, &mut request, &mut drive),
                         Err(error) => {

@@ -92,6 +92,14 @@
 //!
 //! The task has the [span](tracing::Span) and the subscriber of the poll by which it was started.
 //!
+//! # Waits for the store
+//!
+//! | the run waits for the store | and is cancelled, or passes its deadline |
+//! |---|---|
+//! | before it begins: to find and to claim it | it fails with [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout), and its replies can be given again; a claim that the store makes all the same is resumed once its lease is over |
+//! | before a round of tools | the round does not begin, and the run ends as such a run |
+//! | to record what becomes of the run | the wait continues, for 30 seconds in all; then the last item is an error, and the run can be resumed once its lease is over |
+//!
 //! # The ends of a body
 //!
 //! The last item is yielded when the store knows of it.

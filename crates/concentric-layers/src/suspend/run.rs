@@ -17,6 +17,10 @@ use std::{
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// How long the store may take to record what becomes of a run. The run's cancel and its deadline do
+/// not end this wait: most often they are why the run has ended.
+const RECORDED_WITHIN: Duration = Duration::from_secs(30);
+
 /// Where a run is kept, and under which claim. It holds no context, so that the context can hold it.
 pub(super) struct Kept<St: ?Sized> {
     store: Arc<St>,
@@ -137,11 +141,16 @@ where
             if let Some(claim) = self.claim.get() {
                 return Poll::Ready(Some(Ok(claim.clone())));
             }
-            let Some(begin) = &mut progress.begin else {
+            // Taken out while it is polled, since a store's code must not run under the lock. One that
+            // panics is not polled again.
+            let Some(mut begin) = progress.begin.take() else {
                 return Poll::Ready(None);
             };
-            let begun = ready!(begin.as_mut().poll(cx));
-            progress.begin = None;
+            drop(progress);
+            let Poll::Ready(begun) = begin.as_mut().poll(cx) else {
+                self.progress().begin = Some(begin);
+                return Poll::Pending;
+            };
             Poll::Ready(Some(begun.map(|fence| {
                 let claim = RunClaim::new(self.key.clone(), fence);
                 self.claim.set(claim.clone());
@@ -222,6 +231,8 @@ where
     lease: Lease,
     // What is being written at the end.
     last: Option<StoreFuture<()>>,
+    // Until when; made when it is waited for.
+    limit: Option<Sleep>,
     // Whether it is said what becomes of the run.
     settled: bool,
 }
@@ -240,6 +251,7 @@ where
             origin: None,
             lease: Lease::Unknown,
             last: None,
+            limit: None,
             settled: false,
         }
     }
@@ -330,10 +342,20 @@ where
         }
     }
 
-    /// Waits until it is written what becomes of the run.
+    /// Waits until the store has recorded what becomes of the run, up to a limit.
     pub(super) fn poll_last(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
         let written = match &mut self.last {
-            Some(last) => ready!(last.as_mut().poll(cx)),
+            Some(last) => match last.as_mut().poll(cx) {
+                Poll::Ready(written) => written,
+                Poll::Pending => {
+                    let environment = &self.kept.environment;
+                    let limit = self
+                        .limit
+                        .get_or_insert_with(|| environment.clock().sleep(RECORDED_WITHIN));
+                    ready!(limit.as_mut().poll(cx));
+                    Err(not_recorded())
+                }
+            },
             None => Ok(()),
         };
         self.last = None;
@@ -369,7 +391,7 @@ where
         if self.last.is_none() {
             self.give_up(None);
         }
-        let Some(last) = self.last.take() else {
+        let Some(mut last) = self.last.take() else {
             return;
         };
         // The run's own futures are dropped by now: whoever takes it up is alone with it.
@@ -377,12 +399,25 @@ where
             tracing::warn!("no runtime to write on what became of a run; its lease runs out");
             return;
         };
+        let clock = self.kept.environment.clock();
+        let mut limit = self
+            .limit
+            .take()
+            .unwrap_or_else(|| clock.sleep(RECORDED_WITHIN));
         runtime.spawn(async move {
-            if let Err(error) = last.await {
+            let recorded = poll_fn(|cx| match last.as_mut().poll(cx) {
+                Poll::Pending => limit.as_mut().poll(cx).map(|()| Err(not_recorded())),
+                recorded => recorded,
+            });
+            if let Err(error) = recorded.await {
                 tracing::warn!(%error, "it was not written what became of a run");
             }
         });
     }
+}
+
+fn not_recorded() -> StoreError {
+    StoreError::failed("the store did not record what becomes of a run within 30 seconds")
 }
 
 /// Whether it is the run's own fault, so that another attempt would come no further, wherever it is
