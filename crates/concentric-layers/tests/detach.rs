@@ -12,15 +12,17 @@ use concentric_core::{
 };
 use concentric_layers::{DetachLayer, detach::Consumer};
 use concentric_test::{
-    Gate, ScriptedModel, ScriptedTools, TestEnvironment, check_layer, layer_check,
+    Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, check_layer,
+    drop_at_each_wait, layer_check,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::json;
 use std::{
+    cell::RefCell,
     fmt::Debug,
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
     task::Poll,
     time::Duration,
 };
@@ -98,8 +100,21 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// With a subscriber for all threads, tracing asks all subscribers about each place that logs. Else it
+/// asks that of the thread which logs there first: if that one has none, the place is silent for all.
+static EVERYWHERE: LazyLock<()> = LazyLock::new(|| {
+    tracing::subscriber::set_global_default(Log::default()).unwrap();
+});
+
+/// Every test makes its layer here, so that nothing is logged before [`EVERYWHERE`] is set.
+fn detach() -> DetachLayer {
+    LazyLock::force(&EVERYWHERE);
+    DetachLayer::new()
+}
+
 /// The log of the layer's warnings, until the guard is dropped.
 fn warnings() -> (Log, tracing::subscriber::DefaultGuard) {
+    LazyLock::force(&EVERYWHERE);
     let log = Log::default();
     let guard = tracing::subscriber::set_default(log.clone());
     (log, guard)
@@ -117,7 +132,7 @@ struct Scene {
 impl Scene {
     fn new(model: ScriptedModel) -> Self {
         Self {
-            layer: DetachLayer::new(),
+            layer: detach(),
             log: Log::default(),
             tools: ScriptedTools::new(),
             model,
@@ -200,23 +215,24 @@ async fn poll_times<F: Future>(future: &mut Pin<Box<F>>, times: usize) -> Option
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_the_rules_while_its_consumer_is_there() {
-    let layer = DetachLayer::new();
+    let layer = detach();
     layer_check::readiness(&layer).await;
     layer_check::finished(&layer).await;
     layer_check::failed(&layer).await;
     layer_check::ended_early(&layer).await;
+    layer_check::polled(&layer).await;
     layer_check::size_hint(&layer).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_all_of_them_where_no_run_may_go_on() {
-    check_layer(DetachLayer::new().limit(0)).await;
+    check_layer(detach().limit(0)).await;
 }
 
 #[tokio::test]
 async fn it_names_what_it_wraps() {
     let model = ScriptedModel::new();
-    let agent = DetachLayer::new().layer(AgentLayer::new(ScriptedTools::new()).layer(model));
+    let agent = detach().layer(AgentLayer::new(ScriptedTools::new()).layer(model));
     let described = concentric_core::Description::of(&agent).to_string();
     let names: Vec<_> = described
         .lines()
@@ -259,7 +275,7 @@ async fn f012_a_run_whose_consumer_is_gone_goes_on_to_its_end() {
 #[tokio::test]
 async fn f012_without_the_layer_it_is_stopped() {
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(0));
+    let scene = Scene::waiting(&gate).layer(detach().limit(0));
     let context = scene.leave().await;
     assert_eq!(scene.log.lines(), ["inside: dropped", "outside: dropped"]);
     assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
@@ -362,7 +378,7 @@ async fn a_body_whose_poll_has_panicked_is_not_polled_again() {
         let body = body.lock().unwrap().take().unwrap();
         async { Ok::<_, Error>(ChatResponse::new(body)) }
     });
-    let layer = DetachLayer::new();
+    let layer = detach();
     let agent = layer.layer(model);
     let read =
         tokio::spawn(async move { agent.oneshot(ChatRequest::user("hi")).await?.text().await });
@@ -396,7 +412,7 @@ async fn one_that_fails_is_logged_with_its_run() {
 async fn one_that_ends_early_is_logged() {
     let (warnings, _guard) = warnings();
     let model = ScriptedModel::new().text("Well,").end_early();
-    let layer = DetachLayer::new();
+    let layer = detach();
     let agent = layer.layer(model);
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
     layer.runs().shutdown().await;
@@ -413,7 +429,7 @@ async fn one_that_panics_is_logged_and_gives_its_place_back() {
         let body = stream::iter([Ok(Event::text("hi"))]).chain(panics);
         Ok::<_, Error>(ChatResponse::new(body))
     });
-    let layer = DetachLayer::new();
+    let layer = detach();
     let agent = layer.layer(model);
     let mut answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     answer.body.next().await.unwrap().unwrap();
@@ -433,7 +449,7 @@ async fn a_model_that_always_has_more_to_say_lets_others_have_their_turn() {
         Ok::<_, Error>(ChatResponse::new(more))
     });
     let environment = TestEnvironment::new();
-    let layer = DetachLayer::new().within(Duration::from_secs(60));
+    let layer = detach().within(Duration::from_secs(60));
     let agent = layer.layer(endless);
     drop(agent.oneshot(environment.request("hi")).await.unwrap());
     settle().await;
@@ -441,6 +457,44 @@ async fn a_model_that_always_has_more_to_say_lets_others_have_their_turn() {
     environment.advance(Duration::from_secs(60));
     settle().await;
     assert_eq!(layer.runs().available(), 64);
+}
+
+#[tokio::test]
+async fn dropped_wherever_it_waits_a_run_ends_once() {
+    let scene = RefCell::new(None);
+    let run = || {
+        let look = |_| async {
+            // It is woken, and has nothing to say yet.
+            yield_now().await;
+            ToolOutcome::done("seen")
+        };
+        let model = ScriptedModel::new()
+            .tool_call("look", json!({}))
+            .then()
+            .text("Se")
+            .pause()
+            .text("en.");
+        let tools = ScriptedTools::new().tool("look", look);
+        let next = Scene::new(model.paced(Pace::NextTick)).tools(tools.paced(Pace::NextTick));
+        let call = next.agent().oneshot(next.request());
+        *scene.borrow_mut() = Some(next);
+        async move {
+            let answer = Spurious::new(call).await?.map_body(Spurious::new);
+            Ok::<_, Error>(answer.collect().await?)
+        }
+    };
+    let drops = drop_at_each_wait(run, async |polls| {
+        settle().await;
+        let scene = scene.take().unwrap();
+        let begun = usize::from(polls > 0);
+        assert_eq!((scene.detached(), scene.model.live()), (0, 0), "{polls}");
+        assert_eq!(scene.tools.done(), begun, "{polls}");
+        let ends = scene.log.lines();
+        let inside: Vec<_> = ends.iter().filter(|end| end.contains("inside")).collect();
+        assert_eq!(inside.len(), begun, "{polls}: {ends:?}");
+    });
+    let drops = drops.await;
+    assert!(drops > 5, "{drops}");
 }
 
 // ---- a user's cancel ----
@@ -478,7 +532,7 @@ async fn what_does_not_hear_a_cancel_is_dropped_30_seconds_later() {
     let (warnings, _guard) = warnings();
     let model = ScriptedModel::new().text("Well,").never();
     let environment = TestEnvironment::new();
-    let layer = DetachLayer::new();
+    let layer = detach();
     let request = environment.request("hi");
     let context = request.context.clone();
     let agent = layer.layer(model.clone());
@@ -496,10 +550,29 @@ async fn what_does_not_hear_a_cancel_is_dropped_30_seconds_later() {
 }
 
 #[tokio::test]
+async fn what_does_not_honour_its_deadline_is_dropped_30_seconds_later() {
+    let (warnings, _guard) = warnings();
+    let model = ScriptedModel::new().text("Well,").never();
+    let environment = TestEnvironment::new();
+    let deadline = environment.context().now() + Duration::from_secs(7);
+    let context = environment.context_builder().deadline(deadline).build();
+    let request = ChatRequest::user("hi").with_context(context);
+    let layer = detach().within(Duration::MAX);
+    drop(layer.layer(model.clone()).oneshot(request).await.unwrap());
+    settle().await;
+    for (seconds, live) in [(6, 1), (1, 1), (29, 1), (1, 0)] {
+        environment.advance(Duration::from_secs(seconds));
+        settle().await;
+        assert_eq!(model.live(), live);
+    }
+    assert!(warnings.lines().concat().contains("had to be stopped"));
+}
+
+#[tokio::test]
 async fn a_cancel_gives_a_run_no_more_time_than_it_had() {
     let model = ScriptedModel::new().text("Well,").never();
     let environment = TestEnvironment::new();
-    let layer = DetachLayer::new().within(Duration::from_secs(60));
+    let layer = detach().within(Duration::from_secs(60));
     let request = environment.request("hi");
     let context = request.context.clone();
     drop(layer.layer(model.clone()).oneshot(request).await.unwrap());
@@ -521,7 +594,7 @@ async fn a_cancel_gives_a_run_no_more_time_than_it_had() {
 async fn one_over_the_limit_is_stopped_and_logged() {
     let (warnings, _guard) = warnings();
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(2));
+    let scene = Scene::waiting(&gate).layer(detach().limit(2));
     let first = scene.leave().await;
     let second = scene.leave().await;
     let third = scene.leave().await;
@@ -559,7 +632,7 @@ async fn by_default_64_runs_go_on_without_their_consumers() {
 #[tokio::test]
 async fn clones_share_the_limit() {
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(1));
+    let scene = Scene::waiting(&gate).layer(detach().limit(1));
     let agent = scene.agent();
     let mut reasons = Vec::new();
     for agent in [agent.clone(), agent] {
@@ -574,7 +647,7 @@ async fn clones_share_the_limit() {
 #[tokio::test]
 async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
     let (warnings, _guard) = warnings();
-    let scene = Scene::waiting(&Gate::new()).layer(DetachLayer::new());
+    let scene = Scene::waiting(&Gate::new()).layer(detach());
     let context = scene.leave().await;
     settle().await;
     scene.environment.advance(Duration::from_secs(599));
@@ -590,8 +663,7 @@ async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
 
 #[tokio::test]
 async fn the_time_counts_from_when_the_consumer_leaves() {
-    let scene =
-        Scene::waiting(&Gate::new()).layer(DetachLayer::new().within(Duration::from_secs(5)));
+    let scene = Scene::waiting(&Gate::new()).layer(detach().within(Duration::from_secs(5)));
     let (_, body) = scene.start().await;
     scene.environment.advance(Duration::from_secs(60));
     settle().await;
@@ -745,13 +817,13 @@ async fn inside_another_run_it_does_nothing() {
 #[tokio::test]
 async fn around_all_of_it_an_agent_in_a_models_place_goes_on() {
     let inner = AgentLayer::new(ScriptedTools::new());
-    let layer = DetachLayer::new();
+    let layer = detach();
     let log = Log::default();
     let agent = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(log.ends("inside"))
         .layer(AgentLayer::new(ScriptedTools::new()))
-        .layer(DetachLayer::new())
+        .layer(detach())
         .layer(inner)
         .service(ScriptedModel::new().text("Well,").pause().text(" yes."));
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
@@ -763,7 +835,7 @@ async fn around_all_of_it_an_agent_in_a_models_place_goes_on() {
 async fn what_it_used_is_known_inside() {
     let used = Arc::new(Mutex::new(Usage::default()));
     let seen = Arc::clone(&used);
-    let layer = DetachLayer::new();
+    let layer = detach();
     let model = ScriptedModel::new()
         .text("Well,")
         .pause()
@@ -791,7 +863,7 @@ async fn many_that_hang_up_on_many_threads_all_come_to_their_end() {
         .build()
         .unwrap();
     let log = Log::default();
-    let layer = DetachLayer::new().limit(1_000);
+    let layer = detach().limit(1_000);
     let model = || {
         ScriptedModel::new()
             .text("Well,")
@@ -841,7 +913,7 @@ mod suspended {
     #[tokio::test]
     async fn one_that_asks_is_found_in_the_store_and_goes_on() {
         let store = Arc::new(MemoryStore::new());
-        let (layer, log) = (DetachLayer::new(), Log::default());
+        let (layer, log) = (detach(), Log::default());
         let tools = ScriptedTools::new().asks("pay", "paid");
         let model = ScriptedModel::new()
             .text("Well, ")
@@ -927,7 +999,7 @@ mod hooked {
 
     #[tokio::test]
     async fn hooks_inside_see_the_end_and_those_outside_a_drop() {
-        let (layer, log) = (DetachLayer::new(), Log::default());
+        let (layer, log) = (detach(), Log::default());
         let tools = ScriptedTools::new().answers("look", "seen");
         let model = ScriptedModel::new()
             .tool_call("look", json!({}))

@@ -1,4 +1,5 @@
 use super::{Consumer, DetachedRuns};
+use crate::wait::Stop;
 use concentric_core::{
     ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,
     method::{Panic, catch},
@@ -6,14 +7,14 @@ use concentric_core::{
 };
 use futures_core::Stream;
 use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::poll_fn,
+    pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
 
-/// How long a run that is cancelled may take to end.
+/// How long a run that is cancelled, or has passed its deadline, may take to end.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// What it takes to go on with a run whose consumer leaves.
@@ -37,8 +38,8 @@ enum End {
     Truncated,
     Panicked(Panic),
     Late,
-    // It was cancelled, and did not end.
-    Cancelled,
+    // It was cancelled or passed its deadline, and did not end.
+    Stopped,
 }
 
 impl Hold {
@@ -84,7 +85,7 @@ async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
     let context = &hold.context;
     let clock = context.environment().clock();
     let mut limit = clock.sleep(hold.within);
-    let mut cancelled = pin!(context.cancelled());
+    let mut stop = Stop::new(context);
     let mut grace = None;
     let end = poll_fn(|cx| {
         match catch(|| rest.poll(cx)) {
@@ -92,13 +93,13 @@ async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
             Ok(Poll::Ready(end)) => return Poll::Ready(end),
             Err(panic) => return Poll::Ready(End::Panicked(panic)),
         }
-        if grace.is_none() && cancelled.as_mut().poll(cx).is_ready() {
+        if grace.is_none() && stop.poll("the end of a detached run", cx).is_ready() {
             grace = Some(clock.sleep(GRACE));
         }
         if let Some(grace) = &mut grace {
-            // It may take no longer than without the cancel.
+            // It may take no longer than otherwise.
             return match grace.as_mut().poll(cx).is_ready() || limit.as_mut().poll(cx).is_ready() {
-                true => Poll::Ready(End::Cancelled),
+                true => Poll::Ready(End::Stopped),
                 false => Poll::Pending,
             };
         }
@@ -143,8 +144,8 @@ impl End {
                 tracing::warn!(%run, panic = panic.text(), "a detached run panicked");
             }
             Self::Late => tracing::warn!(%run, "a detached run took too long, and is stopped"),
-            Self::Cancelled => {
-                tracing::warn!(%run, "a detached run was cancelled, and had to be stopped");
+            Self::Stopped => {
+                tracing::warn!(%run, "a detached run was cancelled or passed its deadline, and had to be stopped");
             }
         }
     }

@@ -50,7 +50,7 @@
 //! | one over the [limit](DetachLayer::limit), after a [shutdown](DetachedRuns::shutdown), or where there is no runtime | is dropped as without the layer, which cancels the run ([`Disconnected`](concentric_core::CancelReason::Disconnected)); and a warning logged |
 //! | finishes, also with [`Interrupted`](concentric_core::Outcome::Interrupted) | is over: one that asks waits in the store, if [`SuspendLayer`](crate::suspend::SuspendLayer) is inside |
 //! | fails, ends early or panics | is over; a warning is logged, with the run's id |
-//! | is cancelled ([`Context::cancel`](concentric_core::Context::cancel)) | ends as a run that is cancelled; if it does not within 30 seconds, or the time that is left to it, it is dropped |
+//! | is cancelled ([`Context::cancel`](concentric_core::Context::cancel)), or passes its [deadline](concentric_core::Context::deadline) | ends as such a run; if it does not within 30 seconds, or the time that is left to it, it is dropped |
 //! | takes longer than it [may](DetachLayer::within) | is dropped as without the layer; a warning is logged |
 //!
 //! So a consumer that leaves is told apart from a user who cancels: the one is no end of the run, the
