@@ -11,19 +11,22 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,
     Error, ErrorKind, Event, FinishReason, InterruptId, Message, ModelService, NoTools, OpenRound,
     Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, SystemSegment, ToolCall,
-    ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage, layers::End,
+    ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
+    agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
+    layers::End,
 };
 use concentric_layers::hooks::{
     HookFailure, HookFailures, Hooks, HooksLayer, ModelFlow, OnRun, RunFlow, Summary, hooks,
 };
 use concentric_test::{
-    Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,
-    check_layer, collect_events, shape,
+    Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, assert_fails,
+    assert_finishes, check_layer, collect_events, drop_at_each_wait, shape, watched,
 };
-use concentric_tools::{NoArguments, Toolset, tool};
+use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::{
+    cell::RefCell,
     future::pending,
     sync::{Arc, Mutex},
     time::Duration,
@@ -1199,8 +1202,154 @@ impl Hooks for Nothing {
     }
 }
 
+/// Each of its methods takes a tick; begins and ends are logged.
+struct Slow(Log);
+
+impl Slow {
+    async fn tick<T>(&self, value: T) -> Result<T, BoxError> {
+        Pace::NextTick.pass(&Context::new()).await;
+        Ok(value)
+    }
+}
+
+impl Hooks for Slow {
+    fn id(&self) -> &str {
+        "slow"
+    }
+
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        self.0.say("run begins");
+        self.tick(RunFlow::Continue).await
+    }
+
+    async fn step_started(&self, _: &StepStart, _: &Summary) -> Result<(), BoxError> {
+        self.tick(()).await
+    }
+
+    async fn step_finished(&self, _: &StepFinish, _: &Summary) -> Result<(), BoxError> {
+        self.tick(()).await
+    }
+
+    async fn round_finished(&self, _: &[ToolResult], _: &Summary) -> Result<(), BoxError> {
+        self.tick(()).await
+    }
+
+    async fn after_run(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
+        self.0.say("run ends");
+        self.tick(()).await
+    }
+
+    async fn before_step(&self, _: &StepView) -> Result<BeforeStep, BoxError> {
+        self.tick(BeforeStep::Continue).await
+    }
+
+    async fn before_round(&self, _: &StepView) -> Result<BeforeRound, BoxError> {
+        self.tick(BeforeRound::Continue).await
+    }
+
+    async fn before_finish(&self, _: &StepView) -> Result<BeforeFinish, BoxError> {
+        self.tick(BeforeFinish::Finish).await
+    }
+
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+        self.0.say("call begins");
+        self.tick(ModelFlow::Continue).await
+    }
+
+    async fn after_model(&self, _: End<'_>, _: &Summary) -> Result<(), BoxError> {
+        self.0.say("call ends");
+        self.tick(()).await
+    }
+
+    async fn before_call(&self, _: &mut BeforeCall) -> Result<Flow, BoxError> {
+        self.0.say("tool begins");
+        self.tick(Flow::Continue).await
+    }
+
+    async fn after_call(
+        &self,
+        _: &ToolCall,
+        _: &ToolOutcome,
+        _: Duration,
+    ) -> Result<Option<ToolOutcome>, BoxError> {
+        self.0.say("tool ends");
+        self.tick(None).await
+    }
+
+    fn call_cancelled(&self, _: &ToolCall) {
+        self.0.say("tool ends");
+    }
+}
+
+/// An agent with two steps, whose hooks, model and tool all take ticks.
+fn slow(log: &Log, model: ScriptedModel) -> BoxModel {
+    let hooks = hooks(Slow(log.clone()));
+    let tools = Toolset::new()
+        .tool(tool("t", "", |NoArguments {}| async {
+            tokio::task::yield_now().await;
+            "2 rows"
+        }))
+        .hooks(hooks.tool());
+    let agent = ServiceBuilder::new()
+        .layer(hooks.run())
+        .layer(AgentLayer::new(tools).gate(hooks.gate()))
+        .layer(hooks.model())
+        .service(model);
+    BoxModel::new(agent)
+}
+
+fn slow_model() -> ScriptedModel {
+    two_steps().1.paced(Pace::NextTick)
+}
+
+#[test]
+fn hooks_that_take_time_are_all_called_without_a_wake() {
+    let (logged, text) = watched(async {
+        let log = Log::default();
+        let call = slow(&log, slow_model()).oneshot(ChatRequest::user("hi"));
+        let answer = Spurious::new(call).await.unwrap();
+        let answer = answer.map_body(Spurious::new).collect().await.unwrap();
+        (log.take(), answer.text())
+    });
+    assert_eq!(text, "It is 42.");
+    let calls = ["call begins", "call ends"];
+    let tool = ["tool begins", "tool ends"];
+    let expected = [&["run begins"][..], &calls, &tool, &calls, &["run ends"]];
+    assert_eq!(logged, expected.concat());
+}
+
+#[tokio::test]
+async fn dropped_wherever_they_wait_hooks_see_each_end_once() {
+    let scene = RefCell::new(None);
+    let run = || {
+        let (log, model) = (Log::default(), slow_model());
+        let agent = slow(&log, model.clone());
+        *scene.borrow_mut() = Some((log, model));
+        async move { agent.oneshot(ChatRequest::user("hi")).await?.text().await }
+    };
+    let drops = drop_at_each_wait(run, async |polls| {
+        settle().await;
+        let (log, model) = scene.take().unwrap();
+        let logged = log.take();
+        let count = |line: &str| logged.iter().filter(|it| *it == line).count();
+        for what in ["run", "call", "tool"] {
+            let (begun, ended) = (
+                count(&format!("{what} begins")),
+                count(&format!("{what} ends")),
+            );
+            assert_eq!(begun, ended, "{polls}: {logged:?}");
+        }
+        assert_eq!(model.live(), 0, "{polls}");
+    });
+    let drops = drops.await;
+    assert!(drops > 15, "{drops}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn hooks_keep_the_rules_of_layers() {
+    check_layer(hooks(Slow(Log::default())).run()).await;
+    check_layer(hooks(Slow(Log::default())).model()).await;
+
     check_layer(hooks(Nothing).run()).await;
     check_layer(hooks(Nothing).model()).await;
     check_layer(hooks(Course(Log::default())).run()).await;

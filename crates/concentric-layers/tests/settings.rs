@@ -8,12 +8,14 @@
 )]
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Message, Outcome, ThreadId,
+    AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Message, Outcome, StepFinish,
+    ThreadId,
     agent::{StepGate, StepGates},
 };
 use concentric_layers::{
     BudgetLayer, DetachLayer, InFlightLimitLayer, Steering,
     budget::{Amounts, Budget, Limits},
+    hooks::{Hooks, ModelFlow, Summary, hooks},
     session::{SessionTarget, Sessions},
     steering::SteerError,
     stop::{
@@ -21,13 +23,17 @@ use concentric_layers::{
         called_times, input_tokens, output_tokens, steps, total_tokens,
     },
 };
-use concentric_test::{Gate, ScriptedModel, ScriptedTools, assert_finishes, watched};
+use concentric_test::{
+    Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_finishes, watched,
+};
 use futures_util::FutureExt;
 use serde_json::json;
 use std::{
+    future::pending,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
+use tokio_test::task;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
 /// Calls a tool four times, each time in a round of its own, and then answers.
@@ -331,5 +337,97 @@ async fn limits_of_detached_runs() {
         assert_eq!(left(&layer, 3).await, expected, "{limit}");
         // After a shutdown none goes on.
         assert_eq!(left(&layer, 1).await, 0, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn times_of_detached_runs() {
+    const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    for (within, ends_at) in [
+        (Duration::ZERO, Some(Duration::ZERO)),
+        (Duration::from_nanos(1), Some(Duration::from_nanos(1))),
+        (Duration::from_secs(1), Some(Duration::from_secs(1))),
+        // Only its own deadline ends it, and it has none.
+        (Duration::MAX, None),
+    ] {
+        let world = TestEnvironment::new();
+        let layer = DetachLayer::new().within(within);
+        let model = ScriptedModel::new().text("Well,").never();
+        let agent = AgentLayer::new(ScriptedTools::new()).layer(model.clone());
+        drop(
+            layer
+                .layer(agent)
+                .oneshot(world.request("hi"))
+                .await
+                .unwrap(),
+        );
+        settle().await;
+        assert_eq!(model.live() == 0, within.is_zero(), "{within:?}");
+        world.advance(ends_at.unwrap_or(LONG));
+        settle().await;
+        assert_eq!(model.live() == 0, ends_at.is_some(), "{within:?}");
+    }
+}
+
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+// ---- hooks, whose methods have as long as their run, and 30 seconds at the most ----
+
+struct Hangs;
+
+impl Hooks for Hangs {
+    fn id(&self) -> &str {
+        "hangs"
+    }
+
+    async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+        pending().await
+    }
+
+    async fn step_finished(&self, _: &StepFinish, _: &Summary) -> Result<(), BoxError> {
+        pending().await
+    }
+}
+
+#[tokio::test]
+async fn times_of_hooks() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let in_all = Duration::from_secs(1_000_000);
+    for left in [Duration::ZERO, Duration::from_nanos(1), in_all] {
+        let world = TestEnvironment::new();
+        let deadline = world.context().now() + left;
+        let request = || {
+            let context = world.context_builder().deadline(deadline).build();
+            ChatRequest::user("hi").with_context(context)
+        };
+        // It decides about the call: only the run's end ends it.
+        let model = hooks(Hangs).model().layer(ScriptedModel::new().text("hi"));
+        let mut call = task::spawn(model.oneshot(request()));
+        let mut polled = call.poll();
+        if polled.is_pending() {
+            world.advance(left);
+            assert!(call.is_woken(), "{left:?}");
+            polled = call.poll();
+        }
+        let error = tokio_test::assert_ready!(polled).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{left:?}");
+    }
+    for left in [Duration::from_nanos(1), in_all] {
+        let world = TestEnvironment::new();
+        let deadline = world.context().now() + left;
+        let context = world.context_builder().deadline(deadline).build();
+        let request = ChatRequest::user("hi").with_context(context);
+        // It observes: it is given up on, and the run continues.
+        let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("hi"));
+        let answer = hooks(Hangs).run().layer(agent).oneshot(request).await;
+        let mut body = task::spawn(answer.unwrap().body);
+        while body.poll_next().is_ready() {}
+        world.advance(left.min(LIMIT));
+        assert!(body.is_woken(), "{left:?}");
+        assert!(body.poll_next().is_ready(), "{left:?}");
     }
 }

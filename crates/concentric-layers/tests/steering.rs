@@ -15,8 +15,9 @@ use concentric_core::{
     machine::MachineState,
 };
 use concentric_layers::{Steering, steering::SteerError};
-use concentric_test::{ScriptedModel, ScriptedTools};
+use concentric_test::{Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, watched};
 use serde_json::json;
+use std::cell::RefCell;
 use tower::{Layer, ServiceExt};
 
 fn is_handle<T: Clone + Send + Sync + 'static>(_: &T) {}
@@ -226,6 +227,46 @@ async fn a_message_is_not_lost_if_the_run_is_stopped_as_it_is_about_to_be_said()
         let answer = run(&agent, steered(next, by(&steering))).await;
         assert_eq!(said(&answer), ["a", "I work.", "b", "one"]);
     }
+}
+
+/// A run that is steered by its own tool. The model and the tool take ticks.
+async fn steered_slowly(steering: Steering, model: ScriptedModel) -> Result<Answer, Error> {
+    let tools = steers(&steering, &["b"], &["c"]).paced(Pace::NextTick);
+    let agent = AgentLayer::new(tools).layer(model);
+    let call = agent.oneshot(steered(ChatRequest::user("a"), by(&steering)));
+    let answer = Spurious::new(call).await?;
+    Ok(answer.map_body(Spurious::new).collect().await?)
+}
+
+#[test]
+fn a_message_is_said_once_in_a_run_polled_without_a_wake() {
+    let answer = watched(async {
+        let model = works_once().paced(Pace::NextTick);
+        steered_slowly(Steering::new(8), model).await.unwrap()
+    });
+    assert_eq!(said(&answer), ["a", "I work.", "b", "one", "c", "two"]);
+}
+
+#[tokio::test]
+async fn a_message_is_not_lost_wherever_its_run_is_dropped() {
+    let scene = RefCell::new(None);
+    let run = || {
+        let model = works_once().paced(Pace::NextTick);
+        let steering = Steering::new(8);
+        *scene.borrow_mut() = Some((steering.clone(), model.clone()));
+        steered_slowly(steering, model)
+    };
+    let drops = drop_at_each_wait(run, async |polls| {
+        let (steering, model) = scene.take().unwrap();
+        assert_eq!(model.live(), 0, "{polls}");
+        // The conversation is as it was before the run.
+        let back = steering.take_back(&ChatRequest::user("a").transcript);
+        let back: Vec<_> = back.iter().map(Message::text).collect();
+        assert!(back.is_empty() || back == ["c", "b"], "{polls}: {back:?}");
+        assert!(steering.is_empty());
+    });
+    let drops = drops.await;
+    assert!(drops > 5, "{drops}");
 }
 
 #[tokio::test]
