@@ -4,6 +4,7 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, InterruptId, Reply,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
+    envelope::Envelopes,
     layers::{CommitLayer, Next, from_fn},
     store::{Checkpoint, Tenant},
 };
@@ -92,11 +93,13 @@ fn a_run_that_is_polled_without_a_wake_ends() {
         for pace in Pace::ALL {
             let finishes = watched(async move {
                 let agent = agent(levels, pace, &looks(pace), &tools(pace));
-                let answer = Spurious::new(agent.oneshot(stored(pace))).await.unwrap();
-                let mut body = Spurious::new(answer.body);
+                let request = stored(pace);
+                let context = request.context.clone();
+                let answer = Spurious::new(agent.oneshot(request)).await.unwrap();
+                let mut body = Spurious::new(Envelopes::new(answer.body, &context));
                 let mut finishes = 0;
-                while let Some(event) = body.next().await {
-                    finishes += usize::from(event.unwrap().is_finish());
+                while let Some(envelope) = body.next().await {
+                    finishes += usize::from(envelope.unwrap().event.is_finish());
                 }
                 finishes
             });
