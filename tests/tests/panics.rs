@@ -2,9 +2,10 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, ChatResponse, EmitError, Error, ErrorKind, Event,
-    FinishReason, Outcome, Phase, ToolStatus, Usage,
-    layers::{Next, from_fn, map_events},
+    AgentLayer, BoxModel, ChatRequest, ChatResponse, Context as RunContext, EmitError, Error,
+    ErrorKind, Event, FinishReason, Outcome, Phase, ToolSource, ToolSpecs, ToolStatus, Usage,
+    layers::{Next, from_fn, map_events, on_end},
+    machine::Rules,
     store::Checkpoint,
 };
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};
@@ -13,6 +14,11 @@ use futures_util::{StreamExt, stream};
 use serde_json::json;
 use std::{
     future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
 };
 use tower::{Layer, Service, ServiceExt};
@@ -164,7 +170,7 @@ fn a_model_that_panics_fails_its_run_wherever_it_does() {
                 });
                 check(&error, Phase::Model);
                 // It has ended, for whoever would emit into it.
-                let note = Event::State(std::sync::Arc::new(json!(1)));
+                let note = Event::State(Arc::new(json!(1)));
                 let ended = context.emit(note);
                 assert!(
                     ended == Err(EmitError::Ended) || step == 0,
@@ -278,4 +284,209 @@ fn deferred_work_runs_after_a_panic() {
         done.await
     });
     done.unwrap();
+}
+
+/// Panics when a part is called for the nth time.
+#[derive(Clone, Debug)]
+struct Fuse {
+    part: &'static str,
+    at: usize,
+    reached: Arc<AtomicUsize>,
+}
+
+impl Fuse {
+    /// One that does not panic before it is [lit](Self::light).
+    fn new(part: &'static str, at: usize) -> Self {
+        let reached = Arc::new(AtomicUsize::new(at + 1));
+        Self { part, at, reached }
+    }
+
+    fn light(&self) {
+        self.reached.store(0, Ordering::Relaxed);
+    }
+
+    fn reach(&self, part: &str) {
+        if part == self.part && self.reached.fetch_add(1, Ordering::Relaxed) == self.at {
+            panic!("{SECRET}");
+        }
+    }
+
+    fn has_blown(&self) -> bool {
+        self.reached.load(Ordering::Relaxed) > self.at
+    }
+}
+
+/// A model or tools, each of whose parts may panic.
+#[derive(Debug)]
+struct Fused<S> {
+    inner: S,
+    name: &'static str,
+    fuse: Fuse,
+}
+
+impl<S> Fused<S> {
+    fn reach(&self, part: &str) {
+        self.fuse.reach(&format!("{}.{part}", self.name));
+    }
+}
+
+impl<S: Clone> Clone for Fused<S> {
+    fn clone(&self) -> Self {
+        self.reach("clone");
+        Self {
+            inner: self.inner.clone(),
+            name: self.name,
+            fuse: self.fuse.clone(),
+        }
+    }
+}
+
+impl<S: Service<Q>, Q> Service<Q> for Fused<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.reach("poll_ready");
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Q) -> S::Future {
+        self.reach("call");
+        self.inner.call(request)
+    }
+}
+
+impl<S: ToolSource> ToolSource for Fused<S> {
+    fn specs(&self) -> ToolSpecs {
+        self.reach("specs");
+        self.inner.specs()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.reach("check");
+        self.inner.check()
+    }
+
+    fn check_run(&self, context: &RunContext) -> Result<(), Error> {
+        self.reach("check_run");
+        self.inner.check_run(context)
+    }
+
+    fn offers(&self, tool: &str, context: &RunContext) -> bool {
+        self.reach("offers");
+        self.inner.offers(tool, context)
+    }
+
+    fn rules(&self) -> Rules {
+        self.reach("rules");
+        self.inner.rules()
+    }
+}
+
+#[test]
+fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
+    let parts = [
+        "model.clone",
+        "model.poll_ready",
+        "model.call",
+        "tools.clone",
+        "tools.poll_ready",
+        "tools.call",
+        "tools.check_run",
+        "tools.offers",
+    ];
+    for (part, pace) in parts
+        .into_iter()
+        .flat_map(|part| Pace::ALL.map(|pace| (part, pace)))
+    {
+        for at in 0.. {
+            let has_blown = watched(async move {
+                let fuse = Fuse::new(part, at);
+                let tools = ScriptedTools::new().paced(pace).answers("look", "seen");
+                let model = ScriptedModel::new()
+                    .paced(pace)
+                    .tool_call("look", json!({}))
+                    .then()
+                    .text("Well.");
+                let rounds = Fused {
+                    inner: tools.clone(),
+                    name: "tools",
+                    fuse: fuse.clone(),
+                };
+                let model = Fused {
+                    inner: model,
+                    name: "model",
+                    fuse: fuse.clone(),
+                };
+                // A run inside another, which its tools may not be offered to.
+                let context = RunContext::new().child().build();
+                let request = ChatRequest::user("hi").with_context(context);
+                let mut agent = AgentLayer::new(rounds).layer(model);
+                fuse.light();
+                let response = agent.ready().await.unwrap().call(request).await;
+                let mut items = match response {
+                    Ok(response) => response.body.collect::<Vec<_>>().await,
+                    Err(error) => vec![Err(error)],
+                };
+                let end = items.pop().expect("a run ends with a terminal item");
+                assert!(items.iter().all(Result::is_ok), "{part} {at} {pace:?}");
+                assert!(tools.calls().len() <= 1, "{part} {at} {pace:?}");
+                match (fuse.has_blown(), end) {
+                    (false, end) => assert!(end.unwrap().is_finish(), "{part} {at} {pace:?}"),
+                    (true, end) => {
+                        let error = end.unwrap_err();
+                        assert_eq!(error.kind(), ErrorKind::Other, "{part} {at} {pace:?}");
+                        assert!(error.message().ends_with("panicked"), "{error}");
+                        assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
+                        let may = error.effects() >= concentric_core::Effects::Possible;
+                        assert!(may || tools.calls().is_empty(), "{part} {at} {pace:?}");
+                    }
+                }
+                fuse.has_blown()
+            });
+            if !has_blown {
+                assert!(at > 0, "{part} is not called");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn tools_that_panic_when_they_are_read_fail_each_run() {
+    for part in ["tools.specs", "tools.check", "tools.rules"] {
+        let calls = watched(async move {
+            let model = ScriptedModel::new().text("never").then().text("never");
+            let fuse = Fuse::new(part, 0);
+            fuse.light();
+            let rounds = Fused {
+                inner: ScriptedTools::new().answers("look", "seen"),
+                name: "tools",
+                fuse,
+            };
+            let agent = BoxModel::new(AgentLayer::new(rounds).layer(model.clone()));
+            for _ in 0..2 {
+                let (events, error) = read(agent.clone(), ChatRequest::user("hi")).await;
+                assert!(events.is_empty());
+                check(&error, Phase::Run);
+            }
+            model.requests().len()
+        });
+        assert_eq!(calls, 0, "{part}");
+    }
+}
+
+#[test]
+fn a_function_for_ends_aborts_nothing_while_a_panic_unwinds() {
+    let panicked = watched(async {
+        let panics = on_end(|_| panic!("{SECRET}"));
+        let model = panics.layer(ScriptedModel::new().text("hi"));
+        let body = model.oneshot(ChatRequest::user("hi")).await.unwrap().body;
+        catch_unwind(AssertUnwindSafe(|| {
+            let _body = body;
+            panic!("another");
+        }))
+    });
+    assert!(panicked.is_err());
 }

@@ -177,7 +177,8 @@ where
                     }
                     Some(Action::CallModel { step, resume }) => {
                         let call = run.shown_model_call(step, resume);
-                        this.work.set(Work::Model { call });
+                        let work = call.map_or(Work::Idle, |call| Work::Model { call });
+                        this.work.set(work);
                         continue;
                     }
                     Some(Action::MayFinish) => {
@@ -190,6 +191,7 @@ where
                             }),
                             None => run.machine.input(Input::Finish),
                         }
+                        continue;
                     }
                     Some(Action::RunTools {
                         step,
@@ -206,6 +208,8 @@ where
                             None => Work::of_round(run, round),
                         };
                         this.work.set(work);
+                        // The round may be over already.
+                        continue;
                     }
                 }
                 if this.work.as_mut().poll(run, cx).is_ready() {
@@ -247,10 +251,14 @@ where
                 save,
                 round: Some(round),
             },
-            None => Self::Round {
-                call: run.round_call(round),
-            },
+            None => Self::start(run, round),
         }
+    }
+
+    /// Runs a round that is written down, or that nobody wants written down.
+    fn start(run: &mut Run<M, R>, round: ToolRound) -> Self {
+        let call = run.round_call(round);
+        call.map_or(Self::Idle, |call| Self::Round { call })
     }
 
     /// Gives up what is waited for, and tells the machine that the run is to stop.
@@ -279,9 +287,11 @@ where
                 let next = match deciding {
                     Deciding::Step(deciding) => {
                         let said = ready!(deciding.as_mut().poll(cx));
-                        run.before_step(said).then(|| Self::Model {
-                            call: run.shown_model_call(*step, None),
-                        })
+                        let call = match run.before_step(said) {
+                            true => run.shown_model_call(*step, None),
+                            false => None,
+                        };
+                        call.map(|call| Self::Model { call })
                     }
                     Deciding::Round(deciding) => {
                         let said = ready!(deciding.as_mut().poll(cx));
@@ -316,8 +326,8 @@ where
                 let saved = guarded(Foreign::Store, || save.as_mut().poll(cx), Err);
                 match (ready!(saved), round.take()) {
                     (Ok(()), Some(round)) => {
-                        let call = run.round_call(round);
-                        self.set(Self::Round { call });
+                        let work = Self::start(run, round);
+                        self.set(work);
                     }
                     (Err(error), _) => {
                         run.machine

@@ -89,7 +89,10 @@ where
                 };
                 match deciding {
                     Some(deciding) => *this.deciding = Some((deciding, step)),
-                    None => this.call.set(Some(run.model_call(step, resume))),
+                    None => match run.model_call(step, resume) {
+                        Ok(call) => this.call.set(Some(call)),
+                        Err(error) => return failed(this.run, error),
+                    },
                 }
             }
             if let Some((Deciding::Step(deciding), step)) = this.deciding
@@ -99,13 +102,14 @@ where
                 *this.deciding = None;
                 match said {
                     Err(error) if error.kind() != ErrorKind::Halted => {
-                        let effects = run.machine.effects().max(error.effects());
-                        *this.run = None;
-                        return Poll::Ready(Err(error.with_effects(effects)));
+                        return failed(this.run, error);
                     }
                     said => {
                         if run.before_step(said) {
-                            this.call.set(Some(run.model_call(step, None)));
+                            match run.model_call(step, None) {
+                                Ok(call) => this.call.set(Some(call)),
+                                Err(error) => return failed(this.run, error),
+                            }
                         }
                     }
                 }
@@ -164,6 +168,18 @@ where
             _ => Poll::Pending,
         }
     }
+}
+
+/// Ends a run before it has a body, with the effects of the rounds before if it was resumed.
+fn failed<M, R, T>(
+    run: &mut Option<Result<Box<Run<M, R>>, Error>>,
+    error: Error,
+) -> Poll<Result<T, Error>> {
+    let effects = match run.take() {
+        Some(Ok(run)) => run.machine.effects().max(error.effects()),
+        _ => error.effects(),
+    };
+    Poll::Ready(Err(error.with_effects(effects)))
 }
 
 impl<M, B, R, O> fmt::Debug for ResponseFuture<M, B, R, O>

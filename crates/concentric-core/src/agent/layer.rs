@@ -80,13 +80,13 @@ where
     type Service = Agent<M, R>;
 
     fn layer(&self, model: M) -> Self::Service {
-        let rules = Rules {
+        let limits = |rules| Rules {
             steps: self.step_limit,
             calls: self.call_limit,
             asks_to_finish: self.gates.ask_to_finish(),
             asks_before_round: self.gates.ask_before_round(),
-            ..self.tools.rules()
+            ..rules
         };
-        Agent::new(model, self.tools.clone(), rules, self.gates.clone())
+        Agent::new(model, self.tools.clone(), limits, self.gates.clone())
     }
 }

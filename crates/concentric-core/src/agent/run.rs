@@ -103,16 +103,23 @@ impl<M, R> Run<M, R> {
     }
 
     /// The call of the model at `step`.
+    ///
+    /// # Errors
+    ///
+    /// The model, or a value in the context of its request, panicked when it was cloned.
     pub(super) fn model_call(
         &mut self,
         step: u32,
         resume: Option<Resume>,
-    ) -> Oneshot<M, ChatRequest>
+    ) -> Result<Oneshot<M, ChatRequest>, Error>
     where
         M: Service<ChatRequest> + Clone,
     {
         let message_id = MessageId::new(self.context().new_id("msg_"));
-        let mut request = self.request.clone();
+        let cloned = attempt(Foreign::Model, || {
+            (self.model.clone(), self.request.clone())
+        });
+        let (model, mut request) = cloned.map_err(|error| at(error, Phase::Model))?;
         request.transcript = self.machine.transcript().clone();
         request.resume = resume;
         request.context = request.context.at_step(step, message_id.clone());
@@ -128,7 +135,7 @@ impl<M, R> Run<M, R> {
             self.within = Some(within);
             request.context.own_mut().insert(through(states));
         }
-        Oneshot::new(self.model.clone(), request)
+        Ok(Oneshot::new(model, request))
     }
 
     /// Checks that the run's own layers are around the model that begins to answer.
@@ -144,21 +151,28 @@ impl<M, R> Run<M, R> {
     }
 
     /// The call of the model at `step` in a run whose consumer already reads it, which is shown the
-    /// step's start before the model is called.
+    /// step's start before the model is called; `None` if there is none, which fails the run.
     pub(super) fn shown_model_call(
         &mut self,
         step: u32,
         resume: Option<Resume>,
-    ) -> Oneshot<M, ChatRequest>
+    ) -> Option<Oneshot<M, ChatRequest>>
     where
         M: Service<ChatRequest> + Clone,
     {
         // A `Oneshot` does nothing before its first poll.
-        let call = self.model_call(step, resume);
-        if let Some(id) = &self.message_id {
-            self.machine.input(Input::StepStarted(id.clone()));
+        match self.model_call(step, resume) {
+            Ok(call) => {
+                if let Some(id) = &self.message_id {
+                    self.machine.input(Input::StepStarted(id.clone()));
+                }
+                Some(call)
+            }
+            Err(error) => {
+                self.machine.input(Input::ModelFailed(error));
+                None
+            }
         }
-        call
     }
 
     /// Tells the machine that the model answers.
@@ -349,11 +363,20 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// The call of the round service.
-    pub(super) fn round_call(&mut self, round: ToolRound) -> Oneshot<R, ToolRound>
+    /// The call of the round service; `None` if it panicked when it was cloned, which refuses the
+    /// round.
+    pub(super) fn round_call(&mut self, round: ToolRound) -> Option<Oneshot<R, ToolRound>>
     where
         R: Service<ToolRound> + Clone,
     {
+        let rounds = match attempt(Foreign::Tools, || self.rounds.clone()) {
+            Ok(rounds) => rounds,
+            Err(error) => {
+                let error = at(error, Phase::Round);
+                self.machine.input(Input::RoundRefused(error));
+                return None;
+            }
+        };
         self.saving = false;
         let effects = round
             .calls
@@ -361,7 +384,7 @@ impl<M, R> Run<M, R> {
             .filter(|call| call.refusal.is_none() && !self.is_read_only(&call.call.name))
             .count();
         self.context().count_effects(effects as u64);
-        Oneshot::new(self.rounds.clone(), round)
+        Some(Oneshot::new(rounds, round))
     }
 
     fn is_read_only(&self, tool: &str) -> bool {
@@ -493,18 +516,21 @@ pub(super) enum Foreign {
     Store,
 }
 
-/// Polls a part of the run's stack. A panic is an error like any other of that part: its text is
-/// logged, and is not in the error, which clients may be shown.
+/// Calls code of a part of the run's stack. A panic is an error like any other of that part: its text
+/// is logged, and is not in the error, which clients may be shown.
+#[inline]
+pub(super) fn attempt<T>(part: Foreign, work: impl FnOnce() -> T) -> Result<T, Error> {
+    catch(work).map_err(|panic| panicked(part, &panic))
+}
+
+/// Polls a part of the run's stack: see [`attempt`].
 #[inline]
 pub(super) fn guarded<T>(
     part: Foreign,
     poll: impl FnOnce() -> Poll<T>,
     fail: impl FnOnce(Error) -> T,
 ) -> Poll<T> {
-    match catch(poll) {
-        Ok(polled) => polled,
-        Err(panic) => Poll::Ready(fail(panicked(part, &panic))),
-    }
+    attempt(part, poll).unwrap_or_else(|error| Poll::Ready(fail(error)))
 }
 
 #[cold]

@@ -1,4 +1,8 @@
-use super::{ResponseFuture, StepGates, ToolSource, body::AgentBody, run::Run};
+use super::{
+    ResponseFuture, StepGates, ToolSource,
+    body::AgentBody,
+    run::{Foreign, Run, attempt},
+};
 use crate::machine::Rules;
 use crate::{
     ChatRequest, ChatResponse, Description, Error, Event, Phase, RoundEvent, ToolRound, ToolSpecs,
@@ -26,18 +30,55 @@ pub struct Agent<M, R> {
 }
 
 impl<M, R> Agent<M, R> {
-    pub(super) fn new(model: M, tools: R, rules: Rules, gates: StepGates) -> Self
+    pub(super) fn new(
+        model: M,
+        tools: R,
+        limits: impl FnOnce(Rules) -> Rules,
+        gates: StepGates,
+    ) -> Self
     where
         R: ToolSource,
     {
+        // Tools that panic here fail each run, as tools do that can't be used.
+        let read = attempt(Foreign::Tools, || {
+            (tools.specs(), tools.check().err(), tools.rules())
+        });
+        let (specs, fault, rules) =
+            read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), Rules::default()));
         Self {
-            specs: tools.specs(),
-            fault: tools.check().err(),
+            specs,
+            fault,
             model,
             tools,
-            rules: Arc::new(rules),
+            rules: Arc::new(limits(rules)),
             gates,
         }
+    }
+
+    /// What a run is made of: the model, the tools, and which of these it is offered.
+    ///
+    /// # Errors
+    ///
+    /// The tools can't be used, or not by this run; or a part of the stack panicked.
+    fn parts(&self, context: &crate::Context) -> Result<(M, R, ToolSpecs), Error>
+    where
+        M: Clone,
+        R: ToolSource + Clone,
+    {
+        let tools = || -> Result<_, Error> {
+            if let Some(fault) = &self.fault {
+                return Err(fault.clone());
+            }
+            self.tools.check_run(context)?;
+            Ok((self.tools.clone(), self.offered(context)))
+        };
+        attempt(Foreign::Tools, tools)
+            .flatten()
+            .and_then(|(tools, offered)| {
+                let model = attempt(Foreign::Model, || self.model.clone())?;
+                Ok((model, tools, offered))
+            })
+            .map_err(|error| error.with_phase(Phase::Run))
     }
 
     /// The tools that a run is offered.
@@ -86,20 +127,12 @@ where
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let fault = match &self.fault {
-            Some(fault) => Some(fault.clone()),
-            None => self.tools.check_run(&request.context).err(),
-        };
-        ResponseFuture::new(match fault {
-            Some(fault) => Err(fault.with_phase(Phase::Run)),
-            None => Run::new(
-                self.model.clone(),
-                self.tools.clone(),
-                &self.offered(&request.context),
-                Arc::clone(&self.rules),
-                &self.gates,
-                request,
-            ),
-        })
+        let run = self
+            .parts(&request.context)
+            .and_then(|(model, tools, offered)| {
+                let rules = Arc::clone(&self.rules);
+                Run::new(model, tools, &offered, rules, &self.gates, request)
+            });
+        ResponseFuture::new(run)
     }
 }

@@ -1,4 +1,4 @@
-use crate::{Error, Event, Finish};
+use crate::{Error, Event, Finish, method::catch};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -105,6 +105,12 @@ where
     C: Fn(End<'_>),
 {
     fn drop(&mut self) {
-        self.tell(End::Dropped);
+        // A panic that leaves a drop aborts the process where another one unwinds.
+        if let Err(panic) = catch(|| self.tell(End::Dropped)) {
+            tracing::error!(
+                panic = panic.text(),
+                "a function for the end of a response panicked"
+            );
+        }
     }
 }
