@@ -1,3 +1,4 @@
+use crate::panic;
 use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
 use std::{error::Error as StdError, fmt};
 
@@ -91,7 +92,7 @@ impl ToolError {
             }
         }
         if !self.fatal {
-            let source = self.source().map(|source| Chain(source).to_string());
+            let source = self.source().map(|source| panic::text(&Chain(source)));
             if self.foreign {
                 tracing::warn!(tool, error = source, "a tool failed");
             } else {
@@ -233,6 +234,8 @@ pub enum ToolsetError {
     UnknownTool(Str),
     /// A gate panicked when it was checked; this is its policy.
     GatePanicked(Str),
+    /// A layer panicked when it was put around the tools.
+    LayerPanicked,
     /// A run's context lacks what a tool [requires](crate::Tool::requires).
     MissingContext {
         /// The tool.
@@ -264,6 +267,9 @@ impl fmt::Display for ToolsetError {
                     f,
                     "the gate `{policy}` panicked when its tools were checked"
                 )
+            }
+            Self::LayerPanicked => {
+                f.write_str("a layer on the tools panicked when it was put around them")
             }
             Self::MissingContext { tool, type_name } => write!(
                 f,

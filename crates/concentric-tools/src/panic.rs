@@ -1,8 +1,10 @@
 use concentric_core::{
     Str, ToolOutcome,
-    method::{Panic, catch},
+    method::{Panic, catch, caught},
+    store::{StoreError, StoreFuture},
 };
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -14,6 +16,19 @@ pub(crate) fn outcome(panic: &Panic, tool: &str) -> ToolOutcome {
     let text = panic.text();
     tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
     ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
+}
+
+/// Calls a store; its panic is a failure of it.
+pub(crate) async fn stored<T>(call: impl FnOnce() -> StoreFuture<T>) -> Result<T, StoreError> {
+    caught(call).await.unwrap_or_else(|panic| {
+        tracing::error!(panic = panic.text(), "a store panicked");
+        Err(StoreError::failed("the store panicked"))
+    })
+}
+
+/// A text of foreign code, for the log.
+pub(crate) fn text(text: &dyn fmt::Display) -> String {
+    catch(|| text.to_string()).unwrap_or_else(|_| "a text that panicked".to_owned())
 }
 
 /// A future whose panics are caught: when it is polled, and when it is dropped.

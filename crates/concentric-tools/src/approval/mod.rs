@@ -72,6 +72,7 @@ use crate::{
     Digest, Matcher, ToolsetError,
     gate::{Decided, Gate, Verdict},
     matcher::{Exactness, Matched},
+    panic::stored,
 };
 use concentric_core::{
     BoxError, Context, LiveInterrupts, ReplyKind, RunId, Str, ToolCall, ToolSpecs,
@@ -482,14 +483,15 @@ async fn recall(
     ask: Ask,
 ) -> Result<Verdict, BoxError> {
     let context = &call.context;
-    let recalled = decisions
-        .recall(
+    let recalled = stored(|| {
+        decisions.recall(
             Tenant::of(context),
             call.name().clone(),
             run_of(context),
             context.thread_id().cloned(),
         )
-        .await;
+    })
+    .await;
     let remembered = match recalled {
         Ok(remembered) => remembered,
         Err(error) => {

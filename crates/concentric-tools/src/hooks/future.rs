@@ -140,7 +140,7 @@ where
         if let Some(call) = self.call.take()
             && let Err(panic) = catch(|| self.shared.hooks.cancelled(&call))
         {
-            self.shared.hooks.failed("cancelled", &panic.error(), &call);
+            self.shared.failed("cancelled", &panic.error(), &call);
         }
     }
 }
@@ -206,8 +206,8 @@ where
             let halted = ToolOutcome::cancelled(reason.clone()).and_halt(reason);
             Ok(not_gone_on(&call, halted))
         }
-        Ok(Err(error)) => failed(&guard.shared.hooks, &call, Error::from(error)),
-        Err(panic) => failed(&guard.shared.hooks, &call, panic.error()),
+        Ok(Err(error)) => failed(&guard.shared, &call, Error::from(error)),
+        Err(panic) => failed(&guard.shared, &call, panic.error()),
     };
     Step::Settled {
         result: Some(result),
@@ -216,14 +216,14 @@ where
 }
 
 /// What comes of a call whose hook failed.
-fn failed<H>(hooks: &H, call: &ToolCall, error: Error) -> After
+fn failed<H>(shared: &Shared<H>, call: &ToolCall, error: Error) -> After
 where
     H: ToolHooks,
 {
     if waits(&error) || is_fatal(&error) || error.kind() == ErrorKind::Halted {
         return Err(error);
     }
-    hooks.failed("before", &error, call);
+    shared.failed("before", &error, call);
     Ok(not_checked())
 }
 

@@ -1,7 +1,7 @@
 use super::{BeforeCall, Flow, ToolHooks};
 use concentric_core::{
     BoxError, Error, ToolCall, ToolOutcome,
-    method::{Panic, caught, is_set},
+    method::{Panic, catch, caught, is_set},
 };
 use std::{
     future::Future,
@@ -89,9 +89,17 @@ where
                 Ok(Err(error)) => Error::from(error),
                 Err(panic) => panic.error(),
             };
-            hooks.failed(method, &error, &call);
+            shared.failed(method, &error, &call);
             result
         })
+    }
+
+    /// Calls the hooks' [`failed`](ToolHooks::failed), whose panic changes nothing.
+    pub(super) fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
+        if let Err(panic) = catch(|| self.hooks.failed(method, error, call)) {
+            let tool = call.name();
+            tracing::error!(%tool, method, panic = panic.text(), "a hook panicked when it failed");
+        }
     }
 
     pub(super) fn poll_after(

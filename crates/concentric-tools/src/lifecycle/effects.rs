@@ -5,7 +5,7 @@ use super::{
     doubt::{ask_effect, reconciled},
     rule::Rules,
 };
-use crate::{Digest, Tool, fatal};
+use crate::{Digest, Tool, fatal, panic::stored};
 use concentric_core::{
     Answered, Context, Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome,
     ToolStatus,
@@ -24,7 +24,7 @@ impl Effects {
 
     /// What is known of the effect of `key`.
     pub(super) async fn known(&self, key: EffectKey) -> Result<Effect, Error> {
-        self.0.known(key).await.map_err(failed)
+        stored(|| self.0.known(key)).await.map_err(failed)
     }
 
     /// Writes down what a person says that a call did, and returns what counts.
@@ -45,8 +45,7 @@ impl Effects {
         key: EffectKey,
         outcome: ToolOutcome,
     ) -> Result<ToolOutcome, Error> {
-        self.0
-            .finish(key.clone(), outcome.clone())
+        stored(|| self.0.finish(key.clone(), outcome.clone()))
             .await
             .map_err(failed)?;
         Ok(match self.known(key).await? {
@@ -76,7 +75,8 @@ pub(crate) async fn run(
     let arguments: Str = call.arguments().as_str().into();
     let intent =
         Intent::new(call.name().clone(), arguments, &call.context).repeatable(tool.may_run_again());
-    match effects.0.begin(key.clone(), intent).await.map_err(failed)? {
+    let begun = stored(|| effects.0.begin(key.clone(), intent)).await;
+    match begun.map_err(failed)? {
         Effect::New => {}
         // A failed effect may be repeated where that does no harm; its success then replaces the
         // failure in the ledger.
@@ -98,7 +98,7 @@ pub(crate) async fn run(
     // begun.
     if let Ok(outcome) = &result
         && outcome.status != ToolStatus::Unknown
-        && let Err(error) = effects.0.finish(key, outcome.clone()).await
+        && let Err(error) = stored(|| effects.0.finish(key, outcome.clone())).await
     {
         // It stays begun, and somebody is asked about it if the run goes on elsewhere.
         tracing::error!(%error, "what came of a call can't be written down");

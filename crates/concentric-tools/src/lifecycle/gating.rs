@@ -669,7 +669,7 @@ async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
 
 /// What is made of a gate that failed.
 fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
-    let gate = gate.policy();
+    let gate = catch(|| gate.policy()).unwrap_or_default();
     tracing::error!(%error, %gate, "a gate failed, so the call is denied");
     Verdict::deny("Whether the call may run could not be decided.")
 }

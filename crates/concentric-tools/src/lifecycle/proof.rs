@@ -1,5 +1,6 @@
 use crate::{
     Digest,
+    panic::stored,
     token::{Claims, Expected, Keys, Subject, TokenError},
 };
 use concentric_core::{
@@ -203,7 +204,8 @@ impl Tokens {
     ) -> Result<(), Invalid> {
         // Not the token: whoever lists a question again gets another one for it (F38).
         let key = format!("token:{id}").into();
-        match self.0.once.once(Tenant::of(context), key, until).await {
+        let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
+        match first {
             Ok(true) => Ok(()),
             Ok(false) => Err(Invalid::Used),
             Err(error) => {

@@ -10,6 +10,7 @@ use crate::{
     Approval, Digest,
     approval::{ApprovalEvent, Ask, run_of},
     gate::{Gate, Verdict},
+    panic::stored,
     toolset::Toolset,
 };
 use concentric_core::{
@@ -43,7 +44,7 @@ async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) 
     let key = format!("{what}:{id}");
     let now = call.context.now();
     let until = now.checked_add(TOLD_FOR).unwrap_or(now);
-    let first = once.once(Tenant::of(&call.context), key.into(), until);
+    let first = stored(|| once.once(Tenant::of(&call.context), key.into(), until));
     first.await.unwrap_or_else(|error| {
         tracing::error!(%error, "whether a {what} was told is not known");
         true
@@ -146,7 +147,7 @@ impl Gating {
             reason,
             context.now(),
         );
-        if let Err(error) = decisions.remember(kept).await {
+        if let Err(error) = stored(|| decisions.remember(kept)).await {
             tracing::error!(%error, "a decision holds for its call only: it can't be kept");
         }
     }

@@ -532,7 +532,15 @@ impl Built {
         };
         let tools = tools.map(|tool| tool.of_toolset(home.clone()));
         let table = Arc::new(Table::new(tools.collect(), home.seal.clone()));
-        let stack = inner.stack(&table, &Layers::default());
+        let layered = catch(|| inner.stack(&table, &Layers::default()));
+        let (stack, fault) = match layered {
+            Ok(stack) => (stack, fault),
+            Err(panic) => {
+                tracing::error!(panic = panic.text(), "a layer on the tools panicked");
+                let bare = Stack::Bare(Router::new(Arc::clone(&table), "?"));
+                (bare, fault.or(Some(ToolsetError::LayerPanicked)))
+            }
+        };
         Self {
             specs,
             table,

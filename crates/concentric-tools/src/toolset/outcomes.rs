@@ -11,7 +11,7 @@ use crate::{
         Entry, Gated, LiveCall, ProtocolEntry, ProtocolStep, Replied, find_outcome, gate_round,
         is_recovered, suspend_tool, unknown_at_best,
     },
-    panic::Caught,
+    panic::{self, Caught},
 };
 use concentric_core::{
     Attempts, Context, Error, ErrorKind, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall,
@@ -280,7 +280,11 @@ impl Round {
     /// Takes the stack when it is ready for a call.
     fn poll_stack(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<Stack, Failure>> {
         let stack = self.stack.take();
-        let mut stack = stack.unwrap_or_else(|| self.toolset.take_stack(&self.context));
+        let taken = stack.map_or_else(|| catch(|| self.toolset.take_stack(&self.context)), Ok);
+        let mut stack = match taken {
+            Ok(stack) => stack,
+            Err(panic) => return Poll::Ready(Err(Failure::Panic(panic))),
+        };
         // A service that failed before it was called is of no more use.
         Poll::Ready(match catch(|| stack.poll_ready(cx)) {
             Ok(Poll::Ready(Ok(()))) => Ok(stack),
@@ -470,7 +474,7 @@ impl Round {
                 }
                 None => {
                     let tool = started.call.call.name.as_str();
-                    let error_text = format!("{error:#}");
+                    let error_text = panic::text(&format_args!("{error:#}"));
                     tracing::warn!(tool, error = error_text, "a layer on a tool failed");
                     ToolOutcome::failed(for_model(&error))
                 }
