@@ -106,10 +106,11 @@ fn context(count: usize) -> Value {
 }
 
 fn values(count: usize) -> Value {
-    // All but the list has 17: 11 outside of the messages, where they count more, and 6 inside.
-    let list = vec![0; count - 17];
+    // All but the list has 16: 11 outside of the messages, where they count more, and 5 inside.
+    let list = vec![0; count - 16];
     let mut input = input();
-    input["messages"][0]["metadata"] = json!({ "a": list });
+    // Of a field that the protocol does not have: in any other, they would count more.
+    input["messages"][0]["list"] = list.into();
     input
 }
 
@@ -294,6 +295,31 @@ async fn objects_outside_of_messages_count_six_times() {
     assert_eq!(answer(policy(), &state(100)).await.status, 200);
     let error = refused(&answer(policy(), &state(200)).await);
     assert_eq!(error["limit"], "values");
+}
+
+#[tokio::test]
+async fn free_json_in_messages_counts_as_outside() {
+    let requests = |objects: usize| {
+        let free = json!({"a": vec![json!({}); objects]});
+        let part = json!({"type": "text", "text": "", "metadata": free});
+        let mut of_a_call = calls(1);
+        of_a_call["messages"][0]["toolCalls"][0]["metadata"] = free.clone();
+        let messages = [
+            json!({"id": "u", "role": "user", "content": "", "metadata": free}),
+            json!({"id": "u", "role": "activity", "activityType": "t", "content": free}),
+            json!({"id": "u", "role": "user", "content": [part]}),
+            of_a_call["messages"][0].clone(),
+        ];
+        messages.map(|message| with("messages", json!([message])))
+    };
+    let policy = || ClientPolicy::new().max_values(1000);
+    for request in requests(100) {
+        assert_eq!(answer(policy(), &request).await.status, 200);
+    }
+    for request in requests(200) {
+        let error = refused(&answer(policy(), &request).await);
+        assert_eq!(error["limit"], "values");
+    }
 }
 
 // ---- what a request may contain ----

@@ -18,7 +18,7 @@ use super::{
 ///
 /// | limit | of | default |
 /// |---|---|---|
-/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; outside `messages`, a value counts twice, and an object six times | 98,304 |
+/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; in free JSON, a value counts twice, and an object six times | 98,304 |
 /// | [`messages`](Self::max_messages) | messages | 10,000 |
 /// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
 /// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
@@ -28,6 +28,9 @@ use super::{
 /// | [`client_results`](Self::max_client_results) | results of the client's tools at the end of the history | 256 |
 /// | [`replies`](Self::max_replies) | entries of `resume` | 256 |
 /// | [`context`](Self::max_context) | entries of `context` | 1,024 |
+///
+/// Free JSON is all that is outside `messages`, and in them the content of activities, metadata, and
+/// whatever is nested deeper than the fields of a tool call or a content part.
 ///
 /// A limit of zero accepts none of what it counts, and `usize::MAX` is no limit. Values are nested at
 /// most 127 levels deep; a deeper body is answered with `400`. How many bytes a body may have is
@@ -104,8 +107,8 @@ impl ClientPolicy {
     /// Sets how many JSON values a request may have; the default is 98,304.
     ///
     /// A parsed value takes some 70 bytes of memory, and an object that holds one some 600, which is
-    /// many times their length in a body such as `[0,0,0]`. Outside `messages`, where tools may copy
-    /// and compare them, a value counts twice and an object six times.
+    /// many times their length in a body such as `[0,0,0]`. So a value of free JSON counts twice and an
+    /// object six times; those that the protocol itself is made of count once.
     #[must_use]
     pub const fn max_values(mut self, max: usize) -> Self {
         self.values = max;
@@ -411,25 +414,39 @@ fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<
 /// How many values a JSON text has at most, if it is one: a value follows each comma and precedes or
 /// follows each bracket.
 ///
-/// What is not in the messages is parsed to a [`serde_json::Value`], which a tool may copy and
-/// compare: there a value counts twice, and an object six times. A chain of objects takes 600 bytes
-/// of heap each.
+/// Free JSON is parsed to a [`serde_json::Value`], which a tool may copy and compare: there a value
+/// counts twice, and an object six times. A chain of objects takes 600 bytes of heap each.
 fn values(body: &[u8]) -> usize {
+    // How deep the fields of a message are, and those of a tool call or a content part:
+    // `{"messages":[{"toolCalls":[{"function":..}]}]}`.
+    const MESSAGE: usize = 3;
+    const PART: usize = 5;
+
     let mut count: usize = 1;
     let mut depth: usize = 0;
     let mut in_messages = false;
+    // Whether this is in an object that is the value of a message's field: metadata, or the content of
+    // an activity. All that the protocol has there is text or a list.
+    let mut in_object = false;
     let mut bytes = body.iter().enumerate();
     while let Some((at, byte)) = bytes.next() {
-        let weight = match (byte, in_messages) {
-            (b',' | b'[' | b'{', true) => 1,
-            (b',' | b'[', false) => 2,
-            (b'{', false) => 6,
+        let is_free = !in_messages || in_object || depth > PART;
+        let weight = match (byte, is_free) {
+            (b',' | b'[' | b'{', false) => 1,
+            (b',' | b'[', true) => 2,
+            (b'{', true) => 6,
             _ => 0,
         };
         count = count.saturating_add(weight);
         match byte {
-            b'[' | b'{' => depth += 1,
-            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'[' | b'{' => {
+                in_object |= depth == MESSAGE && *byte == b'{';
+                depth += 1;
+            }
+            b']' | b'}' => {
+                depth = depth.saturating_sub(1);
+                in_object &= depth > MESSAGE;
+            }
             b'"' => {
                 let mut end = at;
                 while let Some((at, byte)) = bytes.next() {
