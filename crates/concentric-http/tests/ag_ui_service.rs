@@ -44,6 +44,25 @@ fn with_messages(messages: Value) -> Value {
 // ---- the request ----
 
 #[tokio::test]
+async fn a_large_request_yields_between_its_stages() {
+    for (bytes, yields) in [(10, 0), (64 << 10, 2)] {
+        let input = with_messages(json!([
+            {"id": "u", "role": "user", "content": "x".repeat(bytes)}
+        ]));
+        let asked = Asked::default();
+        let service = AgUiLayer::new().layer(asked.agent());
+        let mut task = tokio_test::task::spawn(service.oneshot(post(input.to_string())));
+        for _ in 0..yields {
+            assert!(task.poll().is_pending());
+            assert!(task.is_woken(), "it waits for nothing");
+            assert!(!asked.is_called());
+        }
+        assert!(task.poll().is_ready());
+        assert!(asked.is_called());
+    }
+}
+
+#[tokio::test]
 async fn the_run_has_the_clients_names_and_values() {
     #[derive(Clone)]
     struct User(&'static str);

@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     marker::PhantomData,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -17,13 +18,23 @@ use pin_project_lite::pin_project;
 use tower::BoxError;
 use tower_service::Service;
 
-use super::{ResponseBody, RunAgentInput, layer::Config, map, reply::Refused};
+use super::{
+    ResponseBody, RunAgentInput,
+    layer::Config,
+    map::{self, Start},
+    reply::Refused,
+};
+
+/// The bytes of a body from which a request yields to other tasks between its stages, each of which
+/// may take milliseconds.
+const LARGE: usize = 64 << 10;
 
 pin_project! {
     /// Response future for [`AgUi`](super::AgUi).
     ///
     /// It reads the request's body, polls the agent once, and resolves before the agent has answered: a
-    /// timeout around the service bounds the upload, and not the run.
+    /// timeout around the service bounds the upload, and not the run. With a body of 64 KiB or more it
+    /// yields to other tasks after it has parsed the body, and again before it polls the agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<A, B, RB> {
         #[pin]
@@ -42,6 +53,8 @@ pin_project! {
             #[pin]
             body: RB,
         },
+        // Taken when the agent is polled.
+        Prepared { run: Option<Box<Prepared<A>>> },
         Refused { refused: Option<Refused> },
     }
 }
@@ -51,6 +64,28 @@ struct Pending<A> {
     agent: A,
     config: Arc<Config>,
     parts: Parts,
+}
+
+/// A run whose body was parsed.
+struct Prepared<A> {
+    agent: A,
+    config: Arc<Config>,
+    stage: Stage,
+    is_large: bool,
+}
+
+enum Stage {
+    Input { input: RunAgentInput, parts: Parts },
+    Start(Start),
+}
+
+/// What a stage leads to.
+enum Next<A, B>
+where
+    A: Service<ChatRequest>,
+{
+    Stage(Box<Prepared<A>>),
+    Answer(http::Response<ResponseBody<A, B>>),
 }
 
 impl<A, B, RB: Body> ResponseFuture<A, B, RB> {
@@ -129,25 +164,44 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let answer = match this.state.as_mut().project() {
-            StateProj::Refused { refused } => match refused.take() {
-                Some(refused) => Err(refused),
-                // Polled after it resolved.
-                None => return Poll::Pending,
-            },
-            StateProj::Read { run, bytes, body } => {
-                let Some(limit) = run.as_ref().map(|run| run.config.body_limit) else {
-                    return Poll::Pending;
-                };
-                let read = ready!(poll_read(body, bytes, limit, cx));
-                match (read, run.take()) {
-                    (Ok(()), Some(run)) => {
-                        let started = catch(|| start(*run, bytes, cx));
-                        started.unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
+        let answer = loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Refused { refused } => match refused.take() {
+                    Some(refused) => Err(refused),
+                    // Polled after it resolved.
+                    None => return Poll::Pending,
+                },
+                StateProj::Read { run, bytes, body } => {
+                    let Some(limit) = run.as_ref().map(|run| run.config.body_limit) else {
+                        return Poll::Pending;
+                    };
+                    let read = ready!(poll_read(body, bytes, limit, cx));
+                    match (read, run.take()) {
+                        (Ok(()), Some(run)) => {
+                            // Not kept during the run: the input is what was read of it.
+                            let bytes = mem::take(bytes);
+                            caught(|| parse(*run, &bytes).map(Next::Stage))
+                        }
+                        (Err(refused), _) => Err(refused),
+                        (Ok(()), None) => return Poll::Pending,
                     }
-                    (Err(refused), _) => Err(refused),
-                    (Ok(()), None) => return Poll::Pending,
                 }
+                StateProj::Prepared { run } => match run.take() {
+                    Some(run) => caught(|| advance(*run, cx)),
+                    None => return Poll::Pending,
+                },
+            };
+            match next {
+                Ok(Next::Stage(run)) => {
+                    let is_large = run.is_large;
+                    this.state.set(State::Prepared { run: Some(run) });
+                    if is_large {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                Ok(Next::Answer(answer)) => break Ok(answer),
+                Err(refused) => break Err(refused),
             }
         };
         // A future that is done holds nothing.
@@ -206,16 +260,13 @@ fn is_limit(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Starts the run; what panics meanwhile is a part of the server.
-fn start<A, B>(
-    run: Pending<A>,
-    bytes: &[u8],
-    cx: &mut Context<'_>,
-) -> Result<http::Response<ResponseBody<A, B>>, Refused>
-where
-    A: Service<ChatRequest, Response = ChatResponse<B>>,
-    A::Error: Into<BoxError>,
-{
+/// Runs a stage; what panics in it is a part of the server.
+fn caught<T>(stage: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
+    catch(stage).unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
+}
+
+/// Parses the body.
+fn parse<A>(run: Pending<A>, bytes: &[u8]) -> Result<Box<Prepared<A>>, Refused> {
     let Pending {
         agent,
         config,
@@ -223,7 +274,38 @@ where
     } = run;
     config.policy.check_body(bytes)?;
     let input = RunAgentInput::from_slice(bytes)?;
-    let start = map::start(input, parts, &config)?;
+    Ok(Box::new(Prepared {
+        agent,
+        config,
+        stage: Stage::Input { input, parts },
+        is_large: bytes.len() >= LARGE,
+    }))
+}
+
+/// Makes a request of the input, and then polls the agent with it.
+fn advance<A, B>(run: Prepared<A>, cx: &mut Context<'_>) -> Result<Next<A, B>, Refused>
+where
+    A: Service<ChatRequest, Response = ChatResponse<B>>,
+    A::Error: Into<BoxError>,
+{
+    let Prepared {
+        agent,
+        config,
+        stage,
+        is_large,
+    } = run;
+    let start = match stage {
+        Stage::Input { input, parts } => {
+            let stage = Stage::Start(map::start(input, parts, &config)?);
+            return Ok(Next::Stage(Box::new(Prepared {
+                agent,
+                config,
+                stage,
+                is_large,
+            })));
+        }
+        Stage::Start(start) => start,
+    };
     let guard = match &config.shutdown {
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
         None => None,
@@ -239,7 +321,7 @@ where
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx would collect the events until its buffer is full.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(Next::Answer(response))
 }
 
 impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB> {
