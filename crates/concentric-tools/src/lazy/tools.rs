@@ -187,12 +187,14 @@ impl Hidden {
                 if result.name != self.tool || result.outcome.status != ToolStatus::Done {
                     continue;
                 }
-                for name in listed(&result.outcome) {
-                    // A history may name what it likes, as often as it likes.
-                    if self.index.contains(&name) && seen.insert(name.clone()) {
+                // A history may name what it likes, as often as it likes.
+                each_listed(&result.outcome, |name| {
+                    if self.index.contains(name) && !seen.contains(name) {
+                        let name = Str::from(name);
+                        seen.insert(name.clone());
                         found.push(name);
                     }
-                }
+                });
             }
         }
         found
@@ -264,21 +266,17 @@ impl Hidden {
     }
 }
 
-/// The tools that a search has found: by its data, or, in a history that came without it, by what
-/// the model read.
-fn listed(outcome: &ToolOutcome) -> Vec<Str> {
+/// Calls `read` with each tool that a search has found: by its data, or, in a history that came
+/// without it, by what the model read.
+fn each_listed(outcome: &ToolOutcome, read: impl FnMut(&str)) {
     let data = outcome.data.as_ref().and_then(|data| data.get("tools"));
     if let Some(names) = data.and_then(|names| names.as_array()) {
-        return names
-            .iter()
-            .filter_map(|n| n.as_str())
-            .map(Str::from)
-            .collect();
+        names.iter().filter_map(|name| name.as_str()).for_each(read);
+        return;
     }
     let text = outcome.content.text();
     let lines = text.lines().filter_map(|line| line.strip_prefix("- "));
     lines
         .map(|line| line.split_once(": ").map_or(line, |(name, _)| name))
-        .map(Str::from)
-        .collect()
+        .for_each(read);
 }
