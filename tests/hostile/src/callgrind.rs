@@ -1,6 +1,6 @@
 //! Instructions of each stage, counted by callgrind.
 
-use crate::child;
+use crate::{LEAST, child, stack::STACKS, table::MOST_RATIO};
 use concentric_core::BoxError;
 use std::{
     collections::BTreeMap,
@@ -8,13 +8,35 @@ use std::{
     process::{Command, Stdio},
 };
 
+/// glibc keeps what is freed in lists by size, however much it is. Otherwise it merges it now and then,
+/// in a stage that has nothing to do with it.
+const ALLOCATOR: &str = "glibc.malloc.tcache_count=65535";
+
 /// How the instructions of one stage grow.
 #[derive(Clone, Debug)]
 pub(crate) struct Ratio {
-    /// The stack and the stage.
-    pub(crate) stage: String,
+    stack: String,
+    stage: String,
     /// The instructions for n bytes, and for twice as many.
-    pub(crate) counts: [u64; 2],
+    counts: [u64; 2],
+}
+
+impl Ratio {
+    /// The stack and the stage.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.stack, self.stage)
+    }
+
+    /// The instructions for twice as many bytes, divided by those for n; `None` for a stage that is
+    /// too small.
+    pub(crate) fn figure(&self) -> Option<f64> {
+        let [once, twice] = self.counts;
+        (twice >= LEAST).then(|| twice as f64 / once.max(1) as f64)
+    }
+
+    fn is_beyond(&self) -> bool {
+        self.figure().is_some_and(|figure| figure > MOST_RATIO)
+    }
 }
 
 /// Whether there is a callgrind to count with.
@@ -28,14 +50,46 @@ pub(crate) fn is_available() -> bool {
 }
 
 /// How each stage of each stack grows from `bytes` bytes of the shape to twice as many.
+///
+/// A buffer that grows is copied, or not if there is room behind it, which is a matter of chance and
+/// most of some stages. So a stage beyond the bound is counted again from other sizes, and the least
+/// of its ratios is kept: what grows too fast does so from every size.
 pub(crate) fn ratios(shape: &str, bytes: usize) -> Result<Vec<Ratio>, BoxError> {
+    let mut ratios = counted(shape, STACKS, bytes)?;
+    for more in [bytes + bytes / 2, 2 * bytes] {
+        let mut stacks: Vec<&str> = STACKS.to_vec();
+        stacks.retain(|stack| ratios.iter().any(|r| r.stack == *stack && r.is_beyond()));
+        if stacks.is_empty() {
+            break;
+        }
+        for again in counted(shape, &stacks, more)? {
+            let earlier = ratios
+                .iter_mut()
+                .find(|ratio| ratio.stack == again.stack && ratio.stage == again.stage);
+            if let Some(earlier) = earlier
+                && earlier.is_beyond()
+                && again.figure() < earlier.figure()
+            {
+                *earlier = again;
+            }
+        }
+    }
+    Ok(ratios)
+}
+
+fn counted(shape: &str, stacks: &[&str], bytes: usize) -> Result<Vec<Ratio>, BoxError> {
     let folder = tempfile::tempdir()?;
     let counts = folder.path().join("counts");
     let mut tool = Command::new("valgrind");
     tool.args(["--tool=callgrind", "--combine-dumps=yes"])
         .arg("--dump-before=*hostile_boundary*")
-        .arg(format!("--callgrind-out-file={}", counts.display()));
-    let out = child(Some(&mut tool), &["count", shape, &bytes.to_string()])?;
+        .arg(format!("--callgrind-out-file={}", counts.display()))
+        .env("GLIBC_TUNABLES", ALLOCATOR);
+    let size = bytes.to_string();
+    let out = child(
+        Some(&mut tool),
+        &[&["count", shape, &size], stacks].concat(),
+    )?;
     let counts = fs::read_to_string(counts)?;
     let totals = counts
         .lines()
@@ -63,10 +117,13 @@ pub(crate) fn ratios(shape: &str, bytes: usize) -> Result<Vec<Ratio>, BoxError> 
             let (stack, size) = rest.split_once(' ').ok_or("an odd line")?;
             at = Some((stack.to_owned(), size.parse::<usize>()?));
             stage = None;
+        } else if line == "warm up" {
+            at = None;
         }
     }
     let ratios = stages.into_iter().map(|((stack, stage), counts)| Ratio {
-        stage: format!("{stack}/{stage}"),
+        stack,
+        stage,
         counts,
     });
     Ok(ratios.collect())

@@ -279,6 +279,36 @@ shapes! {
         list(n, |i| format!(r#""k{i}":0"#)),
     ));
 
+    false "metadata-nesting": |n| {
+        let deep = nest(100, "a", "0");
+        messages(format!(
+            r#"{{"id":"m","role":"user","content":"a","metadata":{{"a":[{}]}}}}"#,
+            list(n, |_| deep.clone()),
+        ))
+    };
+    false "metadata-objects": |n| messages(format!(
+        r#"{{"id":"m","role":"user","content":"a","metadata":{{{}}}}}"#,
+        list(n, |i| format!(r#""k{i}":{{"a":0}}"#)),
+    ));
+    false "activity-nesting": |n| {
+        let deep = nest(100, "a", "0");
+        messages(format!(
+            r#"{{"id":"m","role":"activity","activityType":"t","content":{{"a":[{}]}}}}"#,
+            list(n, |_| deep.clone()),
+        ))
+    };
+    false "metadata-of-calls": |n| messages(calling("a", &list(n, |i| format!(
+        r#"{{"id":"c{i}","function":{{"name":"look","arguments":""}},"metadata":{{{}}}}}"#,
+        list(100, |k| format!(r#""{k}":{{"a":0}}"#)),
+    ))));
+    false "metadata-of-parts": |n| parts(&list(n, |_| format!(
+        r#"{{"type":"text","text":"a","metadata":{{{}}}}}"#,
+        list(100, |k| format!(r#""{k}":{{"a":0}}"#)),
+    )));
+    false "message-metadata": |n| messages(list(n, |i| format!(
+        r#"{{"id":"m{i}","role":"user","content":"a","metadata":{{"a":0}}}}"#,
+    )));
+
     // Texts.
     false "text": |n| messages(user("m", &fill(n, "text ")));
     true "quotes": |n| messages(user("m", &fill(n, "\\\"")));

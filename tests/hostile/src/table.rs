@@ -1,10 +1,10 @@
 //! The figures, and whether they are within their bounds.
 
-use crate::{BODY, LEAST, callgrind::Ratio, run::Taken};
+use crate::{BODY, callgrind::Ratio, run::Taken};
 use std::fmt;
 
 /// The bounds.
-const MOST_RATIO: f64 = 2.3;
+pub(crate) const MOST_RATIO: f64 = 2.3;
 const MOST_GROWTH: f64 = 4.0;
 const MOST_HEAP: f64 = 12.0;
 const MOST_HEAP_GROWTH: f64 = 2.0;
@@ -80,13 +80,9 @@ impl Row {
 
     pub(crate) fn ratios(&mut self, ratios: &[Ratio]) {
         let mut worst = Worst::default();
-        for Ratio {
-            stage,
-            counts: [once, twice],
-        } in ratios
-        {
-            if *twice >= LEAST {
-                worst.add(*twice as f64 / (*once).max(1) as f64, stage);
+        for ratio in ratios {
+            if let Some(figure) = ratio.figure() {
+                worst.add(figure, &ratio.name());
             }
         }
         self.ratio = Some(worst);
@@ -114,9 +110,9 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = |worst: &Worst, most: f64| if worst.figure > most { "!" } else { " " };
         let cell = |worst: &Worst, most: f64| match worst.of.as_str() {
-            "" => format!("{:<24}", "-"),
+            "" => format!("{:<26}", "-"),
             of => format!(
-                "{:<24}",
+                "{:<26}",
                 format!("{:.2}{} {of}", worst.figure, mark(worst, most))
             ),
         };
@@ -141,6 +137,9 @@ impl fmt::Display for Row {
     }
 }
 
+/// A column's name, its figure of a row, and its bound.
+type Column = (&'static str, fn(&Row) -> Option<&Worst>, Option<f64>);
+
 /// All rows.
 pub(crate) struct Table<'a>(pub(crate) &'a [Row]);
 
@@ -148,13 +147,37 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<30} {:>8}  {:<24}{:<24}{:<24}{:<24}poll, ms",
+            "{:<30} {:>8}  {:<26}{:<26}{:<26}{:<26}poll, ms",
             "shape", "taken", "Ir 2n/n", "CPU", "heap", "raised",
         )?;
         for row in self.0 {
             writeln!(f, "{row}")?;
         }
-        let beyond = self.0.iter().filter(|row| !row.is_within()).count();
-        write!(f, "{} shapes, {beyond} beyond a bound", self.0.len())
+        let within = self.0.iter().filter(|row| row.is_within()).count();
+        let shapes = self.0.len();
+        writeln!(f, "{shapes} shapes measured, {within} within all bounds")?;
+        let columns: [Column; 5] = [
+            ("Ir 2n/n", |row| row.ratio.as_ref(), Some(MOST_RATIO)),
+            ("CPU", |row| Some(&row.growth), Some(MOST_GROWTH)),
+            ("heap", |row| Some(&row.heap), Some(MOST_HEAP)),
+            ("raised", |row| Some(&row.raised), None),
+            ("poll, ms", |row| Some(&row.poll), Some(MOST_POLL.into())),
+        ];
+        f.write_str("largest:")?;
+        for (name, figure, most) in columns {
+            let figures = self.0.iter().filter_map(|row| Some((row, figure(row)?)));
+            let largest = figures.max_by(|a, b| a.1.figure.total_cmp(&b.1.figure));
+            let Some((row, Worst { figure, of })) = largest.filter(|(_, worst)| worst.figure > 0.0)
+            else {
+                continue;
+            };
+            write!(f, "\n  {name:<8} {figure:>7.2}")?;
+            match most {
+                Some(most) => write!(f, " of {most:<4} ")?,
+                None => write!(f, "         ")?,
+            }
+            write!(f, "{} ({of})", row.shape)?;
+        }
+        Ok(())
     }
 }

@@ -84,7 +84,11 @@ impl<'a> Contents<'a> {
         }
         // Calls must follow the user's turn or results, and the vendor's SDKs begin each
         // conversation with the user.
-        if contents.list.first().is_some_and(|first| first.role == "model") {
+        if contents
+            .list
+            .first()
+            .is_some_and(|first| first.role == "model")
+        {
             let content = Content {
                 role: "user",
                 parts: vec![Kind::Text(BEGINNING).into()],
