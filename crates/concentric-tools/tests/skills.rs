@@ -351,6 +351,48 @@ fn brought(tool: &str, arguments: &str, outcome: ToolOutcome) -> ChatRequest {
     ChatRequest::new(history.transcript)
 }
 
+#[test]
+fn a_history_of_very_many_loaded_skills_takes_linear_time() {
+    // What takes quadratic time does not end here.
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let ids = 0..100_000;
+        let calls = ids.clone().map(|n| {
+            let arguments = format!(r#"{{"name":"s{n}"}}"#);
+            let call = ToolCallPart::new(CallId::new(format!("c{n}")), "load_skill", arguments);
+            Part::new(PartKind::ToolCall(call))
+        });
+        let results = ids.map(|n| {
+            let id = CallId::new(format!("c{n}"));
+            let result = ToolResult::new(id, "load_skill", ToolOutcome::done("active"));
+            Part::new(PartKind::ToolResult(result))
+        });
+        let history = [
+            Message::user("hi"),
+            Message::new(Role::Assistant, calls.collect()),
+            Message::new(Role::Tool, results.collect()),
+            Message::user("go on"),
+        ];
+        let history = Transcript::from_history(history, Repair::Refuse).unwrap();
+        let request = ChatRequest::new(history.transcript);
+        let seen = Seen::default();
+        // A call of a hidden tool, which is answered with a hint.
+        let script = vec![vec![("pdf_fill", "{}")]];
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        let (events, _) =
+            runtime.block_on(run_with(&seen, skills(), toolset(), request, script, 9));
+        done.send(said(&events)).unwrap();
+    });
+    let said = wait
+        .recv_timeout(std::time::Duration::from_secs(120))
+        .unwrap();
+    assert!(
+        said[0].contains("Load it with `load_skill` first"),
+        "{said:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_history_does_not_make_a_skill_active() {
     let pdf = r#"{"name":"pdf"}"#;

@@ -935,7 +935,9 @@ impl Once for Forgetful {
     fn once(&self, _: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
         let mut known = self.1.lock().unwrap();
         known.retain(|_, until| *until > self.0.now());
-        let first = known.insert(key, until).is_none();
+        // As a store does: a second use does not make it known for longer.
+        let first = !known.contains_key(&key);
+        known.entry(key).or_insert(until);
         Box::pin(std::future::ready(Ok(first)))
     }
 }
