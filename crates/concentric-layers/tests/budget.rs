@@ -20,12 +20,14 @@ use concentric_layers::budget::{
     Amounts, BUDGET, Budget, BudgetLayer, Dimension, Limits, OVER_BUDGET, OverBudget,
 };
 use concentric_test::{
-    ScriptedModel, ScriptedTools, SeededRandom, Strict, TestEnvironment, check_layer,
+    Pace, ScriptedModel, ScriptedTools, SeededRandom, Spurious, Strict, TestEnvironment,
+    check_layer, drop_at_each_wait, watched,
 };
 use concentric_tools::{Toolset, agent_tool};
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use serde_json::{Value, json};
 use std::{
+    cell::RefCell,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -709,6 +711,66 @@ fn object(name: &'static str) -> ToolSpec {
 fn search(budget: &BudgetLayer) -> ScriptedTools {
     let found = service_fn(async |_: ToolCall| Ok::<_, Error>(ToolOutcome::done("found")));
     ScriptedTools::new().service(object("search"), budget.tool().layer(found))
+}
+
+/// An agent that searches once, within a budget at every place; its model and its tool take ticks.
+async fn search_slowly(whole: Budget, model: ScriptedModel) -> Result<String, Error> {
+    let budget = layer();
+    let found = service_fn(async |call: ToolCall| {
+        tokio::task::yield_now().await;
+        Pace::NextTick.pass(&call.context).await;
+        Ok::<_, Error>(ToolOutcome::done("found"))
+    });
+    let tools = ScriptedTools::new().service(object("search"), budget.tool().layer(found));
+    let agent = Layers::new()
+        .with(budget.run())
+        .layer(AgentLayer::new(tools))
+        .with(budget.model())
+        .service(model);
+    let answer = Spurious::new(agent.oneshot(request(&whole))).await?;
+    Ok(answer.map_body(Spurious::new).collect().await?.text())
+}
+
+fn searches_once() -> ScriptedModel {
+    let model = ScriptedModel::new().paced(Pace::NextTick);
+    model.tool_call("search", json!({})).then().text("Done.")
+}
+
+#[test]
+fn a_run_that_is_polled_without_a_wake_is_charged_once() {
+    let (text, whole) = watched(async {
+        let whole = limit(1_000);
+        let text = search_slowly(whole.clone(), searches_once()).await;
+        (text.unwrap(), whole)
+    });
+    assert_eq!(text, "Done.");
+    let spent = whole.spent();
+    assert_eq!(
+        (spent.money, spent.model_calls, spent.tool_calls),
+        (200, 2, 1)
+    );
+    assert_eq!(whole.reserved(), Amounts::new());
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_where_it_waits_reserves_nothing() {
+    let scene = RefCell::new(None);
+    let run = || {
+        let (whole, model) = (limit(1_000), searches_once());
+        *scene.borrow_mut() = Some((whole.clone(), model.clone()));
+        search_slowly(whole, model)
+    };
+    let drops = drop_at_each_wait(run, async |polls| {
+        let (whole, model) = scene.take().unwrap();
+        assert_eq!(
+            (whole.reserved(), model.live()),
+            (Amounts::new(), 0),
+            "{polls}"
+        );
+        assert!(whole.spent().money <= 200, "{polls}");
+    });
+    let drops = drops.await;
+    assert!(drops > 4, "{drops}");
 }
 
 fn searches() -> ScriptedModel {
