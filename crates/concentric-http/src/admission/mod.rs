@@ -51,7 +51,8 @@
 //! files do not count. Authentication goes outside, since the tenant is the
 //! [`Tenant`](concentric_core::store::Tenant) that it puts into the request's extensions; without
 //! one, all requests are those of one tenant. A timeout around it bounds the wait in the queue and the
-//! upload. All services of one layer and its clones share their limits.
+//! upload; without one, a client that uploads slowly occupies a place for as long as it stays
+//! connected. All services of one layer and its clones share their limits.
 //!
 //! Limits on what runs do, such as model calls in flight, belong into the agent's stack.
 //!
