@@ -4,20 +4,22 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
-    AgentLayer, Capability, ChatRequest, ChatResponse, Context, Declares, Error, ErrorKind, Event,
-    FinishReason, Layers, NoTools, Usage,
+    AgentLayer, BoxModel, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
+    ErrorKind, Event, EventStream, FinishReason, Layers, NoTools, Usage,
     capability::{
-        CheckedLayer, Encloses, Expects, Fault, InLoop, Outside, Provides, Region, Requires, Table,
+        Around, CheckedLayer, Encloses, Expects, Fault, InLoop, Outside, Provides, Region,
+        Requires, Table, Within,
     },
-    layers::{DefaultsLayer, ModelLayers, OfRunLayer, inspect_events},
+    layers::{DefaultsLayer, ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
 };
 use futures_util::stream;
 use std::{
     error::Error as StdError,
-    future::{Ready, ready},
+    future::{Future, Ready, ready},
+    pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{self, Poll},
 };
@@ -38,6 +40,7 @@ impl Capability for Fuel {
 
 macro_rules! layers {
     ($($name:ident: $declares:ty;)*) => {$(
+        #[derive(Clone)]
         struct $name;
 
         impl Declares for $name {
@@ -60,6 +63,8 @@ layers! {
     OncePerRunLayer: Outside<InLoop>;
     TankLayer: (Provides<Fuel>, Expects<Fuel, EngineLayer>);
     EngineLayer: Requires<Fuel>;
+    PerCallLayer: Within<InLoop>;
+    PerRunLayer: Around<InLoop>;
 }
 
 /// Provides `Fuel`, whatever it is.
@@ -134,6 +139,54 @@ impl Service<ChatRequest> for Model {
             Ok(Event::text("hi")),
             Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
         ]))))
+    }
+}
+
+/// A service that answers a tick later than the one that it wraps, which is always ready.
+#[derive(Clone)]
+struct Later<S>(S);
+
+impl<S> Service<ChatRequest> for Later<S>
+where
+    S: Service<ChatRequest, Future: Send> + Clone + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: ChatRequest) -> Self::Future {
+        let mut inner = self.0.clone();
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            inner.call(request).await
+        })
+    }
+}
+
+/// Models that do not check their stack: one that answers at once, and one that does a tick later.
+fn careless() -> [(Model, BoxModel); 2] {
+    let (now, later) = (Model::careless(), Model::careless());
+    let boxed = [
+        BoxModel::new(now.clone()),
+        BoxModel::new(Later(later.clone())),
+    ];
+    let [first, second] = boxed;
+    [(now, first), (later, second)]
+}
+
+/// Answers by itself, as a cache does; it knows nothing of capabilities.
+#[derive(Clone)]
+struct Cache;
+
+impl<S> Layer<S> for Cache {
+    type Service = Model;
+
+    fn layer(&self, _: S) -> Model {
+        Model::careless()
     }
 }
 
@@ -227,22 +280,19 @@ fn a_table_names_what_no_layer_uses() {
 
 #[tokio::test]
 async fn a_layer_that_needs_another_inside_fails_without_it() {
-    for model in [Model::default(), Model::careless()] {
+    let model = Model::default();
+    let checks = [(model.clone(), BoxModel::new(model))];
+    for (model, boxed) in checks.into_iter().chain(careless()) {
         let stack = ServiceBuilder::new()
             .layer(CheckedLayer::new(TankLayer))
             .layer(AgentLayer::new(NoTools))
-            .service(model.clone());
-        let result = ask(stack).await;
-        if model.is_careless {
-            // Only a model knows that nothing else stands inside.
-            result.unwrap();
-            continue;
-        }
-        let error = result.unwrap_err();
+            .service(boxed);
+        let error = ask(stack).await.unwrap_err();
         assert!(matches!(fault(&error), Fault::Unused { .. }), "{error}");
         assert!(error.message().contains("TankLayer"), "{error}");
         assert!(error.message().contains("EngineLayer"), "{error}");
-        assert_eq!(model.calls(), 0);
+        // A model that does not check its stack is called once.
+        assert_eq!(model.calls(), usize::from(model.is_careless));
     }
 
     let model = Model::default();
@@ -266,6 +316,277 @@ fn a_service_inside_may_be_what_uses_a_capability() {
     let layers = Layers::new().with(TankLayer).used::<Fuel>();
     layers.table().check().unwrap();
     let _ = layers.service(Model::default());
+}
+
+#[tokio::test]
+async fn a_service_that_reads_a_capability_uses_it() {
+    for (model, boxed) in careless() {
+        let stack = ServiceBuilder::new()
+            .layer(CheckedLayer::new(TankLayer))
+            .layer(AgentLayer::new(NoTools))
+            .map_request(|request: ChatRequest| {
+                assert!(request.context.capability::<Fuel>().is_some());
+                request
+            })
+            .service(boxed);
+        ask(stack).await.unwrap();
+        assert_eq!(model.calls(), 1);
+    }
+    // A layer outside of the loop uses it, too.
+    let stack = ServiceBuilder::new()
+        .layer(CheckedLayer::new(TankLayer))
+        .layer(CheckedLayer::new(EngineLayer))
+        .layer(AgentLayer::new(NoTools))
+        .service(Model::careless());
+    ask(stack).await.unwrap();
+    // So does a service that the stack says it of, also for a model that checks.
+    for model in [Model::careless(), Model::default()] {
+        let layers = Layers::new().with(TankLayer).with(AgentLayer::new(NoTools));
+        ask(layers.used::<Fuel>().service(model)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_a_function_is_not_a_models() {
+    async fn answers(_: ChatRequest, _: Next) -> Result<ChatResponse<EventStream>, Error> {
+        let answer = ask_for_answer(Model::careless()).await?;
+        Ok(answer)
+    }
+    async fn passes(
+        request: ChatRequest,
+        mut next: Next,
+    ) -> Result<ChatResponse<EventStream>, Error> {
+        next.run(request).await
+    }
+    for (model, boxed) in careless() {
+        let stack = ServiceBuilder::new()
+            .layer(CheckedLayer::new(TankLayer))
+            .layer(AgentLayer::new(NoTools))
+            .layer(from_fn(answers))
+            .layer(CheckedLayer::new(EngineLayer))
+            .service(boxed.clone());
+        ask(stack).await.unwrap();
+        assert_eq!(model.calls(), 0);
+        let stack = ServiceBuilder::new()
+            .layer(CheckedLayer::new(TankLayer))
+            .layer(AgentLayer::new(NoTools))
+            .layer(from_fn(passes))
+            .service(boxed);
+        ask(stack).await.unwrap_err();
+    }
+}
+
+/// The answer of a model, with its body in a box.
+async fn ask_for_answer(model: Model) -> Result<ChatResponse<EventStream>, Error> {
+    BoxModel::new(model).oneshot(ChatRequest::user("hi")).await
+}
+
+#[tokio::test]
+async fn a_layer_that_answers_by_itself_says_so() {
+    let stack = |skips: bool| {
+        ServiceBuilder::new()
+            .layer(CheckedLayer::new(TankLayer))
+            .layer(AgentLayer::new(NoTools))
+            .map_request(move |request: ChatRequest| {
+                if skips {
+                    request.context.skip_stack_check();
+                }
+                request
+            })
+            .layer(Cache)
+            .layer(CheckedLayer::new(EngineLayer))
+            .service(Model::careless())
+    };
+    ask(stack(true)).await.unwrap();
+    ask(stack(false)).await.unwrap_err();
+}
+
+/// Expects a layer that is around all of its calls, or none.
+#[derive(Clone)]
+struct Remembers<S>(S, Arc<AtomicBool>);
+
+impl<S> Service<ChatRequest> for Remembers<S>
+where
+    S: Service<ChatRequest>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: ChatRequest) -> S::Future {
+        request.context.provide(Fuel);
+        let entered = request.context.enter_expecting::<TankLayer>(&self.1);
+        entered.unwrap();
+        self.0.call(request)
+    }
+}
+
+#[tokio::test]
+async fn what_is_known_to_be_met_is_not_checked_at_the_answer() {
+    let is_met = Arc::new(AtomicBool::new(false));
+    let stack = || {
+        let agent = AgentLayer::new(NoTools).layer(Model::careless());
+        Remembers(agent, Arc::clone(&is_met))
+    };
+    ask(stack()).await.unwrap_err();
+    let engine = ServiceBuilder::new()
+        .layer(AgentLayer::new(NoTools))
+        .layer(CheckedLayer::new(EngineLayer))
+        .service(Model::careless());
+    ask(Remembers(engine, Arc::clone(&is_met))).await.unwrap();
+    assert!(is_met.load(Ordering::SeqCst));
+    // One that was met once may be answered for by another layer from then on.
+    ask(stack()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_in_a_models_place_checks_what_its_own_model_meets() {
+    let expecting = || ServiceBuilder::new().layer(CheckedLayer::new(TankLayer));
+    for (model, boxed) in careless() {
+        let nested = expecting()
+            .layer(AgentLayer::new(NoTools))
+            .layer(AgentLayer::new(NoTools));
+        let whole = nested.clone().layer(CheckedLayer::new(EngineLayer));
+        ask(whole.service(boxed.clone())).await.unwrap();
+        let error = ask(nested.service(boxed)).await.unwrap_err();
+        assert!(matches!(fault(&error), Fault::Unused { .. }), "{error}");
+        assert_eq!(model.calls(), 2);
+    }
+}
+
+// ---- layers for runs, and for model calls ----
+
+#[tokio::test]
+async fn a_layer_for_model_calls_fails_around_an_agent() {
+    for (model, boxed) in careless() {
+        let agent = AgentLayer::new(NoTools).layer(boxed.clone());
+        let wrong = ServiceBuilder::new()
+            .layer(CheckedLayer::new(PerCallLayer))
+            .layer(DefaultsLayer::new())
+            .service(agent.clone());
+        let error = ask(wrong).await.unwrap_err();
+        let Fault::Inside { layer, outer } = fault(&error) else {
+            panic!("{error}");
+        };
+        assert!(layer.contains("AgentLayer"), "{layer}");
+        assert_eq!(outer, "placement::PerCallLayer");
+        let of_run = OfRunLayer::new().layer(agent);
+        let error = ask(of_run).await.unwrap_err();
+        assert!(error.message().contains("OfRunLayer"), "{error}");
+        assert!(error.message().contains("AgentLayer"), "{error}");
+        assert_eq!(model.calls(), 0);
+
+        // In its place, around an agent in the model's place, and around a model without a loop.
+        let right = ServiceBuilder::new()
+            .layer(AgentLayer::new(NoTools))
+            .layer(CheckedLayer::new(PerCallLayer));
+        ask(right.clone().service(boxed.clone())).await.unwrap();
+        let nested = right.layer(AgentLayer::new(NoTools));
+        ask(nested.service(boxed.clone())).await.unwrap();
+        let bare = ServiceBuilder::new()
+            .layer(CheckedLayer::new(PerCallLayer))
+            .layer(OfRunLayer::new());
+        ask(bare.service(boxed)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_layer_for_runs_fails_around_the_model_of_a_loop() {
+    let wrong = ServiceBuilder::new()
+        .layer(AgentLayer::new(NoTools))
+        .layer(CheckedLayer::new(PerRunLayer));
+    for (model, boxed) in careless() {
+        let error = ask(wrong.clone().service(boxed.clone())).await.unwrap_err();
+        let Fault::Inside { layer, outer } = fault(&error) else {
+            panic!("{error}");
+        };
+        assert_eq!((layer, outer), ("placement::PerRunLayer", "AgentLayer"));
+        // Each call fails, and the first one does.
+        ask(wrong.clone().service(boxed.clone())).await.unwrap_err();
+        assert_eq!(model.calls(), 2);
+
+        let nested = wrong.clone().layer(AgentLayer::new(NoTools));
+        ask(nested.service(boxed.clone())).await.unwrap();
+        let twice = wrong.clone().layer(AgentLayer::new(NoTools));
+        let twice = twice.layer(CheckedLayer::new(PerRunLayer));
+        ask(twice.service(boxed.clone())).await.unwrap_err();
+        let right = ServiceBuilder::new()
+            .layer(CheckedLayer::new(PerRunLayer))
+            .layer(AgentLayer::new(NoTools));
+        ask(right.service(boxed.clone())).await.unwrap();
+        let bare = CheckedLayer::new(PerRunLayer).layer(boxed);
+        ask(bare).await.unwrap();
+    }
+    let model = Model::default();
+    ask(wrong.service(model.clone())).await.unwrap_err();
+    assert_eq!(model.calls(), 0);
+}
+
+#[test]
+fn a_table_knows_layers_for_runs_and_for_model_calls() {
+    let agent = || AgentLayer::new(NoTools);
+    let faults = |table: Table| match table.check() {
+        Ok(()) => Vec::new(),
+        Err(faults) => faults.faults().to_vec(),
+    };
+    let inside = |faults: &[Fault], first: &str, second: &str| {
+        let [Fault::Inside { layer, outer }] = faults else {
+            panic!("{faults:?}");
+        };
+        assert!(
+            layer.contains(first) && outer.contains(second),
+            "{faults:?}"
+        );
+    };
+    let call_outside = Table::new().with(&PerCallLayer).with(&agent());
+    inside(&faults(call_outside), "AgentLayer", "PerCallLayer");
+    let run_inside = Table::new().with(&agent()).with(&PerRunLayer);
+    inside(&faults(run_inside), "PerRunLayer", "AgentLayer");
+    for right in [
+        Table::new()
+            .with(&PerRunLayer)
+            .with(&agent())
+            .with(&PerCallLayer),
+        Table::new()
+            .with(&agent())
+            .with(&PerCallLayer)
+            .with(&agent()),
+        Table::new()
+            .with(&agent())
+            .with(&PerRunLayer)
+            .with(&agent()),
+        Table::new().with(&PerCallLayer),
+        Table::new().with(&PerRunLayer),
+        Table::new().with(&OfRunLayer::new()),
+    ] {
+        assert_eq!(faults(right), []);
+    }
+}
+
+#[tokio::test]
+async fn layers_for_runs_and_model_calls_stand_in_their_places() {
+    let stack = Layers::new()
+        .with(PerRunLayer)
+        .with(AgentLayer::new(NoTools))
+        .with(OfRunLayer::new())
+        .with(PerCallLayer)
+        .service(Model::default());
+    ask(stack).await.unwrap();
+    // An agent in the model's place is a stack of its own.
+    let inner = Layers::new()
+        .with(PerRunLayer)
+        .with(AgentLayer::new(NoTools))
+        .with(PerCallLayer)
+        .service(Model::default());
+    let outer = Layers::new()
+        .with(AgentLayer::new(NoTools))
+        .with(PerCallLayer)
+        .service(inner);
+    ask(outer).await.unwrap();
 }
 
 #[tokio::test]

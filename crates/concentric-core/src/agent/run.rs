@@ -124,6 +124,7 @@ impl<M, R> Run<M, R> {
         request.resume = resume;
         request.context = request.context.at_step(step, message_id.clone());
         self.message_id = Some(message_id);
+        self.context().forget_expectations();
         if let Some(layers) = request.context.own().get::<ModelLayers>() {
             let layers = layers.for_call();
             self.layers = Some(layers.clone());
@@ -138,15 +139,17 @@ impl<M, R> Run<M, R> {
         Ok(Oneshot::new(model, request))
     }
 
-    /// Checks that the run's own layers are around the model that begins to answer.
+    /// Checks that the layers around the model that begins to answer are as those outside of it need
+    /// them, for models that have not [checked](Context::check_stack) it.
     ///
     /// # Errors
     ///
-    /// No layer of the stack has applied them.
+    /// No layer of the stack has applied the run's own layers, or one expects another that was not
+    /// called.
     pub(super) fn check_layers(&mut self) -> Result<(), Error> {
         match self.layers.take() {
             Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
-            _ => Ok(()),
+            _ => self.context().check_expectations(),
         }
     }
 

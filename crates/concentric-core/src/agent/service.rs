@@ -1,5 +1,5 @@
 use super::{
-    ResponseFuture, StepGates, ToolSource,
+    AgentLayer, ResponseFuture, StepGates, ToolSource,
     body::AgentBody,
     run::{Foreign, Run, attempt},
 };
@@ -126,13 +126,16 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let run = self
-            .parts(&request.context)
-            .and_then(|(model, tools, offered)| {
-                let rules = Arc::clone(&self.rules);
-                Run::new(model, tools, &offered, rules, &self.gates, request)
-            });
+    fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        let run = match request.context.enter_loop::<AgentLayer<R>>() {
+            Err(misplaced) => Err(Error::from(misplaced).with_phase(Phase::Run)),
+            Ok(()) => self
+                .parts(&request.context)
+                .and_then(|(model, tools, offered)| {
+                    let rules = Arc::clone(&self.rules);
+                    Run::new(model, tools, &offered, rules, &self.gates, request)
+                }),
+        };
         ResponseFuture::new(run)
     }
 }

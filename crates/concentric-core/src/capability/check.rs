@@ -1,5 +1,5 @@
 use super::{
-    Capabilities, Capability, Declares, Fault, Requires,
+    Capabilities, Capability, Declares, Fault, Optional, Requires,
     declare::{Item, Kind},
     region,
 };
@@ -144,6 +144,19 @@ impl<S> Checked<S> {
         }
     }
 
+    /// Wraps a service that uses a `C` that a layer outside expects to be used.
+    pub(super) const fn used<C>(inner: S) -> Self
+    where
+        C: Capability,
+    {
+        Self {
+            inner,
+            layer: || "Layers::used",
+            items: Optional::<C>::ITEMS,
+            side: Side::Provided,
+        }
+    }
+
     const fn new<L>(inner: S, side: Side) -> Self
     where
         L: Declares,
@@ -175,7 +188,7 @@ impl<S> Checked<S> {
                 capability: (missing.name)(),
             });
         }
-        region::mark(context, self.layer, self.items);
+        region::mark(context, self.layer, self.items, None);
         Ok(())
     }
 }

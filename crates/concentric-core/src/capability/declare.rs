@@ -33,6 +33,23 @@ pub struct Encloses<R>(PhantomData<fn() -> R>);
 #[derive(Debug)]
 pub struct Outside<R>(PhantomData<fn() -> R>);
 
+/// In [`Declares`]: the layer belongs inside of one that encloses the [region](super::Region) `R`,
+/// as a layer for model calls does: a layer that encloses `R` must not stand inside of it, unless
+/// another one stands outside.
+///
+/// Where no layer encloses `R`, nothing is checked: a model without a loop may have such layers.
+#[derive(Debug)]
+pub struct Within<R>(PhantomData<fn() -> R>);
+
+/// In [`Declares`]: the layer belongs around one that encloses the [region](super::Region) `R`, as a
+/// layer for runs does: where it stands in `R` itself, another layer that encloses `R` must stand
+/// inside of it.
+///
+/// Within one [`Layers`](super::Layers) it is checked as [`Outside`]: an agent in the place of a model
+/// is a stack of its own there.
+#[derive(Debug)]
+pub struct Around<R>(PhantomData<fn() -> R>);
+
 /// In [`Declares`]: a layer inside, such as `U`, must use the `C` that is there; without one this
 /// layer has no effect.
 #[derive(Debug)]
@@ -44,7 +61,7 @@ pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a layer provides and requires",
     label = "this is not `()`, an entry, or a tuple of entries",
-    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>`, `Replaces<C>`, `Encloses<R>`, `Outside<R>` or `Expects<C, U>`, and a tuple has up to eight"
+    note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>`, `Replaces<C>`, `Encloses<R>`, `Outside<R>`, `Within<R>`, `Around<R>` or `Expects<C, U>`, and a tuple has up to eight"
 )]
 pub trait Capabilities {
     /// The entries as `(A, (B, ()))`, for the compiler.
@@ -55,7 +72,7 @@ pub trait Capabilities {
 }
 
 /// What a layer does with one capability: [`Provides`], [`Requires`], [`Optional`], [`Replaces`] or
-/// [`Expects`]; or with one region: [`Encloses`] or [`Outside`].
+/// [`Expects`]; or with one region: [`Encloses`], [`Outside`], [`Within`] or [`Around`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a layer does with a capability",
     label = "this is not an entry of a declaration",
@@ -88,6 +105,8 @@ pub(super) enum Kind {
     Replaces,
     Encloses,
     Outside,
+    Within,
+    Around,
     Expects,
 }
 
@@ -146,7 +165,7 @@ macro_rules! regions {
     )*};
 }
 
-regions!(Encloses Outside);
+regions!(Encloses Outside Within Around);
 
 impl<C, U> Entry for Expects<C, U>
 where

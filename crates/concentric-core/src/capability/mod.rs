@@ -105,12 +105,23 @@
 //! | two layers provide the same | does not compile | [`Table::check`] | the inner one counts |
 //! | a layer does not provide what it says it does | fails the call | | fails the call |
 //! | a layer stands inside of a [region](Region) that it must be [outside](Outside) of | does not compile | [`Table::check`] | fails the call |
+//! | a layer [within](Within) a region stands around the layer that encloses it | does not compile | [`Table::check`] | fails the call |
+//! | a layer [around](Around) a region stands in it, and not around another layer that encloses it | does not compile | [`Table::check`] | the model call fails ([`Context::check_stack`]) |
 //! | no layer inside does what a layer [expects](Expects) | [`Layers::service`] does not compile | [`Table::check`] | the model call fails ([`Context::check_stack`]) |
 //!
 //! All go by the one declaration. A call fails before anything inside is called, with
 //! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); in a bare stack, for a layer in a
 //! [`CheckedLayer`], or one that checks itself with [`Context::enter`] or [`Context::require`]. The
 //! built-in layers do.
+//!
+//! What is missing inside is known where the model is called. The models of `concentric-providers`
+//! [check](Context::check_stack) it before anything is sent. For a model that does not, an agent
+//! checks when the model begins to answer, and the run fails before anything of the answer is
+//! delivered. A layer that may answer in place of the model, as a cache does, calls
+//! [`Context::skip_stack_check`] when it does, unless it is a [`from_fn`](crate::layers::from_fn()).
+//!
+//! [`Layers`] compares the layers of one value. An agent in the place of a model is a stack of its own
+//! there: `.service(inner)`, where `inner` is made by other `Layers`.
 //!
 //! # Orders that are errors
 //!
@@ -125,6 +136,11 @@
 //! | no `BudgetLayer::run` | `BudgetLayer::model`, `BudgetLayer::tool` | there would be no budget to charge |
 //! | `BudgetLayer::model` | `BudgetLayer::model` | one call would be charged twice |
 //! | `InFlightLimitLayer` | the same limit again | a call would wait for itself |
+//! | `AgentLayer` | a `Session` | the history would grow with each model call |
+//! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, and no agent inside of it | each model call would be a run with a budget and an end of its own |
+//! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | they would see one call per run, and none of the agent's tools |
+//!
+//! The gates of a loop have an [order](crate::agent::GateOrder), too: a wrong one fails each run.
 //!
 //! A table is for stacks that are put together while the program runs, and for what one stack needs
 //! of another: the tools' of the run's.
@@ -146,15 +162,15 @@ mod table;
 pub use self::{
     check::{Checked, CheckedLayer, ResponseFuture},
     declare::{
-        Capabilities, Declaring, Encloses, Entry, Expects, Item, Optional, Outside, Provides,
-        Replaces, Requires, declaring,
+        Around, Capabilities, Declaring, Encloses, Entry, Expects, Item, Optional, Outside,
+        Provides, Replaces, Requires, Within, declaring,
     },
     layers::Layers,
     region::{InLoop, Region, SessionTurn, StoredRun},
     table::{Declaration, Fault, Faults, Table},
 };
 
-pub(crate) use self::region::{Marks, not_applied};
+pub(crate) use self::region::{Marks, Noted, not_applied};
 use crate::Context;
 
 /// A value that a layer provides for the layers inside of it.
@@ -204,8 +220,8 @@ pub trait Capability: Clone + Send + Sync + 'static {
     note = "if it provides and requires nothing, add it with `.layer(..)`; else implement `Declares` for it, or wrap it in `declaring::<..>(..)`"
 )]
 pub trait Declares {
-    /// [`Provides`], [`Requires`], [`Optional`], [`Replaces`], [`Encloses`], [`Outside`] or
-    /// [`Expects`], a tuple of up to eight of them, or `()`.
+    /// [`Provides`], [`Requires`], [`Optional`], [`Replaces`], [`Encloses`], [`Outside`],
+    /// [`Within`], [`Around`] or [`Expects`], a tuple of up to eight of them, or `()`.
     type Capabilities: Capabilities;
 }
 
@@ -225,7 +241,11 @@ impl Context {
     where
         C: Capability,
     {
-        self.extensions().get()
+        let capability = self.extensions().get();
+        if capability.is_some() {
+            self.marks.used::<C>(self.phase());
+        }
+        capability
     }
 
     /// The same, for one that must be there.

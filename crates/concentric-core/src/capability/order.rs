@@ -7,8 +7,8 @@
 //! `Order` open.
 
 use super::{
-    Capabilities, Capability, Checked, Declares, Encloses, Expects, Optional, Outside, Provides,
-    Replaces, Requires, Table,
+    Around, Capabilities, Capability, Checked, Declares, Encloses, Expects, Optional, Outside,
+    Provides, Replaces, Requires, Table, Within,
 };
 use std::{any::type_name, fmt, marker::PhantomData};
 use tower_layer::Layer;
@@ -139,6 +139,24 @@ impl<R, O, D, I> InRegion<R, I> for Given<O, D> where O: InRegion<R, I> {}
 
 impl<R, O, D, I> InRegion<R, I> for Used<O, D> where O: InRegion<R, I> {}
 
+/// A stack with a layer that belongs inside of one that encloses the region `R`.
+pub trait Awaits<R, I> {}
+
+impl<R, O, M, I> Awaits<R, Here<I>> for With<O, M>
+where
+    M: Declares,
+    ListOf<M>: Lists<Within<R>, I>,
+{
+}
+
+impl<R, O, M, I> Awaits<R, There<I>> for With<O, M> where O: Awaits<R, I> {}
+
+impl<R, O, M, I> Awaits<R, I> for Plain<O, M> where O: Awaits<R, I> {}
+
+impl<R, O, D, I> Awaits<R, I> for Given<O, D> where O: Awaits<R, I> {}
+
+impl<R, O, D, I> Awaits<R, I> for Used<O, D> where O: Awaits<R, I> {}
+
 /// A stack with a layer that requires a `C`, as the layer `L` of it expects.
 #[diagnostic::on_unimplemented(
     message = "`{L}` has no effect: no layer inside of it uses the capability `{C}`",
@@ -217,7 +235,17 @@ impl<L, T, C, R, I, J> FitsInto<T, (Provides<C>, R), (I, J)> for L where
 {
 }
 
-impl<L, T, Z, R, J> FitsInto<T, (Encloses<Z>, R), J> for L where L: FitsInto<T, R, J> {}
+impl<L, T, Z, R, I, J> FitsInto<T, (Encloses<Z>, R), (I, J)> for L where
+    L: EnclosesFirst<Z, T, I> + FitsInto<T, R, J>
+{
+}
+
+impl<L, T, Z, R, J> FitsInto<T, (Within<Z>, R), J> for L where L: FitsInto<T, R, J> {}
+
+impl<L, T, Z, R, I, J> FitsInto<T, (Around<Z>, R), (I, J)> for L where
+    L: StaysOutside<Z, T, I> + FitsInto<T, R, J>
+{
+}
 
 impl<L, T, C, U, R, J> FitsInto<T, (Expects<C, U>, R), J> for L where L: FitsInto<T, R, J> {}
 
@@ -236,6 +264,18 @@ pub struct StandsInside<I>(PhantomData<I>);
 impl<L, R, T> StaysOutside<R, T, First> for L {}
 
 impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: InRegion<R, I> {}
+
+/// A layer that encloses the region `R`, and is not inside of one of the stack `T` that belongs into
+/// the region.
+pub trait EnclosesFirst<R, T, Order> {}
+
+/// A layer before it belongs inside of the region, and would stand around it.
+#[derive(Debug)]
+pub struct StandsAround<I>(PhantomData<I>);
+
+impl<L, R, T> EnclosesFirst<R, T, First> for L {}
+
+impl<L, R, T, I> EnclosesFirst<R, T, StandsAround<I>> for L where T: Awaits<R, I> {}
 
 /// A stack, of which the whole is `T`, whose layers use what others of them expect to be used.
 pub trait Complete<T, Order> {}
@@ -273,7 +313,7 @@ macro_rules! nothing_to_meet {
     )*};
 }
 
-nothing_to_meet!(Provides Requires Optional Replaces Encloses Outside);
+nothing_to_meet!(Provides Requires Optional Replaces Encloses Outside Within Around);
 
 /// Layers that can be added to the stack `T` one by one.
 pub trait AllFitInto<T, Order> {}
@@ -486,11 +526,12 @@ where
 
 impl<S, O, C> Layer<S> for Used<O, C>
 where
-    O: Layer<S>,
+    O: Layer<Checked<S>>,
+    C: Capability,
 {
     type Service = O::Service;
 
     fn layer(&self, inner: S) -> Self::Service {
-        self.outer.layer(inner)
+        self.outer.layer(Checked::used::<C>(inner))
     }
 }

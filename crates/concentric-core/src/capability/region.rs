@@ -6,7 +6,10 @@ use crate::{Context, Error, ErrorKind, Phase, capability::Capabilities, layers::
 use std::{
     any::{Any, TypeId, type_name},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 /// A part of a stack: everything inside of a layer that [encloses](super::Encloses) it.
@@ -77,10 +80,70 @@ struct Mark {
 
 enum MarkKind {
     Encloses { region: TypeId, layer: &'static str },
-    Expects { capability: TypeId, fault: Fault },
-    Uses { capability: TypeId },
+    Awaits { region: TypeId, layer: &'static str },
+    Expects(Arc<Expectation>),
+    // What is expected was done: a capability used, or a region enclosed.
+    Meets(TypeId),
     // Held, so that nothing else gets its address.
     Shares(Arc<dyn Any + Send + Sync>),
+}
+
+/// What a layer expects of those inside of it.
+///
+/// Where the model is called, the marks show whether it was met. A loop does not see the marks inside
+/// of its model call; it goes by the flags once the model answers.
+pub(crate) struct Expectation {
+    // The capability or the region.
+    of: TypeId,
+    fault: Fault,
+    is_met: Arc<AtomicBool>,
+    // A layer has answered in the place of those inside.
+    is_skipped: AtomicBool,
+    // The depth of the loop whose model call the layer is in.
+    depth: u32,
+    // The depth of the innermost loop inside of the layer, which is the one that checks it.
+    checked_at: AtomicU32,
+}
+
+impl Expectation {
+    fn meet(&self) {
+        self.is_met.store(true, Ordering::Relaxed);
+    }
+
+    /// Why the answer of a model that the loop at `depth` has called cannot be right.
+    fn failed(&self, depth: u32) -> Option<Fault> {
+        let is_open =
+            !self.is_met.load(Ordering::Relaxed) && !self.is_skipped.load(Ordering::Relaxed);
+        (is_open && self.checked_at.load(Ordering::Relaxed) == depth).then_some(self.fault)
+    }
+}
+
+/// The expectations of layers inside of a run's model calls.
+#[derive(Default)]
+pub(crate) struct Noted(Mutex<Vec<Arc<Expectation>>>);
+
+impl Noted {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Expectation>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, expectation: &Arc<Expectation>) {
+        let mut noted = self.lock();
+        // Those of an earlier call that no loop has taken.
+        noted.retain(|old| old.fault != expectation.fault || old.depth != expectation.depth);
+        noted.push(Arc::clone(expectation));
+    }
+
+    /// Takes those of the model call of the loop at `depth`, and returns what is wrong.
+    fn take(&self, depth: u32) -> Option<Fault> {
+        let mut noted = self.lock();
+        let failed = noted.iter().find_map(|of_call| {
+            let is_here = of_call.depth == depth;
+            is_here.then(|| of_call.failed(depth)).flatten()
+        });
+        noted.retain(|of_call| of_call.depth != depth);
+        failed
+    }
 }
 
 impl Marks {
@@ -102,20 +165,61 @@ impl Marks {
         })
     }
 
-    /// The first expectation, from the inside, that no layer inside of it has met; of `capability`
-    /// only, if that is given.
+    /// The layer that belongs inside of the region `wanted`, and is not in it.
+    fn awaits(&self, wanted: TypeId) -> Option<&'static str> {
+        self.iter().find_map(|mark| match mark {
+            MarkKind::Awaits { region, layer } if *region == wanted => Some(*layer),
+            _ => None,
+        })
+    }
+
+    fn expectations(&self) -> impl Iterator<Item = &Arc<Expectation>> {
+        self.iter().filter_map(|mark| match mark {
+            MarkKind::Expects(expectation) => Some(expectation),
+            _ => None,
+        })
+    }
+
+    /// The first expectation, from the inside, that no layer inside of it has met; of `wanted` only,
+    /// if that is given.
     fn unmet(&self, wanted: Option<TypeId>) -> Option<Fault> {
         for (at, mark) in self.iter().enumerate() {
-            if let MarkKind::Expects { capability, fault } = mark
-                && wanted.is_none_or(|wanted| wanted == *capability)
-                && !self.iter().take(at).any(
-                    |inner| matches!(inner, MarkKind::Uses { capability: used } if used == capability),
-                )
+            if let MarkKind::Expects(expectation) = mark
+                && wanted.is_none_or(|wanted| wanted == expectation.of)
+                && !self
+                    .iter()
+                    .take(at)
+                    .any(|inner| matches!(inner, MarkKind::Meets(of) if *of == expectation.of))
             {
-                return Some(*fault);
+                return Some(expectation.fault);
             }
         }
         None
+    }
+
+    /// Records that the expectations of `wanted` are met.
+    fn meet(&self, wanted: TypeId) {
+        for expectation in self.expectations().filter(|it| it.of == wanted) {
+            expectation.meet();
+        }
+    }
+
+    /// Records that a `C` was read in `phase`: in a model call that is a use of it.
+    #[inline]
+    pub(super) fn used<C>(&self, phase: Phase)
+    where
+        C: 'static,
+    {
+        if self.0.is_some() && phase == Phase::Model {
+            self.meet(TypeId::of::<C>());
+        }
+    }
+
+    /// Records that a layer answers in the place of those inside.
+    pub(crate) fn skip(&self) {
+        for expectation in self.expectations() {
+            expectation.is_skipped.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -140,6 +244,14 @@ pub(super) fn check(
                     provider: (item.other)(),
                 });
             }
+            Kind::Encloses if (item.layer)(context).is_none() => {
+                if let Some(outer) = context.marks.awaits((item.id)()) {
+                    return Err(Fault::Inside {
+                        layer: layer(),
+                        outer,
+                    });
+                }
+            }
             Kind::Outside => {
                 if let Some(outer) = (item.layer)(context) {
                     return Err(Fault::Inside {
@@ -154,37 +266,128 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Marks what is inside of `layer`.
-pub(super) fn mark(context: &mut Context, layer: fn() -> &'static str, items: &[Item]) {
+/// Marks what is inside of `layer`. Whether the capability that it expects to be used is used is kept
+/// in `is_met`, if that is given.
+pub(super) fn mark(
+    context: &mut Context,
+    layer: fn() -> &'static str,
+    items: &[Item],
+    is_met: Option<&Arc<AtomicBool>>,
+) {
     for item in items {
-        let id = (item.id)();
+        let of = (item.id)();
         match item.kind {
-            Kind::Encloses if (item.layer)(context).is_none() => {
-                let layer = layer();
-                context.marks.push(MarkKind::Encloses { region: id, layer });
+            Kind::Encloses => {
+                context.met(of);
+                // The loop itself is known by the depth.
+                if of != TypeId::of::<InLoop>() && (item.layer)(context).is_none() {
+                    let layer = layer();
+                    context.marks.push(MarkKind::Encloses { region: of, layer });
+                }
             }
-            Kind::Expects if context.marks.unmet(Some(id)).is_none() => {
+            Kind::Within
+                if (item.layer)(context).is_none() && context.marks.awaits(of).is_none() =>
+            {
+                let layer = layer();
+                context.marks.push(MarkKind::Awaits { region: of, layer });
+            }
+            Kind::Around if context.marks.unmet(Some(of)).is_none() => {
+                if let Some(outer) = (item.layer)(context) {
+                    let layer = layer();
+                    context.expects(of, Fault::Inside { layer, outer }, None);
+                }
+            }
+            Kind::Expects if context.marks.unmet(Some(of)).is_none() => {
                 let fault = Fault::Unused {
                     layer: layer(),
                     capability: (item.name)(),
                     user: (item.other)().unwrap_or_default(),
                 };
-                context.marks.push(MarkKind::Expects {
-                    capability: id,
-                    fault,
-                });
+                context.expects(of, fault, is_met);
             }
-            Kind::Requires | Kind::Replaces | Kind::Optional
-                if context.marks.unmet(Some(id)).is_some() =>
-            {
-                context.marks.push(MarkKind::Uses { capability: id });
-            }
+            Kind::Requires | Kind::Replaces | Kind::Optional => context.met(of),
             _ => {}
         }
     }
 }
 
 impl Context {
+    /// Marks that what is inside must meet an expectation.
+    fn expects(&mut self, of: TypeId, fault: Fault, is_met: Option<&Arc<AtomicBool>>) {
+        let depth = self.depth().saturating_sub(1);
+        let expectation = Arc::new(Expectation {
+            of,
+            fault,
+            is_met: is_met.map_or_else(Arc::default, Arc::clone),
+            is_skipped: AtomicBool::new(false),
+            depth,
+            checked_at: AtomicU32::new(depth),
+        });
+        if self.depth() > 0 {
+            // The loop does not see the marks inside of its model calls.
+            self.noted_or_new().push(&expectation);
+        }
+        self.marks.push(MarkKind::Expects(expectation));
+    }
+
+    /// Marks that an expectation is met, if there is one.
+    fn met(&mut self, of: TypeId) {
+        if self.marks.unmet(Some(of)).is_some() {
+            // What tools use is not what a model call uses.
+            if matches!(self.phase(), Phase::Run | Phase::Model) {
+                self.marks.meet(of);
+            }
+            self.marks.push(MarkKind::Meets(of));
+        }
+    }
+
+    /// Enters the layer `L`, which is a loop: it checks what the layers around it expect.
+    pub(crate) fn enter_loop<L>(&mut self) -> Result<(), Fault>
+    where
+        L: Declares,
+    {
+        self.enter::<L>()?;
+        let depth = self.depth();
+        for expectation in self.marks.expectations() {
+            expectation.checked_at.fetch_max(depth, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Forgets what layers inside of an earlier model call of the loop expected.
+    pub(crate) fn forget_expectations(&self) {
+        if let Some(noted) = self.noted() {
+            noted.take(self.depth());
+        }
+    }
+
+    /// Checks, once a model that this loop has called answers, that what layers expect was met, for
+    /// models that do not [check their stack](Self::check_stack).
+    ///
+    /// # Errors
+    ///
+    /// It was not.
+    pub(crate) fn check_expectations(&self) -> Result<(), Error> {
+        let depth = self.depth();
+        let outside = self.marks.expectations();
+        let failed = outside
+            .filter_map(|expectation| expectation.failed(depth))
+            .next()
+            .or_else(|| self.noted()?.take(depth));
+        failed.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Stops checking, for the rest of the run, what layers outside expect of those inside: for a
+    /// layer that may answer without calling what is inside of it, as a cache does.
+    ///
+    /// A loop checks when its model begins to answer that, for instance, a run's budget was charged,
+    /// and cannot tell such an answer from that of a model which nothing charges. The layer calls this
+    /// before it answers by itself. [`from_fn`](crate::layers::from_fn()) does where
+    /// [`Next::run`](crate::layers::Next::run) was not called.
+    pub fn skip_stack_check(&self) {
+        self.marks.skip();
+    }
+
     /// Enters the layer `L`: checks that it stands where it [declares](Declares) to, and marks what
     /// is inside of it.
     ///
@@ -202,9 +405,33 @@ impl Context {
     where
         L: Declares,
     {
+        self.enter_with::<L>(None)
+    }
+
+    /// Enters the layer `L` as [`enter`](Self::enter) does, and keeps in `is_met` whether what the
+    /// layer [expects](super::Expects) was met by any of its calls.
+    ///
+    /// For a layer that knows of those that it expects before it is called: what is met already is not
+    /// checked again when the model answers. A model that [checks its stack](Self::check_stack) does
+    /// so at each call.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`enter`](Self::enter).
+    pub fn enter_expecting<L>(&mut self, is_met: &Arc<AtomicBool>) -> Result<(), Fault>
+    where
+        L: Declares,
+    {
+        self.enter_with::<L>(Some(is_met))
+    }
+
+    fn enter_with<L>(&mut self, is_met: Option<&Arc<AtomicBool>>) -> Result<(), Fault>
+    where
+        L: Declares,
+    {
         let items = L::Capabilities::ITEMS;
         check(self, type_name::<L>, items)?;
-        mark(self, type_name::<L>, items);
+        mark(self, type_name::<L>, items, is_met);
         Ok(())
     }
 
@@ -247,8 +474,9 @@ impl Context {
     /// layer outside [expects](super::Expects) of those inside was met, and that the run's own
     /// [`ModelLayers`] were applied.
     ///
-    /// Models call this before they send anything; those of `concentric-providers` do. Of a context
-    /// that is not of a model call inside of a loop, nothing is expected.
+    /// Models call this before they send anything; those of `concentric-providers` do. Where a model
+    /// does not, the loop finds most of this out when the model begins to answer, and the run fails
+    /// then. Of a context that is not of a model call inside of a loop, nothing is expected.
     ///
     /// # Errors
     ///

@@ -133,6 +133,26 @@ impl Table {
                         }
                         continue;
                     }
+                    Kind::Within => {
+                        let is_in = other(before, item, &[Kind::Encloses]).is_some();
+                        if let (false, Some(inner)) = (is_in, other(after, item, &[Kind::Encloses]))
+                        {
+                            faults.push(Fault::Inside {
+                                layer: inner,
+                                outer: layer,
+                            });
+                        }
+                        continue;
+                    }
+                    Kind::Around => {
+                        let has_inner = other(after, item, &[Kind::Encloses]).is_some();
+                        if let (false, Some(outer)) =
+                            (has_inner, other(before, item, &[Kind::Encloses]))
+                        {
+                            faults.push(Fault::Inside { layer, outer });
+                        }
+                        continue;
+                    }
                     Kind::Expects => {
                         let uses = [Kind::Requires, Kind::Replaces, Kind::Optional];
                         if other(after, item, &uses).is_none() {

@@ -26,7 +26,7 @@ use self::outbox::Outbox;
 use crate::{
     CallId, CancelReason, Event, Interrupt, InterruptId, MessageId, PartKind, Reply, ReplyError,
     RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
-    capability::Marks,
+    capability::{Marks, Noted},
     live::{LiveInterrupts, Unanswered},
     machine::late,
     state::{Place, RoundPlace, Slots},
@@ -99,6 +99,8 @@ struct Run {
     live: OnceLock<LiveInterrupts>,
     // Made when somebody asks for a slot.
     slots: OnceLock<Slots>,
+    // Made when a layer inside of a model call expects something of those inside of it.
+    noted: OnceLock<Noted>,
     // How many loops drive the run: nested ones, and attempts at the same call.
     drivers: AtomicUsize,
     had_outcome: AtomicBool,
@@ -556,6 +558,14 @@ impl Context {
         self.run.slots.get()
     }
 
+    pub(crate) fn noted(&self) -> Option<&Noted> {
+        self.run.noted.get()
+    }
+
+    pub(crate) fn noted_or_new(&self) -> &Noted {
+        self.run.noted.get_or_init(Noted::default)
+    }
+
     pub(crate) fn place_of_round(&self) -> Option<Place> {
         self.round().map(Place::Round)
     }
@@ -789,6 +799,7 @@ impl ContextBuilder {
                 deferred: Mutex::default(),
                 live: OnceLock::new(),
                 slots: OnceLock::new(),
+                noted: OnceLock::new(),
                 drivers: AtomicUsize::new(0),
                 had_outcome: AtomicBool::new(false),
             }),

@@ -1,4 +1,6 @@
-use crate::{BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, ModelService};
+use crate::{
+    BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, ModelService, capability::Marks,
+};
 use futures_core::Stream;
 use std::{
     any::type_name,
@@ -25,6 +27,8 @@ pub struct Next {
     inner: BoxModel,
     // Whether `inner` has been polled ready since it was last called.
     ready: bool,
+    // What layers outside expect of those inside, until the first call.
+    marks: Option<Marks>,
 }
 
 impl Next {
@@ -38,10 +42,20 @@ impl Next {
     ///
     /// Dropping the returned future cancels the call; `run` can then be called again.
     pub async fn run(&mut self, request: ChatRequest) -> Result<ChatResponse<EventStream>, Error> {
+        self.marks = None;
         if !mem::take(&mut self.ready) {
             poll_fn(|cx| self.inner.poll_ready(cx)).await?;
         }
         self.inner.call(request).await
+    }
+}
+
+/// A function that has not called the rest of the stack answers in its place.
+impl Drop for Next {
+    fn drop(&mut self) {
+        if let Some(marks) = &self.marks {
+            marks.skip();
+        }
     }
 }
 
@@ -109,7 +123,12 @@ where
             .ready
             .take()
             .expect("`poll_ready` must return `Ready(Ok(()))` before `call`");
-        (self.f)(request, Next { inner, ready: true })
+        let next = Next {
+            inner,
+            ready: true,
+            marks: Some(request.context.marks.clone()),
+        };
+        (self.f)(request, next)
     }
 }
 

@@ -1,5 +1,8 @@
 use super::OfRun;
-use crate::{BoxModel, ModelService};
+use crate::{
+    BoxModel, Declares, ModelService,
+    capability::{InLoop, Within},
+};
 use std::{
     any::type_name,
     fmt,
@@ -21,6 +24,10 @@ impl OfRunLayer {
     pub const fn new() -> Self {
         Self(())
     }
+}
+
+impl Declares for OfRunLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for OfRunLayer

@@ -29,7 +29,9 @@
 //! # Place in the stack
 //!
 //! Just inside of the loop, so that they are outside of the agent's own. An agent inside of the run,
-//! as a model or as a tool, does not have them.
+//! as a model or as a tool, does not have them. Around an agent the layer fails the run with
+//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), and in
+//! [`Layers`](crate::Layers) it does not compile.
 //!
 //! Where there is no [`OfRunLayer`] that applies them, the run fails with
 //! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) and an error that names them: before

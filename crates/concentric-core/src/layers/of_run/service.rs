@@ -1,4 +1,4 @@
-use super::{ModelLayers, OfRunBody, ResponseFuture};
+use super::{ModelLayers, OfRunBody, OfRunLayer, ResponseFuture};
 use crate::{BoxModel, ChatRequest, ChatResponse, Error, ModelService};
 use std::{
     mem,
@@ -55,6 +55,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; an agent inside of it does.
+        let _ = request.context.enter::<OfRunLayer>();
         // Deeper is an agent in the model's place, whose model calls are not the run's.
         let own = match request.context.depth() {
             0 | 1 => request.context.own_mut().remove::<ModelLayers>(),
