@@ -64,7 +64,7 @@ mod tools;
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
-    gate::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
+    gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
     take_up::take_up,

@@ -64,7 +64,7 @@ impl<M, R> Run<M, R> {
         gates: &StepGates,
         mut request: ChatRequest,
     ) -> Result<Box<Self>, Error> {
-        let gates = gates.of_run(&mut request.context);
+        let gates = gates.of_run(&mut request.context)?;
         let to_finish = gates.as_ref().is_some_and(StepGates::ask_to_finish);
         let before_round = gates.as_ref().is_some_and(StepGates::ask_before_round);
         if (to_finish && !rules.asks_to_finish) || (before_round && !rules.asks_before_round) {

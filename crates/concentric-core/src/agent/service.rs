@@ -47,7 +47,7 @@ impl<M, R> Agent<M, R> {
             read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), Rules::default()));
         Self {
             specs,
-            fault,
+            fault: fault.or_else(|| gates.check().err()),
             model,
             tools,
             rules: Arc::new(limits(rules)),

@@ -1,7 +1,7 @@
 use super::{RejectedAnswer, turns};
 use concentric_core::{
     BoxError, Context, Error, Role, Str, Turn,
-    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -123,6 +123,10 @@ impl OutputConstraint {
 impl StepGate for OutputConstraint {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn order(&self) -> GateOrder {
+        GateOrder::Judgement
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -42,7 +42,8 @@
 //! run ends with, and goes after the gates that may have it go on for something else: a `Steering`,
 //! whose messages are still to be answered, and the gate of a typed answer, which asks for a value
 //! that is then what is judged. Of several constraints, the first that complains is told to the model;
-//! those after it are asked about the next answer.
+//! those after it are asked about the next answer. An [`OutputConstraint`] before one of the other two
+//! fails each run with [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
 //! # What counts
 //!

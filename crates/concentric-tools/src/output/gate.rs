@@ -1,7 +1,7 @@
 use super::{Output, progress::Progress};
 use concentric_core::{
     BoxError, Error, Message, Part, Role, Turn,
-    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
     state::SlotError,
 };
 use serde::de::DeserializeOwned;
@@ -41,6 +41,10 @@ where
 {
     fn name(&self) -> &str {
         "output"
+    }
+
+    fn order(&self) -> GateOrder {
+        GateOrder::Answer
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

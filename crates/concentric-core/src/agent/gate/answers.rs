@@ -1,5 +1,23 @@
 use crate::{Interrupt, Str, Turn};
 
+/// Where a [`StepGate`](super::StepGate) stands among those that are asked before the run ends.
+///
+/// The first that has the run continue is the last that is asked, so some have to be asked before
+/// others. Each variant must be asked before those below it; [`Any`](Self::Any) stands anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum GateOrder {
+    /// Anywhere.
+    #[default]
+    Any,
+    /// It adds messages, which the model has still to answer, as `Steering` does.
+    Message,
+    /// It asks for the answer in a form, as the gate of a typed answer does.
+    Answer,
+    /// It judges the answer that the run ends with, as `OutputConstraint` does.
+    Judgement,
+}
+
 /// What a [`StepGate`](super::StepGate) says before a step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -5,7 +5,7 @@ mod decide;
 mod view;
 
 pub use self::{
-    answers::{BeforeFinish, BeforeRound, BeforeStep},
+    answers::{BeforeFinish, BeforeRound, BeforeStep, GateOrder},
     view::StepView,
 };
 
@@ -77,6 +77,14 @@ use std::{fmt, future::Future, sync::Arc};
 pub trait StepGate: Send + Sync + 'static {
     /// Names the gate; no other that asks has the name.
     fn name(&self) -> &str;
+
+    /// Returns where the gate stands among those that are asked before the end; by default anywhere.
+    ///
+    /// Gates in another order fail every run with
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), before its first model call.
+    fn order(&self) -> GateOrder {
+        GateOrder::Any
+    }
 
     /// Decides whether, and how, the loop makes its next step.
     ///
@@ -154,15 +162,51 @@ impl StepGates {
     /// Those of a run: its own, and those of its agent.
     ///
     /// Nothing inside the run has the run's own any more: they are not those of an agent in it.
-    pub(super) fn of_run(&self, context: &mut Context) -> Option<Self> {
-        match context.own_mut().remove::<Self>() {
+    ///
+    /// # Errors
+    ///
+    /// Together they are in a wrong [order](Self::check).
+    pub(super) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
+        let all = match context.own_mut().remove::<Self>() {
             Some(own) => {
                 let all = own.0.iter().chain(&*self.0).cloned().collect();
-                Some(Self(Arc::new(all)))
+                let all = Self(Arc::new(all));
+                all.check()?;
+                all
             }
-            None => Some(self.clone()),
+            None => self.clone(),
+        };
+        Ok((!all.0.is_empty()).then_some(all))
+    }
+
+    /// Checks that each is asked before the gates that must come after it.
+    ///
+    /// # Errors
+    ///
+    /// One is not.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let mut last: Option<(&dyn Erased, GateOrder)> = None;
+        for gate in self.0.iter() {
+            let order = gate.order();
+            if order == GateOrder::Any {
+                continue;
+            }
+            if let Some((before, latest)) = last
+                && order < latest
+            {
+                let why = format!(
+                    "the gate `{}` is asked after the gate `{}`, and must be asked before it: add it \
+                     first",
+                    gate.id(),
+                    before.id()
+                );
+                return Err(Error::new(ErrorKind::Configuration, why)
+                    .with_code("gate_order")
+                    .with_phase(Phase::Run));
+            }
+            last = Some((&**gate, order));
         }
-        .filter(|all| !all.0.is_empty())
+        Ok(())
     }
 
     /// Whether one of them has that name.
@@ -192,6 +236,7 @@ pub(super) struct Has {
 /// A gate whose type is not known.
 trait Erased: Send + Sync {
     fn id(&self) -> &str;
+    fn order(&self) -> GateOrder;
     fn has(&self) -> Has;
     fn before_step(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeStep>;
     fn before_round(self: Arc<Self>, view: Arc<StepView>) -> Decision<BeforeRound>;
@@ -204,6 +249,10 @@ where
 {
     fn id(&self) -> &str {
         self.name()
+    }
+
+    fn order(&self) -> GateOrder {
+        StepGate::order(self)
     }
 
     fn has(&self) -> Has {
