@@ -20,6 +20,43 @@ use serde_json::json;
 use std::cell::RefCell;
 use tower::{Layer, ServiceExt};
 
+#[tokio::test]
+async fn a_gate_that_steers_two_runs_at_once_fails_the_first() {
+    let steering = Steering::new(4);
+    let gate = concentric_test::Gate::new();
+    let held = gate.clone();
+    let tools = ScriptedTools::new().tool("work", move |_| {
+        let held = held.clone();
+        async move {
+            held.pass().await;
+            ToolOutcome::done("done")
+        }
+    });
+    let model = || {
+        ScriptedModel::new()
+            .tool_call("work", json!({}))
+            .then()
+            .text("Done.")
+    };
+    // The gate of an agent is that of all its runs: one after the other is no matter.
+    let agent = |model: ScriptedModel, layer: &AgentLayer<ScriptedTools>| layer.layer(model);
+    let layer = AgentLayer::new(tools).gate(steering.gate());
+    let first = agent(model(), &layer).oneshot(ChatRequest::user("one"));
+    let first = tokio::spawn(async { first.await.unwrap().collect().await });
+    gate.reached_times(1).await;
+    let second = agent(model(), &layer).oneshot(ChatRequest::user("two"));
+    let second = tokio::spawn(async { second.await.unwrap().collect().await });
+    gate.reached_times(2).await;
+    gate.open();
+    let error = first.await.unwrap().unwrap_err().error;
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.message().contains("steering"), "{error}");
+    assert_eq!(second.await.unwrap().unwrap().text(), "Done.");
+    // Another one follows.
+    let third = agent(model(), &layer).oneshot(ChatRequest::user("three"));
+    assert_eq!(third.await.unwrap().text().await.unwrap(), "Done.");
+}
+
 fn is_handle<T: Clone + Send + Sync + 'static>(_: &T) {}
 
 fn user(text: &str) -> Message {

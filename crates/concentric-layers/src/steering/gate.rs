@@ -1,7 +1,12 @@
 use super::Steering;
 use concentric_core::{
-    BoxError,
-    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    BoxError, Context, Error, ErrorKind, Str,
+    agent::{BeforeFinish, BeforeStep, GateOrder, StepGate, StepView},
+    state::{Scope, Slot, Transient},
+};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// Says in one run what a [`Steering`] is handed; made by [`Steering::gate`].
@@ -11,11 +16,61 @@ use concentric_core::{
 pub struct SteeringGate {
     steering: Steering,
     number: u64,
+    // Tells the gates of this process apart.
+    id: u64,
+    // How many runs have asked it.
+    runs: AtomicU64,
+}
+
+/// Which of its runs this is for each gate that was asked, from 1.
+struct Steered;
+
+impl Slot for Steered {
+    type Value = BTreeMap<u64, u64>;
+    type Keep = Transient;
+    const NAME: &'static str = "concentric/steering/run";
+    const SCOPE: Scope = Scope::Run;
 }
 
 impl SteeringGate {
-    pub(super) const fn new(steering: Steering, number: u64) -> Self {
-        Self { steering, number }
+    pub(super) fn new(steering: Steering, number: u64) -> Self {
+        static GATES: AtomicU64 = AtomicU64::new(0);
+        Self {
+            steering,
+            number,
+            id: GATES.fetch_add(1, Ordering::Relaxed),
+            runs: AtomicU64::new(0),
+        }
+    }
+
+    /// Checks that no run has begun since that is steered by this gate, too.
+    ///
+    /// # Errors
+    ///
+    /// One has: messages for the one would go to the other.
+    fn check(&self, context: &Context) -> Result<(), BoxError> {
+        let known = context.state::<Steered>()?.get(&self.id).copied();
+        let Some(run) = known else {
+            let run = self.runs.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+            context.update_state::<Steered>(|runs| {
+                let mut runs = runs.clone();
+                runs.insert(self.id, run);
+                runs
+            })?;
+            return Ok(());
+        };
+        match run == self.runs.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Configuration,
+                Str::from_static(
+                    "the gate `steering` steers two runs at once: add a gate of its own to the \
+                     `StepGates` of each run",
+                ),
+            )
+            .with_code("steering")
+            .into()),
+        }
     }
 }
 
@@ -24,8 +79,13 @@ impl StepGate for SteeringGate {
         "steering"
     }
 
+    fn order(&self) -> GateOrder {
+        GateOrder::Message
+    }
+
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         let (said, context) = (&step.transcript, &step.context);
+        self.check(context)?;
         let turns = self.steering.offer(self.number, false, said, context)?;
         Ok(match turns.is_empty() {
             true => BeforeStep::Continue,
@@ -35,6 +95,7 @@ impl StepGate for SteeringGate {
 
     async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
         let (said, context) = (&step.transcript, &step.context);
+        self.check(context)?;
         let turns = self.steering.offer(self.number, true, said, context)?;
         Ok(match turns.is_empty() {
             true => BeforeFinish::Finish,

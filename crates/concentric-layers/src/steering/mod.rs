@@ -54,7 +54,8 @@
 //! agent, and this one goes first among them: so a message that comes as the answer ends is answered
 //! with all tools, and only then is a typed answer asked for, which takes one more call without tools,
 //! or the answer judged by an `OutputConstraint`. What comes while a typed answer is written is
-//! answered by another value.
+//! answered by another value. A steering gate behind one of these fails each run with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
 //! # Nothing is lost
 //!
@@ -66,7 +67,9 @@
 //!
 //! A handle has one gate that counts, the last one made; a gate is for one run, by
 //! [`StepGates`](concentric_core::agent::StepGates), and not for all runs of an agent. A retry of the
-//! run's request is the same run.
+//! run's request is the same run. An agent whose runs follow one another, as that of a session, may
+//! have the gate itself; of two runs at once, the one that began first fails at its next step with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration).
 
 mod gate;
 mod handle;
