@@ -66,7 +66,8 @@ impl LazyTools {
     /// toolset. Tools that are added to the toolset later are not hidden. If there is nothing to
     /// hide, the toolset stays as it is.
     pub fn wrap(self, tools: Toolset) -> (Toolset, LazyLayer) {
-        let specs = tools.iter().map(Tool::spec);
+        // A tool that makes others available is always offered.
+        let specs = tools.iter().filter(|tool| !tool.reveals()).map(Tool::spec);
         let specs: Vec<_> = specs.filter(|spec| is_about(&self.hidden, spec)).collect();
         let mut groups: Vec<_> = specs.iter().flat_map(|spec| &spec.groups).collect();
         groups.sort();
@@ -130,6 +131,7 @@ fn discovery(hidden: Arc<Hidden>, description: String) -> Tool {
         service_fn(move |call| ready(Ok::<_, Infallible>(hidden.find(&call)))),
     )
     .read_only()
+    .revealing()
 }
 
 #[derive(Deserialize)]

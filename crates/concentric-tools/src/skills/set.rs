@@ -169,7 +169,7 @@ impl Skills {
             }
         }
         let mut hidden = BTreeMap::<Str, Vec<Str>>::new();
-        for tool in tools.iter().map(Tool::spec) {
+        for tool in tools.iter().filter(|tool| !tool.reveals()).map(Tool::spec) {
             for skill in skills.values() {
                 let brings = skill.tools.iter().any(|own| own.spec().name == tool.name);
                 let unlocks = || skill.unlocks.as_ref().is_some_and(|m| is_about(m, tool));

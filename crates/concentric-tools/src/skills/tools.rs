@@ -30,6 +30,7 @@ pub(super) fn load_tool(catalogue: Arc<Catalogue>) -> Tool {
     // What there is to say was limited when the skill was read.
     Tool::new(spec, service_fn(answer))
         .read_only()
+        .revealing()
         .max_result_bytes(usize::MAX)
 }
 
@@ -91,7 +92,8 @@ pub(super) fn read_tool(catalogue: Arc<Catalogue>) -> Option<Tool> {
     let tool = blocking_tool(name, "Reads a file of a skill.", move |file: ReadFile| {
         read(&catalogue, &file)
     });
-    Some(tool.read_only().max_result_bytes(MAX_FILE_BYTES))
+    let tool = tool.read_only().revealing();
+    Some(tool.max_result_bytes(MAX_FILE_BYTES))
 }
 
 fn read(catalogue: &Catalogue, file: &ReadFile) -> Result<Str, ToolError> {

@@ -89,6 +89,8 @@ pub struct Tool {
     requires: Vec<Requirement>,
     // What it calls has tools of its own, which the gates of this toolset are asked about, too.
     is_agent: bool,
+    // It makes other tools available, so that it must always be offered itself.
+    reveals: bool,
     max_depth: usize,
     home: Option<Home>,
     // Made of the above at the first call; emptied when they change.
@@ -176,6 +178,7 @@ impl Tool {
             reconcile: None,
             requires: Vec::new(),
             is_agent: false,
+            reveals: false,
             max_depth: MAX_DEPTH,
             home: None,
             layers: Layers::default(),
@@ -234,6 +237,18 @@ impl Tool {
     /// Whether it calls an agent.
     pub(crate) fn calls_agent(&self) -> bool {
         self.is_agent
+    }
+
+    /// Whether it makes other tools available.
+    pub(crate) const fn reveals(&self) -> bool {
+        self.reveals
+    }
+
+    /// The tool as one that makes other tools available.
+    pub(crate) fn revealing(mut self) -> Self {
+        self.reveals = true;
+        self.stack = Arc::default();
+        self
     }
 
     /// The tool as one that calls an agent.
