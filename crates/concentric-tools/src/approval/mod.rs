@@ -63,6 +63,14 @@
 //! A reply is believed for what is recorded as asked: in the run's state, which came from this very
 //! process or from a store that nobody else writes; or in a [token](crate::token) that nobody else
 //! can make. A reply without either runs nothing. See [`Toolset::tokens`](crate::Toolset::tokens).
+//!
+//! The agent's caller needs neither a store nor tokens: the state of an interrupted run is in its last
+//! event ([`Finish::state`](concentric_core::Finish::state)), and
+//! [`ChatRequest::resume`](concentric_core::ChatRequest::resume) with that state and the replies
+//! continues the run. So an agent with an approval and without a store is no error. Where the state
+//! does not reach a caller, what keeps it is needed, and its absence is reported: an AG-UI endpoint
+//! ends a run whose question no reply can answer with an error, and a detached run whose consumer has
+//! left logs one.
 
 mod ask;
 

@@ -43,9 +43,12 @@
 //!
 //! Inside the agent, once per model call, and next to it: outside of layers that shorten the
 //! history, so that the layer sees what was found long ago. It hides nothing if the discovery tool is
-//! not among the request's tools, so that one without the other does no harm.
+//! not among the request's tools, so that one without the other does no harm. Around an agent, a layer
+//! of this module fails the run with [`Configuration`](concentric_core::ErrorKind::Configuration), and
+//! in [`Layers`](concentric_core::Layers) it does not compile.
 //!
-//! If there are skills, too, [`wrap`](LazyTools::wrap) the toolset for lazy tools first.
+//! If there are skills, too, [`wrap`](LazyTools::wrap) the toolset for lazy tools first: else the tools
+//! that skills bring are hidden by both. The tools that load skills and find tools are never hidden.
 //!
 //! [`Head::tools`]: concentric_core::Head::tools
 

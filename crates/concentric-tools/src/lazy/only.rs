@@ -1,5 +1,8 @@
 use super::{Place, ResponseFuture, offer};
-use concentric_core::{ChatRequest, ChatResponse, ToolSpec};
+use concentric_core::{
+    ChatRequest, ChatResponse, Declares, ToolSpec,
+    capability::{InLoop, Within},
+};
 use std::{
     any::type_name,
     fmt,
@@ -32,6 +35,10 @@ where
 #[derive(Clone, Copy)]
 pub struct OfferToolsLayer<F> {
     f: F,
+}
+
+impl<F> Declares for OfferToolsLayer<F> {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S, F> Layer<S> for OfferToolsLayer<F>
@@ -84,6 +91,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; an agent inside of it does.
+        let _ = request.context.enter::<OfferToolsLayer<F>>();
         let mut tools = request.tools.clone();
         let offered = offer(&mut tools, |spec| match (self.f)(&request, spec) {
             true => Place::Always,

@@ -1,5 +1,8 @@
 use super::{ResponseFuture, tools::Hidden};
-use concentric_core::{ChatRequest, ChatResponse};
+use concentric_core::{
+    ChatRequest, ChatResponse, Declares,
+    capability::{InLoop, Within},
+};
 use std::{
     sync::Arc,
     task::{Context, Poll},
@@ -12,6 +15,10 @@ use tower_service::Service;
 #[must_use = "a layer does nothing unless it is inside an agent"]
 pub struct LazyLayer {
     pub(super) hidden: Arc<Hidden>,
+}
+
+impl Declares for LazyLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for LazyLayer {
@@ -54,6 +61,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; an agent inside of it does.
+        let _ = request.context.enter::<LazyLayer>();
         let offered = self.hidden.hide(&mut request);
         ResponseFuture::new(self.inner.call(request), offered)
     }

@@ -1,7 +1,9 @@
 use super::{OutputBody, ResponseFuture, progress::Progress};
 use concentric_core::{
-    ChatRequest, ChatResponse, Context as RunContext, Error, Event, OutputSchema, Str, ToolChoice,
-    ToolSpecs, state::SlotError,
+    ChatRequest, ChatResponse, Context as RunContext, Declares, Error, Event, OutputSchema, Str,
+    ToolChoice, ToolSpecs,
+    capability::{InLoop, Within},
+    state::SlotError,
 };
 use futures_core::Stream;
 use std::task::{Context, Poll};
@@ -21,6 +23,10 @@ impl OutputLayer {
     pub(super) const fn new(schema: OutputSchema, separately: bool) -> Self {
         Self { schema, separately }
     }
+}
+
+impl Declares for OutputLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for OutputLayer {
@@ -122,6 +128,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; an agent inside of it does.
+        let _ = request.context.enter::<OutputLayer>();
         let schema = self.layer.apply(&mut request);
         ResponseFuture::new(self.inner.call(request), schema)
     }

@@ -88,6 +88,10 @@
 //! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)), and the
 //! gate lets its answers be.
 //!
+//! Around an agent the layer fails the run with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration), and so do gates in another order than
+//! that of the table.
+//!
 //! Gates that have a run go on are asked one after the other, and the first that does so is the last
 //! that is asked ([`StepGate`](concentric_core::agent::StepGate)). So among the gates of a loop
 //!

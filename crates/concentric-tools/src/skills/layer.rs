@@ -1,5 +1,8 @@
 use super::{catalogue::Catalogue, service::WithSkills};
-use concentric_core::{ChatRequest, Str};
+use concentric_core::{
+    ChatRequest, Declares, Str,
+    capability::{InLoop, Within},
+};
 use std::sync::Arc;
 use tower_layer::Layer;
 
@@ -15,6 +18,10 @@ impl SkillsLayer {
     pub(crate) fn apply(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
         self.catalogue.tell(request)
     }
+}
+
+impl Declares for SkillsLayer {
+    type Capabilities = Within<InLoop>;
 }
 
 impl<S> Layer<S> for SkillsLayer {

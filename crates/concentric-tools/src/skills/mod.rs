@@ -86,7 +86,9 @@
 //! # Place in the stack
 //!
 //! Inside the agent, once per model call, and next to it: outside of layers that shorten the
-//! history. The layer does nothing if the request does not offer `load_skill`.
+//! history. The layer does nothing if the request does not offer `load_skill`. Around an agent it
+//! fails the run with [`Configuration`](concentric_core::ErrorKind::Configuration), and in
+//! [`Layers`](concentric_core::Layers) it does not compile.
 //!
 //! [`Stability::Fixed`]: concentric_core::Stability::Fixed
 //! [`ThreadSlots`]: concentric_core::state::ThreadSlots

@@ -1,4 +1,4 @@
-use super::catalogue::Catalogue;
+use super::{SkillsLayer, catalogue::Catalogue};
 use crate::lazy::ResponseFuture;
 use concentric_core::{ChatRequest, ChatResponse};
 use std::{
@@ -40,6 +40,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; an agent inside of it does.
+        let _ = request.context.enter::<SkillsLayer>();
         let offered = self.catalogue.tell(&mut request);
         ResponseFuture::new(self.inner.call(request), offered)
     }
