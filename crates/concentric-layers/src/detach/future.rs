@@ -44,8 +44,13 @@ impl Future for ResponseFuture {
             self.call = Some(call);
             return Poll::Pending;
         };
-        let hold = self.hold.take();
-        Poll::Ready(result.map(|answer| answer.map_body(|body| DetachBody::new(body, hold))))
+        let mut hold = self.hold.take();
+        Poll::Ready(result.map(|answer| {
+            if let Some(hold) = &mut hold {
+                hold.answered(&answer);
+            }
+            answer.map_body(|body| DetachBody::new(body, hold))
+        }))
     }
 }
 

@@ -4,6 +4,7 @@ use concentric_core::{
     ChatResponse, Context as RunContext, Error, Event, EventStream, Outcome,
     method::{Panic, catch},
     service::BoxFuture,
+    store::Resumable,
 };
 use futures_core::Stream;
 use std::{
@@ -23,6 +24,8 @@ pub(super) struct Hold {
     consumer: Consumer,
     runs: DetachedRuns,
     within: Duration,
+    // Whether a layer inside stores the run if it is interrupted.
+    is_stored: bool,
 }
 
 /// What is left of a run.
@@ -54,7 +57,13 @@ impl Hold {
             consumer,
             runs,
             within,
+            is_stored: false,
         }
+    }
+
+    /// Takes in what is known of the run once it has begun.
+    pub(super) fn answered(&mut self, answer: &ChatResponse<EventStream>) {
+        self.is_stored = answer.extensions.get::<Resumable>().is_some();
     }
 
     /// Goes on with `rest`, if it may.
@@ -81,14 +90,14 @@ impl Hold {
 }
 
 /// Drives what is left to its end. The permit is given back once that is dropped.
-async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
-    let context = &hold.context;
+async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
+    let context = &hold.context.clone();
     let clock = context.environment().clock();
     let mut limit = clock.sleep(hold.within);
     let mut stop = Stop::new(context);
     let mut grace = None;
     let end = poll_fn(|cx| {
-        match catch(|| rest.poll(cx)) {
+        match catch(|| rest.poll(&mut hold, cx)) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(end)) => return Poll::Ready(end),
             Err(panic) => return Poll::Ready(End::Panicked(panic)),
@@ -106,16 +115,19 @@ async fn drive(_permit: OwnedSemaphorePermit, hold: Hold, mut rest: Rest) {
         limit.as_mut().poll(cx).map(|()| End::Late)
     })
     .await;
-    end.log(context);
+    end.log(&hold);
 }
 
 impl Rest {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, hold: &mut Hold, cx: &mut Context<'_>) -> Poll<End> {
         // Then others have their turn, and the limits are looked at.
         for _ in 0..64 {
             match self {
                 Self::Call(call) => match ready!(call.as_mut().poll(cx)) {
-                    Ok(answer) => *self = Self::Body(answer.body),
+                    Ok(answer) => {
+                        hold.answered(&answer);
+                        *self = Self::Body(answer.body);
+                    }
                     Err(error) => return Poll::Ready(End::Failed(error)),
                 },
                 Self::Body(body) => match ready!(Pin::new(body).poll_next(cx)) {
@@ -134,9 +146,14 @@ impl Rest {
 }
 
 impl End {
-    fn log(&self, context: &RunContext) {
-        let run = context.run_id();
+    fn log(&self, hold: &Hold) {
+        let run = hold.context.run_id();
         match self {
+            Self::Finished(Outcome::Interrupted) if !hold.is_stored => tracing::error!(
+                %run,
+                "a detached run waits for a reply, and nothing has its state: add `SuspendLayer` \
+                 inside of `DetachLayer`"
+            ),
             Self::Finished(outcome) => tracing::debug!(%run, ?outcome, "a detached run is over"),
             Self::Failed(error) => tracing::warn!(%run, %error, "a detached run failed"),
             Self::Truncated => tracing::warn!(%run, "a detached run ended early"),
