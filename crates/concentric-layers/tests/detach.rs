@@ -9,6 +9,7 @@ use concentric_core::{
         End,
         on_end::{OnEndLayer, on_end},
     },
+    store::Resumable,
 };
 use concentric_layers::{DetachLayer, detach::Consumer};
 use concentric_test::{
@@ -659,6 +660,38 @@ async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
     assert_eq!(scene.log.lines(), ["outside: dropped", "inside: dropped"]);
     assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
     assert!(warnings.lines().concat().contains("took too long"));
+}
+
+#[tokio::test]
+async fn one_that_waits_for_a_reply_without_a_store_is_logged() {
+    for is_stored in [false, true] {
+        let (warnings, _guard) = warnings();
+        let tools = ScriptedTools::new().asks("pay", "paid");
+        let gate = Gate::new();
+        let model = ScriptedModel::new()
+            .text("Well,")
+            .wait(&gate)
+            .tool_call("pay", json!({}));
+        let layer = DetachLayer::new();
+        let agent = ServiceBuilder::new()
+            .layer(layer.clone())
+            // As a layer does that stores the state itself.
+            .map_response(move |mut answer: ChatResponse<EventStream>| {
+                if is_stored {
+                    answer.extensions.insert(Resumable);
+                }
+                answer
+            })
+            .service(BoxModel::new(AgentLayer::new(tools).layer(model)));
+        drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
+        gate.open();
+        layer.runs().shutdown().await;
+        let lines = warnings.lines();
+        let is_reported = lines
+            .iter()
+            .any(|line| line.contains("SuspendLayer") && line.contains("DetachLayer"));
+        assert_eq!(is_reported, !is_stored, "{lines:?}");
+    }
 }
 
 #[tokio::test]

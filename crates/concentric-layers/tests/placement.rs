@@ -10,17 +10,27 @@
 )]
 
 use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, ThreadId,
+    AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,
+    EventStream, FinishReason, Layers, ThreadId, Usage,
+    agent::StepGates,
     capability::{Fault, Table},
+    layers::{Next, OfRunLayer, from_fn},
 };
 use concentric_layers::{
-    BudgetLayer,
+    BudgetLayer, DetachLayer, Steering,
     budget::{Budget, Limits},
+    hooks::{Hooks, HooksLayers, ModelFlow, hooks},
     session::{SessionTarget, Sessions},
+    stop::{Judgement, OutputConstraint},
 };
 use concentric_test::{ScriptedModel, ScriptedTools};
+use concentric_tools::output::output;
 use serde_json::json;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 fn talker() -> ScriptedModel {
     ScriptedModel::new().text("Yes.").repeat()
@@ -28,6 +38,56 @@ fn talker() -> ScriptedModel {
 
 fn no_tools() -> AgentLayer<ScriptedTools> {
     AgentLayer::new(ScriptedTools::new())
+}
+
+/// A model by hand, which does not check its stack; it answers at once, or a tick later.
+struct Plain {
+    model: BoxModel,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Plain {
+    fn both() -> [Self; 2] {
+        [false, true].map(|is_later| {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&calls);
+            let model = service_fn(move |_: ChatRequest| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    if is_later {
+                        tokio::task::yield_now().await;
+                    }
+                    Ok::<_, Error>(yes())
+                }
+            });
+            Self {
+                model: BoxModel::new(model),
+                calls,
+            }
+        })
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+fn yes() -> ChatResponse<EventStream> {
+    let events = [
+        Ok(Event::text("Yes.")),
+        Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1))),
+    ];
+    ChatResponse::new(EventStream::new(futures_util::stream::iter(events)))
+}
+
+async fn fails(agent: BoxModel, names: [&str; 2]) {
+    let error = agent.oneshot(ChatRequest::user("hi")).await.unwrap_err();
+    assert_names(&error, names);
+}
+
+async fn answers(agent: BoxModel) {
+    let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), "Yes.");
 }
 
 /// Calls the agent, which fails before the model is called; the error names both layers.
@@ -134,6 +194,263 @@ fn a_table_finds_a_budget_that_is_not_whole() {
     assert!(matches!(faults(twice)[..], [Fault::Inside { .. }]));
     let swapped = Table::new().with(&budget.model()).with(&budget.run());
     assert!(faults(swapped).len() >= 2);
+}
+
+#[tokio::test]
+async fn a_budget_over_a_model_by_hand_fails_the_first_call() {
+    for plain in Plain::both() {
+        let budget = BudgetLayer::new(Limits::new().money(1));
+        let agent = ServiceBuilder::new()
+            .layer(budget.run())
+            .layer(no_tools())
+            .service(plain.model.clone());
+        let names = ["RunBudgetLayer", "ModelBudgetLayer"];
+        fails(BoxModel::new(agent), names).await;
+        // Where nothing is to be charged, nothing is missing.
+        let none = ServiceBuilder::new()
+            .layer(BudgetLayer::new(Limits::new().tool_calls(1)).run())
+            .layer(no_tools())
+            .service(plain.model.clone());
+        answers(BoxModel::new(none)).await;
+
+        let (run, model) = (budget.run(), BudgetLayer::new(Limits::new()).model());
+        let nested = ServiceBuilder::new()
+            .layer(run)
+            .layer(no_tools())
+            .layer(no_tools());
+        fails(
+            BoxModel::new(nested.clone().service(plain.model.clone())),
+            names,
+        )
+        .await;
+        answers(BoxModel::new(nested.layer(model).service(plain.model))).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_a_models_need_not_be_charged() {
+    struct Halts;
+
+    impl Hooks for Halts {
+        fn id(&self) -> &str {
+            "halts"
+        }
+
+        async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
+            Ok(ModelFlow::halt("enough"))
+        }
+    }
+
+    async fn cached(_: ChatRequest, _: Next) -> Result<ChatResponse<EventStream>, Error> {
+        Ok(yes())
+    }
+
+    for plain in Plain::both() {
+        let run = || BudgetLayer::new(Limits::new().money(1_000)).run();
+        let model = || BudgetLayer::new(Limits::new()).model();
+        let by_function = ServiceBuilder::new()
+            .layer(run())
+            .layer(no_tools())
+            .layer(from_fn(cached))
+            .layer(model())
+            .service(plain.model.clone());
+        answers(BoxModel::new(by_function)).await;
+        let by_hook = ServiceBuilder::new()
+            .layer(run())
+            .layer(no_tools())
+            .layer(hooks(Halts).model())
+            .layer(model())
+            .service(plain.model.clone());
+        by_hook.oneshot(ChatRequest::user("hi")).await.unwrap();
+        // A cache that knows nothing of this; the budget's own layer stands around the model.
+        let budget = BudgetLayer::new(Limits::new().money(1_000));
+        let charged = budget.model().layer(plain.model.clone());
+        let cache = service_fn(move |_: ChatRequest| {
+            let _ = &charged;
+            async { Ok::<_, Error>(yes()) }
+        });
+        let agent = budget.run().layer(no_tools().layer(cache));
+        answers(BoxModel::new(agent)).await;
+        assert_eq!(plain.calls(), 0);
+    }
+}
+
+// ---- layers for runs, and for model calls ----
+
+struct Quiet;
+
+impl Hooks for Quiet {
+    fn id(&self) -> &str {
+        "quiet"
+    }
+
+    async fn before_run(
+        &self,
+        _: &mut ChatRequest,
+    ) -> Result<concentric_layers::hooks::RunFlow, BoxError> {
+        Ok(concentric_layers::hooks::RunFlow::Continue)
+    }
+}
+
+/// Hooks with a method that is called before, and without one.
+fn quiet() -> HooksLayers<Quiet> {
+    hooks(Quiet)
+}
+
+#[tokio::test]
+async fn layers_for_model_calls_fail_around_an_agent() {
+    struct Nothing;
+
+    impl Hooks for Nothing {
+        fn id(&self) -> &str {
+            "nothing"
+        }
+    }
+
+    for plain in Plain::both() {
+        let agent = BoxModel::new(no_tools().layer(plain.model.clone()));
+        let wrong = |layered: BoxModel, name| fails(layered, ["AgentLayer", name]);
+        let layered = quiet().model().layer(agent.clone());
+        wrong(BoxModel::new(layered), "HooksLayer").await;
+        let layered = hooks(Nothing).model().layer(agent.clone());
+        wrong(BoxModel::new(layered), "HooksLayer").await;
+        let layered = OfRunLayer::new().layer(agent.clone());
+        wrong(BoxModel::new(layered), "OfRunLayer").await;
+        let budget = BudgetLayer::new(Limits::new().model_calls(5));
+        let layered = budget.run().layer(budget.model().layer(agent));
+        wrong(BoxModel::new(layered), "ModelBudgetLayer").await;
+        assert_eq!(plain.calls(), 0);
+
+        // Around a model without a loop they may stand.
+        answers(BoxModel::new(quiet().model().layer(plain.model))).await;
+    }
+}
+
+#[tokio::test]
+async fn layers_for_runs_fail_around_the_model_of_a_loop() {
+    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let charged = |model: &BoxModel| BoxModel::new(budget.model().layer(model.clone()));
+    let run_layers: [(&str, Box<dyn Fn(BoxModel) -> BoxModel>); 3] = [
+        (
+            "HooksLayer",
+            Box::new(|inner| BoxModel::new(quiet().run().layer(inner))),
+        ),
+        (
+            "RunBudgetLayer",
+            Box::new(|inner| BoxModel::new(budget.run().layer(inner))),
+        ),
+        (
+            "DetachLayer",
+            Box::new(|inner| BoxModel::new(DetachLayer::new().layer(inner))),
+        ),
+    ];
+    for (name, run_layer) in &run_layers {
+        let model = talker();
+        let of_budget = *name == "RunBudgetLayer";
+        let inner = |model: &BoxModel| match of_budget {
+            true => charged(model),
+            false => model.clone(),
+        };
+        let checked = BoxModel::new(model.clone());
+        let agent = no_tools().layer(run_layer(inner(&checked)));
+        assert_wrong(BoxModel::new(agent), &model, ["AgentLayer", name]).await;
+        for plain in Plain::both() {
+            let agent = no_tools().layer(run_layer(inner(&plain.model)));
+            fails(BoxModel::new(agent), ["AgentLayer", name]).await;
+            // An agent in the model's place has runs of its own.
+            let nested = run_layer(BoxModel::new(no_tools().layer(inner(&plain.model))));
+            answers(BoxModel::new(no_tools().layer(nested.clone()))).await;
+            answers(nested).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_in_a_models_place_fails() {
+    let model = talker();
+    let inner = Sessions::new(BoxModel::new(no_tools().layer(model.clone())));
+    let target = SessionTarget::new(ThreadId::new("inner"));
+    let inner = inner.oneshot(target).await.unwrap();
+    let agent = BoxModel::new(no_tools().layer(inner));
+    assert_wrong(agent, &model, ["Sessions", "AgentLayer"]).await;
+}
+
+#[tokio::test]
+async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
+    let budget = BudgetLayer::new(Limits::new().model_calls(5));
+    let agent = Layers::new()
+        .with(DetachLayer::new())
+        .with(quiet().run())
+        .with(budget.run())
+        .with(no_tools())
+        .with(OfRunLayer::new())
+        .with(quiet().model())
+        .with(budget.model());
+    agent.table().check().unwrap();
+    let plain = Plain::both();
+    for plain in plain {
+        answers(BoxModel::new(agent.service(plain.model))).await;
+    }
+    let loops = || Table::new().with(&no_tools());
+    for wrong in [
+        loops().with(&quiet().run()),
+        loops().with(&DetachLayer::new()),
+        Table::new().with(&quiet().model()).with(&no_tools()),
+        Table::new().with(&OfRunLayer::new()).with(&no_tools()),
+        loops().and(Table::new().of::<Sessions<BoxModel>>()),
+    ] {
+        let faults = wrong.check().unwrap_err();
+        assert!(
+            matches!(faults.faults(), [Fault::Inside { .. }]),
+            "{faults}"
+        );
+    }
+}
+
+// ---- gates ----
+
+#[tokio::test]
+async fn gates_in_a_wrong_order_fail_every_run() {
+    let steering = || Steering::new(1).gate();
+    let output = || output::<u32>("value").gate();
+    let judge = || OutputConstraint::new("judge", |_, _| async { Ok(Judgement::Accept) });
+    let right = AgentLayer::new(ScriptedTools::new())
+        .gate(steering())
+        .gate(output())
+        .gate(judge());
+    let wrong = [
+        (
+            no_tools().gate(output()).gate(steering()),
+            ["output", "steering"],
+        ),
+        (no_tools().gate(judge()).gate(output()), ["judge", "output"]),
+        (
+            no_tools().gate(judge()).gate(steering()),
+            ["judge", "steering"],
+        ),
+    ];
+    let model = ScriptedModel::new().text("1").repeat();
+    for (agent, names) in wrong {
+        let agent = BoxModel::new(agent.layer(model.clone()));
+        fails(agent.clone(), names).await;
+        fails(agent, names).await;
+    }
+    // Those of a run are asked before those of its agent.
+    let of_run = |gates: StepGates| {
+        let mut request = ChatRequest::user("hi");
+        request.context.own_mut().insert(gates);
+        request
+    };
+    let agent = no_tools().gate(steering()).layer(model.clone());
+    let request = of_run(StepGates::new().gate(judge()));
+    let error = agent.oneshot(request).await.unwrap_err();
+    assert_names(&error, ["judge", "steering"]);
+    assert_eq!(model.calls(), 0);
+    let agent = no_tools().gate(output()).gate(judge()).layer(model.clone());
+    let request = of_run(StepGates::new().gate(steering()));
+    agent.oneshot(request).await.unwrap();
+    let agent = BoxModel::new(right.layer(model));
+    agent.oneshot(ChatRequest::user("hi")).await.unwrap();
 }
 
 // ---- sub-agents ----

@@ -50,7 +50,8 @@ impl Budget {
 
     /// The budget of the run of `context`, within the one that is there, if one is.
     pub(super) fn of_run(limits: Limits, asks: Option<Amounts>, context: &Context) -> Self {
-        let outer = context.capability::<Self>();
+        // To look at it is not to use it.
+        let outer = context.extensions().get::<Self>();
         let parent = outer.map(|outer| outer.parent(false));
         // One is kept with a run: not that of an agent in a model's place, which is made anew for
         // each of the run's steps.

@@ -3,9 +3,15 @@ use super::{
 };
 use concentric_core::{
     ChatRequest, Context, Declares, Usage,
-    capability::{Encloses, Expects, Outside, Provides, Region, Requires},
+    capability::{Around, Encloses, Expects, InLoop, Outside, Provides, Region, Requires, Within},
 };
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use tower_layer::Layer;
 
 /// The layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model) around its
@@ -17,6 +23,8 @@ pub struct BudgetLayer {
     limits: Limits,
     asks: Option<Amounts>,
     prices: Prices,
+    // Whether a layer of this budget or of a clone stands around a model.
+    charges: Arc<AtomicBool>,
 }
 
 /// What a model call is thought to need, and what it costs.
@@ -39,6 +47,7 @@ impl BudgetLayer {
                 estimate: Arc::new(rough),
                 price: Arc::new(|_| 0),
             },
+            charges: Arc::default(),
         }
     }
 
@@ -89,12 +98,17 @@ impl BudgetLayer {
     pub fn model(&self) -> ModelBudgetLayer {
         ModelBudgetLayer {
             prices: self.prices.clone(),
+            charges: Arc::clone(&self.charges),
         }
     }
 
     /// The layer around tools, whose calls are charged.
     pub const fn tool(&self) -> ToolBudgetLayer {
         ToolBudgetLayer(())
+    }
+
+    pub(super) const fn charges(&self) -> &Arc<AtomicBool> {
+        &self.charges
     }
 
     pub(super) fn budget(&self, context: &Context) -> Budget {
@@ -126,7 +140,11 @@ pub struct RunBudgetLayer {
 }
 
 impl Declares for RunBudgetLayer {
-    type Capabilities = (Provides<Budget>, Expects<Budget, ModelBudgetLayer>);
+    type Capabilities = (
+        Provides<Budget>,
+        Expects<Budget, ModelBudgetLayer>,
+        Around<InLoop>,
+    );
 }
 
 impl<S> Layer<S> for RunBudgetLayer {
@@ -147,6 +165,7 @@ impl Region for ChargedCall {}
 #[derive(Clone, Debug)]
 pub struct ModelBudgetLayer {
     prices: Prices,
+    charges: Arc<AtomicBool>,
 }
 
 impl Declares for ModelBudgetLayer {
@@ -154,6 +173,7 @@ impl Declares for ModelBudgetLayer {
         Requires<Budget>,
         Encloses<ChargedCall>,
         Outside<ChargedCall>,
+        Within<InLoop>,
     );
 }
 
@@ -161,6 +181,7 @@ impl<S> Layer<S> for ModelBudgetLayer {
     type Service = ModelBudget<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.charges.store(true, Ordering::Relaxed);
         ModelBudget::new(inner, self.prices.clone())
     }
 }

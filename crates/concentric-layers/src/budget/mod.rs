@@ -175,8 +175,17 @@
 //! agent in a model's place it would count what is counted inside, and the call fails with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration). So it does where one of the two is
 //! missing: a [`BudgetLayer::run`] that limits what model calls need, and none around a model; or the
-//! other way round. [`BudgetLayer::tool`] stands inside of a retry, too. A layer that makes model calls of its own, as one that shortens the conversation,
-//! makes them through a [`BudgetLayer::model`].
+//! other way round. [`BudgetLayer::model`] around the whole agent and [`BudgetLayer::run`] inside of
+//! it are errors, too. [`BudgetLayer::tool`] stands inside of a retry, too. A layer that makes model
+//! calls of its own, as one that shortens the conversation, makes them through a
+//! [`BudgetLayer::model`].
+//!
+//! Whether a [`BudgetLayer::model`] is missing is known before anything is sent, if the model
+//! [checks its stack](concentric_core::Context::check_stack) as those of `concentric-providers` do.
+//! Else the first call of the model is made, and the run fails when it is answered. A layer that
+//! answers in place of the model, as a cache does, may stand outside of [`BudgetLayer::model`]. If
+//! that is of another `BudgetLayer` than [`BudgetLayer::run`], the layer calls
+//! [`Context::skip_stack_check`](concentric_core::Context::skip_stack_check) when it answers.
 //!
 //! # Backpressure
 //!

@@ -55,8 +55,8 @@ where
         let limits_models = budget.limits_models();
         context.provide(budget);
         if limits_models {
-            // It requires nothing, so it is nowhere wrong; it expects a layer inside.
-            let _ = context.enter::<RunBudgetLayer>();
+            // It requires nothing, so it fails nowhere; it expects layers inside.
+            let _ = context.enter_expecting::<RunBudgetLayer>(self.layer.charges());
         }
         self.inner.call(request)
     }

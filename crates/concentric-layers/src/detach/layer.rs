@@ -1,7 +1,7 @@
 use super::{Detach, DetachedRuns};
 use concentric_core::{
     ModelService,
-    capability::{Declares, Outside, SessionTurn, StoredRun},
+    capability::{Around, Declares, InLoop, Outside, SessionTurn, StoredRun},
 };
 use std::time::Duration;
 use tower_layer::Layer;
@@ -55,7 +55,7 @@ impl DetachLayer {
 }
 
 impl Declares for DetachLayer {
-    type Capabilities = (Outside<SessionTurn>, Outside<StoredRun>);
+    type Capabilities = (Outside<SessionTurn>, Outside<StoredRun>, Around<InLoop>);
 }
 
 impl Default for DetachLayer {

@@ -48,7 +48,7 @@
 //! | a body that has yielded its last item | is over, as without the layer |
 //! | a future or body whose own poll has panicked | is dropped |
 //! | one over the [limit](DetachLayer::limit), after a [shutdown](DetachedRuns::shutdown), or where there is no runtime | is dropped as without the layer, which cancels the run ([`Disconnected`](concentric_core::CancelReason::Disconnected)); and a warning logged |
-//! | finishes, also with [`Interrupted`](concentric_core::Outcome::Interrupted) | is over: one that asks waits in the store, if [`SuspendLayer`](crate::suspend::SuspendLayer) is inside |
+//! | finishes, also with [`Interrupted`](concentric_core::Outcome::Interrupted) | is over: one that asks waits in the store, if [`SuspendLayer`](crate::suspend::SuspendLayer) is inside. Else no reply can reach it, and an error is logged, with the run's id |
 //! | fails, ends early or panics | is over; a warning is logged, with the run's id |
 //! | is cancelled ([`Context::cancel`](concentric_core::Context::cancel)), or passes its [deadline](concentric_core::Context::deadline) | ends as such a run; if it does not within 30 seconds, or the time that is left to it, it is dropped |
 //! | takes longer than it [may](DetachLayer::within) | is dropped as without the layer; a warning is logged |
@@ -71,8 +71,9 @@
 //! continues, and a reply could be given, and acted on, a second time: so the first call fails with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //!
-//! Inside another agent's loop, or in an agent that is its tool, it does nothing: whether that goes
-//! on is for the outer run.
+//! Around an agent in the place of another one's model, or in an agent that is a tool, it does
+//! nothing: whether that goes on is for the outer run. Directly around the model of a loop it fails
+//! the call with [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
 //! # Backpressure
 //!

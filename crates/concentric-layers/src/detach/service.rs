@@ -62,6 +62,8 @@ impl<S> Service<ChatRequest> for Detach<S> {
         // Inside another loop's model call, or in an agent that is its tool, the consumer is that
         // loop.
         if context.phase() != Phase::Run || context.parent().is_some() {
+            // It fails nowhere: an agent must stand inside.
+            let _ = context.enter::<in_loop::DetachLayer>();
             return ResponseFuture::new(self.inner.call(request), None);
         }
         // What is around it would take the drop of its body for the end of the run.
@@ -72,6 +74,17 @@ impl<S> Service<ChatRequest> for Detach<S> {
         context.extensions_mut().insert(consumer.clone());
         let hold = Hold::new(context.clone(), consumer, self.runs.clone(), self.within);
         ResponseFuture::new(self.inner.call(request), Some(hold))
+    }
+}
+
+/// What the layer declares where it does nothing. It has the layer's name, for errors.
+mod in_loop {
+    use concentric_core::capability::{Around, Declares, InLoop};
+
+    pub(super) struct DetachLayer;
+
+    impl Declares for DetachLayer {
+        type Capabilities = Around<InLoop>;
     }
 }
 

@@ -1,5 +1,8 @@
 use super::{Hooks, HooksLayer, HooksLayers, OnModel, OnRun};
-use concentric_core::AgentLayer;
+use concentric_core::{
+    AgentLayer, Declares,
+    capability::{Encloses, InLoop},
+};
 use concentric_tools::Toolset;
 use std::fmt;
 use tower::layer::util::{Identity, Stack};
@@ -84,6 +87,10 @@ impl<R, M> HookedAgentLayer<R, M> {
             model: Stack::new(layers.model(), self.model),
         }
     }
+}
+
+impl<R, M> Declares for HookedAgentLayer<R, M> {
+    type Capabilities = Encloses<InLoop>;
 }
 
 impl<S, R, M> Layer<S> for HookedAgentLayer<R, M>

@@ -151,7 +151,8 @@ where
                         this.step.set(Step::Call { call });
                         continue;
                     }
-                    Ok((_, Some(answer))) => {
+                    Ok((request, Some(answer))) => {
+                        request.context.skip_stack_check();
                         let mut watch = this.watch.take().expect("polled after completion");
                         watch.answered(&Head::default());
                         let body = HooksBody::own(answer, watch);

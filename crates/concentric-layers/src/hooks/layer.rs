@@ -1,5 +1,5 @@
 use super::{Hooked, Hooks, OnModel, OnRun, OnStep, OnTool, place::Place};
-use concentric_core::{Context, agent::StepGates, layers::ModelLayers};
+use concentric_core::{Context, Declares, agent::StepGates, layers::ModelLayers};
 use concentric_tools::{ToolHooksLayer, ToolLayers};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
@@ -89,6 +89,13 @@ impl<H> fmt::Debug for HooksLayers<H> {
 #[derive(Clone, Debug)]
 pub struct HooksLayer<P> {
     place: P,
+}
+
+impl<P> Declares for HooksLayer<P>
+where
+    P: Place,
+{
+    type Capabilities = P::Capabilities;
 }
 
 impl<S, P> Layer<S> for HooksLayer<P>

@@ -154,6 +154,26 @@
 //! told of each attempt. What outlives a run, as a slow write, is best
 //! [left for later](concentric_core::Context::defer).
 //!
+//! [`run`](HooksLayers::run) stands around an agent and [`model`](HooksLayers::model) inside of one;
+//! without a loop either may stand around a model. The other way round does not compile in
+//! [`Layers`](concentric_core::Layers), and in a `ServiceBuilder` the call fails with
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers:
+//!
+//! ```compile_fail,E0283
+//! # use concentric_core::{AgentLayer, Layers, NoTools};
+//! # use concentric_layers::hooks::{Hooks, hooks};
+//! # struct Audit;
+//! # impl Hooks for Audit {
+//! #     fn id(&self) -> &str {
+//! #         "audit"
+//! #     }
+//! # }
+//! let audit = hooks(Audit);
+//! let agent = Layers::new()
+//!     .with(AgentLayer::new(NoTools))
+//!     .with(audit.run());
+//! ```
+//!
 //! # Backpressure
 //!
 //! Where there is a `before_run` or `before_model` the layer is always ready, and waits for the rest

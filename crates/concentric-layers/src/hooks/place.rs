@@ -3,6 +3,7 @@ use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, Finish, FinishReason, Head, MessageBuilder,
     Outcome, Phase, StepFinish, StepStart, Str, ToolResult, Turn, Usage,
     agent::take_up,
+    capability::{Around, Capabilities, InLoop, Within},
     layers::End,
     machine::{Action, Input, Rules},
     method::is_set,
@@ -14,6 +15,8 @@ use std::{fmt, future::Future, sync::Arc};
 /// It is not for others to implement or call.
 #[doc(hidden)]
 pub trait Place: Clone + Send + Sync + 'static {
+    /// Where its layer stands.
+    type Capabilities: Capabilities;
     const PHASE: Phase;
     /// The names of its methods.
     const BEFORE: &'static str;
@@ -94,6 +97,7 @@ impl<H> Place for OnRun<H>
 where
     H: Hooks,
 {
+    type Capabilities = Around<InLoop>;
     const PHASE: Phase = Phase::Run;
     const BEFORE: &'static str = "before_run";
     const AFTER: &'static str = "after_run";
@@ -166,6 +170,7 @@ impl<H> Place for OnModel<H>
 where
     H: Hooks,
 {
+    type Capabilities = Within<InLoop>;
     const PHASE: Phase = Phase::Model;
     const BEFORE: &'static str = "before_model";
     const AFTER: &'static str = "after_model";

@@ -1,5 +1,5 @@
 use super::{
-    HooksBody, ResponseFuture,
+    HooksBody, HooksLayer, ResponseFuture,
     place::{Has, Place},
     watch::Ends,
 };
@@ -57,6 +57,8 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
+        // It fails nowhere; what stands wrong inside or around it does.
+        let _ = request.context.enter::<HooksLayer<P>>();
         let after = self.has.after;
         let ends = after.then(|| Ends::join(&mut request.context, P::PHASE));
         let place = self.place.clone();

@@ -5,7 +5,7 @@ use super::{
 };
 use concentric_core::{
     BoxError, Declares, Error, ThreadId, Transcript,
-    capability::{Encloses, Outside, SessionTurn, StoredRun},
+    capability::{Encloses, InLoop, Outside, SessionTurn, StoredRun},
     state::Slots,
 };
 use std::{
@@ -146,9 +146,9 @@ impl<A> Sessions<A> {
     }
 }
 
-/// A session stands around what keeps runs, and not inside of it.
+/// A session stands around what keeps runs, and around the loop, and not inside of them.
 impl<A> Declares for Sessions<A> {
-    type Capabilities = (Encloses<SessionTurn>, Outside<StoredRun>);
+    type Capabilities = (Encloses<SessionTurn>, Outside<StoredRun>, Outside<InLoop>);
 }
 
 impl<A> Service<SessionTarget> for Sessions<A>

@@ -63,7 +63,7 @@
 //! a turn that was dropped would continue while its place is given to the next one, so the run fails
 //! with [`Configuration`](concentric_core::ErrorKind::Configuration) before anything is called. So does a
 //! session inside of a [`SuspendLayer`](crate::suspend::SuspendLayer): both would keep the run that
-//! waits.
+//! waits; and a session in the place of an agent's model, whose history would grow with each call.
 //!
 //! # Backpressure
 //!
