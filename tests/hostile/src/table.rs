@@ -5,11 +5,23 @@ use std::fmt;
 
 /// The bounds.
 pub(crate) const MOST_RATIO: f64 = 2.3;
-const MOST_GROWTH: f64 = 4.0;
+pub(crate) const MOST_GROWTH: f64 = 4.0;
 const MOST_HEAP: f64 = 12.0;
 const MOST_HEAP_GROWTH: f64 = 2.0;
 /// In milliseconds.
 pub(crate) const MOST_POLL: u32 = 50;
+
+/// Whether the second request has more of its shape: one that has a limit of its own has not.
+const fn is_more(some: &Taken, most: &Taken) -> bool {
+    most.body >= 4 * some.body
+}
+
+/// The CPU time per byte of the second request, divided by that of the first; `None` if it is too
+/// little to compare.
+pub(crate) fn growth(some: &Taken, most: &Taken) -> Option<f64> {
+    let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
+    (is_more(some, most) && most.cpu > 20_000).then(|| each(most) / each(some))
+}
 
 /// The greatest of several figures, and whose it is.
 #[derive(Clone, Debug, Default)]
@@ -65,15 +77,10 @@ impl Row {
     pub(crate) fn raised(&mut self, stack: &str, some: &Taken, most: &Taken) {
         let heap = |taken: &Taken| taken.heap as f64 / taken.body.max(1) as f64;
         self.raised.add(heap(most), stack);
-        // A shape that has a limit of its own has no more at eight times the bytes.
-        if most.body < 4 * some.body {
-            return;
+        if let Some(growth) = growth(some, most) {
+            self.growth.add(growth, stack);
         }
-        let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
-        if most.cpu > 20_000 {
-            self.growth.add(each(most) / each(some), stack);
-        }
-        if heap(most) > MOST_HEAP_GROWTH * heap(some) {
+        if is_more(some, most) && heap(most) > MOST_HEAP_GROWTH * heap(some) {
             self.fail(stack, "the heap grows faster than the body");
         }
     }
