@@ -6,10 +6,10 @@ mod common;
 use common::{Log, one, round_in, run};
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, ChatResponse, Context, Custom, Event, FinishReason,
-    Outcome, ToolStatus, Turn, Usage,
+    Outcome, ToolStatus, Turn, Usage, agent::ToolSource,
 };
 use concentric_tools::{
-    NoArguments, RetryTool, Tool, Toolset,
+    NoArguments, RetryTool, Tool, Toolset, agent_tool,
     output::{VALUE_FOLLOWS, output},
     tool,
 };
@@ -155,6 +155,26 @@ async fn no_parallel_calls_means_one_at_a_time() {
                 .all(|it| it.as_ref().unwrap().outcome.status == ToolStatus::Done)
         );
         assert_eq!(peak.load(Ordering::SeqCst), most, "{limit}");
+    }
+}
+
+// ---- agents that are tools ----
+
+#[test]
+fn a_depth_of_zero_counts_as_one() {
+    let root = Context::new();
+    let inner = root.child().build();
+    let contexts = [inner.child().build(), inner, root];
+    for (depth, offered) in [
+        (0, [false, false, true]),
+        (1, [false, false, true]),
+        (2, [false, true, true]),
+        (usize::MAX, [true, true, true]),
+    ] {
+        let agent = agent_tool("t", "", answers(0, &Log::default())).max_depth(depth);
+        let tools = Toolset::new().tool(agent);
+        let offers = contexts.each_ref().map(|it| tools.offers("t", it));
+        assert_eq!(offers, offered, "{depth}");
     }
 }
 

@@ -988,3 +988,61 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_times_of_keys_may_be_zero_one_and_the_maximum() {
+    let ms = Duration::from_millis;
+    let lasting = |lifetime: Duration| {
+        let mut claims = claims();
+        claims.expires_at = claims.issued_at + lifetime;
+        claims
+    };
+    // How long a token may count.
+    for (longest, lifetime, counts) in [
+        (Duration::ZERO, Duration::ZERO, false),
+        (Duration::ZERO, ms(1), false),
+        (ms(1), ms(1), true),
+        (ms(1), ms(2), false),
+        (Duration::MAX, ms(1), true),
+        (Duration::MAX, 36_500 * DAY, true),
+    ] {
+        let keys = keys().max_lifetime(longest);
+        let claims = lasting(lifetime);
+        let about = format!("{longest:?}, {lifetime:?}");
+        match keys.sign(&claims) {
+            Ok(token) => {
+                assert!(counts, "{about}");
+                let wanted = expected(&claims);
+                let verified = keys.verify(token.as_str(), &wanted, claims.issued_at);
+                assert!(verified.is_ok(), "{about}");
+                let end = claims.expires_at;
+                let verified = keys.verify(token.as_str(), &wanted, end);
+                assert_eq!(verified, Err(TokenError::Expired), "{about}");
+            }
+            Err(error) => assert_eq!((error, counts), (SignError::Times, false), "{about}"),
+        }
+        // One that is signed by others counts no longer.
+        if lifetime > Duration::ZERO {
+            let lax = self::keys().max_lifetime(Duration::MAX);
+            let token = lax.sign(&claims).unwrap();
+            let verified = keys.verify(token.as_str(), &expected(&claims), claims.issued_at);
+            let expected = (!counts).then_some(TokenError::Lifetime);
+            assert_eq!(verified.err(), expected, "{about}");
+        }
+    }
+    // How far the clock that issued it may be ahead.
+    for (skew, ahead, counts) in [
+        (Duration::ZERO, Duration::ZERO, true),
+        (Duration::ZERO, ms(1), false),
+        (ms(1), ms(1), true),
+        (ms(1), ms(2), false),
+        (Duration::MAX, 36_500 * DAY, true),
+    ] {
+        let keys = keys().max_skew(skew);
+        let claims = claims();
+        let token = keys.sign(&claims).unwrap();
+        let verified = keys.verify(token.as_str(), &expected(&claims), claims.issued_at - ahead);
+        let expected = (!counts).then_some(TokenError::NotYet);
+        assert_eq!(verified.err(), expected, "{skew:?}, {ahead:?}");
+    }
+}

@@ -264,10 +264,10 @@ impl Tool {
     }
 
     /// Sets how deep in runs of agents a tool that calls an agent is still offered; the default is
-    /// 4. The run that a user starts has depth 0.
+    /// 4. The run that a user starts has depth 0, and is always offered the tool: 0 counts as 1.
     #[must_use]
     pub const fn max_depth(mut self, depth: usize) -> Self {
-        self.max_depth = depth;
+        self.max_depth = if depth == 0 { 1 } else { depth };
         self
     }
 
