@@ -622,12 +622,15 @@ async fn one_over_the_limit_is_stopped_and_logged() {
 
 #[tokio::test]
 async fn by_default_64_runs_go_on_without_their_consumers() {
+    let (warnings, _guard) = warnings();
     let gate = Gate::new();
     let scene = Scene::waiting(&gate);
     for _ in 0..65 {
         scene.leave().await;
     }
     assert_eq!((scene.detached(), scene.model.live()), (64, 64));
+    let lines = warnings.lines().concat();
+    assert!(lines.contains("the limit of 64 is reached"), "{lines}");
 }
 
 #[tokio::test]
