@@ -33,7 +33,7 @@ use ::std::{
     time::{Duration, Instant},
 };
 use concentric_core::{
-    BoxError, Custom, Event, Interrupt, InterruptId, MessageId, Reply, ReplyError, Str,
+    BoxError, Custom, ErrorKind, Event, Interrupt, InterruptId, MessageId, Reply, ReplyError, Str,
 };
 use loom::sync::Notify;
 use outbox::source::{EmitError, Outbox};
@@ -167,7 +167,7 @@ impl Context {
         self.outbox.send(event).await
     }
 
-    async fn sleep(&self, _: Duration) -> Result<(), ::std::convert::Infallible> {
+    async fn sleep(&self, _: Duration) -> Result<(), concentric_core::Error> {
         self.late.cancelled().await;
         Ok(())
     }
