@@ -328,9 +328,10 @@ async fn layers_for_model_calls_fail_around_an_agent() {
 
 #[tokio::test]
 async fn layers_for_runs_fail_around_the_model_of_a_loop() {
+    type RunLayer<'a> = Box<dyn Fn(BoxModel) -> BoxModel + 'a>;
     let budget = BudgetLayer::new(Limits::new().model_calls(5));
     let charged = |model: &BoxModel| BoxModel::new(budget.model().layer(model.clone()));
-    let run_layers: [(&str, Box<dyn Fn(BoxModel) -> BoxModel>); 3] = [
+    let run_layers: [(&str, RunLayer<'_>); 3] = [
         (
             "HooksLayer",
             Box::new(|inner| BoxModel::new(quiet().run().layer(inner))),
