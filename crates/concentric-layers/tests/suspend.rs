@@ -55,6 +55,8 @@ struct Flaky {
     stalls: Arc<Mutex<Vec<&'static str>>>,
     // Whether all it does takes a tick.
     slow: Arc<AtomicBool>,
+    // Whether all it does is done elsewhere, also once nobody waits for it.
+    elsewhere: Arc<AtomicBool>,
     // Whether the process that has this is dead: nothing comes from it any more.
     dead: Arc<AtomicBool>,
     dies_at: Option<&'static str>,
@@ -112,6 +114,9 @@ impl Flaky {
     }
 
     fn in_time<T: Send + 'static>(&self, work: StoreFuture<T>) -> StoreFuture<T> {
+        if self.elsewhere.load(Ordering::Relaxed) {
+            return Box::pin(async { tokio::spawn(work).await.unwrap() });
+        }
         if !self.slow.load(Ordering::Relaxed) {
             return work;
         }
@@ -817,6 +822,43 @@ async fn an_attempt_that_is_dropped_leaves_the_reply_for_another() {
     drop(attempt);
     store.hangs.store(false, Ordering::Relaxed);
     assert_finishes(other.body(request).await).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_made_for_nobody_is_given_back() {
+    for is_left in [false, true] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let questions = Process::paying(&store).interrupted(&world, "run").await;
+        let other = Process::other(&store);
+        if is_left {
+            let dying = Process::other(&store);
+            let body = dying.body(reply(&world, "next", approve(&questions))).await;
+            dying.die(task::spawn(body));
+            world.advance(LEASE);
+        }
+        let before = store.get(key(&store, "run")).await.unwrap();
+        store.elsewhere.store(true, Ordering::Relaxed);
+        let request = reply(&world, "another", approve(&questions));
+        let mut attempt = task::spawn(other.agent.clone().oneshot(request.clone()));
+        // It looks for the run, and claims it; it is dropped before it knows.
+        assert!(attempt.poll().is_pending());
+        settle().await;
+        let writes = store.writes();
+        assert!(attempt.poll().is_pending());
+        assert_eq!(store.writes(), writes + 1, "a claim");
+        drop(attempt);
+        settle().await;
+        let after = store.get(key(&store, "run")).await.unwrap();
+        assert!(after.version > before.version, "it was claimed");
+        let now = context(&world, "x").now();
+        match is_left {
+            false => assert_eq!(after.status, RunStatus::Suspended),
+            true => assert!(after.lease_until <= now, "{after:?}"),
+        }
+        assert_eq!((other.model.calls(), other.tools.done()), (0, 0));
+        assert_finishes(other.body(request).await).await;
+        assert_eq!(other.tools.done(), 1);
+    }
 }
 
 #[tokio::test]

@@ -104,9 +104,10 @@ fn main() -> ExitCode {
 /// A failure of the program itself, as opposed to one that it found.
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long the server may take to give everything back once its clients have stopped: longer than
-/// its own client keeps idle connections to the provider (90 seconds).
-const SETTLE: Duration = Duration::from_secs(150);
+/// How long the server may take to give everything back once its clients have stopped. Its own client
+/// looks every 90 seconds for connections to the provider that were idle for 90 seconds, so the last
+/// are closed after 180.
+const SETTLE: Duration = Duration::from_secs(210);
 
 /// The length of a run from which on its memory is judged: a shorter one is still filling its caches.
 const JUDGED: Duration = Duration::from_secs(600);

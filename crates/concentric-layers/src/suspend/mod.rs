@@ -96,7 +96,7 @@
 //!
 //! | the run waits for the store | and is cancelled, or passes its deadline |
 //! |---|---|
-//! | before it begins: to find and to claim it | it fails with [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout), and its replies can be given again; a claim that the store makes all the same is resumed once its lease is over |
+//! | before it begins: to find and to claim it | it fails with [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout), and its replies can be given again; a claim that the store makes all the same is given back |
 //! | before a round of tools | the round does not begin, and the run ends as such a run |
 //! | to record what becomes of the run | the wait continues, for 30 seconds in all; then the last item is an error, and the run can be resumed once its lease is over |
 //!

@@ -5,10 +5,13 @@ use concentric_core::{
     CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, RunId, Str, ThreadId,
     context::Sleep,
     machine::MachineState,
-    store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
+    store::{
+        Checkpoint, ClaimCell, RunClaim, RunKey, RunRecord, RunStore, StoreError, StoreFuture,
+        Tenant,
+    },
 };
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{self, Poll, ready},
@@ -200,10 +203,101 @@ where
         })
     }
 
+    /// Has a task wait until the store has recorded what becomes of the run: up to `limit`, or
+    /// [`RECORDED_WITHIN`].
+    fn record(&self, mut last: StoreFuture<()>, limit: Option<Sleep>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            tracing::warn!("no runtime to record what becomes of a run; its lease runs out");
+            return;
+        };
+        let clock = self.environment.clock();
+        let mut limit = limit.unwrap_or_else(|| clock.sleep(RECORDED_WITHIN));
+        runtime.spawn(async move {
+            let recorded = poll_fn(|cx| match last.as_mut().poll(cx) {
+                Poll::Pending => limit.as_mut().poll(cx).map(|()| Err(not_recorded())),
+                recorded => recorded,
+            });
+            if let Err(error) = recorded.await {
+                tracing::warn!(%error, "the store did not record what becomes of a run");
+            }
+        });
+    }
+
     /// Lets anybody take the run up at once.
     fn leave(&self) -> Option<StoreFuture<()>> {
         let RunClaim { key, fence, .. } = self.claim.get().cloned()?;
         Some(self.store.renew(key, fence, self.now()))
+    }
+}
+
+/// A claim on a run that was found. The store may make it after nobody waits for it any more: if this
+/// is dropped before, a task waits for the claim and gives it back.
+pub(super) struct Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    kept: Arc<Kept<St>>,
+    // Taken out while it is polled: one that panics is not polled again.
+    claim: Option<StoreFuture<RunRecord>>,
+    // Whether the process that had the run died.
+    left: bool,
+}
+
+impl<St> Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    pub(super) fn new(kept: &Arc<Kept<St>>, claim: StoreFuture<RunRecord>, left: bool) -> Self {
+        Self {
+            kept: Arc::clone(kept),
+            claim: Some(claim),
+            left,
+        }
+    }
+}
+
+impl<St> Future for Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    type Output = Result<RunRecord, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let Some(mut claim) = self.claim.take() else {
+            return Poll::Pending;
+        };
+        let claimed = claim.as_mut().poll(cx);
+        if claimed.is_pending() {
+            self.claim = Some(claim);
+        }
+        claimed
+    }
+}
+
+impl<St> Drop for Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else {
+            return;
+        };
+        let (kept, left) = (Arc::clone(&self.kept), self.left);
+        let given_back = Box::pin(async move {
+            let record = match claim.await {
+                Ok(record) => record,
+                // It was not made.
+                Err(StoreError::Taken | StoreError::Ended | StoreError::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let RunRecord { key, fence, .. } = record;
+            let now = kept.now();
+            match left {
+                true => kept.store.renew(key, fence, now).await,
+                false => kept.store.suspend(key, fence, record.state, now).await,
+            }
+        });
+        self.kept.record(given_back, None);
     }
 }
 
@@ -391,28 +485,11 @@ where
         if self.last.is_none() {
             self.give_up(None);
         }
-        let Some(mut last) = self.last.take() else {
+        let Some(last) = self.last.take() else {
             return;
         };
-        // The run's own futures are dropped by now: whoever takes it up is alone with it.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            tracing::warn!("no runtime to write on what became of a run; its lease runs out");
-            return;
-        };
-        let clock = self.kept.environment.clock();
-        let mut limit = self
-            .limit
-            .take()
-            .unwrap_or_else(|| clock.sleep(RECORDED_WITHIN));
-        runtime.spawn(async move {
-            let recorded = poll_fn(|cx| match last.as_mut().poll(cx) {
-                Poll::Pending => limit.as_mut().poll(cx).map(|()| Err(not_recorded())),
-                recorded => recorded,
-            });
-            if let Err(error) = recorded.await {
-                tracing::warn!(%error, "it was not written what became of a run");
-            }
-        });
+        // The run's own futures are dropped by now: whoever resumes it is alone with it.
+        self.kept.record(last, self.limit.take());
     }
 }
 

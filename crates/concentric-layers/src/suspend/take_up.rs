@@ -1,6 +1,6 @@
 //! Finds a run that is to go on, and claims it.
 
-use super::run::{Drive, Kept, Origin};
+use super::run::{Claim, Drive, Kept, Origin};
 use concentric_core::{
     Error, ErrorKind, InterruptId, OpenRound, Phase, Reply, ReplyError, Resume, Suspended,
     interrupt::CLIENT_TOOL,
@@ -100,7 +100,7 @@ where
     St: RunStore + ?Sized,
 {
     Box::pin(async move {
-        let kept = &*lookup.kept;
+        let kept = &lookup.kept;
         let found = match check_live(kept).await {
             Err(error) => Err(error),
             Ok(()) if results.is_empty() => Ok(None),
@@ -149,7 +149,7 @@ fn questions(replies: &[Reply]) -> Result<Vec<InterruptId>, Error> {
 }
 
 async fn waiting_for<St>(
-    kept: &Kept<St>,
+    kept: &Arc<Kept<St>>,
     results: Vec<Reply>,
 ) -> Result<Option<(RunRecord, Origin)>, Error>
 where
@@ -191,7 +191,7 @@ where
     let store = kept.store();
     if let Some(Abandoned { key, version }) = lookup.abandoned.clone() {
         let claim = store.claim(key, version, Vec::new(), kept.now(), kept.until());
-        let record = claim.await?;
+        let record = Claim::new(kept, claim, true).await?;
         return Ok(Some((record, Origin::Left)));
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
@@ -229,7 +229,7 @@ where
 
 /// Goes on with the run of `record`, unless another does.
 async fn claim<St>(
-    kept: &Kept<St>,
+    kept: &Arc<Kept<St>>,
     record: RunRecord,
     replies: Vec<Reply>,
 ) -> Result<(RunRecord, Origin), Error>
@@ -285,7 +285,7 @@ where
     let claim = kept
         .store()
         .claim(key, version, replies, kept.now(), kept.until());
-    let record = claim.await?;
+    let record = Claim::new(kept, claim, left).await?;
     let origin = match left {
         true => Origin::Left,
         false => Origin::Waited(Box::new(record.state.clone())),
