@@ -492,6 +492,10 @@ async fn f058_each_pair_of_layers_keeps_the_contract() {
     let (outers, inners) = (our_layers(), our_layers());
     for outer in &outers {
         for inner in &inners {
+            // What belongs inside of a loop is refused around one, which the layer's own tests show.
+            if (outer.name, inner.name) == ("of_run", "agent") {
+                continue;
+            }
             println!("{} over {}", outer.name, inner.name);
             check_layer(Pair(outer, inner)).await;
         }

@@ -32,11 +32,16 @@ mod upstream;
 
 use client::{Clients, Counts};
 use measure::Samples;
+use stats_alloc::StatsAlloc;
 use std::{
+    alloc::System,
     env,
     process::ExitCode,
     time::{Duration, Instant},
 };
+
+#[global_allocator]
+static ALLOCATOR: StatsAlloc<System> = StatsAlloc::system();
 
 /// What the command line asks for.
 struct Options {
@@ -149,6 +154,12 @@ async fn soak(options: &Options) -> Result<Vec<String>, Fault> {
         samples.most_memory_mib(),
         after.memory_mib(),
         slope,
+    );
+    println!(
+        "heap: {:.1} MiB before, at most {:.1} MiB, {:.1} MiB after",
+        before.heap_mib(),
+        samples.most_heap_mib(),
+        after.heap_mib(),
     );
     println!(
         "tasks {} before, {} after; file descriptors {} before, at most {}, {} after; runs left {left:?}",

@@ -1,5 +1,6 @@
 //! What a process uses, and whether it grows.
 
+use crate::ALLOCATOR;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, time::Duration};
 use tokio::runtime::Handle;
@@ -9,6 +10,9 @@ use tokio::runtime::Handle;
 pub(crate) struct Status {
     /// Resident memory in KiB, without the pages of files.
     pub(crate) memory: u64,
+    /// What is allocated at this moment, in KiB. Resident memory is more: an allocator keeps some of
+    /// what it was given back.
+    pub(crate) heap: u64,
     pub(crate) files: usize,
     pub(crate) tasks: usize,
 }
@@ -22,8 +26,11 @@ impl Status {
             .find_map(|line| line.strip_prefix("RssAnon:"))
             .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok())
             .ok_or_else(|| io::Error::other("no RssAnon in /proc/self/status"))?;
+        let heap = ALLOCATOR.stats();
+        let heap = heap.bytes_allocated.saturating_sub(heap.bytes_deallocated);
         Ok(Self {
             memory,
+            heap: heap as u64 / 1024,
             files: fs::read_dir("/proc/self/fd")?.count(),
             tasks: Handle::current().metrics().num_alive_tasks(),
         })
@@ -31,6 +38,10 @@ impl Status {
 
     pub(crate) fn memory_mib(&self) -> f64 {
         self.memory as f64 / 1024.0
+    }
+
+    pub(crate) fn heap_mib(&self) -> f64 {
+        self.heap as f64 / 1024.0
     }
 }
 
@@ -46,6 +57,11 @@ impl Samples {
     pub(crate) fn most_memory_mib(&self) -> f64 {
         let memory = self.0.iter().map(|(_, status)| status.memory_mib());
         memory.fold(0.0, f64::max)
+    }
+
+    pub(crate) fn most_heap_mib(&self) -> f64 {
+        let heap = self.0.iter().map(|(_, status)| status.heap_mib());
+        heap.fold(0.0, f64::max)
     }
 
     pub(crate) fn most_files(&self) -> usize {
