@@ -140,6 +140,16 @@ async fn soak(options: &Options) -> Result<Vec<String>, Fault> {
         tick.tick().await;
         let status = server.status().await?;
         samples.push(began.elapsed(), &status);
+        if samples.len().is_multiple_of(60) {
+            println!(
+                "after {} s: {:.1} MiB resident, {:.1} MiB heap, {} tasks, {} file descriptors",
+                began.elapsed().as_secs(),
+                status.memory_mib(),
+                status.heap_mib(),
+                status.tasks,
+                status.files,
+            );
+        }
     }
     let counts: Counts = running.join().await;
     let after = server.settled(Some(&before), SETTLE).await?;

@@ -54,6 +54,10 @@ impl Samples {
         self.0.push((at, *status));
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn most_memory_mib(&self) -> f64 {
         let memory = self.0.iter().map(|(_, status)| status.memory_mib());
         memory.fold(0.0, f64::max)
