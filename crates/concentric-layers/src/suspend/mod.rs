@@ -122,10 +122,11 @@
 //! the tools, also if they deny it then. A [session](crate::session) decides in the same
 //! way.
 //!
-//! So *accepted* is durable: from when it is claimed with a reply until its tools run, no crash and no
-//! hang-up loses the reply. A run that should outlive its consumer needs a
-//! [`DetachLayer`](crate::detach::DetachLayer) outside of this one. On drop, the store is told by a task that is spawned on tokio's runtime;
-//! where there is none any more, the lease runs out.
+//! So an accepted reply is durable: from the claim until the calls are handed to the tools, it is
+//! not lost when the process crashes or the consumer leaves. If the consumer leaves after that, the
+//! run is over, also if no tool had begun yet. A run that must outlive its consumer needs a
+//! [`DetachLayer`](crate::detach::DetachLayer) outside of this one. A run that is dropped is reported
+//! to the store by a task on tokio's runtime; without a runtime, its lease runs out.
 //!
 //! # Errors of a run that was taken up
 //!

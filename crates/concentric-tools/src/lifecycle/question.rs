@@ -135,10 +135,10 @@ pub(super) fn approval(
     }
 }
 
-/// Asks what `call` did.
+/// Asks what `call` did, which was given up, or whose process ended.
 pub(super) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
     let message = format!(
-        "`{}` was started, and its process ended before it was done. What came of it?",
+        "`{}` was started, and did not report an outcome. What happened?",
         call.name()
     );
     about(call, id, interrupt::UNKNOWN_EFFECT, message.into(), None)
