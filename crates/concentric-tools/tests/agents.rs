@@ -5,14 +5,12 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, pace, paced, tool_with_context};
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Event, LiveInterrupts, Outcome,
     Reply, SubAgentEvent, ToolCall, ToolStatus, interrupt, store::Tenant,
 };
-use concentric_tools::{
-    Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool, gate_fn, tool_with_context,
-};
+use concentric_tools::{Approval, NoArguments, Siblings, Tool, Toolset, Verdict, agent_tool};
 use kit::{ANY_REPLY, Call, Model, Ran, Scene, drive, drive_with, halting, number};
 use std::{
     sync::{Arc, Mutex},
@@ -65,7 +63,7 @@ fn inner_tools(log: &Log) -> Toolset {
         .gate(Approval::for_tools("refund").replies(ANY_REPLY))
 }
 
-#[tokio::test]
+paced!(the_events_of_an_inner_run_are_nested_in_the_outer_ones);
 async fn the_events_of_an_inner_run_are_nested_in_the_outer_ones() {
     let log = Log::default();
     let tools = Toolset::new().tool(sub(
@@ -117,7 +115,7 @@ fn tower_of(log: &Log, depth: usize) -> Toolset {
     tools
 }
 
-#[tokio::test]
+paced!(a_question_of_an_inner_run_is_answered_through_the_outer_one);
 async fn a_question_of_an_inner_run_is_answered_through_the_outer_one() {
     for depth in 1..4 {
         for answer in ["approve", "deny", "cancel", "answer"] {
@@ -153,7 +151,7 @@ async fn a_question_of_an_inner_run_is_answered_through_the_outer_one() {
     }
 }
 
-#[tokio::test]
+paced!(a_reply_that_is_wrong_for_an_inner_run_runs_nothing);
 async fn a_reply_that_is_wrong_for_an_inner_run_runs_nothing() {
     let log = Log::default();
     let scene = Scene::round(vec![("deeper", TASK)]);
@@ -178,7 +176,7 @@ async fn a_reply_that_is_wrong_for_an_inner_run_runs_nothing() {
     assert_eq!(log.lines(), before);
 }
 
-#[tokio::test]
+paced!(two_agents_that_ask_at_once_are_answered_in_any_order);
 async fn two_agents_that_ask_at_once_are_answered_in_any_order() {
     for order in [
         vec![vec![0, 1]],
@@ -222,7 +220,7 @@ async fn two_agents_that_ask_at_once_are_answered_in_any_order() {
     }
 }
 
-#[tokio::test]
+paced!(one_agent_that_asks_two_things_is_answered_one_by_one);
 async fn one_agent_that_asks_two_things_is_answered_one_by_one() {
     for first in [0, 1] {
         let log = Log::default();
@@ -254,7 +252,7 @@ async fn one_agent_that_asks_two_things_is_answered_one_by_one() {
     }
 }
 
-#[tokio::test]
+paced!(a_gated_agent_is_asked_about_and_asks_by_itself);
 async fn a_gated_agent_is_asked_about_and_asks_by_itself() {
     let log = Log::default();
     let tools = || {
@@ -281,7 +279,7 @@ async fn a_gated_agent_is_asked_about_and_asks_by_itself() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(a_gated_agent_whose_call_a_layer_changes_asks_by_itself_and_goes_on);
 async fn a_gated_agent_whose_call_a_layer_changes_asks_by_itself_and_goes_on() {
     let log = Log::default();
     let tools = || {
@@ -319,7 +317,7 @@ async fn a_gated_agent_whose_call_a_layer_changes_asks_by_itself_and_goes_on() {
     assert_eq!(log.lines(), ["write 1", "refund 2"]);
 }
 
-#[tokio::test]
+paced!(the_gates_of_the_outer_agent_hold_inside);
 async fn the_gates_of_the_outer_agent_hold_inside() {
     for depth in 1..4 {
         let log = Log::default();
@@ -350,7 +348,7 @@ async fn the_gates_of_the_outer_agent_hold_inside() {
     }
 }
 
-#[tokio::test]
+paced!(a_policy_that_changed_while_an_inner_run_waits_is_heard);
 async fn a_policy_that_changed_while_an_inner_run_waits_is_heard() {
     let log = Log::default();
     let scene = Scene::round(vec![("deeper", TASK)]);
@@ -363,7 +361,7 @@ async fn a_policy_that_changed_while_an_inner_run_waits_is_heard() {
     assert_eq!(log.count("refund 2"), 0);
 }
 
-#[tokio::test]
+paced!(f033_an_agent_is_not_offered_at_the_greatest_depth);
 async fn f033_an_agent_is_not_offered_at_the_greatest_depth() {
     // An agent that calls itself, as often as it may.
     let names = Arc::new(Mutex::new(Vec::<Vec<String>>::new()));
@@ -406,7 +404,7 @@ async fn f033_an_agent_is_not_offered_at_the_greatest_depth() {
     assert_eq!(names.iter().filter(|names| names.is_empty()).count(), 2);
 }
 
-#[tokio::test]
+paced!(a_cancel_stops_the_inner_run);
 async fn a_cancel_stops_the_inner_run() {
     let log = Log::default();
     let cancelling = tool_with_context("cancel", "", async |_: NoArguments, context: Context| {
@@ -426,7 +424,7 @@ async fn a_cancel_stops_the_inner_run() {
     assert_eq!(ran.results().len(), 1);
 }
 
-#[tokio::test]
+paced!(an_inner_run_that_is_cancelled_alone_is_a_cancelled_call);
 async fn an_inner_run_that_is_cancelled_alone_is_a_cancelled_call() {
     let log = Log::default();
     let cancelling = tool_with_context("cancel", "", async |_: NoArguments, context: Context| {
@@ -443,10 +441,11 @@ async fn an_inner_run_that_is_cancelled_alone_is_a_cancelled_call() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(how_an_inner_run_ends_is_told_to_the_outer_model);
 async fn how_an_inner_run_ends_is_told_to_the_outer_model() {
     let log = Log::default();
-    let failing = BoxModel::new(tower::service_fn(|_: ChatRequest| async {
+    let failing = BoxModel::new(tower::service_fn(|request: ChatRequest| async move {
+        pace().pass(&request.context).await;
         let error = concentric_core::Error::new(concentric_core::ErrorKind::Server, "it burns");
         Err::<concentric_core::ChatResponse<futures_util::stream::Empty<_>>, _>(error)
     }));
@@ -474,7 +473,7 @@ async fn how_an_inner_run_ends_is_told_to_the_outer_model() {
     }
 }
 
-#[tokio::test]
+paced!(an_agent_that_halts_after_it_was_resumed_ends_its_own_run);
 async fn an_agent_that_halts_after_it_was_resumed_ends_its_own_run() {
     let log = Log::default();
     let tools = || {
@@ -498,7 +497,7 @@ async fn an_agent_that_halts_after_it_was_resumed_ends_its_own_run() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(siblings_of_an_agent_that_asks_are_not_run_again);
 async fn siblings_of_an_agent_that_asks_are_not_run_again() {
     for siblings in [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll] {
         let log = Log::default();
@@ -538,7 +537,7 @@ async fn siblings_of_an_agent_that_asks_are_not_run_again() {
     }
 }
 
-#[tokio::test]
+paced!(the_usage_and_the_run_of_an_inner_run_are_data_of_its_result);
 async fn the_usage_and_the_run_of_an_inner_run_are_data_of_its_result() {
     let log = Log::default();
     let tools = || {
@@ -569,7 +568,7 @@ fn data_of(ran: &Ran) -> serde_json::Value {
         .unwrap()
 }
 
-#[tokio::test]
+paced!(the_outer_consumer_sees_inner_events_while_they_happen);
 async fn the_outer_consumer_sees_inner_events_while_they_happen() {
     let log = Log::default();
     let tools = Toolset::new().tool(sub(
@@ -593,7 +592,7 @@ async fn the_outer_consumer_sees_inner_events_while_they_happen() {
     assert!(last < result);
 }
 
-#[tokio::test]
+paced!(a_live_question_of_an_inner_run_is_in_the_outer_stream);
 async fn a_live_question_of_an_inner_run_is_in_the_outer_stream() {
     let (log, live) = (Log::default(), LiveInterrupts::new());
     let inner = Toolset::new()
@@ -617,7 +616,7 @@ async fn a_live_question_of_an_inner_run_is_in_the_outer_stream() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(an_inner_run_that_is_given_up_while_it_asks_has_one_result);
 async fn an_inner_run_that_is_given_up_while_it_asks_has_one_result() {
     // The outer run is cancelled by the one who was to answer.
     let log = Log::default();
@@ -635,7 +634,7 @@ async fn an_inner_run_that_is_given_up_while_it_asks_has_one_result() {
     assert_eq!(log.lines(), before);
 }
 
-#[tokio::test]
+paced!(an_agent_that_is_gone_or_changed_does_not_go_on);
 async fn an_agent_that_is_gone_or_changed_does_not_go_on() {
     let log = Log::default();
     for gone in [true, false] {
@@ -657,7 +656,7 @@ async fn an_agent_that_is_gone_or_changed_does_not_go_on() {
     }
 }
 
-#[tokio::test]
+paced!(an_agent_whose_questions_are_answered_together_does_not_lose_its_run);
 async fn an_agent_whose_questions_are_answered_together_does_not_lose_its_run() {
     let log = Log::default();
     let tools = || {

@@ -10,13 +10,13 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Log, note};
+use common::{Log, gate_fn, note, paced, tool};
 use concentric_core::{
     ErrorKind, Event, LiveInterrupts, Origin, Outcome, Reply, ReplyKind, ToolCall, ToolStatus,
     Turn, interrupt, store::Tenant,
 };
 use concentric_tools::{
-    Approval, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict, gate_fn, tool,
+    Approval, Matcher, NoArguments, Pins, ProtocolStep, Siblings, Toolset, Verdict,
 };
 use kit::{
     Call, Memory, Minutes, Model, Scene, World, call_events, drive, drive_with, failing, halting,
@@ -51,7 +51,7 @@ fn sorted(log: &Log) -> Vec<String> {
 
 // ---- a call that is asked about ----
 
-#[tokio::test]
+paced!(c069_a_gated_call_is_not_run_and_suspends_the_run);
 async fn c069_a_gated_call_is_not_run_and_suspends_the_run() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n": 1}"#)]);
@@ -66,7 +66,7 @@ async fn c069_a_gated_call_is_not_run_and_suspends_the_run() {
     assert_eq!(ran.state().interrupts(), [&ask]);
 }
 
-#[tokio::test]
+paced!(c070_an_approved_call_runs_once);
 async fn c070_an_approved_call_runs_once() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -80,7 +80,7 @@ async fn c070_an_approved_call_runs_once() {
     assert!(matches!(ran.events[0], Event::Resumed));
 }
 
-#[tokio::test]
+paced!(c071_a_run_that_was_resumed_is_not_resumed_again);
 async fn c071_a_run_that_was_resumed_is_not_resumed_again() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -116,7 +116,7 @@ async fn c071_a_run_that_was_resumed_is_not_resumed_again() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(c072_a_denied_call_is_not_run_and_the_model_reads_why);
 async fn c072_a_denied_call_is_not_run_and_the_model_reads_why() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -132,7 +132,7 @@ async fn c072_a_denied_call_is_not_run_and_the_model_reads_why() {
     assert_eq!(scene.model.requests().len(), 2);
 }
 
-#[tokio::test]
+paced!(c076_f048_a_tool_or_a_policy_that_changed_is_asked_about_again);
 async fn c076_f048_a_tool_or_a_policy_that_changed_is_asked_about_again() {
     let log = Log::default();
     let other_tool = Toolset::new()
@@ -165,7 +165,7 @@ async fn c076_f048_a_tool_or_a_policy_that_changed_is_asked_about_again() {
     }
 }
 
-#[tokio::test]
+paced!(c077_a_tool_that_is_gone_is_not_run);
 async fn c077_a_tool_that_is_gone_is_not_run() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -181,7 +181,7 @@ async fn c077_a_tool_that_is_gone_is_not_run() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c078_a_read_only_sibling_runs_at_once_and_is_not_run_again);
 async fn c078_a_read_only_sibling_runs_at_once_and_is_not_run_again() {
     let log = Log::default();
     let scene = Scene::round(vec![("read", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);
@@ -199,7 +199,7 @@ async fn c078_a_read_only_sibling_runs_at_once_and_is_not_run_again() {
     );
 }
 
-#[tokio::test]
+paced!(c079_held_siblings_run_in_order_when_the_run_goes_on);
 async fn c079_held_siblings_run_in_order_when_the_run_goes_on() {
     let log = Log::default();
     let tools = || gated(&log).siblings(Siblings::HoldAll).max_parallel(1);
@@ -217,7 +217,7 @@ async fn c079_held_siblings_run_in_order_when_the_run_goes_on() {
     assert_eq!(ran.results().len(), 3);
 }
 
-#[tokio::test]
+paced!(c080_every_call_has_one_result_whatever_becomes_of_siblings);
 async fn c080_every_call_has_one_result_whatever_becomes_of_siblings() {
     for siblings in [Siblings::RunReadOnly, Siblings::RunAll, Siblings::HoldAll] {
         for together in [false, true] {
@@ -265,7 +265,7 @@ async fn c080_every_call_has_one_result_whatever_becomes_of_siblings() {
     }
 }
 
-#[tokio::test]
+paced!(c081_two_questions_are_presented_together);
 async fn c081_two_questions_are_presented_together() {
     let log = Log::default();
     let calls = || vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
@@ -311,7 +311,7 @@ async fn c081_two_questions_are_presented_together() {
     assert_eq!(ran.results().len(), 2);
 }
 
-#[tokio::test]
+paced!(c082_a_batch_with_a_wrong_reply_is_rejected_as_a_whole);
 async fn c082_a_batch_with_a_wrong_reply_is_rejected_as_a_whole() {
     let log = Log::default();
     let tools = || {
@@ -392,7 +392,7 @@ async fn c082_a_batch_with_a_wrong_reply_is_rejected_as_a_whole() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Cancelled);
 }
 
-#[tokio::test]
+paced!(c083_edited_arguments_run_after_they_were_validated);
 async fn c083_edited_arguments_run_after_they_were_validated() {
     for (edited, ran_with, status) in [
         (json!({"n": 7}), Some("refund 7"), ToolStatus::Done),
@@ -434,7 +434,7 @@ async fn c083_edited_arguments_run_after_they_were_validated() {
     }
 }
 
-#[tokio::test]
+paced!(c084_a_cancelled_question_gives_a_cancelled_result);
 async fn c084_a_cancelled_question_gives_a_cancelled_result() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -446,7 +446,7 @@ async fn c084_a_cancelled_question_gives_a_cancelled_result() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c085_a_predicate_that_fails_means_that_somebody_is_asked);
 async fn c085_a_predicate_that_fails_means_that_somebody_is_asked() {
     quietly();
     let predicates = [
@@ -473,7 +473,7 @@ async fn c085_a_predicate_that_fails_means_that_somebody_is_asked() {
     }
 }
 
-#[tokio::test]
+paced!(c086_an_exact_name_wins_over_a_wildcard_of_the_run);
 async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     let log = Log::default();
     let tools = gated(&log);
@@ -523,7 +523,7 @@ async fn c086_an_exact_name_wins_over_a_wildcard_of_the_run() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(a_run_has_an_approval_of_its_own);
 async fn a_run_has_an_approval_of_its_own() {
     // Also where no gate is, and where the gates know nothing of it.
     for with_gate in [false, true] {
@@ -552,7 +552,7 @@ async fn a_run_has_an_approval_of_its_own() {
     }
 }
 
-#[tokio::test]
+paced!(a_runs_own_approval_tells_its_own_watchers_beside_a_gate);
 async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
     let (log, watched) = (Log::default(), Log::default());
     let tools = Toolset::new()
@@ -571,7 +571,7 @@ async fn a_runs_own_approval_tells_its_own_watchers_beside_a_gate() {
 
 // ---- who is told ----
 
-#[tokio::test]
+paced!(watchers_are_told_once_of_each_decision);
 async fn watchers_are_told_once_of_each_decision() {
     let (log, watched) = (Log::default(), Log::default());
     let tools = || {
@@ -615,7 +615,7 @@ async fn watchers_are_told_once_of_each_decision() {
     assert_eq!(log.lines(), ["refund 0", "refund 9"]);
 }
 
-#[tokio::test]
+paced!(c087_a_decision_is_told_once_over_two_processes_that_share_a_store);
 async fn c087_a_decision_is_told_once_over_two_processes_that_share_a_store() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
@@ -641,7 +641,7 @@ async fn c087_a_decision_is_told_once_over_two_processes_that_share_a_store() {
     );
 }
 
-#[tokio::test]
+paced!(a_watcher_that_panics_changes_nothing);
 async fn a_watcher_that_panics_changes_nothing() {
     quietly();
     let log = Log::default();
@@ -660,7 +660,7 @@ async fn a_watcher_that_panics_changes_nothing() {
 
 // ---- live or resumed ----
 
-#[tokio::test]
+paced!(c089_live_and_resumed_execution_are_the_same);
 async fn c089_live_and_resumed_execution_are_the_same() {
     let build = |log: &Log, minutes: &Minutes, live: Option<&LiveInterrupts>| {
         let approval = Approval::for_tools("refund");
@@ -738,7 +738,7 @@ async fn c089_live_and_resumed_execution_are_the_same() {
     assert_eq!(origins(&minutes, taken_up), Origin::Replay);
 }
 
-#[tokio::test]
+paced!(c090_of_two_calls_of_a_tool_only_the_approved_one_runs);
 async fn c090_of_two_calls_of_a_tool_only_the_approved_one_runs() {
     for approved in [0, 1] {
         let log = Log::default();
@@ -761,7 +761,7 @@ async fn c090_of_two_calls_of_a_tool_only_the_approved_one_runs() {
 
 // ---- mixes ----
 
-#[tokio::test]
+paced!(an_exclusive_tool_that_was_approved_runs_alone);
 async fn an_exclusive_tool_that_was_approved_runs_alone() {
     let running = Arc::new(AtomicUsize::new(0));
     let log = Log::default();
@@ -801,7 +801,7 @@ async fn an_exclusive_tool_that_was_approved_runs_alone() {
     assert_eq!(log.lines(), ["other 1", "alone 2", "other 3"]);
 }
 
-#[tokio::test]
+paced!(a_tool_that_halts_while_others_wait_closes_the_round);
 async fn a_tool_that_halts_while_others_wait_closes_the_round() {
     let log = Log::default();
     let tools = || gated(&log).tool(halting("halting", &log).read_only());
@@ -840,7 +840,7 @@ async fn a_tool_that_halts_while_others_wait_closes_the_round() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Cancelled);
 }
 
-#[tokio::test]
+paced!(refused_and_unknown_calls_beside_waiting_ones_have_their_results);
 async fn refused_and_unknown_calls_beside_waiting_ones_have_their_results() {
     quietly();
     let log = Log::default();
@@ -878,7 +878,7 @@ async fn refused_and_unknown_calls_beside_waiting_ones_have_their_results() {
     );
 }
 
-#[tokio::test]
+paced!(f026_calls_of_one_id_are_neither_asked_about_nor_run);
 async fn f026_calls_of_one_id_are_neither_asked_about_nor_run() {
     let log = Log::default();
     let scene = Scene::round(vec![
@@ -902,7 +902,7 @@ async fn f026_calls_of_one_id_are_neither_asked_about_nor_run() {
     );
 }
 
-#[tokio::test]
+paced!(f026_an_approval_does_not_count_for_a_call_of_the_same_id_in_another_turn);
 async fn f026_an_approval_does_not_count_for_a_call_of_the_same_id_in_another_turn() {
     let log = Log::default();
     let scene = Scene::new(vec![
@@ -920,7 +920,7 @@ async fn f026_an_approval_does_not_count_for_a_call_of_the_same_id_in_another_tu
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(f027_a_tool_that_is_not_offered_is_neither_asked_about_nor_run);
 async fn f027_a_tool_that_is_not_offered_is_neither_asked_about_nor_run() {
     let log = Log::default();
     let tools = gated(&log).gate(gate_fn("all", |_| Verdict::ask()));
@@ -933,7 +933,7 @@ async fn f027_a_tool_that_is_not_offered_is_neither_asked_about_nor_run() {
     assert!(text.contains("read, write, refund"), "{text}");
 }
 
-#[tokio::test]
+paced!(f042_every_part_answered_one_by_one);
 async fn f042_every_part_answered_one_by_one() {
     // Three that wait, one that is done, one that failed: answered in each order.
     for order in [
@@ -972,7 +972,7 @@ async fn f042_every_part_answered_one_by_one() {
     }
 }
 
-#[tokio::test]
+paced!(f053_after_untrusted_output_nothing_has_an_effect_without_approval);
 async fn f053_after_untrusted_output_nothing_has_an_effect_without_approval() {
     let log = Log::default();
     let tainted = || {
@@ -1020,7 +1020,7 @@ async fn f053_after_untrusted_output_nothing_has_an_effect_without_approval() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(f054_a_pinned_tool_that_changed_is_not_run);
 async fn f054_a_pinned_tool_that_changed_is_not_run() {
     let log = Log::default();
     let pins = Pins::of(&concentric_core::ToolSource::specs(

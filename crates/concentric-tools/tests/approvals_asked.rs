@@ -5,14 +5,14 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, paced, tool};
 use concentric_core::{
     CancelReason, ChatRequest, Context, Event, Interrupt, LiveInterrupts, Message, Outcome, Part,
     PartKind, Reply, Role, ToolStatus,
     interrupt::{RememberFor, RememberWhat},
     store::{Span, Tenant},
 };
-use concentric_tools::{Approval, ToolLifecycle, Toolset, Verdict, gate_fn, tool};
+use concentric_tools::{Approval, ToolLifecycle, Toolset, Verdict};
 use kit::{Memory, Ran, Scene, World, drive, drive_with, number, told};
 use serde_json::json;
 use std::{future::pending, time::Duration};
@@ -35,7 +35,7 @@ fn remembering(log: &Log, approval: Approval) -> Toolset {
     Toolset::new().tool(number("refund", log)).gate(approval)
 }
 
-#[tokio::test]
+paced!(a_reply_holds_for_no_more_than_the_host_allows);
 async fn a_reply_holds_for_no_more_than_the_host_allows() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = remembering(&log, limited(&store));
@@ -69,7 +69,7 @@ async fn a_reply_holds_for_no_more_than_the_host_allows() {
     assert!(matches!(store.remembered()[0].span, Span::Thread(_)));
 }
 
-#[tokio::test]
+paced!(of_two_limits_the_narrower_holds);
 async fn of_two_limits_the_narrower_holds() {
     let (log, store) = (Log::default(), Memory::new());
     let other =
@@ -82,7 +82,7 @@ async fn of_two_limits_the_narrower_holds() {
     assert_eq!(remember["for"]["enum"], json!(["run"]));
 }
 
-#[tokio::test]
+paced!(what_was_asked_before_there_was_a_limit_holds_for_its_call_only);
 async fn what_was_asked_before_there_was_a_limit_holds_for_its_call_only() {
     let (log, store) = (Log::default(), Memory::new());
     let free = remembering(&log, Approval::for_tools("refund").remember(store.clone()));
@@ -98,7 +98,7 @@ async fn what_was_asked_before_there_was_a_limit_holds_for_its_call_only() {
 
 // ---- questions that expired ----
 
-#[tokio::test]
+paced!(a_call_can_be_denied_after_its_question_has_expired);
 async fn a_call_can_be_denied_after_its_question_has_expired() {
     let (log, minute) = (Log::default(), Duration::from_secs(60));
     let tools = remembering(&log, Approval::for_tools("refund").expires_after(minute));
@@ -126,7 +126,7 @@ async fn a_call_can_be_denied_after_its_question_has_expired() {
 
 // ---- each question is told once, and has one end ----
 
-#[tokio::test]
+paced!(a_question_that_is_asked_again_is_told_once);
 async fn a_question_that_is_asked_again_is_told_once() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
@@ -155,7 +155,7 @@ async fn approved(then: &Toolset, now: &Toolset) -> Ran {
     scene.resume(now, asked.state(), reply).await
 }
 
-#[tokio::test]
+paced!(a_question_has_one_end_also_if_its_call_does_not_run);
 async fn a_question_has_one_end_also_if_its_call_does_not_run() {
     let log = Log::default();
     // The gates have one name, so that they are no other policy.
@@ -206,7 +206,7 @@ async fn a_question_has_one_end_also_if_its_call_does_not_run() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(a_question_that_no_gate_would_ask_any_more_has_its_end);
 async fn a_question_that_no_gate_would_ask_any_more_has_its_end() {
     // The rule is gone, and nobody remembers who was told that it asked.
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
@@ -222,7 +222,7 @@ async fn a_question_that_no_gate_would_ask_any_more_has_its_end() {
     assert_eq!(watched.lines().len(), 2, "{:?}", watched.lines());
 }
 
-#[tokio::test]
+paced!(a_cancel_of_a_round_ends_the_questions_beside_it);
 async fn a_cancel_of_a_round_ends_the_questions_beside_it() {
     let (log, watched, context) = (Log::default(), Log::default(), World::new().context());
     let forever = tool("read", "", |kit::Number { .. }| async {
@@ -260,7 +260,7 @@ fn asks(event: &Event) -> Option<Interrupt> {
     }
 }
 
-#[tokio::test]
+paced!(a_live_question_is_not_lost_to_another_of_its_id);
 async fn a_live_question_is_not_lost_to_another_of_its_id() {
     let (log, live) = (Log::default(), LiveInterrupts::new());
     let tools = remembering(

@@ -10,11 +10,11 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, paced};
 use concentric_core::{
     CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus, store::Tenant,
 };
-use concentric_tools::{Approval, Toolset, Verdict, gate_fn};
+use concentric_tools::{Approval, Toolset, Verdict};
 use kit::{ANY_REPLY, Ran, Scene, World, drive_with, halting, number, told};
 use serde_json::json;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn live_tools(log: &Log, watched: &Log, live: &LiveInterrupts) -> Toolset {
         .gate(approval)
 }
 
-#[tokio::test]
+paced!(c091_a_live_question_that_nobody_answers_in_time_denies);
 async fn c091_a_live_question_that_nobody_answers_in_time_denies() {
     let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -84,7 +84,7 @@ async fn c091_a_live_question_that_nobody_answers_in_time_denies() {
     assert_eq!(error.code(), "unknown_interrupt");
 }
 
-#[tokio::test]
+paced!(c091_a_live_question_is_answered_denied_or_cancelled);
 async fn c091_a_live_question_is_answered_denied_or_cancelled() {
     let replies: [(fn(concentric_core::InterruptId) -> Reply, _, &[&str]); 6] = [
         (Reply::approve, ToolStatus::Done, &["refund 1"]),
@@ -130,7 +130,7 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
     }
 }
 
-#[tokio::test]
+paced!(c091_a_cancelled_run_takes_its_live_question_back);
 async fn c091_a_cancelled_run_takes_its_live_question_back() {
     let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -152,7 +152,7 @@ async fn c091_a_cancelled_run_takes_its_live_question_back() {
     );
 }
 
-#[tokio::test]
+paced!(c091_a_call_that_waits_live_is_not_said_to_have_been_started);
 async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
     let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -167,7 +167,7 @@ async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
     assert!(text.contains("stopped before anybody approved"), "{text}");
 }
 
-#[tokio::test]
+paced!(c091_a_dropped_run_takes_its_live_question_back);
 async fn c091_a_dropped_run_takes_its_live_question_back() {
     use futures_util::StreamExt;
     use tower::ServiceExt;
@@ -183,7 +183,9 @@ async fn c091_a_dropped_run_takes_its_live_question_back() {
         .unwrap()
         .body;
     let asked = loop {
-        if let Event::Custom(custom) = body.next().await.unwrap().unwrap() {
+        if let Event::Custom(custom) = body.next().await.unwrap().unwrap()
+            && custom.name == "interrupt"
+        {
             break custom.value["id"].as_str().unwrap().to_owned();
         }
     };
@@ -197,7 +199,7 @@ async fn c091_a_dropped_run_takes_its_live_question_back() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_halt_does_not_wait_for_a_live_question);
 async fn a_halt_does_not_wait_for_a_live_question() {
     let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("halting", r#"{"n":2}"#)]);
@@ -212,7 +214,7 @@ async fn a_halt_does_not_wait_for_a_live_question() {
     assert!(live.interrupts(&Tenant::default()).is_empty());
 }
 
-#[tokio::test]
+paced!(a_live_approval_with_edits_that_a_gate_halts_on_halts);
 async fn a_live_approval_with_edits_that_a_gate_halts_on_halts() {
     let (log, watched, live) = (Log::default(), Log::default(), LiveInterrupts::new());
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#)]);
@@ -233,7 +235,7 @@ async fn a_live_approval_with_edits_that_a_gate_halts_on_halts() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused no_time_limit_of_the_stack_runs_while_somebody_decides);
 async fn no_time_limit_of_the_stack_runs_while_somebody_decides() {
     let limit = || tower::timeout::TimeoutLayer::new(Duration::from_secs(1));
     let log = Log::default();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{one, text};
+use common::{one, paced, text};
 use concentric_core::ToolStatus;
 use concentric_tools::{NoArguments, Toolset, tool};
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ where
     text.strip_prefix(start).expect(&text).to_owned()
 }
 
-#[tokio::test]
+paced!(a_wrong_field_is_named_with_its_path_and_position);
 async fn a_wrong_field_is_named_with_its_path_and_position() {
     assert_eq!(
         refused::<Search>(r#"{"query":"a","filters":[{"limit":1},{"limit":"ten"}]}"#).await,
@@ -75,7 +75,7 @@ async fn a_wrong_field_is_named_with_its_path_and_position() {
     );
 }
 
-#[tokio::test]
+paced!(f028_arguments_that_are_not_json_are_refused_with_the_position);
 async fn f028_arguments_that_are_not_json_are_refused_with_the_position() {
     assert_eq!(
         refused::<Search>("{query: 1}").await,
@@ -90,7 +90,7 @@ async fn f028_arguments_that_are_not_json_are_refused_with_the_position() {
     }
 }
 
-#[tokio::test]
+paced!(f003_arguments_that_end_early_are_said_to_be_cut_short);
 async fn f003_arguments_that_end_early_are_said_to_be_cut_short() {
     assert_eq!(
         refused::<Search>(r#"{"query":"a", "fil"#).await,
@@ -98,7 +98,7 @@ async fn f003_arguments_that_end_early_are_said_to_be_cut_short() {
     );
 }
 
-#[tokio::test]
+paced!(f029_keys_that_stand_twice_are_refused_wherever_they_are);
 async fn f029_keys_that_stand_twice_are_refused_wherever_they_are() {
     let told = refused::<Search>(r#"{"query":"a","query":"b"}"#).await;
     assert!(told.starts_with("the key `query` stands twice"), "{told}");
@@ -116,7 +116,7 @@ async fn f029_keys_that_stand_twice_are_refused_wherever_they_are() {
     refused::<HashMap<String, Value>>(r#"{"a":1,"a":2}"#).await;
 }
 
-#[tokio::test]
+paced!(f029_deep_nesting_is_refused_even_where_nobody_looks);
 async fn f029_deep_nesting_is_refused_even_where_nobody_looks() {
     for depth in [128, 10_000] {
         let deep = format!(
@@ -132,7 +132,7 @@ async fn f029_deep_nesting_is_refused_even_where_nobody_looks() {
     }
 }
 
-#[tokio::test]
+paced!(f030_no_arguments_mean_an_empty_object_if_that_is_allowed);
 async fn f030_no_arguments_mean_an_empty_object_if_that_is_allowed() {
     let (tools, ran) = counted::<NoArguments>();
     for nothing in ["", " \n", "null", " null ", "{}"] {
@@ -146,7 +146,7 @@ async fn f030_no_arguments_mean_an_empty_object_if_that_is_allowed() {
     );
 }
 
-#[tokio::test]
+paced!(arguments_that_are_not_an_object_are_refused);
 async fn arguments_that_are_not_an_object_are_refused() {
     // serde would take an array's items for a struct's fields.
     for arguments in [r#"["a",[]]"#, "7", r#""a""#, "true"] {
@@ -157,7 +157,7 @@ async fn arguments_that_are_not_an_object_are_refused() {
     }
 }
 
-#[tokio::test]
+paced!(ranges_lengths_and_patterns_of_the_schema_are_enforced);
 async fn ranges_lengths_and_patterns_of_the_schema_are_enforced() {
     // serde knows none of them.
     #[derive(Debug, Deserialize, JsonSchema)]
@@ -182,7 +182,7 @@ async fn ranges_lengths_and_patterns_of_the_schema_are_enforced() {
     assert_eq!(outcome.status, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(unknown_fields_are_as_the_type_says);
 async fn unknown_fields_are_as_the_type_says() {
     #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
@@ -199,7 +199,7 @@ async fn unknown_fields_are_as_the_type_says() {
     );
 }
 
-#[tokio::test]
+paced!(a_choice_between_objects_is_an_object);
 async fn a_choice_between_objects_is_an_object() {
     #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(tag = "kind", rename_all = "snake_case")]
@@ -217,7 +217,7 @@ async fn a_choice_between_objects_is_an_object() {
     refused::<Shape>(r#"{"kind":"line"}"#).await;
 }
 
-#[tokio::test]
+paced!(a_value_of_any_type_is_still_an_object);
 async fn a_value_of_any_type_is_still_an_object() {
     let (tools, _) = counted::<Value>();
     assert_eq!(
@@ -227,7 +227,7 @@ async fn a_value_of_any_type_is_still_an_object() {
     assert_eq!(refused::<Value>("[1]").await, "they are not a JSON object");
 }
 
-#[tokio::test]
+paced!(a_keyword_added_by_hand_is_enforced);
 async fn a_keyword_added_by_hand_is_enforced() {
     #[derive(Debug, Deserialize, JsonSchema)]
     #[allow(dead_code)]
@@ -238,7 +238,7 @@ async fn a_keyword_added_by_hand_is_enforced() {
     refused::<One>(r#"{"n":2}"#).await;
 }
 
-#[tokio::test]
+paced!(huge_arguments_are_refused);
 async fn huge_arguments_are_refused() {
     let tools = Toolset::new().tool(tool("t", "", |_: Search| async {}).max_argument_bytes(20));
     assert_eq!(

@@ -10,12 +10,12 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Hook, Log, hook};
+use common::{Hook, Log, gate_fn, hook, paced, tool};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Origin, Outcome, Permit, Reply, ToolCall, ToolSpec,
     ToolSpecs, ToolStatus, interrupt,
 };
-use concentric_tools::{Approval, NoArguments, ToolError, Toolset, Verdict, gate_fn, tool};
+use concentric_tools::{Approval, NoArguments, ToolError, Toolset, Verdict};
 use kit::{Ran, Scene, drive, halting, number};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -60,7 +60,7 @@ async fn with_client(
     .await
 }
 
-#[tokio::test]
+paced!(the_clients_tools_interrupt_the_run_and_are_answered);
 async fn the_clients_tools_interrupt_the_run_and_are_answered() {
     for (reply, status, text) in [
         ("answer", ToolStatus::Done, r#"{"city":"Zug"}"#),
@@ -96,7 +96,7 @@ async fn the_clients_tools_interrupt_the_run_and_are_answered() {
     }
 }
 
-#[tokio::test]
+paced!(f025_a_long_answer_of_the_client_is_cut_as_a_tools_result);
 async fn f025_a_long_answer_of_the_client_is_cut_as_a_tools_result() {
     let (log, scene) = (Log::default(), Scene::round(vec![("where", "{}")]));
     let tools = gated(&log);
@@ -111,7 +111,7 @@ async fn f025_a_long_answer_of_the_client_is_cut_as_a_tools_result() {
     assert!(text.contains("[... cut here"));
 }
 
-#[tokio::test]
+paced!(the_clients_tools_beside_gated_ones_are_answered_in_any_order);
 async fn the_clients_tools_beside_gated_ones_are_answered_in_any_order() {
     for client_first in [true, false] {
         let log = Log::default();
@@ -149,17 +149,17 @@ async fn the_clients_tools_beside_gated_ones_are_answered_in_any_order() {
     }
 }
 
-#[tokio::test]
+paced!(what_the_client_did_is_kept_when_a_gate_halts_the_run);
 async fn what_the_client_did_is_kept_when_a_gate_halts_the_run() {
     client_and("gate").await;
 }
 
-#[tokio::test]
+paced!(what_the_client_did_is_kept_when_a_tool_halts_the_run);
 async fn what_the_client_did_is_kept_when_a_tool_halts_the_run() {
     client_and("tool").await;
 }
 
-#[tokio::test]
+paced!(what_the_client_did_is_kept_when_the_run_is_cancelled);
 async fn what_the_client_did_is_kept_when_the_run_is_cancelled() {
     client_and("cancel").await;
 }
@@ -207,7 +207,7 @@ async fn client_and(how: &'static str) {
     }
 }
 
-#[tokio::test]
+paced!(layers_see_no_call_that_was_denied);
 async fn layers_see_no_call_that_was_denied() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Log::default();
@@ -236,7 +236,7 @@ async fn layers_see_no_call_that_was_denied() {
     );
 }
 
-#[tokio::test]
+paced!(a_run_that_fails_while_others_wait_says_so);
 async fn a_run_that_fails_while_others_wait_says_so() {
     let log = Log::default();
     let tools = gated(&log).tool(
@@ -252,7 +252,7 @@ async fn a_run_that_fails_while_others_wait_says_so() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(a_state_that_somebody_has_cut_or_bent_is_refused);
 async fn a_state_that_somebody_has_cut_or_bent_is_refused() {
     let log = Log::default();
     let scene = Scene::round(vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)]);

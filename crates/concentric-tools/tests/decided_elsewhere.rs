@@ -5,7 +5,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, pace, paced, tool_with_context};
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, Outcome, Reply,
     ToolCall, ToolSpec, ToolStatus,
@@ -14,14 +14,13 @@ use concentric_core::{
     store::Checkpoint,
 };
 use concentric_tools::{
-    Approval, BeforeCall, Flow, Tokens, Tool, Toolset, Verdict, agent_tool, before_fn, gate_fn,
+    Approval, BeforeCall, Flow, Tokens, Tool, Toolset, Verdict, agent_tool, before_fn,
     token::{Key, Keys},
-    tool_with_context,
 };
 use kit::{Memory, Model, Ran, Scene, drive, halting, number};
 use serde_json::json;
 use std::{
-    future::{pending, ready},
+    future::pending,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -63,7 +62,10 @@ async fn died(agent: BoxModel, request: ChatRequest, mut context: Context) -> Ma
         .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
-            Box::pin(ready(Ok(())))
+            Box::pin(async {
+                pace().pass(&Context::new()).await;
+                Ok(())
+            })
         }));
     hangs(agent, request.with_context(context)).await;
     states.lock().unwrap().pop().unwrap()
@@ -142,32 +144,32 @@ async fn check_begun(since: &str) {
     );
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_its_tool_is_redefined);
 async fn f044_what_a_token_began_is_in_doubt_if_its_tool_is_redefined() {
     check_begun("redefined").await
 }
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_the_token_has_expired);
 async fn f044_what_a_token_began_is_in_doubt_if_the_token_has_expired() {
     check_begun("expired").await
 }
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_nobody_replies);
 async fn f044_what_a_token_began_is_in_doubt_if_nobody_replies() {
     check_begun("none").await
 }
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_the_proof_is_missing);
 async fn f044_what_a_token_began_is_in_doubt_if_the_proof_is_missing() {
     check_begun("no_token").await
 }
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_its_effect_is_answered_without_a_record);
 async fn f044_what_a_token_began_is_in_doubt_if_its_effect_is_answered_without_a_record() {
     check_begun("effect").await
 }
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_token_began_is_in_doubt_if_its_tool_is_gone);
 async fn f044_what_a_token_began_is_in_doubt_if_its_tool_is_gone() {
     check_begun("gone").await
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f038_an_approval_whose_proof_a_dead_process_used_up_still_counts);
 async fn f038_an_approval_whose_proof_a_dead_process_used_up_still_counts() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| {
@@ -202,7 +204,7 @@ async fn f038_an_approval_whose_proof_a_dead_process_used_up_still_counts() {
     assert_eq!(log.lines(), ["pay 1", "pay 2"]);
 }
 
-#[tokio::test]
+paced!(f044_a_tool_that_waits_and_had_begun_is_in_doubt_beside_a_halt);
 async fn f044_a_tool_that_waits_and_had_begun_is_in_doubt_beside_a_halt() {
     let log = Log::default();
     let inner = Toolset::new()
@@ -228,7 +230,7 @@ async fn f044_a_tool_that_waits_and_had_begun_is_in_doubt_beside_a_halt() {
     assert_eq!(status, ToolStatus::Unknown, "{text}");
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_call_in_doubt_stays_so_when_a_sibling_halts_the_run);
 async fn f044_a_call_in_doubt_stays_so_when_a_sibling_halts_the_run() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs, verdict: Verdict| {
@@ -265,7 +267,7 @@ async fn f044_a_call_in_doubt_stays_so_when_a_sibling_halts_the_run() {
     assert_eq!(status, ToolStatus::Unknown, "{text}");
 }
 
-#[tokio::test]
+paced!(f044_a_hook_that_blocks_what_had_begun_leaves_it_in_doubt);
 async fn f044_a_hook_that_blocks_what_had_begun_leaves_it_in_doubt() {
     let log = Log::default();
     let inner = Toolset::new()
@@ -304,7 +306,7 @@ async fn f044_a_hook_that_blocks_what_had_begun_leaves_it_in_doubt() {
     assert_eq!(status, ToolStatus::Unknown, "{status:?} {text}");
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f038_of_two_who_bring_one_token_neither_is_told_what_is_not_so);
 async fn f038_of_two_who_bring_one_token_neither_is_told_what_is_not_so() {
     let (log, store) = (Log::default(), Memory::new());
     let slow = Arc::new(Mutex::new(true));
@@ -378,7 +380,7 @@ fn with_camera(mut request: ChatRequest) -> ChatRequest {
     request
 }
 
-#[tokio::test]
+paced!(a_gate_does_not_deny_what_the_client_has_done);
 async fn a_gate_does_not_deny_what_the_client_has_done() {
     let (log, scene, tools) = (
         Log::default(),
@@ -399,7 +401,7 @@ async fn a_gate_does_not_deny_what_the_client_has_done() {
     assert_eq!(status, ToolStatus::Done, "{status:?} {text}");
 }
 
-#[tokio::test]
+paced!(a_round_that_is_skipped_is_not_the_clients_to_run_either);
 async fn a_round_that_is_skipped_is_not_the_clients_to_run_either() {
     let log = Log::default();
     let tools = Toolset::new().tool(number("x", &log));
@@ -414,7 +416,7 @@ async fn a_round_that_is_skipped_is_not_the_clients_to_run_either() {
     assert_eq!(*ran.outcome(), Outcome::Completed, "{:?}", ran.asked());
 }
 
-#[tokio::test]
+paced!(a_denial_counts_where_the_gate_that_asked_is_gone);
 async fn a_denial_counts_where_the_gate_that_asked_is_gone() {
     let log = Log::default();
     let tools = Toolset::new().tool(number("x", &log));
@@ -430,7 +432,7 @@ async fn a_denial_counts_where_the_gate_that_asked_is_gone() {
     assert_eq!(log.lines(), ["gate"]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it);
 async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     let (log, store) = (Log::default(), Memory::new());
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
@@ -445,7 +447,10 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
         .own_mut()
         .insert(Checkpoint::new(move |state: MachineState| {
             saved.lock().unwrap().push(kit::written(&state));
-            Box::pin(ready(Ok(())))
+            Box::pin(async {
+                pace().pass(&Context::new()).await;
+                Ok(())
+            })
         }));
     scene.resume_in(context, &tools, state, vec![]).await;
     assert_eq!(log.lines(), ["pay 1"]);
@@ -454,7 +459,7 @@ async fn f044_a_new_ledger_knows_nothing_of_what_was_begun_without_it() {
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
-#[tokio::test]
+paced!(f038_a_token_that_is_brought_again_finds_what_came_of_its_call);
 async fn f038_a_token_that_is_brought_again_finds_what_came_of_its_call() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = Toolset::new()
@@ -476,7 +481,7 @@ async fn f038_a_token_that_is_brought_again_finds_what_came_of_its_call() {
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f038_a_denial_by_token_counts_after_a_crash);
 async fn f038_a_denial_by_token_counts_after_a_crash() {
     let (log, store) = (Log::default(), Memory::new());
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#), ("pay", r#"{"n":2}"#)]);
@@ -535,7 +540,7 @@ impl StepGate for AskSecond {
     }
 }
 
-#[tokio::test]
+paced!(effects_of_earlier_rounds_are_said_when_a_resumed_run_fails);
 async fn effects_of_earlier_rounds_are_said_when_a_resumed_run_fails() {
     let log = Log::default();
     let tools = Toolset::new().tool(number("x", &log));

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Hook, Log, hook};
+use common::{Hook, Log, gate_fn, hook, pace, paced};
 use concentric_core::{
     Arguments, CallId, CancelReason, ChatRequest, Error, ErrorKind, Event, Executor, Interrupt,
     LiveInterrupts, Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role,
@@ -14,7 +14,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     Approval, Matcher, RoundEnd, Siblings, Tokens, Tool, ToolLifecycle, Toolset, Verdict,
-    agent_tool, gate_fn,
+    agent_tool,
     token::{Key, Keys},
 };
 use kit::{Call, Memory, Model, Ran, Scene, drive, drive_with, number};
@@ -55,7 +55,7 @@ async fn run_live(
 
 // ---- tokens beside another way to reply ----
 
-#[tokio::test]
+paced!(f038_what_is_asked_live_leaves_no_proof_behind);
 async fn f038_what_is_asked_live_leaves_no_proof_behind() {
     let (log, store, live) = (Log::default(), Memory::new(), LiveInterrupts::new());
     let tools = Toolset::new()
@@ -70,7 +70,7 @@ async fn f038_what_is_asked_live_leaves_no_proof_behind() {
     assert!(!asked[0].metadata.contains_key("token"));
 }
 
-#[tokio::test]
+paced!(f038_what_was_decided_by_its_state_is_not_decided_again_by_its_token);
 async fn f038_what_was_decided_by_its_state_is_not_decided_again_by_its_token() {
     for with_ledger in [false, true] {
         for denied in [false, true] {
@@ -110,7 +110,7 @@ async fn f038_what_was_decided_by_its_state_is_not_decided_again_by_its_token() 
 
 // ---- layers on calls that are settled ----
 
-#[tokio::test]
+paced!(f037_a_layer_that_asks_does_not_open_a_call_that_was_settled);
 async fn f037_a_layer_that_asks_does_not_open_a_call_that_was_settled() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -136,7 +136,7 @@ async fn f037_a_layer_that_asks_does_not_open_a_call_that_was_settled() {
 
 // ---- calls that had begun and waited ----
 
-#[tokio::test]
+paced!(f044_an_agent_that_has_done_something_and_asks_is_not_said_not_to_have_started);
 async fn f044_an_agent_that_has_done_something_and_asks_is_not_said_not_to_have_started() {
     for verdict in [Verdict::halt("closed"), Verdict::deny("not today")] {
         let log = Log::default();
@@ -180,7 +180,7 @@ async fn f044_an_agent_that_has_done_something_and_asks_is_not_said_not_to_have_
     }
 }
 
-#[tokio::test]
+paced!(what_a_client_has_done_is_kept_when_the_run_stops);
 async fn what_a_client_has_done_is_kept_when_the_run_stops() {
     let (scene, tools) = (Scene::round(vec![("camera", "{}")]), Toolset::new());
     let spec = || Arc::new(ToolSpec::new("camera", "", json!({"type": "object"})));
@@ -200,7 +200,7 @@ async fn what_a_client_has_done_is_kept_when_the_run_stops() {
 
 // ---- questions of one round ----
 
-#[tokio::test]
+paced!(a_call_that_is_held_twice_for_live_questions_runs);
 async fn a_call_that_is_held_twice_for_live_questions_runs() {
     let (log, live) = (Log::default(), LiveInterrupts::new());
     let strict = Arc::new(Mutex::new(false));
@@ -230,7 +230,7 @@ async fn a_call_that_is_held_twice_for_live_questions_runs() {
     assert_eq!(log.lines(), ["x 1", "y 2", "z 3"]);
 }
 
-#[tokio::test]
+paced!(all_at_once_holds_for_what_is_asked_from_inside_the_stack);
 async fn all_at_once_holds_for_what_is_asked_from_inside_the_stack() {
     let log = Log::default();
     let sevens = Matcher::when(|call: &ToolCall| call.arguments().as_str().contains('7'));
@@ -252,7 +252,7 @@ async fn all_at_once_holds_for_what_is_asked_from_inside_the_stack() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(an_older_state_is_older_also_if_a_tool_asks_the_same_again);
 async fn an_older_state_is_older_also_if_a_tool_asks_the_same_again() {
     let log = Log::default();
     let charged = log.clone();
@@ -262,6 +262,7 @@ async fn an_older_state_is_older_also_if_a_tool_asks_the_same_again() {
         service_fn(move |call: ToolCall| {
             let log = charged.clone();
             async move {
+                pace().pass(&call.context).await;
                 let times = call.answered().map_or(0, |answered| answered.replies.len());
                 if times > 0 {
                     log.add("charged");

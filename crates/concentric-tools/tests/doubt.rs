@@ -6,7 +6,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Hook, Log, hook};
+use common::{Hook, Log, gate_fn, hook, pace, paced, tool_with_context};
 use concentric_core::{
     Arguments, CancelReason, ChatRequest, Context, Interrupt, Outcome, Pending, Reply, ReplyKind,
     Str, ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt, machine::MachineState,
@@ -14,7 +14,6 @@ use concentric_core::{
 };
 use concentric_tools::{
     Approval, BeforeCall, Decided, Flow, Gate, Tool, ToolError, Toolset, Verdict, before_fn,
-    gate_fn, tool_with_context,
 };
 use futures_util::StreamExt;
 use kit::{Memory, Scene, by_person};
@@ -114,7 +113,10 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> MachineState {
     let saved = states.clone();
     let checkpoint = Checkpoint::new(move |state: MachineState| {
         saved.lock().unwrap().push(kit::written(&state));
-        Box::pin(ready(Ok(())))
+        Box::pin(async {
+            pace().pass(&Context::new()).await;
+            Ok(())
+        })
     });
     let mut context = scene.world.context();
     context.own_mut().insert(checkpoint);
@@ -139,7 +141,7 @@ async fn died(scene: &Scene, tools: &Toolset, asks: bool) -> MachineState {
     states.lock().unwrap().pop().unwrap()
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_changed_since_a_call_was_begun_does_not_make_it_one_that_was_not_run);
 async fn f044_what_changed_since_a_call_was_begun_does_not_make_it_one_that_was_not_run() {
     for class in [Class::Once, Class::Keyed] {
         for (asks, with_ledger) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -190,7 +192,7 @@ async fn f044_what_changed_since_a_call_was_begun_does_not_make_it_one_that_was_
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_the_ledger_knows_to_be_done_is_the_outcome_whatever_changed);
 async fn f044_what_the_ledger_knows_to_be_done_is_the_outcome_whatever_changed() {
     for since in ALL {
         let (log, store) = (Log::default(), Memory::new());
@@ -198,7 +200,8 @@ async fn f044_what_the_ledger_knows_to_be_done_is_the_outcome_whatever_changed()
         let wait = || {
             Tool::new(
                 ToolSpec::new("wait", "", json!({"type": "object"})),
-                service_fn(|_: ToolCall| async {
+                service_fn(|call: ToolCall| async move {
+                    pace().pass(&call.context).await;
                     pending::<()>().await;
                     Ok::<_, BoxError>(ToolOutcome::done(""))
                 }),
@@ -219,7 +222,7 @@ async fn f044_what_the_ledger_knows_to_be_done_is_the_outcome_whatever_changed()
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_the_ledger_knows_not_to_be_begun_is_denied_as_any_call);
 async fn f044_what_the_ledger_knows_not_to_be_begun_is_denied_as_any_call() {
     let (log, store) = (Log::default(), Memory::new());
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#), ("pay", r#"{"n":2}"#)]);
@@ -232,7 +235,7 @@ async fn f044_what_the_ledger_knows_not_to_be_begun_is_denied_as_any_call() {
     assert_eq!(ran.result("call-0-1"), denied);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_call_that_is_asked_about_or_held_stays_in_doubt_when_it_is_cancelled);
 async fn f044_a_call_that_is_asked_about_or_held_stays_in_doubt_when_it_is_cancelled() {
     // It may run again, and is asked about first.
     let log = Log::default();
@@ -260,7 +263,7 @@ async fn f044_a_call_that_is_asked_about_or_held_stays_in_doubt_when_it_is_cance
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_fails);
 async fn f044_what_a_person_says_that_a_call_did_is_not_undone_by_a_layer_that_fails() {
     for how in ["fails", "panics", "waits"] {
         kit::quietly();
@@ -297,7 +300,7 @@ struct Other {
     other: u8,
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_recovered_call_that_is_refused_inside_the_stack_may_have_been_done);
 async fn f044_a_recovered_call_that_is_refused_inside_the_stack_may_have_been_done() {
     for how in ["blocked", "changed", "invalid"] {
         let log = Log::default();
@@ -349,7 +352,7 @@ impl Gate for Cancels {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_cancel_while_gates_decide_denies_nothing_that_may_have_been_done);
 async fn f044_a_cancel_while_gates_decide_denies_nothing_that_may_have_been_done() {
     let log = Log::default();
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
@@ -364,7 +367,7 @@ async fn f044_a_cancel_while_gates_decide_denies_nothing_that_may_have_been_done
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
-#[tokio::test]
+paced!(f025_a_result_that_somebody_gives_is_cut_as_the_tools_own);
 async fn f025_a_result_that_somebody_gives_is_cut_as_the_tools_own() {
     let log = Log::default();
     let scene = Scene::round(vec![("pay", r#"{"n":1}"#)]);
@@ -394,6 +397,7 @@ fn asks_itself(log: &Log) -> Tool {
         service_fn(move |call: ToolCall| {
             let log = log.clone();
             async move {
+                pace().pass(&call.context).await;
                 if call.answered().is_none() {
                     let id = call.context.interrupt_id().unwrap();
                     let ask = Interrupt::new(id, "address").with_message("Where to?");
@@ -406,7 +410,7 @@ fn asks_itself(log: &Log) -> Tool {
     )
 }
 
-#[tokio::test]
+paced!(f048_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_it);
 async fn f048_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_it() {
     for since in [Since::Denied, Since::Halted, Since::Redefined] {
         for gated in [false, true] {
@@ -436,7 +440,7 @@ async fn f048_a_tool_that_waited_is_not_gone_on_with_when_the_gates_do_not_let_i
     }
 }
 
-#[tokio::test]
+paced!(a_gate_that_decides_otherwise_now_is_heard_before_a_tool_goes_on);
 async fn a_gate_that_decides_otherwise_now_is_heard_before_a_tool_goes_on() {
     // The policy is the same, and what it says is another.
     let (log, closed) = (Log::default(), Arc::new(Mutex::new(Verdict::Pass)));

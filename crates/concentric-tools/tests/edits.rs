@@ -5,14 +5,14 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, paced};
 use concentric_core::{
     Event, Interrupt, InterruptId, LiveInterrupts, Outcome, OutcomeSource, Reply, ReplyKind,
     ToolCall, ToolOutcome, ToolStatus, Turn, interrupt,
     interrupt::{RememberFor, RememberWhat},
     store::Tenant,
 };
-use concentric_tools::{Approval, Ask, Matcher, Toolset, Verdict, gate_fn};
+use concentric_tools::{Approval, Ask, Matcher, Toolset, Verdict};
 use kit::{ANY_REPLY, Chance, Memory, Ran, Scene, drive_with, env_or, number, told};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -50,7 +50,7 @@ fn edit(id: &InterruptId, n: u32) -> Reply {
 
 // ---- edits ----
 
-#[tokio::test]
+paced!(an_edit_that_another_gate_asks_about_asks_again);
 async fn an_edit_that_another_gate_asks_about_asks_again() {
     for (answer, ran_with) in [("approve", Some("pay 200")), ("deny", None)] {
         let log = Log::default();
@@ -84,7 +84,7 @@ async fn an_edit_that_another_gate_asks_about_asks_again() {
     }
 }
 
-#[tokio::test]
+paced!(an_edit_that_no_other_gate_asks_about_runs);
 async fn an_edit_that_no_other_gate_asks_about_runs() {
     let log = Log::default();
     let scene = Scene::round(vec![PAY, ("pay", r#"{"n":150}"#)]);
@@ -98,7 +98,7 @@ async fn an_edit_that_no_other_gate_asks_about_runs() {
     assert_eq!(log.lines(), ["pay 7", "pay 250"]);
 }
 
-#[tokio::test]
+paced!(each_edit_of_an_edit_is_a_question_of_its_own);
 async fn each_edit_of_an_edit_is_a_question_of_its_own() {
     let log = Log::default();
     // Each number is another person's.
@@ -130,7 +130,7 @@ async fn each_edit_of_an_edit_is_a_question_of_its_own() {
     assert_eq!(log.lines(), ["pay 5"]);
 }
 
-#[tokio::test]
+paced!(a_call_id_that_looks_like_an_edit_is_none);
 async fn a_call_id_that_looks_like_an_edit_is_none() {
     let log = Log::default();
     let scene = Scene::round(vec![("x#edit-7", "pay", r#"{"n":1}"#)]);
@@ -142,7 +142,7 @@ async fn a_call_id_that_looks_like_an_edit_is_none() {
     assert_eq!(second.id.as_str(), format!("{}#edit-1", first.id));
 }
 
-#[tokio::test]
+paced!(watchers_see_both_questions_and_one_end);
 async fn watchers_see_both_questions_and_one_end() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
@@ -168,7 +168,7 @@ async fn watchers_see_both_questions_and_one_end() {
     assert_eq!(watched.lines(), lines);
 }
 
-#[tokio::test]
+paced!(an_edit_that_is_asked_about_is_not_remembered);
 async fn an_edit_that_is_asked_about_is_not_remembered() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = || {
@@ -216,7 +216,7 @@ async fn live_run(
     (ran, asked)
 }
 
-#[tokio::test]
+paced!(a_live_edit_is_asked_about_while_the_run_stays_open);
 async fn a_live_edit_is_asked_about_while_the_run_stays_open() {
     for second_is_live in [true, false] {
         let (log, live) = (Log::default(), LiveInterrupts::new());
@@ -275,7 +275,7 @@ fn all_sets() -> impl Iterator<Item = Vec<ReplyKind>> {
     })
 }
 
-#[tokio::test]
+paced!(a_question_accepts_only_the_replies_of_its_approval);
 async fn a_question_accepts_only_the_replies_of_its_approval() {
     for set in all_sets() {
         for kind in ANY_REPLY {
@@ -308,7 +308,7 @@ async fn a_question_accepts_only_the_replies_of_its_approval() {
     }
 }
 
-#[tokio::test]
+paced!(approve_and_deny_are_accepted_by_default);
 async fn approve_and_deny_are_accepted_by_default() {
     let log = Log::default();
     for tools in [
@@ -337,7 +337,7 @@ async fn approve_and_deny_are_accepted_by_default() {
     assert!(!ran.ask("call-0-0").accepts(ReplyKind::Approve));
 }
 
-#[tokio::test]
+paced!(the_schema_of_a_question_fits_the_replies_it_accepts);
 async fn the_schema_of_a_question_fits_the_replies_it_accepts() {
     let log = Log::default();
     for set in all_sets() {
@@ -378,7 +378,7 @@ async fn the_schema_of_a_question_fits_the_replies_it_accepts() {
     }
 }
 
-#[tokio::test]
+paced!(what_an_older_version_asked_is_answered_as_the_gate_accepts_now);
 async fn what_an_older_version_asked_is_answered_as_the_gate_accepts_now() {
     for (kind, status) in [
         (ReplyKind::Approve, ToolStatus::Done),
@@ -423,7 +423,7 @@ fn remove(value: &mut Value, name: &str) -> usize {
 
 // ---- results that a person supplied ----
 
-#[tokio::test]
+paced!(a_result_that_a_person_supplied_is_marked);
 async fn a_result_that_a_person_supplied_is_marked() {
     let log = Log::default();
     let tools = || {
@@ -583,7 +583,7 @@ async fn check_random(seed: u64) {
     }
 }
 
-#[tokio::test]
+paced!(no_unapproved_call_runs_whatever_is_replied);
 async fn no_unapproved_call_runs_whatever_is_replied() {
     let first = env_or("CONCENTRIC_SEED", 1);
     for seed in first..first + env_or("CONCENTRIC_CASES", 2_000) {

@@ -10,13 +10,13 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Hook, Log, hook, note};
+use common::{Hook, Log, gate_fn, hook, note, pace, paced, tool};
 use concentric_core::{
     Arguments, CancelReason, Context, ErrorKind, Outcome, Reply, Str, ToolCall, ToolOutcome,
     ToolSpec, ToolStatus,
 };
 use concentric_tools::{
-    Approval, Decided, Gate, Matcher, NoArguments, ToolError, Toolset, Verdict, gate_fn, tool,
+    Approval, Decided, Gate, Matcher, NoArguments, ToolError, Toolset, Verdict,
 };
 use kit::{ANY_REPLY, Memory, Scene, drive, halting, number, quietly, told};
 use serde_json::json;
@@ -44,7 +44,7 @@ fn sorted(log: &Log) -> Vec<String> {
 
 // ---- halt ----
 
-#[tokio::test]
+paced!(c047_no_tool_runs_after_a_halt_in_a_gate);
 async fn c047_no_tool_runs_after_a_halt_in_a_gate() {
     let log = Log::default();
     let tools = gated(&log).gate(gate_fn("stop", |call| match call.arguments().as_str() {
@@ -76,7 +76,7 @@ async fn c047_no_tool_runs_after_a_halt_in_a_gate() {
     assert_eq!(scene.model.requests().len(), 1);
 }
 
-#[tokio::test]
+paced!(c048_a_halt_is_neither_an_error_nor_a_cancel);
 async fn c048_a_halt_is_neither_an_error_nor_a_cancel() {
     let log = Log::default();
     let calls = || vec![("x", r#"{"n":1}"#)];
@@ -104,7 +104,7 @@ async fn c048_a_halt_is_neither_an_error_nor_a_cancel() {
     assert_eq!(*cancelled.outcome(), Outcome::Aborted { reason });
 }
 
-#[tokio::test]
+paced!(c050_every_call_has_a_result_after_a_halt_or_an_abort);
 async fn c050_every_call_has_a_result_after_a_halt_or_an_abort() {
     let log = Log::default();
     for stop in ["halt", "abort"] {
@@ -141,7 +141,7 @@ async fn c050_every_call_has_a_result_after_a_halt_or_an_abort() {
     }
 }
 
-#[tokio::test]
+paced!(c051_no_call_starts_after_an_abort_from_inside_a_hook);
 async fn c051_no_call_starts_after_an_abort_from_inside_a_hook() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -164,7 +164,7 @@ async fn c051_no_call_starts_after_an_abort_from_inside_a_hook() {
     assert_eq!(ran.results().len(), 3);
 }
 
-#[tokio::test]
+paced!(c051_a_call_that_was_not_started_is_not_said_to_have_been);
 async fn c051_a_call_that_was_not_started_is_not_said_to_have_been() {
     let log = Log::default();
     let cancel = concentric_tools::tool_with_context(
@@ -210,7 +210,7 @@ fn rewrite(
     })
 }
 
-#[tokio::test]
+paced!(c088_no_layer_weakens_a_gate);
 async fn c088_no_layer_weakens_a_gate() {
     // Around all tools, around this one, inside another layer: what was approved is what runs.
     for place in 0..3 {
@@ -244,7 +244,7 @@ async fn c088_no_layer_weakens_a_gate() {
     }
 }
 
-#[tokio::test]
+paced!(c088_a_layer_cannot_change_what_a_gate_let_pass_into_what_it_asks_about);
 async fn c088_a_layer_cannot_change_what_a_gate_let_pass_into_what_it_asks_about() {
     // The gate looks at the arguments: small ones are not its business.
     let big = || {
@@ -288,7 +288,7 @@ async fn c088_a_layer_cannot_change_what_a_gate_let_pass_into_what_it_asks_about
     }
 }
 
-#[tokio::test]
+paced!(a_layer_may_change_what_no_gate_minds);
 async fn a_layer_may_change_what_no_gate_minds() {
     let log = Log::default();
     let tools = gated(&log).layer(rewrite("1", "2"));
@@ -299,7 +299,7 @@ async fn a_layer_may_change_what_no_gate_minds() {
     assert_eq!(log.lines(), ["write 2"]);
 }
 
-#[tokio::test]
+paced!(c088_a_layer_that_forges_a_call_fails_the_run);
 async fn c088_a_layer_that_forges_a_call_fails_the_run() {
     let log = Log::default();
     let tools = gated(&log).layer(hook(|call: ToolCall| {
@@ -316,7 +316,7 @@ async fn c088_a_layer_that_forges_a_call_fails_the_run() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c088_a_layer_that_calls_twice_makes_the_same_call_twice_and_no_other);
 async fn c088_a_layer_that_calls_twice_makes_the_same_call_twice_and_no_other() {
     // A retry around an approved call: each attempt is the very call that was approved.
     let log = Log::default();
@@ -365,7 +365,7 @@ async fn c088_a_layer_that_calls_twice_makes_the_same_call_twice_and_no_other() 
     assert_eq!(seen[0], seen[1]);
 }
 
-#[tokio::test]
+paced!(what_was_changed_on_the_way_is_told_and_remembered_as_it_runs);
 async fn what_was_changed_on_the_way_is_told_and_remembered_as_it_runs() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
@@ -401,7 +401,7 @@ async fn what_was_changed_on_the_way_is_told_and_remembered_as_it_runs() {
     );
 }
 
-#[tokio::test]
+paced!(a_changed_call_that_is_edited_and_changed_again_is_another_question);
 async fn a_changed_call_that_is_edited_and_changed_again_is_another_question() {
     let log = Log::default();
     let tools = || {
@@ -430,7 +430,7 @@ async fn a_changed_call_that_is_edited_and_changed_again_is_another_question() {
 
 // ---- limits ----
 
-#[tokio::test]
+paced!(c098_a_call_over_the_limit_is_skipped_and_no_step_starts);
 async fn c098_a_call_over_the_limit_is_skipped_and_no_step_starts() {
     let log = Log::default();
     let scene = Scene::round(vec![
@@ -464,7 +464,7 @@ async fn c098_a_call_over_the_limit_is_skipped_and_no_step_starts() {
     assert_eq!(scene.model.requests().len(), 1);
 }
 
-#[tokio::test]
+paced!(c099_calls_are_not_counted_again_after_a_pause);
 async fn c099_calls_are_not_counted_again_after_a_pause() {
     let log = Log::default();
     let tools = || {
@@ -507,7 +507,7 @@ async fn c099_calls_are_not_counted_again_after_a_pause() {
 
 // ---- prepare ----
 
-#[tokio::test]
+paced!(what_a_person_sees_is_what_prepare_made_and_what_runs);
 async fn what_a_person_sees_is_what_prepare_made_and_what_runs() {
     let log = Log::default();
     let prepared = Arc::new(AtomicUsize::new(0));
@@ -537,7 +537,7 @@ async fn what_a_person_sees_is_what_prepare_made_and_what_runs() {
     assert_eq!(call.arguments.as_str(), r#"{"n":1}"#);
 }
 
-#[tokio::test]
+paced!(a_prepare_that_fails_or_panics_or_spoils_the_arguments_fails_its_call);
 async fn a_prepare_that_fails_or_panics_or_spoils_the_arguments_fails_its_call() {
     quietly();
     for fault in ["fail", "panic", "panic later", "spoil", "not json"] {
@@ -579,7 +579,7 @@ async fn a_prepare_that_fails_or_panics_or_spoils_the_arguments_fails_its_call()
 
 // ---- arguments ----
 
-#[tokio::test]
+paced!(f029_invalid_arguments_reach_no_gate);
 async fn f029_invalid_arguments_reach_no_gate() {
     for arguments in [
         "",
@@ -615,7 +615,7 @@ async fn f029_invalid_arguments_reach_no_gate() {
     }
 }
 
-#[tokio::test]
+paced!(f030_empty_and_null_arguments_are_an_empty_object);
 async fn f030_empty_and_null_arguments_are_an_empty_object() {
     for arguments in ["", "   ", "null", "{}", " {} "] {
         let log = Log::default();
@@ -640,7 +640,7 @@ async fn f030_empty_and_null_arguments_are_an_empty_object() {
     }
 }
 
-#[tokio::test]
+paced!(f030_two_spaces_are_an_empty_object);
 async fn f030_two_spaces_are_an_empty_object() {
     let tools = Toolset::new()
         .tool(tool("now", "", async |NoArguments {}| "noon"))
@@ -649,7 +649,7 @@ async fn f030_two_spaces_are_an_empty_object() {
     assert_eq!(ran.ask("call-0-0").metadata["arguments"], json!({}));
 }
 
-#[tokio::test]
+paced!(f029_what_is_approved_is_what_runs_to_the_byte);
 async fn f029_what_is_approved_is_what_runs_to_the_byte() {
     // The tool is a service: it sees the call as it is.
     for arguments in [
@@ -661,7 +661,10 @@ async fn f029_what_is_approved_is_what_runs_to_the_byte() {
             let ran_with = ran_with.clone();
             let service = tower::service_fn(move |call: ToolCall| {
                 ran_with.lock().unwrap().push(call.arguments().clone());
-                std::future::ready(Ok::<_, tower::BoxError>(ToolOutcome::done("ok")))
+                async move {
+                    pace().pass(&call.context).await;
+                    Ok::<_, tower::BoxError>(ToolOutcome::done("ok"))
+                }
             });
             let spec = ToolSpec::new("any", "", json!({"type": "object"}));
             Toolset::new()
@@ -710,7 +713,7 @@ impl Gate for Later {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused gates_that_take_time_are_waited_for_side_by_side);
 async fn gates_that_take_time_are_waited_for_side_by_side() {
     let log = Log::default();
     // Two gates and two calls: all four are waited for at once, or for ever.
@@ -727,7 +730,7 @@ async fn gates_that_take_time_are_waited_for_side_by_side() {
     assert_eq!(log.lines().len(), 6);
 }
 
-#[tokio::test]
+paced!(the_strictest_of_several_gates_holds);
 async fn the_strictest_of_several_gates_holds() {
     quietly();
     type Make = fn() -> Verdict;
@@ -767,16 +770,24 @@ impl Gate for Broken {
         self.0.into()
     }
 
-    fn decide(&self, _: &ToolCall) -> Decided {
+    fn decide(&self, call: &ToolCall) -> Decided {
+        let context = call.context.clone();
+        let later = async move { pace().pass(&context).await };
         match self.0 {
             "panics" => panic!("on purpose"),
-            "fails later" => Decided::later(async { Err("no idea".into()) }),
-            _ => Decided::later(async { panic!("on purpose") }),
+            "fails later" => Decided::later(async {
+                later.await;
+                Err("no idea".into())
+            }),
+            _ => Decided::later(async {
+                later.await;
+                panic!("on purpose")
+            }),
         }
     }
 }
 
-#[tokio::test]
+paced!(a_gate_that_fails_denies);
 async fn a_gate_that_fails_denies() {
     quietly();
     for how in ["panics", "fails later", "panics later"] {
@@ -791,7 +802,7 @@ async fn a_gate_that_fails_denies() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f036_no_tool_runs_before_every_gate_has_decided);
 async fn f036_no_tool_runs_before_every_gate_has_decided() {
     struct Slow(Log);
     impl Gate for Slow {
@@ -824,7 +835,7 @@ async fn f036_no_tool_runs_before_every_gate_has_decided() {
     assert_eq!(log.lines(), ["decided", "decided"]);
 }
 
-#[tokio::test]
+paced!(a_gate_that_denies_now_what_it_asked_about_is_heard);
 async fn a_gate_that_denies_now_what_it_asked_about_is_heard() {
     let log = Log::default();
     let closed = Arc::new(AtomicUsize::new(0));

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Log, agent_in, one};
+use common::{Log, agent_in, one, pace, paced, tool};
 use concentric_core::{
     Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, Outcome, Reply,
     ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt,
@@ -13,7 +13,7 @@ use concentric_core::{
     machine::MachineState,
 };
 use concentric_tools::{
-    NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolLayers, Toolset, blocking_tool, tool,
+    NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolLayers, Toolset, blocking_tool,
 };
 use futures_util::StreamExt;
 use kit::Memory;
@@ -74,10 +74,11 @@ fn hangs_as_service(log: &Log) -> Tool {
     let spec = ToolSpec::new("t", "", serde_json::json!({"type": "object"}));
     Tool::new(
         spec,
-        service_fn(move |_: ToolCall| {
+        service_fn(move |call: ToolCall| {
             let log = log.clone();
             async move {
                 tokio::task::yield_now().await;
+                pace().pass(&call.context).await;
                 log.add("acted");
                 pending::<Result<ToolOutcome, Error>>().await
             }
@@ -163,7 +164,7 @@ const WAYS: &[Way] = &[
     }),
 ];
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_call_given_up_is_unknown_unless_it_may_run_again);
 async fn a_call_given_up_is_unknown_unless_it_may_run_again() {
     for (way, tools) in WAYS {
         for class in CLASSES {
@@ -187,7 +188,7 @@ async fn a_call_given_up_is_unknown_unless_it_may_run_again() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_layer_of_the_run_that_gives_up_leaves_it_unknown);
 async fn a_layer_of_the_run_that_gives_up_leaves_it_unknown() {
     let log = Log::default();
     let mut context = Context::new();
@@ -200,7 +201,7 @@ async fn a_layer_of_the_run_that_gives_up_leaves_it_unknown() {
     assert_eq!(statuses(&answer), [ToolStatus::Unknown]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_call_that_never_started_has_failed);
 async fn a_call_that_never_started_has_failed() {
     let log = Log::default();
     let shed = Toolset::new()
@@ -223,7 +224,7 @@ async fn a_call_that_never_started_has_failed() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_tool_that_failed_before_the_layer_gave_up_has_failed);
 async fn a_tool_that_failed_before_the_layer_gave_up_has_failed() {
     let fails = tool("t", "", |NoArguments {}| async {
         Err::<(), _>(ToolError::new("no"))
@@ -283,7 +284,7 @@ fn a_blocking_call_that_waits_for_a_thread_fails_and_never_runs() {
     assert_eq!(log.lines(), ["first"]);
 }
 
-#[tokio::test]
+paced!(a_blocking_call_that_runs_on_is_unknown);
 async fn a_blocking_call_that_runs_on_is_unknown() {
     let log = Log::default();
     let (begun, (end, ended)) = (log.clone(), mpsc::channel::<()>());
@@ -345,7 +346,7 @@ fn recorded(ledger: &Memory, log: &Log) -> [Toolset; 3] {
     .map(|tools| tools.ledger(ledger.clone()))
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused with_a_ledger_a_person_is_asked_what_it_did);
 async fn with_a_ledger_a_person_is_asked_what_it_did() {
     for way in 0..3 {
         let (ledger, log) = (Memory::new(), Log::default());
@@ -374,7 +375,7 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused without_a_ledger_the_model_reads_that_it_is_unknown);
 async fn without_a_ledger_the_model_reads_that_it_is_unknown() {
     let log = Log::default();
     let tools = Toolset::new().tool(hangs(&log).timeout(SECOND));
@@ -384,7 +385,7 @@ async fn without_a_ledger_the_model_reads_that_it_is_unknown() {
     assert_eq!(log.count("acted"), 1);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_tool_that_can_tell_is_asked_before_people);
 async fn a_tool_that_can_tell_is_asked_before_people() {
     for ledger in [None, Some(Memory::new())] {
         for way in 0..2 {
@@ -411,7 +412,7 @@ async fn a_tool_that_can_tell_is_asked_before_people() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_ledger_knows_better_than_a_layer_that_gave_up_late);
 async fn a_ledger_knows_better_than_a_layer_that_gave_up_late() {
     let ledger = Memory::new();
     let tools = Toolset::new()
@@ -426,7 +427,7 @@ async fn a_ledger_knows_better_than_a_layer_that_gave_up_late() {
     assert_eq!(one(&tools, "t", "").await, ToolOutcome::done("paid"));
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_fatal_timeout_leaves_the_effect_begun);
 async fn a_fatal_timeout_leaves_the_effect_begun() {
     let (ledger, log) = (Memory::new(), Log::default());
     let tools = Toolset::new()
@@ -440,7 +441,7 @@ async fn a_fatal_timeout_leaves_the_effect_begun() {
     assert_eq!(ledger.effects(), [None]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused what_may_run_again_is_recorded_as_failed);
 async fn what_may_run_again_is_recorded_as_failed() {
     let (ledger, log) = (Memory::new(), Log::default());
     let tools = Toolset::new()
@@ -454,7 +455,7 @@ async fn what_may_run_again_is_recorded_as_failed() {
     );
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused no_retry_follows_an_unknown_outcome);
 async fn no_retry_follows_an_unknown_outcome() {
     for class in [Class::Once, Class::Keyed] {
         let count = Arc::new(Mutex::new(0));
@@ -477,7 +478,7 @@ async fn no_retry_follows_an_unknown_outcome() {
     assert_eq!(log.count("acted"), 1);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused siblings_of_a_call_given_up_keep_their_outcomes);
 async fn siblings_of_a_call_given_up_keep_their_outcomes() {
     let (ledger, log) = (Memory::new(), Log::default());
     let tools = Toolset::new()

@@ -1,9 +1,12 @@
 //! Hooks around tool calls, layers for some of them, and another attempt at one.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
-use common::{Log, agent, note, one, part, results, round, run, text};
+use common::{
+    Log, agent, note, one, pace, paced, part, polled, results, round, run, text, tool,
+    tool_with_context,
+};
 use concentric_core::{
     Annotations, BoxError, BoxTool, CancelReason, Context, Environment, Error, ErrorKind, Outcome,
     Pending, Permit, Refusal, RoundCall, ToolCall, ToolOutcome, ToolService, ToolStatus,
@@ -12,7 +15,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     BeforeCall, Flow, Json, Matcher, NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolHooks,
-    ToolHooksLayer, Toolset, after_fn, before_fn, fatal, tool, tool_with_context,
+    ToolHooksLayer, Toolset, after_fn, before_fn, fatal,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -236,8 +239,12 @@ impl ToolHooks for Waiter {
 
 /// Fails with what it is given.
 fn failing(error: impl Fn() -> Error + Clone + Send + Sync + 'static) -> BoxTool {
-    BoxTool::new(service_fn(move |_: ToolCall| {
-        ready(Err::<ToolOutcome, _>(error()))
+    BoxTool::new(service_fn(move |call: ToolCall| {
+        let error = error();
+        async move {
+            pace().pass(&call.context).await;
+            Err::<ToolOutcome, _>(error)
+        }
     }))
 }
 
@@ -286,7 +293,7 @@ impl Random for Zero {
 
 // ---- order and flow ----
 
-#[tokio::test]
+paced!(c002_hooks_nest_as_layers_do);
 async fn c002_hooks_nest_as_layers_do() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -306,7 +313,7 @@ async fn c002_hooks_nest_as_layers_do() {
     );
 }
 
-#[tokio::test]
+paced!(c033_a_hook_that_answers_keeps_inner_layers_and_the_tool_from_running);
 async fn c033_a_hook_that_answers_keeps_inner_layers_and_the_tool_from_running() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -318,7 +325,7 @@ async fn c033_a_hook_that_answers_keeps_inner_layers_and_the_tool_from_running()
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c034_of_two_calls_one_is_blocked_and_the_other_runs);
 async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -347,7 +354,7 @@ async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
     assert_eq!(log.lines(), ["ran 2", "ran 2"]);
 }
 
-#[tokio::test]
+paced!(c036_an_inner_hook_and_the_tool_see_edited_arguments);
 async fn c036_an_inner_hook_and_the_tool_see_edited_arguments() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -396,7 +403,7 @@ impl ToolHooks for Edits {
     }
 }
 
-#[tokio::test]
+paced!(c037_edited_arguments_that_the_schema_does_not_allow_are_refused);
 async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -410,7 +417,7 @@ async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     assert_eq!(log.lines(), [r#"{"n":700} Some(7)"#]);
 }
 
-#[tokio::test]
+paced!(c038_after_a_skip_the_hook_is_told_once_with_duration_zero);
 async fn c038_after_a_skip_the_hook_is_told_once_with_duration_zero() {
     let (clock, log) = (clock(), Log::default());
     let seen = log.clone();
@@ -443,7 +450,7 @@ async fn c038_after_a_skip_the_hook_is_told_once_with_duration_zero() {
     assert_eq!(log.lines(), ["Done 0ns"]);
 }
 
-#[tokio::test]
+paced!(s18_a_hook_is_told_how_long_the_rest_of_the_stack_took);
 async fn s18_a_hook_is_told_how_long_the_rest_of_the_stack_took() {
     let (clock, log) = (clock(), Log::default());
     let passes = clock.clone();
@@ -456,7 +463,7 @@ async fn s18_a_hook_is_told_how_long_the_rest_of_the_stack_took() {
     assert_eq!(log.lines()[1], "A after call-0 Done 3");
 }
 
-#[tokio::test]
+paced!(c040_hooks_are_told_once_of_each_call_that_is_not_run);
 async fn c040_hooks_are_told_once_of_each_call_that_is_not_run() {
     let log = Log::default();
     let tools = Toolset::new().tool(number(&log)).hooks(recorder("A", &log));
@@ -484,15 +491,16 @@ async fn c040_hooks_are_told_once_of_each_call_that_is_not_run() {
     );
 }
 
-#[tokio::test]
+paced!(of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no_more);
 async fn of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no_more() {
     let log = Log::default();
     let mut refused = RoundCall::new(0, part(0, "t", "{}"));
     refused.refusal = Some(Refusal::DuplicateId);
     let permit = Permit::Settled(Arc::new(ToolOutcome::denied("no")));
     let call = ToolCall::of_round(refused, permit, Transcript::new(), &Context::new());
-    let inner = BoxTool::new(service_fn(|call: ToolCall| {
-        ready(Ok::<_, Error>(call.settled().unwrap().clone()))
+    let inner = BoxTool::new(service_fn(async |call: ToolCall| {
+        pace().pass(&call.context).await;
+        Ok::<_, Error>(call.settled().unwrap().clone())
     }));
     let layers = ServiceBuilder::new()
         .layer(recorder("A", &log))
@@ -502,7 +510,7 @@ async fn of_a_call_that_was_settled_before_a_hook_is_told_what_came_of_it_and_no
     assert_eq!(log.lines(), ["A after call-0 Denied 0"]);
 }
 
-#[tokio::test]
+paced!(c041_a_hook_outside_a_guard_sees_the_call_and_the_block);
 async fn c041_a_hook_outside_a_guard_sees_the_call_and_the_block() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -520,7 +528,7 @@ async fn c041_a_hook_outside_a_guard_sees_the_call_and_the_block() {
     );
 }
 
-#[tokio::test]
+paced!(c042_after_a_panic_inside_a_hook_is_told_once_of_a_failure);
 async fn c042_after_a_panic_inside_a_hook_is_told_once_of_a_failure() {
     let log = Log::default();
     let panics = tool("t", "", |NoArguments {}| async { panic!("secret") as &str });
@@ -536,7 +544,8 @@ async fn c042_after_a_panic_inside_a_hook_is_told_once_of_a_failure() {
             ))
         },
         || {
-            BoxTool::new(service_fn(async |_: ToolCall| -> Result<_, Error> {
+            BoxTool::new(service_fn(async |call: ToolCall| -> Result<_, Error> {
+                pace().pass(&call.context).await;
                 panic!("secret")
             }))
         },
@@ -555,7 +564,7 @@ async fn c042_after_a_panic_inside_a_hook_is_told_once_of_a_failure() {
     assert_eq!(log.lines().len(), 6);
 }
 
-#[tokio::test]
+paced!(c046_a_hook_sees_the_data_that_the_model_does_not);
 async fn c046_a_hook_sees_the_data_that_the_model_does_not() {
     let log = Log::default();
     let seen = log.clone();
@@ -572,7 +581,7 @@ async fn c046_a_hook_sees_the_data_that_the_model_does_not() {
     assert_eq!(log.lines(), [r#"{"id":1}"#]);
 }
 
-#[tokio::test]
+paced!(c048_c051_after_a_halt_from_a_hook_no_further_call_starts);
 async fn c048_c051_after_a_halt_from_a_hook_no_further_call_starts() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -595,7 +604,7 @@ async fn c048_c051_after_a_halt_from_a_hook_no_further_call_starts() {
     assert_eq!(log.lines(), ["ran 1"]);
 }
 
-#[tokio::test]
+paced!(c051_after_a_cancel_from_a_hook_no_further_call_starts);
 async fn c051_after_a_cancel_from_a_hook_no_further_call_starts() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -613,7 +622,7 @@ async fn c051_after_a_cancel_from_a_hook_no_further_call_starts() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(a_hook_may_put_another_outcome_in_the_place_of_one);
 async fn a_hook_may_put_another_outcome_in_the_place_of_one() {
     let tools = Toolset::new()
         .tool(tool("t", "", |NoArguments {}| async { "the key is 123" }))
@@ -626,7 +635,7 @@ async fn a_hook_may_put_another_outcome_in_the_place_of_one() {
 
 // ---- failures ----
 
-#[tokio::test]
+paced!(c064_a_hook_that_fails_after_a_success_changes_and_doubles_nothing);
 async fn c064_a_hook_that_fails_after_a_success_changes_and_doubles_nothing() {
     type After = fn() -> Result<Option<ToolOutcome>, BoxError>;
     let fails: [After; 3] = [
@@ -647,7 +656,7 @@ async fn c064_a_hook_that_fails_after_a_success_changes_and_doubles_nothing() {
     }
 }
 
-#[tokio::test]
+paced!(c064_a_hook_that_fails_on_an_error_changes_and_doubles_nothing);
 async fn c064_a_hook_that_fails_on_an_error_changes_and_doubles_nothing() {
     type OnError = fn() -> Result<Option<ToolOutcome>, BoxError>;
     let fails: [OnError; 2] = [|| Err("gone".into()), || panic!("secret")];
@@ -658,7 +667,7 @@ async fn c064_a_hook_that_fails_on_an_error_changes_and_doubles_nothing() {
     }
 }
 
-#[tokio::test]
+paced!(without_its_check_a_call_is_not_run);
 async fn without_its_check_a_call_is_not_run() {
     type Before = fn() -> Result<Flow, BoxError>;
     let fails: [Before; 2] = [|| Err("secret".into()), || panic!("secret")];
@@ -675,7 +684,7 @@ async fn without_its_check_a_call_is_not_run() {
     }
 }
 
-#[tokio::test]
+paced!(a_check_that_fails_for_good_ends_the_run);
 async fn a_check_that_fails_for_good_ends_the_run() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -688,7 +697,7 @@ async fn a_check_that_fails_for_good_ends_the_run() {
     assert_eq!(log.lines()[1..], ["A error call-0 tool: no more 0"]);
 }
 
-#[tokio::test]
+paced!(an_error_inside_is_told_once_and_goes_on_as_it_was);
 async fn an_error_inside_is_told_once_and_goes_on_as_it_was() {
     let log = Log::default();
     let inner = failing(|| Error::new(ErrorKind::RateLimited, "slow down").with_status(429));
@@ -703,7 +712,7 @@ async fn an_error_inside_is_told_once_and_goes_on_as_it_was() {
     );
 }
 
-#[tokio::test]
+paced!(an_error_inside_may_become_an_outcome);
 async fn an_error_inside_may_become_an_outcome() {
     let inner = failing(|| Error::new(ErrorKind::Server, "broken"));
     let service = on_error(|| Ok(Some(ToolOutcome::failed("later, please")))).layer(inner);
@@ -711,7 +720,7 @@ async fn an_error_inside_may_become_an_outcome() {
     assert_eq!(outcome, ToolOutcome::failed("later, please"));
 }
 
-#[tokio::test]
+paced!(a_call_that_waits_passes_untouched);
 async fn a_call_that_waits_passes_untouched() {
     let log = Log::default();
     let waits = || Error::waiting(Pending::held().with_state(json!(7)));
@@ -747,22 +756,23 @@ impl Drop for Dropped {
 
 fn hangs(log: &Log) -> BoxTool {
     let log = log.clone();
-    BoxTool::new(service_fn(move |_: ToolCall| {
+    BoxTool::new(service_fn(move |call: ToolCall| {
         let dropped = Dropped(log.clone());
         async move {
             let _dropped = dropped;
+            pace().pass(&call.context).await;
             pending::<Result<ToolOutcome, Error>>().await
         }
     }))
 }
 
-#[tokio::test]
+paced!(a_call_that_is_dropped_is_cancelled_once);
 async fn a_call_that_is_dropped_is_cancelled_once() {
     let log = Log::default();
     let mut service = recorder("A", &log).layer(hangs(&log));
     // While it runs: what runs is dropped first.
     let mut running = spawn(service.ready().await.unwrap().call(call("t")));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     drop(running);
     assert_eq!(
         log.lines(),
@@ -783,7 +793,7 @@ async fn a_call_that_is_dropped_is_cancelled_once() {
     );
 }
 
-#[tokio::test]
+paced!(c052_the_calls_of_a_run_that_is_cancelled_are_told_once);
 async fn c052_the_calls_of_a_run_that_is_cancelled_are_told_once() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -792,7 +802,7 @@ async fn c052_the_calls_of_a_run_that_is_cancelled_are_told_once() {
     let context = Context::new();
     let round = common::round_in(&context, &[("t", "{}"), ("t", "{}")]);
     let mut outcomes = spawn(tools.oneshot(round).await.unwrap());
-    assert_pending!(outcomes.poll_next());
+    assert_pending!(polled!(outcomes.poll_next()));
     drop(outcomes);
     for id in 0..2 {
         assert_eq!(log.count(&format!("A cancelled call-{id}")), 1);
@@ -800,43 +810,45 @@ async fn c052_the_calls_of_a_run_that_is_cancelled_are_told_once() {
     assert_eq!(log.lines().len(), 4);
 }
 
-#[tokio::test]
+paced!(a_hook_that_waits_is_dropped_with_the_call);
 async fn a_hook_that_waits_is_dropped_with_the_call() {
     let log = Log::default();
-    let ok = BoxTool::new(service_fn(async |_: ToolCall| {
+    let ok = BoxTool::new(service_fn(async |call: ToolCall| {
+        pace().pass(&call.context).await;
         Ok::<_, Error>(ToolOutcome::done(""))
     }));
     // In `before`: the call is cancelled.
     let (layer, _go_before, _go_after) = waiter(&log);
     let mut running = spawn(layer.layer(ok.clone()).oneshot(call("t")));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     drop(running);
     assert_eq!(log.lines(), ["before", "cancelled"]);
     // In `after`: there was an outcome.
     let (layer, go_before, go_after) = waiter(&log);
     let mut running = spawn(layer.layer(ok).oneshot(call("t")));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     go_before.send(()).unwrap();
     assert!(running.is_woken());
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     drop(running);
     assert!(go_after.is_closed());
     assert_eq!(log.lines()[2..], ["before", "after"]);
 }
 
-#[tokio::test]
+paced!(a_call_that_ends_is_not_cancelled_when_its_future_is_dropped);
 async fn a_call_that_ends_is_not_cancelled_when_its_future_is_dropped() {
     let log = Log::default();
-    let ok = BoxTool::new(service_fn(async |_: ToolCall| {
+    let ok = BoxTool::new(service_fn(async |call: ToolCall| {
+        pace().pass(&call.context).await;
         Ok::<_, Error>(ToolOutcome::done(""))
     }));
     let mut running = spawn(recorder("A", &log).layer(ok).oneshot(call("t")));
-    assert_ready_ok!(running.poll());
+    assert_ready_ok!(polled!(running.poll()));
     drop(running);
     assert_eq!(log.lines(), ["A before call-0 {}", "A after call-0 Done 0"]);
 }
 
-#[tokio::test]
+paced!(calls_side_by_side_have_hooks_of_their_own);
 async fn calls_side_by_side_have_hooks_of_their_own() {
     struct Yields(Log);
     impl ToolHooks for Yields {
@@ -880,7 +892,7 @@ async fn calls_side_by_side_have_hooks_of_their_own() {
     }
 }
 
-#[tokio::test]
+paced!(a_hook_is_dropped_with_its_layer_and_services);
 async fn a_hook_is_dropped_with_its_layer_and_services() {
     struct Held(#[expect(dead_code, reason = "it is dropped")] Dropped);
     impl ToolHooks for Held {
@@ -916,7 +928,7 @@ async fn a_hook_is_dropped_with_its_layer_and_services() {
 
 // ---- readiness ----
 
-#[tokio::test]
+paced!(a_hooked_service_is_ready_when_the_rest_of_the_stack_is);
 async fn a_hooked_service_is_ready_when_the_rest_of_the_stack_is() {
     let log = Log::default();
     // The limit panics when it is called unready.
@@ -928,23 +940,26 @@ async fn a_hooked_service_is_ready_when_the_rest_of_the_stack_is() {
     assert_ready_ok!(service.enter(|cx, mut s| s.poll_ready(cx)));
     assert_pending!(clone.enter(|cx, mut s| s.poll_ready(cx)));
     let mut running = spawn(service.enter(|_, mut s| s.call(call("t"))));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     // The one that was ready is kept for when the hook is done.
     assert_pending!(service.enter(|cx, mut s| s.poll_ready(cx)));
     go_before.send(()).unwrap();
     assert!(running.is_woken());
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     let (_, response) = handle.next_request().await.unwrap();
     response.send_response(ToolOutcome::done("ok"));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     // It is given back before the hook is told what came of the call.
     assert!(clone.is_woken());
     assert_ready_ok!(clone.enter(|cx, mut s| s.poll_ready(cx)));
     go_after.send(()).unwrap();
-    assert_eq!(assert_ready_ok!(running.poll()), ToolOutcome::done("ok"));
+    assert_eq!(
+        assert_ready_ok!(polled!(running.poll())),
+        ToolOutcome::done("ok")
+    );
 }
 
-#[tokio::test]
+paced!(a_hooked_service_fails_when_the_rest_of_the_stack_does);
 async fn a_hooked_service_fails_when_the_rest_of_the_stack_does() {
     let (mock, mut handle) = tower_test::mock::pair::<ToolCall, ToolOutcome>();
     handle.send_error("gone");
@@ -976,7 +991,7 @@ fn three() -> Toolset {
         .tool(ok("fs_delete").group("disk"))
 }
 
-#[tokio::test]
+paced!(s46_a_hook_and_a_layer_are_about_the_calls_that_match);
 async fn s46_a_hook_and_a_layer_are_about_the_calls_that_match() {
     let slow = |of: &'static str| {
         Matcher::when_async(move |call: ToolCall| async move {
@@ -1019,7 +1034,7 @@ async fn s46_a_hook_and_a_layer_are_about_the_calls_that_match() {
     }
 }
 
-#[tokio::test]
+paced!(a_scope_within_a_scope_is_about_the_calls_of_both);
 async fn a_scope_within_a_scope_is_about_the_calls_of_both() {
     let log = Log::default();
     let tools = three().layer(
@@ -1033,12 +1048,12 @@ async fn a_scope_within_a_scope_is_about_the_calls_of_both() {
     assert_eq!(log.lines().len(), 2);
 }
 
-#[tokio::test]
+paced!(a_hook_out_of_scope_leaves_a_call_alone);
 async fn a_hook_out_of_scope_leaves_a_call_alone() {
     let log = Log::default();
     let layer = recorder("A", &log).scoped("other");
     let mut running = spawn(layer.layer(hangs(&log)).oneshot(call("t")));
-    assert_pending!(running.poll());
+    assert_pending!(polled!(running.poll()));
     drop(running);
     let never = layer.scoped(Matcher::when_async(|_| pending()).or("x"));
     drop(never.layer(hangs(&log)).oneshot(call("other")));
@@ -1048,7 +1063,7 @@ async fn a_hook_out_of_scope_leaves_a_call_alone() {
     assert_eq!(log.lines(), ["dropped"]);
 }
 
-#[tokio::test]
+paced!(the_calls_that_a_limit_is_not_about_hold_nothing_of_it);
 async fn the_calls_that_a_limit_is_not_about_hold_nothing_of_it() {
     let log = Log::default();
     let limited = ConcurrencyLimitLayer::new(1).scoped("slow");
@@ -1056,7 +1071,7 @@ async fn the_calls_that_a_limit_is_not_about_hold_nothing_of_it() {
     let mut calls = Vec::new();
     for name in ["slow", "slow", "fast", "fast"] {
         let mut running = spawn(service.ready().await.unwrap().call(call(name)));
-        assert_pending!(running.poll());
+        assert_pending!(polled!(running.poll()));
         calls.push(running);
     }
     // The second one waits until the first is done; the others have nothing to do with it.
@@ -1069,7 +1084,7 @@ async fn the_calls_that_a_limit_is_not_about_hold_nothing_of_it() {
     assert_eq!(log.count("dropped"), 4);
 }
 
-#[tokio::test]
+paced!(a_scoped_service_waits_for_the_one_that_it_calls);
 async fn a_scoped_service_waits_for_the_one_that_it_calls() {
     let (slow, mut slow_handle) = tower_test::mock::pair::<ToolCall, ToolOutcome>();
     let (fast, mut fast_handle) = tower_test::mock::pair::<ToolCall, ToolOutcome>();
@@ -1077,18 +1092,18 @@ async fn a_scoped_service_waits_for_the_one_that_it_calls() {
     let layer = layer_fn(move |_| slow.clone()).scoped("slow");
     let mut service = layer.layer(fast);
     let mut waits = spawn(service.ready().await.unwrap().call(call("slow")));
-    assert_pending!(waits.poll());
+    assert_pending!(polled!(waits.poll()));
     let mut runs = spawn(service.ready().await.unwrap().call(call("fast")));
-    assert_pending!(runs.poll());
+    assert_pending!(polled!(runs.poll()));
     let (_, response) = fast_handle.next_request().await.unwrap();
     response.send_response(ToolOutcome::done("fast"));
-    assert_ready_ok!(runs.poll());
+    assert_ready_ok!(polled!(runs.poll()));
     slow_handle.allow(1);
     assert!(waits.is_woken());
-    assert_pending!(waits.poll());
+    assert_pending!(polled!(waits.poll()));
     let (_, response) = slow_handle.next_request().await.unwrap();
     response.send_error("broken");
-    let error: Error = assert_ready_err!(waits.poll());
+    let error: Error = assert_ready_err!(polled!(waits.poll()));
     assert_eq!(error.message(), "broken");
 }
 
@@ -1129,7 +1144,7 @@ async fn retried(tools: Toolset, clock: &TestClock) -> (ToolOutcome, Duration) {
     (settled.outcome, took)
 }
 
-#[tokio::test]
+paced!(s34_a_tool_that_can_be_called_twice_is_called_again_with_the_same_key);
 async fn s34_a_tool_that_can_be_called_twice_is_called_again_with_the_same_key() {
     for annotations in [Annotations::read_only(), idempotent()] {
         let (clock, log) = (clock(), Log::default());
@@ -1145,7 +1160,7 @@ async fn s34_a_tool_that_can_be_called_twice_is_called_again_with_the_same_key()
     }
 }
 
-#[tokio::test]
+paced!(s34_a_tool_with_effects_is_called_once);
 async fn s34_a_tool_with_effects_is_called_once() {
     let (clock, log) = (clock(), Log::default());
     let tools = Toolset::new()
@@ -1156,7 +1171,7 @@ async fn s34_a_tool_with_effects_is_called_once() {
     assert_eq!(log.lines().len(), 1);
 }
 
-#[tokio::test]
+paced!(s34_after_the_last_attempt_the_error_goes_on);
 async fn s34_after_the_last_attempt_the_error_goes_on() {
     let (clock, log) = (clock(), Log::default());
     let tools = Toolset::new()
@@ -1206,7 +1221,7 @@ struct Numbered {
     n: u32,
 }
 
-#[tokio::test]
+paced!(an_error_of_a_function_is_retried_where_it_may_run_again);
 async fn an_error_of_a_function_is_retried_where_it_may_run_again() {
     let classes: [fn(Tool) -> Tool; 3] = [
         Tool::read_only,
@@ -1237,9 +1252,13 @@ async fn attempts(
 ) -> usize {
     let count = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&count);
-    let service = service_fn(move |_: ToolCall| {
+    let service = service_fn(move |call: ToolCall| {
         counts.fetch_add(1, Ordering::SeqCst);
-        ready(answer())
+        let answer = answer();
+        async move {
+            pace().pass(&call.context).await;
+            answer
+        }
     });
     let tool = tool("t", "", |NoArguments {}| async { "" }).read_only();
     let call = call_in("t", context).with_spec(tool.spec().clone());
@@ -1247,7 +1266,7 @@ async fn attempts(
     count.load(Ordering::SeqCst)
 }
 
-#[tokio::test]
+paced!(s34_what_would_come_back_is_not_tried_again);
 async fn s34_what_would_come_back_is_not_tried_again() {
     type Answer = fn() -> Result<ToolOutcome, Error>;
     let error = |kind| move || Err(Error::new(kind, ""));
@@ -1268,7 +1287,7 @@ async fn s34_what_would_come_back_is_not_tried_again() {
     }
 }
 
-#[tokio::test]
+paced!(s34_an_outcome_that_says_that_the_tool_failed_is_tried_again_if_asked);
 async fn s34_an_outcome_that_says_that_the_tool_failed_is_tried_again_if_asked() {
     type Answer = fn() -> Result<ToolOutcome, Error>;
     let run = |answer: Answer| {
@@ -1284,7 +1303,7 @@ async fn s34_an_outcome_that_says_that_the_tool_failed_is_tried_again_if_asked()
     assert_eq!(run(|| Ok(ToolOutcome::done("yes"))).await, 1);
 }
 
-#[tokio::test]
+paced!(s34_no_attempt_follows_a_cancel_nor_one_that_would_come_too_late);
 async fn s34_no_attempt_follows_a_cancel_nor_one_that_would_come_too_late() {
     let broken = || Err(Error::new(ErrorKind::Server, ""));
     let cancelled = clock().context().build();

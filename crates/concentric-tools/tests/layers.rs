@@ -1,14 +1,14 @@
 //! Layers around the calls of all tools, and of one.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
-use common::{Hook, Log, hook, note, one, round, text};
+use common::{Hook, Log, hook, note, one, paced, polled, round, text, tool};
 use concentric_core::{
     Arguments, BoxTool, Context, Error, ErrorKind, Refusal, ToolCall, ToolOutcome, ToolSource,
     ToolStatus,
 };
-use concentric_tools::{NoArguments, Tool, Toolset, fatal, tool};
+use concentric_tools::{NoArguments, Tool, Toolset, fatal};
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -32,7 +32,7 @@ fn number(log: &Log) -> Tool {
     })
 }
 
-#[tokio::test]
+paced!(c002_the_first_layer_added_is_the_outermost);
 async fn c002_the_first_layer_added_is_the_outermost() {
     // For all tools, and inside of those for one.
     let log = Log::default();
@@ -56,7 +56,7 @@ async fn c002_the_first_layer_added_is_the_outermost() {
     );
 }
 
-#[tokio::test]
+paced!(layers_of_a_builder_are_added_at_once);
 async fn layers_of_a_builder_are_added_at_once() {
     let log = Log::default();
     let layers = ServiceBuilder::new()
@@ -68,7 +68,7 @@ async fn layers_of_a_builder_are_added_at_once() {
     assert_eq!(log.lines()[..2], ["A before call-0", "B before call-0"]);
 }
 
-#[tokio::test]
+paced!(c033_a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running);
 async fn c033_a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -86,7 +86,7 @@ async fn c033_a_layer_that_answers_keeps_inner_layers_and_the_tool_from_running(
     );
 }
 
-#[tokio::test]
+paced!(c034_of_two_calls_one_is_blocked_and_the_other_runs);
 async fn c034_of_two_calls_one_is_blocked_and_the_other_runs() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -114,7 +114,7 @@ fn edit(arguments: &'static str) -> impl Fn(ToolCall) -> Hook + Clone + Send + S
     }
 }
 
-#[tokio::test]
+paced!(c036_an_inner_layer_and_the_tool_see_edited_arguments);
 async fn c036_an_inner_layer_and_the_tool_see_edited_arguments() {
     let log = Log::default();
     let seen = log.clone();
@@ -129,7 +129,7 @@ async fn c036_an_inner_layer_and_the_tool_see_edited_arguments() {
     assert_eq!(log.lines(), [r#"{"n":7}"#, "ran 7"]);
 }
 
-#[tokio::test]
+paced!(c037_edited_arguments_that_the_schema_does_not_allow_are_refused);
 async fn c037_edited_arguments_that_the_schema_does_not_allow_are_refused() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -148,7 +148,7 @@ fn forge(call: ToolCall) -> Hook {
     Hook::Call(ToolCall::new(part, call.context))
 }
 
-#[tokio::test]
+paced!(c035_a_layer_that_changes_which_call_is_made_is_named_and_nothing_runs);
 async fn c035_a_layer_that_changes_which_call_is_made_is_named_and_nothing_runs() {
     let log = Log::default();
     let tool = || tool("other", "", |NoArguments {}| async { "other" });
@@ -167,7 +167,7 @@ async fn c035_a_layer_that_changes_which_call_is_made_is_named_and_nothing_runs(
     }
 }
 
-#[tokio::test]
+paced!(layers_see_calls_that_may_run_and_no_refused_ones);
 async fn layers_see_calls_that_may_run_and_no_refused_ones() {
     let log = Log::default();
     let tools = Toolset::new().tool(number(&log)).layer(note("audit", &log));
@@ -201,7 +201,7 @@ async fn layers_see_calls_that_may_run_and_no_refused_ones() {
     assert_eq!(log.lines().len(), 4);
 }
 
-#[tokio::test]
+paced!(c041_an_audit_layer_outside_a_guard_sees_the_call_and_the_block);
 async fn c041_an_audit_layer_outside_a_guard_sees_the_call_and_the_block() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -215,7 +215,7 @@ async fn c041_an_audit_layer_outside_a_guard_sees_the_call_and_the_block() {
     );
 }
 
-#[tokio::test]
+paced!(layers_see_the_tools_spec);
 async fn layers_see_the_tools_spec() {
     let log = Log::default();
     let seen = log.clone();
@@ -231,7 +231,7 @@ async fn layers_see_the_tools_spec() {
     assert_eq!(tools.specs().len(), 1);
 }
 
-#[tokio::test]
+paced!(the_text_of_a_layers_error_does_not_reach_the_model);
 async fn the_text_of_a_layers_error_does_not_reach_the_model() {
     let fails = || {
         Toolset::new()
@@ -245,7 +245,7 @@ async fn the_text_of_a_layers_error_does_not_reach_the_model() {
     assert_eq!(error.unwrap_err().message(), "the quota is used up");
 }
 
-#[tokio::test]
+paced!(a_fatal_error_of_a_layer_fails_the_run_even_when_wrapped);
 async fn a_fatal_error_of_a_layer_fails_the_run_even_when_wrapped() {
     #[derive(Debug)]
     struct Wrapped(Error);
@@ -271,7 +271,7 @@ async fn a_fatal_error_of_a_layer_fails_the_run_even_when_wrapped() {
     assert_eq!(error.message(), "the ledger is broken");
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused towers_timeout_bounds_a_call);
 async fn towers_timeout_bounds_a_call() {
     let tools = Toolset::new()
         .tool(tool("t", "", |NoArguments {}| pending::<()>()).read_only())
@@ -282,7 +282,7 @@ async fn towers_timeout_bounds_a_call() {
     );
 }
 
-#[tokio::test]
+paced!(towers_concurrency_limit_bounds_the_calls_of_all_rounds);
 async fn towers_concurrency_limit_bounds_the_calls_of_all_rounds() {
     let log = Log::default();
     let started = log.clone();
@@ -295,17 +295,17 @@ async fn towers_concurrency_limit_bounds_the_calls_of_all_rounds() {
     let calls = [("t", ""), ("t", ""), ("t", "")];
     let mut first = tokio_test::task::spawn(tools.clone().oneshot(round(&calls)).await.unwrap());
     let mut second = tokio_test::task::spawn(tools.clone().oneshot(round(&calls)).await.unwrap());
-    assert_pending!(first.poll_next());
-    assert_pending!(second.poll_next());
+    assert_pending!(polled!(first.poll_next()));
+    assert_pending!(polled!(second.poll_next()));
     assert_eq!(log.count("start"), 2);
     // The permits go with the calls that hold them.
     drop(first);
     assert!(second.is_woken());
-    assert_pending!(second.poll_next());
+    assert_pending!(polled!(second.poll_next()));
     assert_eq!(log.count("start"), 4);
 }
 
-#[tokio::test]
+paced!(towers_buffer_is_a_layer_too);
 async fn towers_buffer_is_a_layer_too() {
     let tools = Toolset::new()
         .tool(tool("t", "", |NoArguments {}| async { "ok" }))
@@ -317,7 +317,7 @@ async fn towers_buffer_is_a_layer_too() {
     }
 }
 
-#[tokio::test]
+paced!(the_stack_is_called_when_it_is_ready);
 async fn the_stack_is_called_when_it_is_ready() {
     // The mock panics when it is called unready.
     let (mock, mut handle) = tower_test::mock::pair::<ToolCall, ToolOutcome>();
@@ -327,21 +327,29 @@ async fn the_stack_is_called_when_it_is_ready() {
         .layer(layer_fn(move |_: BoxTool| mock.clone()));
     let calls = [("t", ""), ("t", "")];
     let mut outcomes = tokio_test::task::spawn(tools.oneshot(round(&calls)).await.unwrap());
-    assert_pending!(outcomes.poll_next());
+    assert_pending!(polled!(outcomes.poll_next()));
     let (_, first) = handle.next_request().await.unwrap();
     first.send_response(ToolOutcome::done("first"));
-    let settled = common::settled(assert_ready!(outcomes.poll_next()).unwrap().unwrap());
+    let settled = common::settled(
+        assert_ready!(polled!(outcomes.poll_next()))
+            .unwrap()
+            .unwrap(),
+    );
     assert_eq!(
         (settled.index, settled.outcome),
         (0, ToolOutcome::done("first"))
     );
-    assert_pending!(outcomes.poll_next());
+    assert_pending!(polled!(outcomes.poll_next()));
     handle.allow(1);
     assert!(outcomes.is_woken());
-    assert_pending!(outcomes.poll_next());
+    assert_pending!(polled!(outcomes.poll_next()));
     let (_, second) = handle.next_request().await.unwrap();
     second.send_error("broken");
-    let settled = common::settled(assert_ready!(outcomes.poll_next()).unwrap().unwrap());
+    let settled = common::settled(
+        assert_ready!(polled!(outcomes.poll_next()))
+            .unwrap()
+            .unwrap(),
+    );
     assert_eq!(
         (settled.index, settled.outcome),
         (1, ToolOutcome::failed("The tool failed."))
@@ -372,7 +380,7 @@ impl Service<ToolCall> for Broken {
     }
 }
 
-#[tokio::test]
+paced!(a_stack_that_fails_before_it_is_called_fails_each_call);
 async fn a_stack_that_fails_before_it_is_called_fails_each_call() {
     for (panics, told) in [
         (false, "The tool failed."),
@@ -387,7 +395,7 @@ async fn a_stack_that_fails_before_it_is_called_fails_each_call() {
     }
 }
 
-#[tokio::test]
+paced!(a_layered_tool_is_a_service_of_its_own);
 async fn a_layered_tool_is_a_service_of_its_own() {
     let log = Log::default();
     let mut tool = number(&log).layer(note("A", &log));
@@ -400,7 +408,7 @@ async fn a_layered_tool_is_a_service_of_its_own() {
     );
 }
 
-#[tokio::test]
+paced!(sixteen_layers_are_one_type);
 async fn sixteen_layers_are_one_type() {
     let log = Log::default();
     let mut tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ok" }));

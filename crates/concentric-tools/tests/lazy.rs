@@ -1,16 +1,21 @@
 //! Tools that are hidden until they are found, and which tools a step offers.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::type_complexity
+)]
 
 mod common;
 
-use common::{Script, results};
+use common::{Script, pace, paced, results, tool};
 use concentric_core::{
     AgentLayer, Answer, CallId, ChatRequest, ChatResponse, Error, Event, EventStream, Head,
     Message, Outcome, Part, PartKind, Repair, Role, ToolCallPart, ToolChoice, ToolOutcome,
     ToolResult, ToolStatus, Transcript,
 };
 use concentric_tools::{
-    LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset, offer_tools, tool,
+    LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset, offer_tools,
 };
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -97,7 +102,7 @@ fn lazy() -> LazyTools {
     LazyTools::new(["crm_*", "jira_*"])
 }
 
-#[tokio::test]
+paced!(c129_what_is_found_is_offered_from_the_next_step_on_and_costs_no_step);
 async fn c129_what_is_found_is_offered_from_the_next_step_on_and_costs_no_step() {
     let seen = Seen::default();
     let script = vec![
@@ -142,7 +147,7 @@ async fn c129_what_is_found_is_offered_from_the_next_step_on_and_costs_no_step()
     assert_eq!(*data, json!({ "tools": ["crm_find", "crm_update"] }));
 }
 
-#[tokio::test]
+paced!(searching_for_the_same_for_ever_ends_at_the_step_limit);
 async fn searching_for_the_same_for_ever_ends_at_the_step_limit() {
     let seen = Seen::default();
     let again = || vec![("find_tools", r#"{"query":"ticket"}"#)];
@@ -152,7 +157,7 @@ async fn searching_for_the_same_for_ever_ends_at_the_step_limit() {
     assert_eq!(seen.tools().len(), 4);
 }
 
-#[tokio::test]
+paced!(c130_a_call_of_a_hidden_tool_says_how_to_find_it);
 async fn c130_a_call_of_a_hidden_tool_says_how_to_find_it() {
     // Whoever stands innermost may say what was offered, or leave it to the layer.
     for says in [false, true] {
@@ -179,7 +184,7 @@ async fn c130_a_call_of_a_hidden_tool_says_how_to_find_it() {
     }
 }
 
-#[tokio::test]
+paced!(exact_names_and_groups_are_found_and_the_rest_is_said);
 async fn exact_names_and_groups_are_found_and_the_rest_is_said() {
     let seen = Seen::default();
     let script = vec![
@@ -228,7 +233,7 @@ fn brought(text: &str, outcome: fn(&str) -> ToolOutcome) -> ChatRequest {
     ChatRequest::new(history.transcript)
 }
 
-#[tokio::test]
+paced!(a_history_without_data_says_what_was_found);
 async fn a_history_without_data_says_what_was_found() {
     let text = "Found:\n- jira_open: Opens: a ticket.\n- crm_find\n- no_such_tool: x\nand now: y";
     for (outcome, found) in [
@@ -244,7 +249,7 @@ async fn a_history_without_data_says_what_was_found() {
     }
 }
 
-#[tokio::test]
+paced!(a_tool_that_must_be_called_is_offered);
 async fn a_tool_that_must_be_called_is_offered() {
     let seen = Seen::default();
     let mut request = ChatRequest::user("hi");
@@ -253,7 +258,7 @@ async fn a_tool_that_must_be_called_is_offered() {
     assert_eq!(seen.tools(), [["now", "jira_open", "find_tools"]]);
 }
 
-#[tokio::test]
+paced!(half_of_it_hides_nothing);
 async fn half_of_it_hides_nothing() {
     // The layer without the discovery tool.
     let seen = Seen::default();
@@ -273,7 +278,7 @@ async fn half_of_it_hides_nothing() {
     assert_eq!(tools.iter().count(), 4);
 }
 
-#[tokio::test]
+paced!(c012_a_filter_for_one_step_is_gone_in_the_next);
 async fn c012_a_filter_for_one_step_is_gone_in_the_next() {
     let seen = Seen::default();
     let agent = ServiceBuilder::new()
@@ -300,10 +305,11 @@ async fn c012_a_filter_for_one_step_is_gone_in_the_next() {
     );
 }
 
-#[tokio::test]
+paced!(the_head_says_what_was_offered_and_the_innermost_knows_best);
 async fn the_head_says_what_was_offered_and_the_innermost_knows_best() {
     async fn head(keep: &'static str, inner: Option<&'static str>) -> Option<Vec<String>> {
-        let model = service_fn(move |_: ChatRequest| async move {
+        let model = service_fn(move |request: ChatRequest| async move {
+            pace().pass(&request.context).await;
             let mut head = Head::default();
             head.tools = inner.map(|name| vec![name.into()].into());
             let body = futures_util::stream::iter([Ok::<Event, Error>(Event::text("hi"))]);
@@ -325,7 +331,7 @@ async fn the_head_says_what_was_offered_and_the_innermost_knows_best() {
     assert!(head("none", None).await.unwrap().is_empty());
 }
 
-#[tokio::test]
+paced!(the_layers_are_ready_when_what_they_wrap_is);
 async fn the_layers_are_ready_when_what_they_wrap_is() {
     let (_, lazy) = lazy().wrap(toolset());
     let (_, skills) = Skills::new()

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Hook, Log, hook};
+use common::{Hook, Log, hook, pace, paced, tool_with_context};
 use concentric_core::{
     Annotations, CallId, CancelReason, ChatRequest, Context, Custom, ErrorKind, Event, Executor,
     Message, MessageId, Outcome, Part, PartKind, ProviderData, Reply, Role, ToolCall, ToolCallPart,
@@ -14,7 +14,7 @@ use concentric_core::{
     store::{Checkpoint, ClaimCell, RunClaim, RunKey, Tenant},
 };
 use concentric_tools::{
-    Approval, RoundEnd, Skill, Skills, Tool, ToolLifecycle, Toolset, agent_tool, tool_with_context,
+    Approval, RoundEnd, Skill, Skills, Tool, ToolLifecycle, Toolset, agent_tool,
 };
 use futures_util::StreamExt;
 use kit::{Call, Memory, Model, Ran, Scene, World, call_part, drive, number, quietly, told};
@@ -52,7 +52,10 @@ async fn crash(scene: &Scene, tools: &Toolset, request: ChatRequest) -> MachineS
     let saved = states.clone();
     let checkpoint = Checkpoint::new(move |state: MachineState| {
         saved.lock().unwrap().push(kit::written(&state));
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async {
+            pace().pass(&Context::new()).await;
+            Ok(())
+        })
     });
     let mut context = scene.world.context();
     context.own_mut().insert(checkpoint);
@@ -89,7 +92,7 @@ fn classes(log: &Log, hangs: bool) -> Toolset {
         .tool(effect("once", log, hangs))
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_may_run_again_does_with_the_same_key);
 async fn f044_what_may_run_again_does_with_the_same_key() {
     for with_ledger in [false, true] {
         for name in ["read", "set", "pay"] {
@@ -110,7 +113,7 @@ async fn f044_what_may_run_again_does_with_the_same_key() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_may_run_once_is_asked_about_and_not_run_again);
 async fn f044_what_may_run_once_is_asked_about_and_not_run_again() {
     for with_ledger in [false, true] {
         for answer in ["answer", "cancel"] {
@@ -156,7 +159,7 @@ async fn f044_what_may_run_once_is_asked_about_and_not_run_again() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_an_approved_call_that_was_running_is_not_run_again);
 async fn f044_an_approved_call_that_was_running_is_not_run_again() {
     for with_ledger in [false, true] {
         let (log, store) = (Log::default(), Memory::new());
@@ -179,7 +182,7 @@ async fn f044_an_approved_call_that_was_running_is_not_run_again() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so);
 async fn f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| classes(&log, hangs).ledger(store.clone()).max_parallel(1);
@@ -200,7 +203,7 @@ async fn f044_a_call_that_was_not_begun_is_run_where_the_ledger_says_so() {
     assert!(log.lines()[1].starts_with("once 2"));
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_what_is_written_down_as_done_is_not_run_at_all);
 async fn f044_what_is_written_down_as_done_is_not_run_at_all() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = |hangs| {
@@ -228,7 +231,7 @@ async fn f044_what_is_written_down_as_done_is_not_run_at_all() {
     assert_eq!(ran.result("call-0-1"), (ToolStatus::Done, "pay 2".into()));
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_a_tool_may_know_what_came_of_a_call);
 async fn f044_a_tool_may_know_what_came_of_a_call() {
     quietly();
     for with_ledger in [false, true] {
@@ -268,7 +271,7 @@ async fn f044_a_tool_may_know_what_came_of_a_call() {
     }
 }
 
-#[tokio::test]
+paced!(f044_no_tool_runs_if_the_ledger_fails_and_the_run_fails);
 async fn f044_no_tool_runs_if_the_ledger_fails_and_the_run_fails() {
     let (log, store) = (Log::default(), Memory::new());
     store.fail_begin(true);
@@ -286,7 +289,7 @@ async fn f044_no_tool_runs_if_the_ledger_fails_and_the_run_fails() {
     assert_eq!(*ran.outcome(), Outcome::Completed);
 }
 
-#[tokio::test]
+paced!(f044_what_was_done_is_told_also_if_it_cannot_be_written_down);
 async fn f044_what_was_done_is_told_also_if_it_cannot_be_written_down() {
     let (log, store) = (Log::default(), Memory::new());
     store.fail_finish(true);
@@ -298,7 +301,7 @@ async fn f044_what_was_done_is_told_also_if_it_cannot_be_written_down() {
     assert_eq!(store.effects(), [None], "it stays begun");
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused no_ambiguity_is_hidden_when_the_run_is_stopped_beside_it);
 async fn no_ambiguity_is_hidden_when_the_run_is_stopped_beside_it() {
     for how in ["halt", "cancel", "ask and cancel"] {
         let log = Log::default();
@@ -342,7 +345,7 @@ async fn no_ambiguity_is_hidden_when_the_run_is_stopped_beside_it() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_cancel_before_a_recovered_call_starts_hides_nothing);
 async fn a_cancel_before_a_recovered_call_starts_hides_nothing() {
     let log = Log::default();
     let (scene, state) = crashed(&classes(&log, true), vec![("once", r#"{"n":1}"#)]).await;
@@ -355,7 +358,7 @@ async fn a_cancel_before_a_recovered_call_starts_hides_nothing() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Unknown);
 }
 
-#[tokio::test]
+paced!(f046_an_intent_names_the_claim_of_its_run);
 async fn f046_an_intent_names_the_claim_of_its_run() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = classes(&log, false).ledger(store.clone());
@@ -376,7 +379,7 @@ async fn f046_an_intent_names_the_claim_of_its_run() {
     assert_eq!(begun[0].1.arguments, r#"{"n":1}"#);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused an_agent_whose_process_died_is_not_begun_anew);
 async fn an_agent_whose_process_died_is_not_begun_anew() {
     // An agent is a tool that may do anything: without a word of it, somebody is asked.
     let log = Log::default();
@@ -394,7 +397,7 @@ async fn an_agent_whose_process_died_is_not_begun_anew() {
     assert_eq!(ran.ask("call-0-0").reason, interrupt::UNKNOWN_EFFECT);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused f044_an_approval_by_token_that_was_taken_up_before_the_crash_is_in_doubt);
 async fn f044_an_approval_by_token_that_was_taken_up_before_the_crash_is_in_doubt() {
     // The token is used up, so it proves nothing now; but the call may have run.
     let (log, store) = (Log::default(), Memory::new());
@@ -453,7 +456,7 @@ fn suspended(end: RoundEnd) -> MachineState {
     }
 }
 
-#[tokio::test]
+paced!(a_round_is_suspended_here_and_resumed_there);
 async fn a_round_is_suspended_here_and_resumed_there() {
     let (log, world) = (Log::default(), World::new());
     let mut here = lifecycle(&world, gated(&log));
@@ -500,7 +503,7 @@ async fn a_round_is_suspended_here_and_resumed_there() {
     assert_eq!(there.capture_turn().unwrap().len(), 4);
 }
 
-#[tokio::test]
+paced!(a_wrong_reply_leaves_a_round_suspended);
 async fn a_wrong_reply_leaves_a_round_suspended() {
     let (log, world) = (Log::default(), World::new());
     let mut here = lifecycle(&world, gated(&log));
@@ -522,7 +525,7 @@ async fn a_wrong_reply_leaves_a_round_suspended() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(a_round_that_halts_ends_the_run_of_the_loop);
 async fn a_round_that_halts_ends_the_run_of_the_loop() {
     let (log, world) = (Log::default(), World::new());
     let tools = Toolset::new().tool(kit::halting("stop", &log));
@@ -542,7 +545,7 @@ async fn a_round_that_halts_ends_the_run_of_the_loop() {
     assert!(again.is_err());
 }
 
-#[tokio::test]
+paced!(a_message_keeps_what_its_provider_wants_back);
 async fn a_message_keeps_what_its_provider_wants_back() {
     let (log, world) = (Log::default(), World::new());
     let data = Some(Arc::new(ProviderData::new(
@@ -571,7 +574,7 @@ async fn a_message_keeps_what_its_provider_wants_back() {
     assert_eq!(round.message().id, message.id);
 }
 
-#[tokio::test]
+paced!(the_clients_tools_are_asked_of_whoever_drives_the_loop);
 async fn the_clients_tools_are_asked_of_whoever_drives_the_loop() {
     let (log, world) = (Log::default(), World::new());
     let client = ToolSpecs::new([Arc::new(ToolSpec::new(
@@ -599,7 +602,7 @@ async fn the_clients_tools_are_asked_of_whoever_drives_the_loop() {
     assert_eq!(log.lines(), ["write 1"]);
 }
 
-#[tokio::test]
+paced!(f033_the_greatest_depth_holds_in_a_loop_of_ones_own);
 async fn f033_the_greatest_depth_holds_in_a_loop_of_ones_own() {
     let (log, world) = (Log::default(), World::new());
     let agent = agent_tool("a", "", Model::silent().agent(&gated(&log))).max_depth(1);
@@ -619,7 +622,7 @@ async fn f033_the_greatest_depth_holds_in_a_loop_of_ones_own() {
     assert_eq!(round.results()[0].outcome.status, ToolStatus::Failed);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused an_agent_that_says_much_does_not_hang_in_a_loop_of_ones_own);
 async fn an_agent_that_says_much_does_not_hang_in_a_loop_of_ones_own() {
     let world = World::new();
     let model = Model::saying(|_, _| (0..3000).map(|_| Event::text("x")).collect());
@@ -654,7 +657,7 @@ async fn dropped(round: impl Future<Output = Result<RoundEnd, concentric_core::E
     assert!(ended.is_err(), "it hangs");
 }
 
-#[tokio::test]
+paced!(a_state_of_a_round_that_went_on_since_is_refused);
 async fn a_state_of_a_round_that_went_on_since_is_refused() {
     let (log, world) = (Log::default(), World::new());
     let mut here = lifecycle(&world, gated(&log));
@@ -679,7 +682,7 @@ async fn a_state_of_a_round_that_went_on_since_is_refused() {
     assert_eq!(log.lines(), ["refund 1", "refund 2"]);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_round_whose_future_is_dropped_goes_on_and_hides_nothing);
 async fn a_round_whose_future_is_dropped_goes_on_and_hides_nothing() {
     let (log, world) = (Log::default(), World::new());
     let tools = Toolset::new()
@@ -715,7 +718,7 @@ async fn a_round_whose_future_is_dropped_goes_on_and_hides_nothing() {
     assert!(here.capture_turn().is_some());
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_resume_whose_future_is_dropped_has_taken_its_replies);
 async fn a_resume_whose_future_is_dropped_has_taken_its_replies() {
     let (log, world) = (Log::default(), World::new());
     let tools = Toolset::new()
@@ -753,7 +756,7 @@ fn two_calls() -> Message {
     message("m1", vec![("write", r#"{"n":1}"#), ("once", r#"{"n":2}"#)])
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_cancel_stops_a_round);
 async fn a_cancel_stops_a_round() {
     let (log, context) = (Log::default(), World::new().context());
     let mut here = ToolLifecycle::new(one_after_the_other(&log)).with_context(context.clone());
@@ -771,7 +774,7 @@ async fn a_cancel_stops_a_round() {
     assert_stopped(&here, &log);
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_deadline_stops_a_round);
 async fn a_deadline_stops_a_round() {
     let (log, world) = (Log::default(), World::new());
     let minute = Duration::from_secs(60);
@@ -788,7 +791,7 @@ async fn a_deadline_stops_a_round() {
     assert_stopped(&here, &log);
 }
 
-#[tokio::test]
+paced!(nothing_runs_in_a_round_that_begins_or_goes_on_too_late);
 async fn nothing_runs_in_a_round_that_begins_or_goes_on_too_late() {
     for which in ["cancelled", "late"] {
         let (log, watched, world) = (Log::default(), Log::default(), World::new());
@@ -827,7 +830,7 @@ async fn nothing_runs_in_a_round_that_begins_or_goes_on_too_late() {
     }
 }
 
-#[tokio::test]
+paced!(a_message_that_calls_nothing_of_ours_is_refused_and_changes_nothing);
 async fn a_message_that_calls_nothing_of_ours_is_refused_and_changes_nothing() {
     let (log, world) = (Log::default(), World::new());
     let mut here = lifecycle(&world, gated(&log));
@@ -849,7 +852,7 @@ async fn a_message_that_calls_nothing_of_ours_is_refused_and_changes_nothing() {
     assert_eq!(here.transcript().len(), 3);
 }
 
-#[tokio::test]
+paced!(events_that_never_end_let_others_have_their_turn);
 async fn events_that_never_end_let_others_have_their_turn() {
     for echoes in [false, true] {
         let context = World::new().context();
@@ -884,7 +887,7 @@ async fn events_that_never_end_let_others_have_their_turn() {
 
 // ---- decisions that are told ahead ----
 
-#[tokio::test]
+paced!(decisions_are_told_ahead_and_not_again);
 async fn decisions_are_told_ahead_and_not_again() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let world = World::new();
@@ -926,7 +929,7 @@ async fn decisions_are_told_ahead_and_not_again() {
     assert_eq!(watched.lines().len(), 4, "not told again");
 }
 
-#[tokio::test]
+paced!(a_decision_that_is_told_ahead_is_about_what_will_run);
 async fn a_decision_that_is_told_ahead_is_about_what_will_run() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let world = World::new();
@@ -964,7 +967,7 @@ async fn a_decision_that_is_told_ahead_is_about_what_will_run() {
     assert_eq!(watched.lines()[2..], told);
 }
 
-#[tokio::test]
+paced!(a_decision_about_a_changed_call_is_told_ahead_too);
 async fn a_decision_about_a_changed_call_is_told_ahead_too() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let world = World::new();
@@ -994,7 +997,7 @@ async fn a_decision_about_a_changed_call_is_told_ahead_too() {
     assert_eq!(log.lines(), ["refund 5"]);
 }
 
-#[tokio::test]
+paced!(what_comes_of_a_run_is_the_same_whether_it_was_looked_at);
 async fn what_comes_of_a_run_is_the_same_whether_it_was_looked_at() {
     // A resume without replies asks the same again, and runs nothing.
     let log = Log::default();
@@ -1013,7 +1016,7 @@ async fn what_comes_of_a_run_is_the_same_whether_it_was_looked_at() {
     assert_eq!(log.lines().len(), 2);
 }
 
-#[tokio::test]
+paced!(a_skill_stays_active_where_its_run_is_resumed);
 async fn a_skill_stays_active_where_its_run_is_resumed() {
     let (log, world) = (Log::default(), World::new());
     let wrapped = || {

@@ -1,14 +1,14 @@
 //! Panics, timeouts and long results.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
-use common::{Log, hook, one, text};
+use common::{Log, hook, one, paced, text, tool};
 use concentric_core::{
     ErrorKind, Media, MediaSource, Part, PartKind, Phase, ToolCall, ToolContent, ToolOutcome,
     ToolStatus,
 };
-use concentric_tools::{NoArguments, Overlong, Tool, ToolError, Toolset, tool};
+use concentric_tools::{NoArguments, Overlong, Tool, ToolError, Toolset};
 use proptest::prelude::*;
 use std::{
     future::pending,
@@ -31,7 +31,7 @@ impl Drop for PanicOnDrop {
     }
 }
 
-#[tokio::test]
+paced!(c042_f023_a_panic_is_an_outcome_and_the_run_goes_on);
 async fn c042_f023_a_panic_is_an_outcome_and_the_run_goes_on() {
     // When the function is called, polled first, polled later, and dropped.
     let tools = Toolset::new()
@@ -80,7 +80,7 @@ async fn c042_f023_a_panic_is_an_outcome_and_the_run_goes_on() {
     }
 }
 
-#[tokio::test]
+paced!(a_panic_of_a_layer_fails_its_call_alone);
 async fn a_panic_of_a_layer_fails_its_call_alone() {
     let tools = || Toolset::new().tool(tool("t", "", |NoArguments {}| async { "ok" }));
     let in_future = tools().layer(hook(|call: ToolCall| {
@@ -109,7 +109,7 @@ fn slow() -> Tool {
     tool("slow", "", |NoArguments {}| pending::<()>()).timeout(Duration::from_secs(30))
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused c043_f024_f031_a_timeout_is_an_outcome_and_its_siblings_are_kept);
 async fn c043_f024_f031_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
     let tools = Toolset::new()
         .tool(slow())
@@ -132,7 +132,7 @@ async fn c043_f024_f031_a_timeout_is_an_outcome_and_its_siblings_are_kept() {
     );
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused c044_a_fatal_timeout_fails_the_run);
 async fn c044_a_fatal_timeout_fails_the_run() {
     let tools = Toolset::new().tool(slow().timeout_is_fatal());
     let error = common::agent(tools, vec![vec![("slow", "")]])
@@ -143,7 +143,7 @@ async fn c044_a_fatal_timeout_fails_the_run() {
     assert_eq!(error.message(), "the tool `slow` timed out after 30s");
 }
 
-#[tokio::test]
+paced!(a_blocking_tool_is_left_behind_by_its_timeout);
 async fn a_blocking_tool_is_left_behind_by_its_timeout() {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let ended = Mutex::new(ended);
@@ -162,7 +162,7 @@ fn long(text: &'static str, max: usize) -> Tool {
     tool("t", "", move |NoArguments {}| async move { text }).max_result_bytes(max)
 }
 
-#[tokio::test]
+paced!(c045_f025_of_a_long_result_the_model_reads_the_head_and_the_tail);
 async fn c045_f025_of_a_long_result_the_model_reads_the_head_and_the_tail() {
     let whole: &'static str = String::leak("0123456789".repeat(100));
     let short = text(&Toolset::new().tool(long(whole, 300)), "t", "").await;
@@ -180,7 +180,7 @@ async fn c045_f025_of_a_long_result_the_model_reads_the_head_and_the_tail() {
     assert_eq!(fits, whole);
 }
 
-#[tokio::test]
+paced!(a_result_over_64_kib_is_cut_unless_told_otherwise);
 async fn a_result_over_64_kib_is_cut_unless_told_otherwise() {
     let tools = Toolset::new()
         .tool(tool("fits", "", |NoArguments {}| async {
@@ -200,7 +200,7 @@ async fn a_result_over_64_kib_is_cut_unless_told_otherwise() {
     }
 }
 
-#[tokio::test]
+paced!(whoever_wants_it_is_given_the_whole_of_a_long_result);
 async fn whoever_wants_it_is_given_the_whole_of_a_long_result() {
     let whole = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&whole);
@@ -217,14 +217,14 @@ async fn whoever_wants_it_is_given_the_whole_of_a_long_result() {
     );
 }
 
-#[tokio::test]
+paced!(a_sink_that_panics_does_not_undo_what_the_tool_did);
 async fn a_sink_that_panics_does_not_undo_what_the_tool_did() {
     let tool = long("0123456789", 5).on_overlong(|_| panic!("the disk is full"));
     let outcome = one(&Toolset::new().tool(tool), "t", "").await;
     assert_eq!(outcome.status, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(the_parts_of_a_long_result_are_cut_together_and_images_are_kept);
 async fn the_parts_of_a_long_result_are_cut_together_and_images_are_kept() {
     let image = || Part::new(PartKind::Image(Media::new(MediaSource::Url("u".into()))));
     let tools = Toolset::new().tool(
@@ -254,7 +254,7 @@ async fn the_parts_of_a_long_result_are_cut_together_and_images_are_kept() {
     assert_eq!(content.images().count(), 1);
 }
 
-#[tokio::test]
+paced!(a_layers_answer_is_not_cut);
 async fn a_layers_answer_is_not_cut() {
     let log = Log::default();
     let tools = Toolset::new().tool(long("x", 10)).layer(hook(|_| {

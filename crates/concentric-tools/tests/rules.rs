@@ -5,7 +5,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, pace, paced, tool};
 use concentric_core::{
     Answered, Context, Error, ErrorKind, Interrupt, LiveInterrupts, Outcome, Pending, Reply,
     ReplyKind, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
@@ -15,7 +15,6 @@ use concentric_tools::{
     Approval, Digest, LazyTools, Matcher, NoArguments, Skill, Skills, Tokens, Tool, Toolset,
     ToolsetError, agent_tool,
     token::{Key, Keys},
-    tool,
 };
 use kit::{ANY_REPLY, Memory, Model, Scene, number};
 use serde_json::{Value, json};
@@ -33,7 +32,7 @@ fn of(log: &Log, approval: Approval) -> Toolset {
 
 // ---- what a rule may name ----
 
-#[tokio::test]
+paced!(a_rule_for_no_tool_fails_the_check_and_every_run);
 async fn a_rule_for_no_tool_fails_the_check_and_every_run() {
     let log = Log::default();
     let none = || Vec::<&str>::new();
@@ -95,7 +94,7 @@ fn a_rule_for_a_tool_that_is_there_passes_the_check() {
     assert_eq!(tools.check(), Ok(()));
 }
 
-#[tokio::test]
+paced!(an_empty_rule_of_a_run_fails_the_run);
 async fn an_empty_rule_of_a_run_fails_the_run() {
     let log = Log::default();
     let scene = Scene::round(vec![PAY]);
@@ -109,7 +108,7 @@ async fn an_empty_rule_of_a_run_fails_the_run() {
 
 // ---- the rules of one run ----
 
-#[tokio::test]
+paced!(a_run_makes_the_rules_of_its_agent_stricter_only);
 async fn a_run_makes_the_rules_of_its_agent_stricter_only() {
     use Outcome::{Completed, Interrupted};
     let none = Approval::new;
@@ -156,7 +155,7 @@ async fn a_run_makes_the_rules_of_its_agent_stricter_only() {
     }
 }
 
-#[tokio::test]
+paced!(what_a_run_remembers_does_not_loosen_its_agent);
 async fn what_a_run_remembers_does_not_loosen_its_agent() {
     let (log, store) = (Log::default(), Memory::new());
     let scene = Scene::new(vec![vec![PAY], vec![PAY]]);
@@ -177,7 +176,7 @@ async fn what_a_run_remembers_does_not_loosen_its_agent() {
     assert_eq!(log.lines(), ["pay 1"]);
 }
 
-#[tokio::test]
+paced!(a_question_of_run_and_agent_has_the_stricter_limits);
 async fn a_question_of_run_and_agent_has_the_stricter_limits() {
     let log = Log::default();
     let minutes = |n: u64| Duration::from_secs(60 * n);
@@ -200,7 +199,7 @@ async fn a_question_of_run_and_agent_has_the_stricter_limits() {
 
 // ---- whose the state of a suspension is ----
 
-#[tokio::test]
+paced!(a_tool_keeps_a_state_that_looks_like_a_gates);
 async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
     let digest = Digest::of_fields("x", &[]).to_string();
     let state = json!({
@@ -213,6 +212,7 @@ async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
         let pay = service_fn(move |call: ToolCall| {
             let (seen, state) = (Arc::clone(&of_tool), state_of.clone());
             async move {
+                pace().pass(&call.context).await;
                 let Some(Answered {
                     pending: Some(pending),
                     ..
@@ -245,7 +245,7 @@ async fn a_tool_keeps_a_state_that_looks_like_a_gates() {
 
 // ---- settings ----
 
-#[tokio::test]
+paced!(expiry_takes_zero_one_and_the_maximum);
 async fn expiry_takes_zero_one_and_the_maximum() {
     for (after, approvable) in [
         (Duration::ZERO, false),
@@ -275,7 +275,7 @@ async fn expiry_takes_zero_one_and_the_maximum() {
     }
 }
 
-#[tokio::test]
+paced!(token_lifetimes_take_zero_one_and_the_maximum);
 async fn token_lifetimes_take_zero_one_and_the_maximum() {
     let key = || Key::new("k", vec![7; 32]).unwrap();
     let times = [Duration::ZERO, Duration::from_millis(1), Duration::MAX];
@@ -306,7 +306,7 @@ async fn token_lifetimes_take_zero_one_and_the_maximum() {
     }
 }
 
-#[tokio::test]
+paced!(a_live_question_takes_zero_and_the_maximum);
 async fn a_live_question_takes_zero_and_the_maximum() {
     for (timeout, status) in [
         (Duration::ZERO, ToolStatus::Denied),
@@ -333,7 +333,7 @@ async fn a_live_question_takes_zero_and_the_maximum() {
     }
 }
 
-#[tokio::test]
+paced!(what_may_be_remembered_takes_the_least_and_the_most);
 async fn what_may_be_remembered_takes_the_least_and_the_most() {
     for (what, span, accepts_most) in [
         (RememberWhat::Arguments, RememberFor::Run, false),
@@ -357,7 +357,7 @@ async fn what_may_be_remembered_takes_the_least_and_the_most() {
     }
 }
 
-#[tokio::test]
+paced!(an_empty_list_of_replies_leaves_the_cancellation);
 async fn an_empty_list_of_replies_leaves_the_cancellation() {
     let log = Log::default();
     let tools = of(&log, Approval::for_tools("pay").replies([]));
@@ -380,7 +380,7 @@ async fn an_empty_list_of_replies_leaves_the_cancellation() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Cancelled);
 }
 
-#[tokio::test]
+paced!(a_search_finds_at_least_one_tool_and_at_most_all);
 async fn a_search_finds_at_least_one_tool_and_at_most_all() {
     for (most, found) in [(0, 1), (1, 1), (usize::MAX, 3)] {
         let tools = ["file_a", "file_b", "file_c"]

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Log, one};
+use common::{Log, one, paced};
 use concentric_core::{Reply, ReplyKind, ToolStatus};
 use concentric_tools::{
     Approval, NoArguments, Tool, Toolset, ToolsetError, blocking_tool, output, tool,
@@ -129,7 +129,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-#[tokio::test]
+paced!(each_keyword_is_enforced_on_calls);
 async fn each_keyword_is_enforced_on_calls() {
     for row in table() {
         for tool in row.tools {
@@ -146,7 +146,7 @@ async fn each_keyword_is_enforced_on_calls() {
     }
 }
 
-#[tokio::test]
+paced!(each_keyword_is_enforced_on_edits);
 async fn each_keyword_is_enforced_on_edits() {
     for row in table() {
         let log = Log::default();
@@ -182,7 +182,7 @@ fn each_keyword_is_enforced_on_answers() {
     }
 }
 
-#[tokio::test]
+paced!(a_format_is_an_annotation);
 async fn a_format_is_an_annotation() {
     #[derive(Deserialize, JsonSchema)]
     #[allow(dead_code)]
@@ -195,7 +195,7 @@ async fn a_format_is_an_annotation() {
     assert_eq!(outcome.status, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(a_whole_number_with_a_fraction_is_an_integer);
 async fn a_whole_number_with_a_fraction_is_an_integer() {
     #[derive(Debug, Deserialize, JsonSchema)]
     struct Count {
@@ -211,7 +211,7 @@ async fn a_whole_number_with_a_fraction_is_an_integer() {
     assert_eq!(outcome.status, ToolStatus::Failed);
 }
 
-#[tokio::test]
+paced!(a_schema_that_cannot_be_enforced_fails_before_the_model_is_called);
 async fn a_schema_that_cannot_be_enforced_fails_before_the_model_is_called() {
     #[derive(Deserialize, JsonSchema)]
     #[allow(dead_code)]
@@ -237,7 +237,7 @@ async fn a_schema_that_cannot_be_enforced_fails_before_the_model_is_called() {
     assert!(output::<Ahead>("out").of_text(r#"{"v":"b"}"#).is_err());
 }
 
-#[tokio::test]
+paced!(a_tool_without_arguments_takes_any_object);
 async fn a_tool_without_arguments_takes_any_object() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async {}));
     for arguments in ["", "{}", r#"{"a":1}"#] {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Log, one, round_in, run};
+use common::{Log, one, pace, paced, round_in, run, tool};
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, ChatResponse, Context, Custom, Event, FinishReason,
     Outcome, ToolStatus, Turn, Usage, agent::ToolSource,
@@ -11,7 +11,6 @@ use concentric_core::{
 use concentric_tools::{
     NoArguments, RetryTool, Tool, Toolset, agent_tool,
     output::{VALUE_FOLLOWS, output},
-    tool,
 };
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -28,8 +27,9 @@ use tower::{Layer, ServiceExt, retry::RetryLayer, service_fn};
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
+/// Ready at once, at every pace.
 fn quick() -> Tool {
-    tool("t", "", |NoArguments {}| async { "seen" })
+    concentric_tools::tool("t", "", |NoArguments {}| async { "seen" })
 }
 
 fn a_tick_later() -> Tool {
@@ -47,7 +47,7 @@ fn statuses(answer: &Answer) -> Vec<ToolStatus> {
 
 // ---- one call ----
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_timeout_of_zero_ends_every_call_that_waits);
 async fn a_timeout_of_zero_ends_every_call_that_waits() {
     use ToolStatus::{Done, Unknown};
     for (limit, later, never) in [
@@ -68,7 +68,7 @@ async fn a_timeout_of_zero_ends_every_call_that_waits() {
     }
 }
 
-#[tokio::test]
+paced!(a_result_limit_of_zero_leaves_the_marker);
 async fn a_result_limit_of_zero_leaves_the_marker() {
     let long = || tool("t", "", |NoArguments {}| async { "abc" });
     const MARKER: &str = "\n[... cut here: the whole result has 3 bytes ...]\n";
@@ -84,7 +84,7 @@ async fn a_result_limit_of_zero_leaves_the_marker() {
     assert_eq!(common::text(&Toolset::new().tool(empty), "t", "").await, "");
 }
 
-#[tokio::test]
+paced!(an_argument_limit_of_zero_refuses_every_object);
 async fn an_argument_limit_of_zero_refuses_every_object() {
     for (limit, expected) in [
         (0, ToolStatus::Failed),
@@ -100,7 +100,7 @@ async fn an_argument_limit_of_zero_refuses_every_object() {
 
 // ---- the calls of a run and of a round ----
 
-#[tokio::test]
+paced!(a_call_limit_of_zero_refuses_every_call);
 async fn a_call_limit_of_zero_refuses_every_call() {
     for (limit, ran) in [(0, 0), (1, 1), (u32::MAX, 3)] {
         for tool in [quick(), a_tick_later()] {
@@ -116,7 +116,7 @@ async fn a_call_limit_of_zero_refuses_every_call() {
     }
 }
 
-#[tokio::test]
+paced!(a_round_limit_of_zero_refuses_every_call);
 async fn a_round_limit_of_zero_refuses_every_call() {
     for (limit, ran) in [(0, 0), (1, 2), (u32::MAX, 3)] {
         for tool in [quick(), a_tick_later()] {
@@ -132,7 +132,7 @@ async fn a_round_limit_of_zero_refuses_every_call() {
     }
 }
 
-#[tokio::test]
+paced!(no_parallel_calls_means_one_at_a_time);
 async fn no_parallel_calls_means_one_at_a_time() {
     for (limit, most) in [(0, 1), (1, 1), (2, 2), (usize::MAX, 5)] {
         let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -205,7 +205,7 @@ async fn retried(policy: RetryTool, tool: Tool, context: &Context) -> ToolStatus
     common::settled(all.remove(0).unwrap()).outcome.status
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused zero_attempts_are_one);
 async fn zero_attempts_are_one() {
     use ToolStatus::{Done, Failed};
     // More failures than the pause can double.
@@ -219,7 +219,7 @@ async fn zero_attempts_are_one() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+paced!(paused a_backoff_may_be_any_duration);
 async fn a_backoff_may_be_any_duration() {
     let any = [Duration::ZERO, NANOSECOND, Duration::MAX];
     for (first, longest) in any.iter().flat_map(|a| any.map(|b| (*a, b))) {
@@ -249,14 +249,14 @@ async fn a_backoff_may_be_any_duration() {
 /// A model whose first `wrong` answers are no number.
 fn answers(wrong: usize, log: &Log) -> BoxModel {
     let log = log.clone();
-    BoxModel::new(service_fn(move |_: ChatRequest| {
+    BoxModel::new(service_fn(move |request: ChatRequest| {
         let text = match log.lines().len() < wrong {
             true => "no",
             false => "1",
         };
         log.add("called");
         async move {
-            yield_now().await;
+            pace().pass(&request.context).await;
             let finish = Event::finish(FinishReason::Stop, Usage::new(1, 1));
             let events = [Ok(Event::text(text)), Ok(finish)];
             Ok::<_, concentric_core::Error>(ChatResponse::new(stream::iter(events)))
@@ -264,7 +264,7 @@ fn answers(wrong: usize, log: &Log) -> BoxModel {
     }))
 }
 
-#[tokio::test]
+paced!(zero_tries_fail_with_the_first_answer);
 async fn zero_tries_fail_with_the_first_answer() {
     for separately in [false, true] {
         for (tries, calls, value) in [(0, 1, None), (1, 2, None), (u32::MAX, 4, Some(1))] {

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::{Log, agent_in, one};
+use common::{Log, agent_in, gate_fn, one, pace, paced, polled, tool};
 use concentric_core::{
     BoxError, BoxTool, CancelReason, Context, Error, Refusal, Reply, Str, ToolCall, ToolOutcome,
     ToolStatus,
@@ -14,7 +14,7 @@ use concentric_core::{
 };
 use concentric_tools::{
     Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolHooks, ToolHooksLayer,
-    ToolLayers, Toolset, Verdict, after_fn, gate_fn, tool,
+    ToolLayers, Toolset, Verdict, after_fn,
 };
 use futures_util::StreamExt;
 use std::{
@@ -50,6 +50,7 @@ fn cache(
                 }
                 // A tick later, as a cache elsewhere.
                 tokio::task::yield_now().await;
+                pace().pass(&call.context).await;
                 let outcome = inner.oneshot(call).await?;
                 cached.lock().unwrap().insert(name, outcome.clone());
                 Ok(outcome)
@@ -115,7 +116,7 @@ async fn run(tools: Toolset, own: ToolLayers) -> (ToolStatus, String) {
     (outcome.status, outcome.content.text().into_owned())
 }
 
-#[tokio::test]
+paced!(no_layer_overrules_a_denial);
 async fn no_layer_overrules_a_denial() {
     for (way, tools, own) in ways(tool_from_fn(answers)) {
         let denies = tools.gate(gate_fn("no", |_: &ToolCall| Verdict::deny("not today")));
@@ -139,7 +140,7 @@ impl Gate for DeniesLater {
     }
 }
 
-#[tokio::test]
+paced!(no_layer_overrules_a_gate_that_waits);
 async fn no_layer_overrules_a_gate_that_waits() {
     for (way, tools, own) in ways(tool_from_fn(answers)) {
         let denies = tools.gate(DeniesLater);
@@ -147,7 +148,7 @@ async fn no_layer_overrules_a_gate_that_waits() {
     }
 }
 
-#[tokio::test]
+paced!(a_naive_cache_never_stores_a_denial);
 async fn a_naive_cache_never_stores_a_denial() {
     let cached = Cached::default();
     for (way, tools, own) in ways(cache(&cached)) {
@@ -166,7 +167,7 @@ async fn a_naive_cache_never_stores_a_denial() {
     }
 }
 
-#[tokio::test]
+paced!(a_naive_cache_never_answers_a_denied_call);
 async fn a_naive_cache_never_answers_a_denied_call() {
     let cached = Cached::default();
     let done = ToolOutcome::done("paid before");
@@ -177,7 +178,7 @@ async fn a_naive_cache_never_answers_a_denied_call() {
     }
 }
 
-#[tokio::test]
+paced!(no_layer_answers_for_calls_that_cannot_run);
 async fn no_layer_answers_for_calls_that_cannot_run() {
     let tools = Toolset::new().tool(pay()).layer(tool_from_fn(answers));
     // Refused by the loop; unknown; invalid below a gate.
@@ -193,7 +194,7 @@ async fn no_layer_answers_for_calls_that_cannot_run() {
     assert_eq!(one(&gated, "pay", "{}").await, ToolOutcome::done("paid"));
 }
 
-#[tokio::test]
+paced!(no_layer_answers_for_calls_that_are_stopped);
 async fn no_layer_answers_for_calls_that_are_stopped() {
     let tools = Toolset::new().tool(pay()).layer(tool_from_fn(answers));
     let context = Context::new();
@@ -230,7 +231,7 @@ impl ToolHooks for Meddles {
     }
 }
 
-#[tokio::test]
+paced!(hooks_observe_a_denial_and_cannot_change_it);
 async fn hooks_observe_a_denial_and_cannot_change_it() {
     for waits in [false, true] {
         let log = Log::default();
@@ -251,7 +252,7 @@ async fn hooks_observe_a_denial_and_cannot_change_it() {
     }
 }
 
-#[tokio::test]
+paced!(hooks_that_observe_are_hooks_on_calls_that_run);
 async fn hooks_that_observe_are_hooks_on_calls_that_run() {
     let log = Log::default();
     let hook = ToolHooksLayer::new(Meddles("hook", log.clone(), true));
@@ -263,7 +264,7 @@ async fn hooks_that_observe_are_hooks_on_calls_that_run() {
     assert!(log.lines()[0].starts_with("hook Done false"));
 }
 
-#[tokio::test]
+paced!(an_observer_that_panics_changes_nothing);
 async fn an_observer_that_panics_changes_nothing() {
     let tools = Toolset::new()
         .tool(pay())
@@ -297,7 +298,7 @@ impl ToolHooks for Waits {
     }
 }
 
-#[tokio::test]
+paced!(an_observer_that_waits_ends_with_the_run);
 async fn an_observer_that_waits_ends_with_the_run() {
     let log = Log::default();
     let tools = Toolset::new()
@@ -308,16 +309,16 @@ async fn an_observer_that_waits_ends_with_the_run() {
     let context = Context::new();
     let script = vec![vec![("pay", "{}")]];
     let mut run = tokio_test::task::spawn(agent_in(context.clone(), tools, script));
-    tokio_test::assert_pending!(run.poll());
+    tokio_test::assert_pending!(polled!(run.poll()));
     // The inner one waits; the outer one has not been called.
     assert_eq!(log.lines(), ["after"]);
     context.cancel(CancelReason::User);
-    let answer = tokio_test::assert_ready!(run.poll()).unwrap();
+    let answer = tokio_test::assert_ready!(polled!(run.poll())).unwrap();
     assert_eq!(log.lines(), ["after", "cancelled"]);
     assert_eq!(common::results(&answer).len(), 1);
 }
 
-#[tokio::test]
+paced!(a_person_who_denies_is_not_overruled_either);
 async fn a_person_who_denies_is_not_overruled_either() {
     let tools = Toolset::new()
         .tool(pay())

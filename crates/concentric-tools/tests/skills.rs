@@ -1,9 +1,14 @@
 //! Skills: loaded, active, suspended and resumed, and hostile.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::type_complexity)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::type_complexity
+)]
 
 mod common;
 
-use common::{Script, results};
+use common::{Script, pace, paced, results, tool};
 use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, Finish,
     Message, Outcome, Part, PartKind, Repair, Reply, Role, Stability, SystemSegment, ToolCallPart,
@@ -14,7 +19,6 @@ use concentric_core::{
 use concentric_tools::{
     Approval, LazyTools, Matcher, NoArguments, Skill, Skills, Tool, Toolset,
     skills::{SkillError, SkillErrorKind},
-    tool,
 };
 use futures_util::StreamExt;
 use proptest::prelude::*;
@@ -142,7 +146,7 @@ const CATALOGUE: &str = "These skills are instructions for particular tasks. Whe
     one of them is for, call `load_skill` with its name before you begin, and do as it says.\n\n\
     - haiku: Writes haiku.\n- pdf: Fills forms.\n- refunds: Pays orders back.";
 
-#[tokio::test]
+paced!(c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_costs_no_step);
 async fn c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_costs_no_step() {
     let seen = Seen::default();
     let script = vec![
@@ -185,7 +189,7 @@ async fn c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_cos
     );
 }
 
-#[tokio::test]
+paced!(c129_loading_again_or_beside_another_call_or_in_vain_is_charged);
 async fn c129_loading_again_or_beside_another_call_or_in_vain_is_charged() {
     for round in [
         vec![LOAD_PDF, ("now", "{}")],
@@ -210,7 +214,7 @@ async fn c129_loading_again_or_beside_another_call_or_in_vain_is_charged() {
     assert_eq!(seen.tools().len(), 3);
 }
 
-#[tokio::test]
+paced!(c130_a_call_of_a_hidden_tool_says_which_skill_to_load);
 async fn c130_a_call_of_a_hidden_tool_says_which_skill_to_load() {
     let seen = Seen::default();
     let skills = skills().skill(Skill::new("shop", "Sells.", "").unlocks("orders_*"));
@@ -244,7 +248,7 @@ async fn c130_a_call_of_a_hidden_tool_says_which_skill_to_load() {
     assert!(format!("{events:?}").contains("the skill `refunds` or `shop`, which"));
 }
 
-#[tokio::test]
+paced!(the_catalogue_is_the_same_bytes_in_every_step_and_order);
 async fn the_catalogue_is_the_same_bytes_in_every_step_and_order() {
     let seen = Seen::default();
     let mut request = ChatRequest::user("hi").with_system("Be kind.");
@@ -275,7 +279,7 @@ async fn the_catalogue_is_the_same_bytes_in_every_step_and_order() {
     );
 }
 
-#[tokio::test]
+paced!(instructions_may_be_in_the_system_prompt_in_the_order_of_loading);
 async fn instructions_may_be_in_the_system_prompt_in_the_order_of_loading() {
     let seen = Seen::default();
     let mut request = ChatRequest::user("hi");
@@ -301,7 +305,7 @@ async fn instructions_may_be_in_the_system_prompt_in_the_order_of_loading() {
     assert!(!said.contains("Look the order up."));
 }
 
-#[tokio::test]
+paced!(c129_a_run_that_is_suspended_and_resumed_elsewhere_still_knows_its_skills);
 async fn c129_a_run_that_is_suspended_and_resumed_elsewhere_still_knows_its_skills() {
     let seen = Seen::default();
     let tools = || toolset().gate(Approval::for_tools(["refund"]));
@@ -393,7 +397,7 @@ fn a_history_of_very_many_loaded_skills_takes_linear_time() {
     );
 }
 
-#[tokio::test]
+paced!(a_history_does_not_make_a_skill_active);
 async fn a_history_does_not_make_a_skill_active() {
     let pdf = r#"{"name":"pdf"}"#;
     let loaded = ToolOutcome::done("The skill `pdf` is active.");
@@ -421,7 +425,7 @@ async fn a_history_does_not_make_a_skill_active() {
     }
 }
 
-#[tokio::test]
+paced!(a_skill_is_active_in_all_runs_of_a_conversation);
 async fn a_skill_is_active_in_all_runs_of_a_conversation() {
     let thread = Slots::new();
     let request = |slots: &Slots| {
@@ -448,7 +452,7 @@ async fn a_skill_is_active_in_all_runs_of_a_conversation() {
     assert!(!offers(&Slots::new()).await);
 }
 
-#[tokio::test]
+paced!(a_gate_may_hold_while_a_skill_is_active);
 async fn a_gate_may_hold_while_a_skill_is_active() {
     let skills = || skills().skill(Skill::new("quiet", "Be quiet.", "Hush."));
     let gated = || {
@@ -471,7 +475,7 @@ async fn a_gate_may_hold_while_a_skill_is_active() {
     assert_eq!(finish.outcome, Outcome::Interrupted);
 }
 
-#[tokio::test]
+paced!(lazy_tools_and_skills_go_together);
 async fn lazy_tools_and_skills_go_together() {
     let seen = Seen::default();
     let (tools, lazy) = LazyTools::new(Matcher::all()).wrap(toolset());
@@ -498,7 +502,7 @@ async fn lazy_tools_and_skills_go_together() {
     );
 }
 
-#[tokio::test]
+paced!(half_of_it_does_nothing);
 async fn half_of_it_does_nothing() {
     let seen = Seen::default();
     let (_, layer) = skills().wrap(toolset()).unwrap();
@@ -532,9 +536,9 @@ fn what_is_wrong_in_code_is_said_when_it_is_wrapped() {
 
 // ---- folders ----
 
-/// A folder for one test.
+/// A folder for one test at its pace.
 fn folder(test: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{:?}", pace()));
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -569,7 +573,7 @@ fn kind(result: Result<Skill, SkillError>) -> SkillErrorKind {
     }
 }
 
-#[tokio::test]
+paced!(skills_of_a_folder_are_read_and_their_files_when_asked_for);
 async fn skills_of_a_folder_are_read_and_their_files_when_asked_for() {
     let root = folder("read");
     let b = write(&root, "b", manifest("b"));
@@ -704,7 +708,7 @@ fn hostile_folders_are_refused() {
 }
 
 #[cfg(unix)]
-#[tokio::test]
+paced!(no_link_leads_out_of_a_skill);
 async fn no_link_leads_out_of_a_skill() {
     use std::os::unix::fs::symlink;
 
@@ -778,7 +782,7 @@ proptest! {
     }
 }
 
-#[tokio::test]
+paced!(the_history_shows_what_was_loaded);
 async fn the_history_shows_what_was_loaded() {
     let (tools, _) = skills().wrap(toolset()).unwrap();
     let answer = common::agent(tools, vec![vec![LOAD_HAIKU]]).await.unwrap();

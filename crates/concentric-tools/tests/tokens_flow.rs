@@ -11,7 +11,7 @@ mod common;
 #[path = "common/approvals.rs"]
 mod kit;
 
-use common::Log;
+use common::{Log, gate_fn, pace, paced};
 use concentric_core::{
     Arguments, ChatRequest, Interrupt, Message, OpenRound, Outcome, Part, PartKind, Reply,
     ReplyKind, Str, ToolCall, ToolStatus, Transcript,
@@ -19,7 +19,7 @@ use concentric_core::{
     store::{Once, StoreFuture, Tenant},
 };
 use concentric_tools::{
-    Approval, Tokens, Toolset, Verdict, gate_fn,
+    Approval, Tokens, Toolset, Verdict,
     token::{Key, Keys},
 };
 use kit::{ANY_REPLY, Call, Memory, Ran, Scene, World, drive, number, told};
@@ -136,7 +136,7 @@ fn assert_invalid(ran: &Ran, call: &str, code: &str) {
     assert_eq!(*ran.outcome(), Outcome::Completed);
 }
 
-#[tokio::test]
+paced!(c070_a_call_that_is_proved_to_be_approved_runs_once);
 async fn c070_a_call_that_is_proved_to_be_approved_runs_once() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n": 1}"#)]).await;
@@ -150,7 +150,7 @@ async fn c070_a_call_that_is_proved_to_be_approved_runs_once() {
     assert_eq!(ran.transcript().len(), 3);
 }
 
-#[tokio::test]
+paced!(c071_f038_a_token_counts_once);
 async fn c071_f038_a_token_counts_once() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -178,7 +178,7 @@ async fn c071_f038_a_token_counts_once() {
     assert_eq!(ran.end.unwrap_err().code(), Some("duplicate_reply"));
 }
 
-#[tokio::test]
+paced!(c072_a_denial_is_told_to_the_model_and_a_cancel_and_an_answer_too);
 async fn c072_a_denial_is_told_to_the_model_and_a_cancel_and_an_answer_too() {
     let log = Log::default();
     let replies: [(fn(&Held) -> Reply, ToolStatus, &str); 3] = [
@@ -215,7 +215,7 @@ async fn c072_a_denial_is_told_to_the_model_and_a_cancel_and_an_answer_too() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c073_f037_a_wrong_or_missing_token_runs_nothing);
 async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -296,7 +296,7 @@ async fn c073_f037_a_wrong_or_missing_token_runs_nothing() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(c073_a_token_is_looked_at_also_where_the_tool_needs_no_approval);
 async fn c073_a_token_is_looked_at_also_where_the_tool_needs_no_approval() {
     // A plain tool that a history says is open, and a reply with no proof or a made-up one.
     let (log, store) = (Log::default(), Memory::new());
@@ -324,7 +324,7 @@ async fn c073_a_token_is_looked_at_also_where_the_tool_needs_no_approval() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c074_a_response_without_a_request_runs_nothing);
 async fn c074_a_response_without_a_request_runs_nothing() {
     // Nobody has asked about this call at all.
     let (log, store) = (Log::default(), Memory::new());
@@ -359,7 +359,7 @@ async fn c074_a_response_without_a_request_runs_nothing() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c075_f041_arguments_that_were_altered_since_run_nothing);
 async fn c075_f041_arguments_that_were_altered_since_run_nothing() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n": 1}"#)]).await;
@@ -392,7 +392,7 @@ async fn c075_f041_arguments_that_were_altered_since_run_nothing() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(c076_a_tool_or_a_policy_that_changed_is_asked_about_again);
 async fn c076_a_tool_or_a_policy_that_changed_is_asked_about_again() {
     let (log, store) = (Log::default(), Memory::new());
     let base = || {
@@ -426,7 +426,7 @@ async fn c076_a_tool_or_a_policy_that_changed_is_asked_about_again() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(c077_a_tool_that_is_gone_is_not_run);
 async fn c077_a_tool_that_is_gone_is_not_run() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -441,7 +441,7 @@ async fn c077_a_tool_that_is_gone_is_not_run() {
     assert!(log.lines().is_empty());
 }
 
-#[tokio::test]
+paced!(f039_a_token_counts_for_its_call_only);
 async fn f039_a_token_counts_for_its_call_only() {
     let (log, store) = (Log::default(), Memory::new());
     // Swapped between two calls of one round, of the same tool and the same arguments.
@@ -489,7 +489,7 @@ async fn f039_a_token_counts_for_its_call_only() {
     assert_eq!(log.lines(), ["read 1"]);
 }
 
-#[tokio::test]
+paced!(f039_a_token_counts_for_its_tenant_only);
 async fn f039_a_token_counts_for_its_tenant_only() {
     let (log, store) = (Log::default(), Memory::new());
     let scene =
@@ -510,7 +510,7 @@ async fn f039_a_token_counts_for_its_tenant_only() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(f040_a_token_expires_by_the_runs_clock);
 async fn f040_a_token_expires_by_the_runs_clock() {
     let log = Log::default();
     // A day, unless the approval or the tokens say otherwise.
@@ -565,7 +565,7 @@ async fn f040_a_token_expires_by_the_runs_clock() {
     }
 }
 
-#[tokio::test]
+paced!(f040_a_token_that_expired_still_proves_a_denial_once);
 async fn f040_a_token_that_expired_still_proves_a_denial_once() {
     for (reply, status) in [
         (
@@ -593,7 +593,7 @@ async fn f040_a_token_that_expired_still_proves_a_denial_once() {
     }
 }
 
-#[tokio::test]
+paced!(f040_no_question_outlives_the_longest_token_and_none_goes_without);
 async fn f040_no_question_outlives_the_longest_token_and_none_goes_without() {
     let log = Log::default();
     let week = Duration::from_secs(7 * 24 * 3600);
@@ -626,7 +626,7 @@ async fn f040_no_question_outlives_the_longest_token_and_none_goes_without() {
     assert!(!held.token(0).is_empty());
 }
 
-#[tokio::test]
+paced!(what_a_token_approves_holds_for_no_more_than_the_host_allows);
 async fn what_a_token_approves_holds_for_no_more_than_the_host_allows() {
     // Nobody has recorded what the question allowed.
     let (log, store) = (Log::default(), Memory::new());
@@ -648,7 +648,7 @@ async fn what_a_token_approves_holds_for_no_more_than_the_host_allows() {
     assert!(store.remembered().is_empty());
 }
 
-#[tokio::test]
+paced!(f040_a_key_is_rotated);
 async fn f040_a_key_is_rotated() {
     let (log, store) = (Log::default(), Memory::new());
     let with = |keys: Keys| {
@@ -664,7 +664,7 @@ async fn f040_a_key_is_rotated() {
     assert_invalid(&ran, "call-0-0", "unknown_key");
 }
 
-#[tokio::test]
+paced!(a_store_that_fails_means_that_a_token_is_not_believed);
 async fn a_store_that_fails_means_that_a_token_is_not_believed() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -677,7 +677,7 @@ async fn a_store_that_fails_means_that_a_token_is_not_believed() {
     assert_eq!(ran.result("call-0-0").0, ToolStatus::Done);
 }
 
-#[tokio::test]
+paced!(c083_edits_are_validated_and_judged_anew);
 async fn c083_edits_are_validated_and_judged_anew() {
     for (edited, status, ran_with) in [
         (json!({"n": 7}), ToolStatus::Done, Some("refund 7")),
@@ -712,7 +712,7 @@ async fn c083_edits_are_validated_and_judged_anew() {
     }
 }
 
-#[tokio::test]
+paced!(what_prepare_made_is_what_the_token_is_for);
 async fn what_prepare_made_is_what_the_token_is_for() {
     let (log, store) = (Log::default(), Memory::new());
     let with = |to: &'static str| {
@@ -730,7 +730,7 @@ async fn what_prepare_made_is_what_the_token_is_for() {
     assert_eq!(log.lines(), ["refund 5"]);
 }
 
-#[tokio::test]
+paced!(c080_every_call_of_a_claimed_round_has_one_result);
 async fn c080_every_call_of_a_claimed_round_has_one_result() {
     let (log, store) = (Log::default(), Memory::new());
     let calls = vec![
@@ -765,7 +765,7 @@ async fn c080_every_call_of_a_claimed_round_has_one_result() {
     assert_eq!(log.count("write 3"), 0);
 }
 
-#[tokio::test]
+paced!(f042_a_part_that_is_answered_leaves_the_rest_to_be_answered);
 async fn f042_a_part_that_is_answered_leaves_the_rest_to_be_answered() {
     let (log, store) = (Log::default(), Memory::new());
     let calls = vec![("refund", r#"{"n":1}"#), ("refund", r#"{"n":2}"#)];
@@ -792,7 +792,7 @@ async fn f042_a_part_that_is_answered_leaves_the_rest_to_be_answered() {
     assert_eq!(log.lines().len(), 2);
 }
 
-#[tokio::test]
+paced!(c087_a_decision_without_a_record_is_told_once);
 async fn c087_a_decision_without_a_record_is_told_once() {
     let (log, watched, store) = (Log::default(), Log::default(), Memory::new());
     let tools = || {
@@ -813,7 +813,7 @@ async fn c087_a_decision_without_a_record_is_told_once() {
     assert_eq!(log.lines(), ["refund 1"]);
 }
 
-#[tokio::test]
+paced!(a_claimed_call_that_nobody_has_replied_to_is_not_run);
 async fn a_claimed_call_that_nobody_has_replied_to_is_not_run() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, held) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -828,7 +828,7 @@ async fn a_claimed_call_that_nobody_has_replied_to_is_not_run() {
     }
 }
 
-#[tokio::test]
+paced!(what_a_layer_changed_can_only_be_approved_where_the_question_is_recorded);
 async fn what_a_layer_changed_can_only_be_approved_where_the_question_is_recorded() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = || {
@@ -868,7 +868,7 @@ fn two_gates(log: &Log, store: &Memory) -> Toolset {
         .tokens(tokens(store))
 }
 
-#[tokio::test]
+paced!(an_edit_that_another_gate_asks_about_has_a_token_of_its_own);
 async fn an_edit_that_another_gate_asks_about_has_a_token_of_its_own() {
     let (log, store) = (Log::default(), Memory::new());
     let tools = || two_gates(&log, &store);
@@ -904,7 +904,7 @@ async fn an_edit_that_another_gate_asks_about_has_a_token_of_its_own() {
     assert_eq!(log.lines(), ["refund 200"]);
 }
 
-#[tokio::test]
+paced!(a_reply_that_is_not_accepted_uses_no_token_up);
 async fn a_reply_that_is_not_accepted_uses_no_token_up() {
     let (log, store) = (Log::default(), Memory::new());
     let (scene, first) = suspended(&tools(&log, &store), vec![("refund", r#"{"n":1}"#)]).await;
@@ -938,11 +938,14 @@ impl Once for Forgetful {
         // As a store does: a second use does not make it known for longer.
         let first = !known.contains_key(&key);
         known.entry(key).or_insert(until);
-        Box::pin(std::future::ready(Ok(first)))
+        Box::pin(async move {
+            pace().pass(&concentric_core::Context::new()).await;
+            Ok(first)
+        })
     }
 }
 
-#[tokio::test]
+paced!(a_used_question_is_known_as_long_as_any_token_counts);
 async fn a_used_question_is_known_as_long_as_any_token_counts() {
     let day = Duration::from_secs(24 * 60 * 60);
     let log = Log::default();

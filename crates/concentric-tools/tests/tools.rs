@@ -1,9 +1,9 @@
 //! What a tool is made of, and what its function may return.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
-use common::{one, text};
+use common::{one, pace, paced, polled, text};
 use concentric_core::{
     Annotations, Context, Error, ErrorKind, Part, ToolCall, ToolContent, ToolOutcome, ToolSource,
     ToolSpec, ToolStatus,
@@ -37,14 +37,14 @@ fn add() -> Tool {
     })
 }
 
-#[tokio::test]
+paced!(a_typed_function_is_a_tool);
 async fn a_typed_function_is_a_tool() {
     let tools = Toolset::new().tool(add());
     let outcome = one(&tools, "add", r#"{"a":1,"b":2}"#).await;
     assert_eq!(outcome, ToolOutcome::done(r#"{"sum":3}"#));
 }
 
-#[tokio::test]
+paced!(a_tool_is_a_service_of_its_own);
 async fn a_tool_is_a_service_of_its_own() {
     let call = ToolCall::new(common::part(0, "add", r#"{"a":1,"b":2}"#), Context::new());
     let outcome = add().oneshot(call).await.unwrap();
@@ -81,7 +81,7 @@ fn a_tool_says_what_it_does_to_the_world() {
     assert_eq!(output["properties"]["sum"]["type"], "integer");
 }
 
-#[tokio::test]
+paced!(a_function_may_return_many_kinds_of_outcomes);
 async fn a_function_may_return_many_kinds_of_outcomes() {
     let tools = Toolset::new()
         .tool(tool("nothing", "", |NoArguments {}| async {}))
@@ -110,7 +110,7 @@ async fn a_function_may_return_many_kinds_of_outcomes() {
     assert_eq!(text(&tools, "result", "").await, "ok");
 }
 
-#[tokio::test]
+paced!(c046_data_beside_the_text_is_not_for_the_model);
 async fn c046_data_beside_the_text_is_not_for_the_model() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async {
         ("3 files", Json(json!({"files": 3})))
@@ -135,7 +135,7 @@ impl StdError for Outer {
     }
 }
 
-#[tokio::test]
+paced!(the_model_reads_the_text_of_tool_errors_only);
 async fn the_model_reads_the_text_of_tool_errors_only() {
     let outer = || Outer(std::io::Error::other("password=hunter2"));
     let tools = Toolset::new()
@@ -172,7 +172,7 @@ fn an_error_keeps_its_source_for_the_logs() {
     assert_eq!(source.to_string(), "password=hunter2");
 }
 
-#[tokio::test]
+paced!(a_fatal_error_ends_the_round);
 async fn a_fatal_error_ends_the_round() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async {
         Err::<(), _>(ToolError::new("the disk is full").fatal())
@@ -184,7 +184,7 @@ async fn a_fatal_error_ends_the_round() {
     assert_eq!(error.message(), "the disk is full");
 }
 
-#[tokio::test]
+paced!(a_fatal_error_of_ours_keeps_its_kind_through_a_function);
 async fn a_fatal_error_of_ours_keeps_its_kind_through_a_function() {
     let tools = Toolset::new().tool(tool("t", "", |NoArguments {}| async {
         let error = Error::new(ErrorKind::Quota, "no money left").with_status(402);
@@ -201,7 +201,7 @@ async fn a_fatal_error_of_ours_keeps_its_kind_through_a_function() {
     );
 }
 
-#[tokio::test]
+paced!(a_context_is_of_the_call);
 async fn a_context_is_of_the_call() {
     let tools =
         Toolset::new().tool(tool_with_context(
@@ -220,7 +220,7 @@ async fn a_context_is_of_the_call() {
     assert!(keys[1].ends_with("/0/1/call-1"), "{keys:?}");
 }
 
-#[tokio::test]
+paced!(a_blocking_function_runs_on_a_thread_of_its_own);
 async fn a_blocking_function_runs_on_a_thread_of_its_own() {
     let here = std::thread::current().id();
     let tools = Toolset::new()
@@ -236,7 +236,7 @@ async fn a_blocking_function_runs_on_a_thread_of_its_own() {
     assert!(told.ends_with("The tool failed unexpectedly."), "{told}");
 }
 
-#[tokio::test]
+paced!(a_service_with_a_spec_is_a_tool_whose_arguments_are_checked);
 async fn a_service_with_a_spec_is_a_tool_whose_arguments_are_checked() {
     let spec = ToolSpec::new(
         "echo",
@@ -244,6 +244,7 @@ async fn a_service_with_a_spec_is_a_tool_whose_arguments_are_checked() {
         json!({"type": "object", "properties": {"n": {"type": "integer", "maximum": 3}}}),
     );
     let service = service_fn(|call: ToolCall| async move {
+        pace().pass(&call.context).await;
         Ok::<_, tower::BoxError>(ToolOutcome::done(call.arguments().as_str()))
     });
     let tools = Toolset::new().tool(Tool::new(spec, service));
@@ -256,10 +257,13 @@ async fn a_service_with_a_spec_is_a_tool_whose_arguments_are_checked() {
     );
 }
 
-#[tokio::test]
+paced!(the_text_of_a_services_error_does_not_reach_the_model);
 async fn the_text_of_a_services_error_does_not_reach_the_model() {
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
-    let service = service_fn(|_: ToolCall| async { Err::<ToolOutcome, _>("the server is gone") });
+    let service = service_fn(|call: ToolCall| async move {
+        pace().pass(&call.context).await;
+        Err::<ToolOutcome, _>("the server is gone")
+    });
     let tools = Toolset::new().tool(Tool::new(spec, service));
     assert_eq!(
         one(&tools, "t", "").await,
@@ -267,20 +271,20 @@ async fn the_text_of_a_services_error_does_not_reach_the_model() {
     );
 }
 
-#[tokio::test]
+paced!(a_service_is_called_when_it_is_ready);
 async fn a_service_is_called_when_it_is_ready() {
     let (mock, mut handle) = tower_test::mock::pair::<ToolCall, ToolOutcome>();
     handle.allow(0);
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     let tools = Toolset::new().tool(Tool::new(spec, mock));
     let mut run = tokio_test::task::spawn(common::run(&tools, &[("t", "")]));
-    tokio_test::assert_pending!(run.poll());
+    tokio_test::assert_pending!(polled!(run.poll()));
     handle.allow(1);
     assert!(run.is_woken());
-    tokio_test::assert_pending!(run.poll());
+    tokio_test::assert_pending!(polled!(run.poll()));
     let (_, answer) = handle.next_request().await.unwrap();
     answer.send_response(ToolOutcome::done("ok"));
-    let all = tokio_test::assert_ready!(run.poll());
+    let all = tokio_test::assert_ready!(polled!(run.poll()));
     assert_eq!(all[0].as_ref().unwrap().outcome, ToolOutcome::done("ok"));
 }
 
@@ -303,7 +307,7 @@ fn a_schema_from_anywhere_reaches_nothing_and_takes_linear_time() {
     }
 }
 
-#[tokio::test]
+paced!(a_set_that_cannot_be_used_says_so_early_and_fails_the_run);
 async fn a_set_that_cannot_be_used_says_so_early_and_fails_the_run() {
     let twice = Toolset::new().tool(add()).tool(add());
     assert_eq!(

@@ -2,7 +2,7 @@
 //! memory, and runs that are written down and read back.
 #![allow(dead_code, unreachable_pub)]
 
-use crate::common::Log;
+use crate::common::{Log, of_pace, pace, tool};
 use concentric_core::{
     AgentLayer, Answered, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error,
     Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind,
@@ -14,15 +14,12 @@ use concentric_core::{
         StoreFuture, Tenant,
     },
 };
-use concentric_tools::{
-    ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset, tool,
-};
+use concentric_tools::{ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset};
 use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    future::{Ready, ready},
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -216,6 +213,7 @@ impl Model {
             whole(&request.transcript);
             let mut requests = model.requests.lock().unwrap();
             let mut events = (model.says)(requests.len(), &request);
+            let context = request.context.clone();
             requests.push(request);
             let calls = events.iter().any(|e| matches!(e, Event::ToolCall(_)));
             let reason = match calls {
@@ -225,7 +223,10 @@ impl Model {
             events.push(Event::finish(reason, Usage::new(1, 1)));
             let body: Pin<Box<dyn Stream<Item = Result<Event, Error>> + Send>> =
                 Box::pin(stream::iter(events.into_iter().map(Ok)));
-            ready(Ok::<_, Error>(ChatResponse::new(body)))
+            async move {
+                pace().pass(&context).await;
+                Ok::<_, Error>(ChatResponse::new(body))
+            }
         }))
     }
 
@@ -345,7 +346,7 @@ pub fn results_of(events: &[Event]) -> Vec<Result3> {
     events.iter().filter_map(result).collect()
 }
 
-/// Drives a run to its end; `on` sees each event.
+/// Drives a run to its end; `on` sees each event except those of the test's pace.
 pub async fn drive_with(agent: BoxModel, request: ChatRequest, mut on: impl FnMut(&Event)) -> Ran {
     let mut events = Vec::new();
     let response = match agent.oneshot(request).await {
@@ -369,6 +370,7 @@ pub async fn drive_with(agent: BoxModel, request: ChatRequest, mut on: impl FnMu
                     end: Ok(*finish),
                 };
             }
+            Ok(event) if of_pace(&event) => {}
             Ok(event) => {
                 on(&event);
                 events.push(event);
@@ -584,8 +586,12 @@ struct Inner {
     fails_rest: AtomicBool,
 }
 
-fn done<T>(value: Result<T, StoreError>) -> Pin<Box<Ready<Result<T, StoreError>>>> {
-    Box::pin(ready(value))
+/// The value, known at the pace of the test.
+fn done<T: Send + 'static>(value: Result<T, StoreError>) -> StoreFuture<T> {
+    Box::pin(async {
+        pace().pass(&Context::new()).await;
+        value
+    })
 }
 
 impl Memory {

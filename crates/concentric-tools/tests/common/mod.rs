@@ -1,13 +1,27 @@
-//! A scripted model, and small layers.
-#![allow(clippy::type_complexity, dead_code, unreachable_pub)]
+//! The pace of a test, a scripted model and tools that keep it, and small layers.
+#![allow(
+    clippy::type_complexity,
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    unused_macros
+)]
 
 use concentric_core::{
     AgentLayer, Answer, Arguments, CallId, ChatRequest, ChatResponse, Context, Error, Event,
-    FinishReason, RoundCall, RoundEvent, ToolCall, ToolCallPart, ToolOutcome, ToolRound, Usage,
+    FinishReason, RoundCall, RoundEvent, Str, ToolCall, ToolCallPart, ToolOutcome, ToolRound,
+    Usage,
 };
-use concentric_tools::Toolset;
+use concentric_test::{PACE, Pace, watched};
+use concentric_tools::{
+    IntoOutcome, Tool, Toolset, Verdict,
+    gate::{Decided, Gate},
+};
 use futures_util::{Stream, StreamExt, stream};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use std::{
+    cell::Cell,
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -16,6 +30,155 @@ use std::{
     task::Poll,
 };
 use tower::{Service, ServiceExt, layer::layer_fn, service_fn};
+
+// ---- the pace of a test ----
+
+/// Makes tests of an async function, `test`: `test::at_once`, `test::next_tick` and
+/// `test::after_event`, in each of which the doubles keep that [`Pace`]. A watchdog ends a test
+/// that spins. `paused` pauses tokio's clock.
+macro_rules! paced {
+    ($test:ident) => {
+        paced!(@ $test, false);
+    };
+    (paused $test:ident) => {
+        paced!(@ $test, true);
+    };
+    (@ $test:ident, $paused:literal) => {
+        mod $test {
+            use $crate::common::at;
+            use concentric_test::Pace;
+
+            #[test]
+            fn at_once() {
+                at(Pace::AtOnce, $paused, super::$test);
+            }
+
+            #[test]
+            fn next_tick() {
+                at(Pace::NextTick, $paused, super::$test);
+            }
+
+            #[test]
+            fn after_event() {
+                at(Pace::AfterEvent, $paused, super::$test);
+            }
+        }
+    };
+}
+
+/// Polls a task of `tokio_test` until it is ready, or waits for something other than its pace.
+macro_rules! polled {
+    ($task:ident.$poll:ident()) => {
+        loop {
+            let polled = $task.$poll();
+            // The executor has its turn.
+            tokio::task::yield_now().await;
+            if polled.is_ready() || !$task.is_woken() {
+                break polled;
+            }
+        }
+    };
+}
+
+pub(crate) use {paced, polled};
+
+thread_local! {
+    static CURRENT: Cell<Pace> = const { Cell::new(Pace::AtOnce) };
+}
+
+/// The pace of the running test.
+pub fn pace() -> Pace {
+    CURRENT.get()
+}
+
+/// Whether [`Pace::AfterEvent`] emitted the event, in the run or in a run within it.
+pub fn of_pace(event: &Event) -> bool {
+    match event {
+        Event::Custom(custom) => custom.name == *PACE,
+        Event::SubAgent(inner) => of_pace(&inner.event),
+        _ => false,
+    }
+}
+
+/// Runs `test` at that pace. Its future is made and polled in one thread: it need not be `Send`.
+pub fn at<F: Future<Output = ()> + 'static>(pace: Pace, paused: bool, test: fn() -> F) {
+    let run = move || {
+        CURRENT.set(pace);
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(paused)
+            .build()
+            .unwrap()
+            .block_on(test());
+    };
+    let ended = watched(async move { tokio::task::spawn_blocking(run).await });
+    if let Err(error) = ended {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
+/// [`concentric_tools::tool`] at the pace of the test.
+pub fn tool<A, F, Fut>(name: impl Into<Str>, description: impl Into<Str>, function: F) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Fn(A) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    tool_with_context(name, description, move |arguments, _| function(arguments))
+}
+
+/// [`concentric_tools::tool_with_context`] at the pace of the test.
+pub fn tool_with_context<A, F, Fut>(
+    name: impl Into<Str>,
+    description: impl Into<Str>,
+    function: F,
+) -> Tool
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Fn(A, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoOutcome> + Send + 'static,
+{
+    let function = Arc::new(function);
+    concentric_tools::tool_with_context(name, description, move |arguments, context: Context| {
+        let function = Arc::clone(&function);
+        async move {
+            pace().pass(&context).await;
+            function(arguments, context).await
+        }
+    })
+}
+
+/// [`concentric_tools::gate_fn`] at the pace of the test.
+pub fn gate_fn<F>(name: impl Into<Str>, decide: F) -> impl Gate
+where
+    F: Fn(&ToolCall) -> Verdict + Send + Sync + 'static,
+{
+    Decides(concentric_tools::gate_fn(name, decide))
+}
+
+#[derive(Clone)]
+struct Decides<G>(G);
+
+impl<G: Gate> Gate for Decides<G> {
+    fn policy(&self) -> Str {
+        self.0.policy()
+    }
+
+    fn decide(&self, call: &ToolCall) -> Decided {
+        match (self.0.decide(call), pace()) {
+            (Decided::Now(verdict), Pace::NextTick | Pace::AfterEvent) => {
+                let context = call.context.clone();
+                Decided::later(async move {
+                    pace().pass(&context).await;
+                    Ok(verdict)
+                })
+            }
+            (decided, _) => decided,
+        }
+    }
+}
+
+// ---- doubles ----
 
 /// What happened, in order.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +270,7 @@ pub fn model(
 > + Clone
 + Send {
     let step = Arc::new(AtomicUsize::new(0));
-    service_fn(move |_: ChatRequest| {
+    service_fn(move |request: ChatRequest| {
         let at = step.fetch_add(1, Ordering::SeqCst);
         let mut events: Vec<_> = match script.get(at) {
             Some(calls) => calls
@@ -127,6 +290,7 @@ pub fn model(
         };
         events.push(Ok(Event::finish(reason, Usage::new(1, 1))));
         async move {
+            pace().pass(&request.context).await;
             let body: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter(events));
             Ok(ChatResponse::new(body))
         }
@@ -255,6 +419,7 @@ where
         let inner = self.inner.clone();
         let hook = self.hook.clone();
         Box::pin(async move {
+            pace().pass(&call.context).await;
             match hook(call) {
                 Hook::Call(call) => inner.oneshot(call).await.map_err(Into::into),
                 Hook::Answer(outcome) => Ok(outcome),
