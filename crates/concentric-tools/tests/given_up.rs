@@ -385,6 +385,35 @@ async fn without_a_ledger_the_model_reads_that_it_is_unknown() {
     assert_eq!(log.count("acted"), 1);
 }
 
+paced!(a_layer_that_panics_behind_its_tool_loses_no_effect);
+async fn a_layer_that_panics_behind_its_tool_loses_no_effect() {
+    for ledger in [None, Some(Memory::new())] {
+        let log = Log::default();
+        let acts = log.clone();
+        let pays = tool("t", "", move |NoArguments {}| {
+            acts.add("acted");
+            async { "paid" }
+        });
+        let tools = Toolset::new().tool(pays).layer(tool_from_fn(
+            async |call: ToolCall, mut next: NextTool| -> Result<ToolOutcome, Error> {
+                let outcome = next.run(call).await;
+                panic!("{outcome:?}")
+            },
+        ));
+        let expected = match &ledger {
+            None => ToolStatus::Unknown,
+            Some(_) => ToolStatus::Done,
+        };
+        let tools = match ledger {
+            None => tools,
+            Some(ledger) => tools.ledger(ledger),
+        };
+        let answer = ran(agent(&tools), ChatRequest::user("hi")).await;
+        assert_eq!(statuses(&answer), [expected]);
+        assert_eq!(log.count("acted"), 1);
+    }
+}
+
 paced!(paused a_tool_that_can_tell_is_asked_before_people);
 async fn a_tool_that_can_tell_is_asked_before_people() {
     for ledger in [None, Some(Memory::new())] {

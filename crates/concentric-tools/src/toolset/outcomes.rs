@@ -320,12 +320,13 @@ impl Round {
         let has_layers =
             matches!(stack, Ok(Stack::Layered(_))) || tool.is_some_and(crate::Tool::has_layers);
         let attempts = has_layers.then(Attempts::new);
-        let started = Started {
+        let mut started = Started {
             index,
             call: call.clone(),
             permit: permit.clone(),
             attempts: attempts.clone(),
             is_recovered: false,
+            has_panicked: false,
         };
         let mut request = ToolCall::of_round(call, permit, self.transcript.clone(), &self.context)
             .sealed(self.toolset.seal());
@@ -399,6 +400,7 @@ impl Round {
             permit,
             attempts: None,
             is_recovered: true,
+            has_panicked: false,
         };
         (started, outcome)
     }

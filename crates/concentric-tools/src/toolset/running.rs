@@ -26,11 +26,14 @@ pub(super) struct Started {
     pub(super) attempts: Option<Attempts>,
     /// Its outcome was looked for after it had been given up.
     pub(super) is_recovered: bool,
+    /// A layer panicked, so what the tool returned to it is lost.
+    pub(super) has_panicked: bool,
 }
 
 impl Started {
     /// Its outcome, if a layer panicked.
-    pub(super) fn panicked(&self, panic: &Panic) -> ToolOutcome {
+    pub(super) fn panicked(&mut self, panic: &Panic) -> ToolOutcome {
+        self.has_panicked = true;
         match &self.permit {
             Permit::Settled(outcome) => ToolOutcome::clone(outcome),
             _ => panic::outcome(panic, &self.call.call.name),
@@ -38,14 +41,14 @@ impl Started {
     }
 
     /// Whether the tool may have executed the call, whatever the layers return: an attempt was
-    /// dropped, or `result` is an error although one was done.
+    /// dropped, or `result` is an error, or a layer's panic, although one was done.
     pub(super) fn may_have_executed(&self, result: &Result<ToolOutcome, Error>) -> bool {
         let attempts = self.attempts.as_ref();
         match result {
             Ok(outcome) => match outcome.status {
                 ToolStatus::Unknown => true,
                 ToolStatus::Done => false,
-                _ => attempts.is_some_and(Attempts::is_open),
+                _ => attempts.is_some_and(|it| it.is_open() || self.has_panicked && it.is_done()),
             },
             Err(_) => attempts.is_some_and(|it| it.is_open() || it.is_done()),
         }
@@ -73,7 +76,7 @@ impl Future for Running {
             return Poll::Pending;
         };
         match self.started.take() {
-            Some(started) => {
+            Some(mut started) => {
                 let ended = ended.unwrap_or_else(|panic| Ok(started.panicked(&panic)));
                 Poll::Ready((started, ended))
             }
