@@ -47,9 +47,7 @@ async fn an_assistants_greeting_is_taken_by_all() {
     assert_eq!(body["messages"][0]["content"], first);
 
     let (_, body) = sent_by(&GeminiLayer::new("gemini-3.5-flash", key()), request()).await;
-    assert_eq!(roles(&body["contents"]), ["user", "model", "user"]);
-    let text = &body["contents"][0]["parts"][0]["text"];
-    assert_eq!(text, "[The conversation begins with the assistant.]");
+    assert_eq!(roles(&body["contents"]), ["model", "user"]);
     let (_, body) = sent_by(&OllamaLayer::new("qwen3"), request()).await;
     assert_eq!(roles(&body["messages"]), ["assistant", "user"]);
     let (_, body) = sent_by(&OpenAiLayer::new("gpt-5.5", key()), request()).await;

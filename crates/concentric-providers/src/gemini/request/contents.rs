@@ -82,13 +82,12 @@ impl<'a> Contents<'a> {
         for turn in &request.transcript {
             contents.turn(turn);
         }
-        // Calls must follow the user's turn or results, and the vendor's SDKs begin each
-        // conversation with the user.
-        if contents
-            .list
-            .first()
-            .is_some_and(|first| first.role == "model")
-        {
+        // The service takes a call only behind what a user says.
+        let begins_with_call = contents.list.first().is_some_and(|first| {
+            let mut parts = first.parts.iter();
+            parts.any(|part| matches!(part.kind, Kind::Call(_)))
+        });
+        if begins_with_call {
             let content = Content {
                 role: "user",
                 parts: vec![Kind::Text(BEGINNING).into()],
