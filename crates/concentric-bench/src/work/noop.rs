@@ -42,8 +42,15 @@ pub(super) fn toolset() -> Toolset {
 
 /// The tool behind a gate that lets it run, and hooks that look at each call.
 pub(super) fn gated() -> Toolset {
+    // A rule for a tool that the toolset does not have is an error.
+    let another = tool("another", "Does nothing.", |Arguments { i }| async move {
+        Json(Done { ok: true, i })
+    });
     let approval = Approval::for_tools("another").allow(TOOL);
-    toolset().gate(approval).layer(ToolHooksLayer::new(Look))
+    toolset()
+        .tool(another)
+        .gate(approval)
+        .layer(ToolHooksLayer::new(Look))
 }
 
 /// The tool behind a gate that asks about each call.
