@@ -211,6 +211,7 @@
 //! A run that calls no tool has no task, and one read of the store.
 
 mod body;
+mod claim;
 mod future;
 mod layer;
 mod live;

@@ -5,13 +5,10 @@ use concentric_core::{
     CancelReason, Context, Effects, Environment, Error, ErrorKind, Phase, RunId, Str, ThreadId,
     context::Sleep,
     machine::MachineState,
-    store::{
-        Checkpoint, ClaimCell, RunClaim, RunKey, RunRecord, RunStore, StoreError, StoreFuture,
-        Tenant,
-    },
+    store::{Checkpoint, ClaimCell, RunClaim, RunKey, RunStore, StoreError, StoreFuture, Tenant},
 };
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{self, Poll, ready},
@@ -169,7 +166,7 @@ where
     }
 
     /// Has the run wait in `state`; it is over if no store can keep that.
-    fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
+    pub(super) fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
         let kept = Arc::clone(self);
         let now = self.now();
         Box::pin(async move {
@@ -205,7 +202,7 @@ where
 
     /// Has a task wait until the store has recorded what becomes of the run: up to `limit`, or
     /// [`RECORDED_WITHIN`].
-    fn record(&self, mut last: StoreFuture<()>, limit: Option<Sleep>) {
+    pub(super) fn record(&self, mut last: StoreFuture<()>, limit: Option<Sleep>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             tracing::warn!("no runtime to record what becomes of a run; its lease runs out");
             return;
@@ -224,80 +221,9 @@ where
     }
 
     /// Lets anybody take the run up at once.
-    fn leave(&self) -> Option<StoreFuture<()>> {
+    pub(super) fn leave(&self) -> Option<StoreFuture<()>> {
         let RunClaim { key, fence, .. } = self.claim.get().cloned()?;
         Some(self.store.renew(key, fence, self.now()))
-    }
-}
-
-/// A claim on a run that was found. The store may make it after nobody waits for it any more: if this
-/// is dropped before, a task waits for the claim and gives it back.
-pub(super) struct Claim<St>
-where
-    St: RunStore + ?Sized,
-{
-    kept: Arc<Kept<St>>,
-    // Taken out while it is polled: one that panics is not polled again.
-    claim: Option<StoreFuture<RunRecord>>,
-    // Whether the process that had the run died.
-    left: bool,
-}
-
-impl<St> Claim<St>
-where
-    St: RunStore + ?Sized,
-{
-    pub(super) fn new(kept: &Arc<Kept<St>>, claim: StoreFuture<RunRecord>, left: bool) -> Self {
-        Self {
-            kept: Arc::clone(kept),
-            claim: Some(claim),
-            left,
-        }
-    }
-}
-
-impl<St> Future for Claim<St>
-where
-    St: RunStore + ?Sized,
-{
-    type Output = Result<RunRecord, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        let Some(mut claim) = self.claim.take() else {
-            return Poll::Pending;
-        };
-        let claimed = claim.as_mut().poll(cx);
-        if claimed.is_pending() {
-            self.claim = Some(claim);
-        }
-        claimed
-    }
-}
-
-impl<St> Drop for Claim<St>
-where
-    St: RunStore + ?Sized,
-{
-    fn drop(&mut self) {
-        let Some(claim) = self.claim.take() else {
-            return;
-        };
-        let (kept, left) = (Arc::clone(&self.kept), self.left);
-        let given_back = Box::pin(async move {
-            let record = match claim.await {
-                Ok(record) => record,
-                // It was not made.
-                Err(StoreError::Taken | StoreError::Ended | StoreError::NotFound) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let RunRecord { key, fence, .. } = record;
-            let now = kept.now();
-            match left {
-                true => kept.store.renew(key, fence, now).await,
-                false => kept.store.suspend(key, fence, record.state, now).await,
-            }
-        });
-        self.kept.record(given_back, None);
     }
 }
 

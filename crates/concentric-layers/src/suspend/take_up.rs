@@ -1,6 +1,9 @@
 //! Finds a run that is to go on, and claims it.
 
-use super::run::{Claim, Drive, Kept, Origin};
+use super::{
+    claim::Claim,
+    run::{Drive, Kept, Origin},
+};
 use concentric_core::{
     Error, ErrorKind, InterruptId, OpenRound, Phase, Reply, ReplyError, Resume, Suspended,
     interrupt::CLIENT_TOOL,
@@ -191,8 +194,7 @@ where
     let store = kept.store();
     if let Some(Abandoned { key, version }) = lookup.abandoned.clone() {
         let claim = store.claim(key, version, Vec::new(), kept.now(), kept.until());
-        let record = Claim::new(kept, claim, true).await?;
-        return Ok(Some((record, Origin::Left)));
+        return Ok(Some(Claim::new(kept, claim, true).await?));
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
     let questions = questions(replies)?;
@@ -285,12 +287,7 @@ where
     let claim = kept
         .store()
         .claim(key, version, replies, kept.now(), kept.until());
-    let record = Claim::new(kept, claim, left).await?;
-    let origin = match left {
-        true => Origin::Left,
-        false => Origin::Waited(Box::new(record.state.clone())),
-    };
-    Ok((record, origin))
+    Ok(Claim::new(kept, claim, left).await?)
 }
 
 /// Whether the same question was answered differently. The replies of closed rounds are not kept.

@@ -1,9 +1,10 @@
 //! Drives a run: where its consumer polls it, until it is stored; in a task of its own from then on.
 
 use super::run::Drive;
+use crate::wait::Stop;
 use concentric_core::{
-    ChatResponse, Effects, Error, ErrorKind, Event, EventStream, Outcome, Phase, context::Sleep,
-    method::catch, service::BoxFuture, store::RunStore,
+    ChatResponse, Effects, Error, ErrorKind, Event, EventStream, Outcome, Phase, method::catch,
+    service::BoxFuture, store::RunStore,
 };
 use futures_core::Stream;
 use std::{
@@ -296,7 +297,7 @@ where
 struct Room {
     permits: Arc<Semaphore>,
     // Resolves when the run is cancelled, or its deadline is over; `None` once it has.
-    stop: Option<Sleep>,
+    stop: Option<Stop>,
     // How many steps may still follow that: a run that is to end does not wait for its consumer.
     spare: u32,
 }
@@ -309,21 +310,9 @@ impl Room {
     where
         St: RunStore + ?Sized,
     {
-        let context = run.drive.context().clone();
-        let stop = async move {
-            let remaining = context.remaining();
-            let late = remaining.map(|remaining| context.environment().clock().sleep(remaining));
-            let (mut late, mut cancelled) = (late, pin!(context.cancelled()));
-            poll_fn(|cx| match &mut late {
-                _ if cancelled.as_mut().poll(cx).is_ready() => Poll::Ready(()),
-                Some(late) => late.as_mut().poll(cx),
-                None => Poll::Pending,
-            })
-            .await;
-        };
         Self {
             permits: Arc::new(Semaphore::new(permits)),
-            stop: Some(Box::pin(stop)),
+            stop: Some(Stop::new(run.drive.context())),
             spare: SPARE,
         }
     }
@@ -348,7 +337,7 @@ impl Room {
                 return Poll::Ready(Ok(permit.ok()));
             }
             if let Some(stop) = &mut self.stop
-                && stop.as_mut().poll(cx).is_ready()
+                && stop.poll("its consumer", cx).is_ready()
             {
                 self.stop = None;
             }

@@ -1,0 +1,89 @@
+//! Claims a run that was found.
+
+use super::run::{Kept, Origin};
+use concentric_core::store::{RunClaim, RunRecord, RunStore, StoreError, StoreFuture};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+/// A claim on a run that was found. The store may make it after nobody waits for it any more: if this
+/// is dropped before it resolves, a task waits for the claim and gives it back.
+pub(super) struct Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    kept: Arc<Kept<St>>,
+    // Taken out while it is polled: one that panics is not polled again.
+    claim: Option<StoreFuture<RunRecord>>,
+    is_abandoned: bool,
+}
+
+impl<St> Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    /// `is_abandoned` says that the process which had the run died.
+    pub(super) fn new(
+        kept: &Arc<Kept<St>>,
+        claim: StoreFuture<RunRecord>,
+        is_abandoned: bool,
+    ) -> Self {
+        Self {
+            kept: Arc::clone(kept),
+            claim: Some(claim),
+            is_abandoned,
+        }
+    }
+}
+
+impl<St> Future for Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    type Output = Result<(RunRecord, Origin), StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(mut claim) = self.claim.take() else {
+            return Poll::Pending;
+        };
+        let claimed = claim.as_mut().poll(cx);
+        if claimed.is_pending() {
+            self.claim = Some(claim);
+        }
+        let record = ready!(claimed)?;
+        let origin = match self.is_abandoned {
+            true => Origin::Left,
+            false => Origin::Waited(Box::new(record.state.clone())),
+        };
+        Poll::Ready(Ok((record, origin)))
+    }
+}
+
+impl<St> Drop for Claim<St>
+where
+    St: RunStore + ?Sized,
+{
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else {
+            return;
+        };
+        let (kept, is_abandoned) = (Arc::clone(&self.kept), self.is_abandoned);
+        let given_back = async move {
+            let record = match claim.await {
+                Ok(record) => record,
+                // It was not made.
+                Err(StoreError::Taken | StoreError::Ended | StoreError::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            kept.claimed(RunClaim::new(record.key, record.fence));
+            match kept.leave() {
+                Some(left) if is_abandoned => left.await,
+                _ => kept.suspend(record.state).await,
+            }
+        };
+        self.kept.record(Box::pin(given_back), None);
+    }
+}
