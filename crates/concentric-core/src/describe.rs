@@ -65,11 +65,10 @@ impl Description {
         let mut next = Some(name);
         while let Some(name) = next {
             let (path, arguments) = split(name);
-            let ours = path.starts_with("concentric");
             // What checks a layer's declarations is not a layer of anybody's.
             if path != CHECKED {
                 layers.push(Described {
-                    name: if ours { last(path) } else { foreign(path) },
+                    name: short_path(path),
                     place,
                 });
             }
@@ -144,6 +143,25 @@ fn is_service(name: &str) -> bool {
         "tokio::",
     ];
     !(closure || function || data.iter().any(|prefix| path.starts_with(prefix)))
+}
+
+/// The name of a type, and those in its arguments, without modules: of one that is not ours, with its
+/// crate.
+pub(crate) fn short(name: &str) -> String {
+    let is_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}' | '#');
+    name.split_inclusive(|c| !is_path(c))
+        .map(|piece| {
+            let path = piece.trim_end_matches(|c| !is_path(c));
+            short_path(path) + piece.get(path.len()..).unwrap_or_default()
+        })
+        .collect()
+}
+
+fn short_path(path: &str) -> String {
+    match path.starts_with("concentric") {
+        true => last(path),
+        false => foreign(path),
+    }
 }
 
 fn last(path: &str) -> String {

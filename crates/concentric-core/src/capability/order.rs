@@ -121,41 +121,23 @@ impl<C, L, O, D, I> Offers<C, L, There<I>> for Given<O, D> where O: Offers<C, L,
 #[diagnostic::do_not_recommend]
 impl<C, L, O, D, I> Offers<C, L, I> for Used<O, D> where O: Offers<C, L, I> {}
 
-/// A stack with a layer that encloses the region `R`.
-pub trait InRegion<R, I> {}
+/// A stack with a layer that declares the entry `E`.
+pub trait Holds<E, I> {}
 
-impl<R, O, M, I> InRegion<R, Here<I>> for With<O, M>
+impl<E, O, M, I> Holds<E, Here<I>> for With<O, M>
 where
     M: Declares,
-    ListOf<M>: Lists<Encloses<R>, I>,
+    ListOf<M>: Lists<E, I>,
 {
 }
 
-impl<R, O, M, I> InRegion<R, There<I>> for With<O, M> where O: InRegion<R, I> {}
+impl<E, O, M, I> Holds<E, There<I>> for With<O, M> where O: Holds<E, I> {}
 
-impl<R, O, M, I> InRegion<R, I> for Plain<O, M> where O: InRegion<R, I> {}
+impl<E, O, M, I> Holds<E, I> for Plain<O, M> where O: Holds<E, I> {}
 
-impl<R, O, D, I> InRegion<R, I> for Given<O, D> where O: InRegion<R, I> {}
+impl<E, O, D, I> Holds<E, I> for Given<O, D> where O: Holds<E, I> {}
 
-impl<R, O, D, I> InRegion<R, I> for Used<O, D> where O: InRegion<R, I> {}
-
-/// A stack with a layer that belongs inside of one that encloses the region `R`.
-pub trait Awaits<R, I> {}
-
-impl<R, O, M, I> Awaits<R, Here<I>> for With<O, M>
-where
-    M: Declares,
-    ListOf<M>: Lists<Within<R>, I>,
-{
-}
-
-impl<R, O, M, I> Awaits<R, There<I>> for With<O, M> where O: Awaits<R, I> {}
-
-impl<R, O, M, I> Awaits<R, I> for Plain<O, M> where O: Awaits<R, I> {}
-
-impl<R, O, D, I> Awaits<R, I> for Given<O, D> where O: Awaits<R, I> {}
-
-impl<R, O, D, I> Awaits<R, I> for Used<O, D> where O: Awaits<R, I> {}
+impl<E, O, D, I> Holds<E, I> for Used<O, D> where O: Holds<E, I> {}
 
 /// A stack with a layer that requires a `C`, as the layer `L` of it expects.
 #[diagnostic::on_unimplemented(
@@ -263,7 +245,7 @@ pub struct StandsInside<I>(PhantomData<I>);
 
 impl<L, R, T> StaysOutside<R, T, First> for L {}
 
-impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: InRegion<R, I> {}
+impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: Holds<Encloses<R>, I> {}
 
 /// A layer that encloses the region `R`, and is not inside of one of the stack `T` that belongs into
 /// the region.
@@ -275,7 +257,7 @@ pub struct StandsAround<I>(PhantomData<I>);
 
 impl<L, R, T> EnclosesFirst<R, T, First> for L {}
 
-impl<L, R, T, I> EnclosesFirst<R, T, StandsAround<I>> for L where T: Awaits<R, I> {}
+impl<L, R, T, I> EnclosesFirst<R, T, StandsAround<I>> for L where T: Holds<Within<R>, I> {}
 
 /// A stack, of which the whole is `T`, whose layers use what others of them expect to be used.
 pub trait Complete<T, Order> {}

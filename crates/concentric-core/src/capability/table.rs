@@ -2,7 +2,7 @@ use super::{
     Capabilities, Capability, Declares, Optional, Provides,
     declare::{Item, Kind},
 };
-use crate::{Error, ErrorKind, Str};
+use crate::{Error, ErrorKind, Str, describe::short};
 use std::{any::type_name, error::Error as StdError, fmt};
 
 /// What the layers of a stack declare, the outermost first, to be checked while the program runs.
@@ -240,7 +240,8 @@ impl Declaration {
     }
 }
 
-/// What is wrong with what layers provide and require: names of types.
+/// What is wrong with what layers provide and require: names of types, which `Display` prints without
+/// modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -313,6 +314,7 @@ impl fmt::Display for Fault {
                 capability,
                 provider,
             } => {
+                let [layer, capability] = [layer, capability].map(|name| short(name));
                 write!(
                     f,
                     "`{layer}` requires `{capability}`, and no layer outside of it provides that"
@@ -325,6 +327,8 @@ impl fmt::Display for Fault {
                 provider,
                 is_optional,
             } => {
+                let [layer, capability, provider] =
+                    [layer, capability, provider].map(|name| short(name));
                 let uses = if *is_optional { "uses" } else { "requires" };
                 write!(
                     f,
@@ -336,19 +340,26 @@ impl fmt::Display for Fault {
                 layer,
                 capability,
                 provider,
-            } => write!(
-                f,
-                "`{layer}` provides `{capability}`, which `{provider}` does already: leave one of \
-                 them out, or let `{layer}` declare that it replaces it"
-            ),
+            } => {
+                let [layer, capability, provider] =
+                    [layer, capability, provider].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` provides `{capability}`, which `{provider}` does already: leave one \
+                     of them out, or let `{layer}` declare that it replaces it"
+                )
+            }
             Self::NotProvided { layer, capability } => write!(
                 f,
-                "`{layer}` declares that it provides `{capability}`, and did not"
+                "`{}` declares that it provides `{}`, and did not",
+                short(layer),
+                short(capability)
             ),
             Self::Absent {
                 capability,
                 provider,
             } => {
+                let capability = short(capability);
                 write!(
                     f,
                     "`{capability}` is required here, and no layer outside provides it"
@@ -357,18 +368,23 @@ impl fmt::Display for Fault {
             }
             Self::Inside { layer, outer } => write!(
                 f,
-                "`{layer}` stands inside of `{outer}`, and must stand outside of it: swap the two, \
-                 or leave one of them out"
+                "`{}` stands inside of `{}`, and must stand outside of it: swap the two, or leave \
+                 one of them out",
+                short(layer),
+                short(outer)
             ),
             Self::Unused {
                 layer,
                 capability,
                 user,
-            } => write!(
-                f,
-                "`{layer}` has no effect, since no layer inside of it uses `{capability}`: add \
-                 `{user}` inside of it"
-            ),
+            } => {
+                let [layer, capability, user] = [layer, capability, user].map(|name| short(name));
+                write!(
+                    f,
+                    "`{layer}` has no effect, since no layer inside of it uses `{capability}`: add \
+                     `{user}` inside of it"
+                )
+            }
         }
     }
 }
@@ -376,7 +392,7 @@ impl fmt::Display for Fault {
 /// What to do where a capability is missing.
 fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Result {
     match provider {
-        Some(provider) => write!(f, ": add `{provider}` outside"),
+        Some(provider) => write!(f, ": add `{}` outside", short(provider)),
         None => Ok(()),
     }
 }
