@@ -49,7 +49,7 @@ use tower::ServiceExt;
 
 /// Goes on with the run, and says what came of it.
 #[test]
-#[ignore = "a part of the tests below"]
+#[ignore = "a child process of the tests below"]
 fn host() {
     let Some(part) = Part::mine() else { return };
     let said = block(drive(&part));
@@ -58,7 +58,7 @@ fn host() {
 
 /// The same for a host that keeps the state of its runs itself, in a file.
 #[test]
-#[ignore = "a part of the tests below"]
+#[ignore = "a child process of the tests below"]
 fn keeper() {
     let Some(part) = Part::mine() else { return };
     let (world, points) = (part.world(), part.points());
@@ -334,7 +334,7 @@ fn f045_killed_at_any_time_a_run_goes_on_and_loses_and_repeats_nothing() {
 }
 
 #[test]
-#[ignore = "a part of the test below"]
+#[ignore = "a child process of the test below"]
 fn writer() {
     let Some(part) = Part::mine() else { return };
     let mut options = OpenOptions::new();

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 /// Drives the run until it waits.
 #[test]
-#[ignore = "a part of the test below"]
+#[ignore = "a child process of the test below"]
 fn host() {
     let Some(part) = Part::mine() else { return };
     let said = block(drive(&part));
@@ -39,7 +39,7 @@ fn host() {
 
 /// Takes the run up when it is told to.
 #[test]
-#[ignore = "a part of the test below"]
+#[ignore = "a child process of the test below"]
 fn racer() {
     let Some(part) = Part::mine() else { return };
     let said = block(async {

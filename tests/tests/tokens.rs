@@ -474,7 +474,7 @@ fn f038_a_question_that_was_asked_twice_is_answered_once() {
 
 /// Replays a token when it is told to.
 #[test]
-#[ignore = "a part of the test below"]
+#[ignore = "a child process of the test below"]
 fn replayer() {
     let Some(part) = Part::mine() else { return };
     let world = part.world();

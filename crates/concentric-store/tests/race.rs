@@ -145,7 +145,7 @@ fn intent(run: &str, fence: u64) -> Intent {
 
 /// Answers the question of a run, and drives it if it is the first.
 #[test]
-#[ignore = "a part of the tests below"]
+#[ignore = "a child process of the tests below"]
 fn racer() {
     let Some((store, run)) = part() else { return };
     let thread = || ThreadId::new("thread");
@@ -177,7 +177,7 @@ fn racer() {
 
 /// Begins a run, and is stopped before it goes on.
 #[test]
-#[ignore = "a part of the tests below"]
+#[ignore = "a child process of the tests below"]
 fn zombie() {
     let Some((store, run)) = part() else { return };
     let fence = block(RunStore::begin(
@@ -212,7 +212,7 @@ fn zombie() {
 
 /// Writes until it is killed, and says what was acknowledged.
 #[test]
-#[ignore = "a part of the tests below"]
+#[ignore = "a child process of the tests below"]
 fn writer() {
     let Some((store, run)) = part() else { return };
     for n in 0.. {
