@@ -1,4 +1,4 @@
-"""Checks the links of a crate's rendered docs: python3 links.py DOC_FOLDER CRATE"""
+"""Checks the links of a crate's rendered docs. Usage: links.py DOC_FOLDER CRATE"""
 
 import pathlib
 import sys
@@ -10,7 +10,7 @@ class Page(HTMLParser):
     def __init__(self):
         super().__init__()
         self.links, self.ids = [], set()
-        # Blanket implementations stand last, with the docs of other crates' methods.
+        # Blanket implementations come last, with the docs of other crates' methods.
         self.is_foreign = False
 
     def handle_starttag(self, tag, attrs):
@@ -36,20 +36,20 @@ def main(docs, crate):
             if url.scheme or url.netloc:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
-            # Source pages, and pages of the whole site, are not the crate's.
+            # Source pages and shared pages do not belong to the crate.
             inside = docs.resolve() / crate in [target, *target.parents]
             if not inside and (docs.resolve() / "src") in target.parents:
                 continue
-            # rustdoc has a list of all items for the crate, and links to one for each inlined crate.
+            # rustdoc has one list of all items per crate, but links to one for each inlined crate.
             if target.name in ("help.html", "settings.html", "all.html"):
                 continue
             checked += 1
             if target.is_dir():
                 target /= "index.html"
             other = pages.get(target)
-            # As browsers do, the anchor as it is written and as it is decoded.
+            # Like browsers, compare the anchor both literally and decoded.
             anchors = {url.fragment, unquote(url.fragment)}
-            # Anchors of other pages may be made by a script there.
+            # Anchors of other pages may be created by a script.
             if other is None or (url.fragment and url.path == "" and not anchors & other.ids):
                 dead.append(f"{path.relative_to(docs.resolve())}: {href}")
     for link in sorted(set(dead)):

@@ -1,20 +1,20 @@
-//! An agent that asks before it writes a file, and takes the answer in another process.
+//! An agent that requires approval before it writes a file, and accepts it in another process.
 //!
 //! ```console
 //! $ cargo run --example approval -- "write hello to note.txt"
 //! $ cargo run --example approval -- --approve
 //! ```
 //!
-//! The first ends when the agent asks, with exit code 3, and shows the question. The run waits in a
-//! SQLite file (`CONCENTRIC_DB`, or `target/.approval.db`), and the second goes on with it: the same
-//! night or next week, on this machine or on another that has the file. `--deny REASON` and
-//! `--edit ARGUMENTS` answer otherwise; each takes the question's id, where several wait. With no
-//! arguments it shows what waits.
+//! The first command ends with exit code 3 and prints the interrupt. The run is stored in a SQLite
+//! file (`CONCENTRIC_DB`, or `target/.approval.db`). The second command resumes it, at any later
+//! time, on any machine that has the file. `--deny REASON` and `--edit ARGUMENTS` are other
+//! replies. Each takes the interrupt's id if several are open. Without arguments, the example lists
+//! the open interrupts.
 //!
-//! A process may be killed at any time. As soon as it is known to be dead ([`LEASE`]), `--continue`
-//! goes on where it was: an answer that was taken counts, and what was written is not written again.
+//! A process may be killed at any time. Once its lease has expired ([`LEASE`]), `--continue`
+//! resumes its run: an accepted reply is kept, and a file that was written is not written again.
 //!
-//! For the model see the quickstart.
+//! The model is selected as in the quickstart.
 
 use concentric::{
     ChatRequest, Context, Environment, InterruptId, ReplyKind, ThreadId,
@@ -26,11 +26,11 @@ use concentric_examples::{files, model::model, store, terminal};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tower::{ServiceBuilder, ServiceExt};
 
-/// How long after its last sign of life a process is thought dead.
+/// The time without renewal after which a process is considered dead.
 const LEASE: Duration = Duration::from_secs(5);
 const COMMAND: &str = "cargo run --example approval --";
-/// The exit code of a run that waits for an answer.
-const WAITS: u8 = 3;
+/// The exit code of a run that is interrupted.
+const INTERRUPTED: u8 = 3;
 
 fn agent(store: &SqliteStore) -> Result<BoxModel, Error> {
     let tools = files::tools(".")?
@@ -40,11 +40,11 @@ fn agent(store: &SqliteStore) -> Result<BoxModel, Error> {
             ReplyKind::Deny,
             ReplyKind::Edit,
         ]))
-        .ledger(store.clone()); // what was about to be written, and what came of it
+        .ledger(store.clone()); // records each write before it starts, and its outcome
 
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system("You work on the files of the current folder."))
-        .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE)) // runs that wait, or died
+        .layer(DefaultsLayer::new().system("Work on the files in the current folder."))
+        .layer(SuspendLayer::new(Arc::new(store.clone())).lease(LEASE)) // persists interrupted runs
         .layer(AgentLayer::new(tools).step_limit(16))
         .service(model()?);
     Ok(BoxModel::new(agent))
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
     match act(&args).await {
         Ok(code) => code,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -67,21 +67,18 @@ async fn main() -> ExitCode {
 async fn act(args: &[&str]) -> Result<ExitCode, Error> {
     let store = store::open("approval")?;
     let request = match args {
-        [] => return show_questions(&store).await,
-        ["--continue"] => return go_on(&store).await,
-        ["--approve", id @ ..] => reply(Reply::approve(question(&store, id).await?)),
-        ["--deny", reason, id @ ..] => reply(Reply::deny(question(&store, id).await?, *reason)),
+        [] => return list_interrupts(&store).await,
+        ["--continue"] => return continue_runs(&store).await,
+        ["--approve", id @ ..] => reply(Reply::approve(select(&store, id).await?)),
+        ["--deny", reason, id @ ..] => reply(Reply::deny(select(&store, id).await?, *reason)),
         ["--edit", arguments, id @ ..] => {
             let arguments: serde_json::Value = serde_json::from_str(arguments).map_err(|e| {
-                Error::new(ErrorKind::InvalidRequest, "that is no JSON").with_source(e)
+                Error::new(ErrorKind::InvalidRequest, "the arguments are not JSON").with_source(e)
             })?;
-            reply(Reply::approve_edited(
-                question(&store, id).await?,
-                arguments,
-            ))
+            reply(Reply::approve_edited(select(&store, id).await?, arguments))
         }
         [flag, ..] if flag.starts_with('-') => {
-            terminal::say(format_args!(
+            terminal::status(format_args!(
                 "Usage: {COMMAND} \"write hello to note.txt\"\n       {COMMAND} \
                  [--approve [ID] | --deny REASON [ID] | --edit ARGUMENTS [ID] | --continue]"
             ));
@@ -92,7 +89,7 @@ async fn act(args: &[&str]) -> Result<ExitCode, Error> {
     run(&store, request).await
 }
 
-/// All that is asked here is one conversation.
+/// The thread of all runs of this example.
 fn thread() -> ThreadId {
     ThreadId::new("approval")
 }
@@ -101,64 +98,64 @@ fn context() -> Context {
     Context::builder().thread_id(thread()).build()
 }
 
-/// The request that goes on with the run that asked; the store knows which.
+/// Creates a request that resumes the run with this interrupt, which the store finds.
 fn reply(reply: Reply) -> ChatRequest {
     ChatRequest::replying(vec![reply]).with_context(context())
 }
 
-/// Runs until the agent has answered, or asks.
+/// Drives a run until it finishes or is interrupted.
 async fn run(store: &SqliteStore, request: ChatRequest) -> Result<ExitCode, Error> {
     let response = agent(store)?.oneshot(request).await?;
     let finish = terminal::show(response.body).await?;
     terminal::summary(&finish);
-    for ask in finish.interrupts() {
-        terminal::question(ask, COMMAND);
+    for interrupt in finish.interrupts() {
+        terminal::interrupt(interrupt, COMMAND);
     }
     Ok(match finish.outcome {
-        Outcome::Interrupted => ExitCode::from(WAITS),
+        Outcome::Interrupted => ExitCode::from(INTERRUPTED),
         Outcome::Completed => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
 
-/// What waits for an answer.
-async fn questions(store: &SqliteStore) -> Result<Vec<Interrupt>, Error> {
+/// Returns the open interrupts.
+async fn interrupts(store: &SqliteStore) -> Result<Vec<Interrupt>, Error> {
     Ok(waiting(store, Tenant::default(), thread()).await?)
 }
 
-async fn show_questions(store: &SqliteStore) -> Result<ExitCode, Error> {
-    let questions = questions(store).await?;
-    for ask in &questions {
-        terminal::question(ask, COMMAND);
+async fn list_interrupts(store: &SqliteStore) -> Result<ExitCode, Error> {
+    let interrupts = interrupts(store).await?;
+    for interrupt in &interrupts {
+        terminal::interrupt(interrupt, COMMAND);
     }
-    if questions.is_empty() {
-        terminal::say("Nothing waits for an answer.");
+    if interrupts.is_empty() {
+        terminal::status("No open interrupts.");
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::from(WAITS))
+    Ok(ExitCode::from(INTERRUPTED))
 }
 
-/// The question of that id, or else the only one that waits.
-async fn question(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> {
+/// Returns the given id, or that of the only open interrupt.
+async fn select(store: &SqliteStore, id: &[&str]) -> Result<InterruptId, Error> {
     if let [id] = id {
         return Ok(InterruptId::new(*id));
     }
-    let said = match questions(store).await?.as_slice() {
+    let message = match interrupts(store).await?.as_slice() {
         [only] if id.is_empty() => return Ok(only.id.clone()),
-        [] => "nothing waits for an answer",
-        _ => "several questions wait: name one by its id",
+        [] => "no open interrupts",
+        _ => "several interrupts are open: pass an id",
     };
-    Err(Error::new(ErrorKind::InvalidRequest, said))
+    Err(Error::new(ErrorKind::InvalidRequest, message))
 }
 
-/// Goes on with what was killed.
-async fn go_on(store: &SqliteStore) -> Result<ExitCode, Error> {
-    let left = suspend::abandoned(store, &Environment::system(), 16).await?;
-    if left.is_empty() {
-        terminal::say("Nothing is to be continued.");
+/// Resumes the runs of processes that were killed.
+async fn continue_runs(store: &SqliteStore) -> Result<ExitCode, Error> {
+    let abandoned = suspend::abandoned(store, &Environment::system(), 16).await?;
+    if abandoned.is_empty() {
+        terminal::status("No abandoned runs.");
     }
     let mut code = ExitCode::SUCCESS;
-    for request in left {
+    for request in abandoned {
         code = run(store, request).await?;
     }
     Ok(code)

@@ -1,12 +1,12 @@
-//! A layer of your own, at three levels of effort.
+//! Three ways to write a custom layer.
 //!
 //! ```console
 //! $ cargo run --example custom_layer
 //! ```
 //!
-//! 1. [`retry`]: an async function, when you change a request, skip a call, or call again.
-//! 2. [`Redact`]: a [`Transform`], when you drop, change or hold back events.
-//! 3. [`TimingLayer`]: a tower [`Layer`] and [`Service`], when it is to cost nothing.
+//! 1. [`retry`]: an async function, to change requests, skip calls or repeat them.
+//! 2. [`Redact`]: a [`Transform`], to drop, change or delay events.
+//! 3. [`TimingLayer`]: a tower [`Layer`] and [`Service`], without overhead.
 
 use concentric::{
     BoxModel, ChatRequest, ChatResponse, Context as Run, Error, ErrorKind, Event, EventStream,
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Error> {
         .layer(TimingLayer)
         .layer(from_fn(retry))
         .layer(TransformLayer::new(|_request| Redact::new("swordfish")))
-        .service(moody_model());
+        .service(flaky_model());
 
     let mut response = model
         .oneshot(ChatRequest::user("What is the password?"))
@@ -43,20 +43,14 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// A model that is overloaded at first, and then speaks in pieces of a few letters.
-fn moody_model() -> BoxModel {
+/// A model whose first calls fail as overloaded, and which then streams deltas of a few letters.
+fn flaky_model() -> BoxModel {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     BoxModel::new(service_fn(async |_: ChatRequest| {
         if CALLS.fetch_add(1, Ordering::Relaxed) < 2 {
-            return Err(Error::new(ErrorKind::Overloaded, "come back later"));
+            return Err(Error::new(ErrorKind::Overloaded, "try again later"));
         }
-        let pieces = [
-            "The pass",
-            "word is sw",
-            "ordf",
-            "ish, but tell",
-            " nobody.",
-        ];
+        let pieces = ["The pass", "word is sw", "ordf", "ish. Keep", " it secret."];
         let words = pieces.map(|piece| Ok(Event::text(piece)));
         let finish = Ok(Event::finish(FinishReason::Stop, Usage::new(4, 8)));
         Ok(ChatResponse::new(stream::iter(
@@ -67,17 +61,17 @@ fn moody_model() -> BoxModel {
 
 // ---- 1. A function ----
 
-/// Calls again when a call fails that may succeed later.
+/// Repeats a call that failed with a retryable error.
 ///
-/// The future of a call ends when its first words are there, so a failure here is one that nobody
-/// has seen anything of: calling again repeats nothing.
+/// The future of a call resolves with its first content, so a call that fails here has not produced
+/// any output, and repeating it duplicates nothing.
 async fn retry(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
     for attempt in 1..3_u32 {
         match next.run(request.clone()).await {
             Err(error) if error.is_retryable() => {
                 println!("retry: attempt {attempt} failed ({error})");
                 let pause = Duration::from_millis(20) * attempt;
-                // Ends early, with an error, if the run is cancelled.
+                // Returns early, with an error, if the run is cancelled.
                 request
                     .context
                     .sleep(error.retry_after().unwrap_or(pause))
@@ -91,12 +85,13 @@ async fn retry(request: ChatRequest, mut next: Next) -> Result<ChatResponse<Even
 
 // ---- 2. A transform ----
 
-/// Blots out a word, also where it is split over several events.
+/// Redacts a word, even if it is split over several events.
 ///
-/// Outside an agent only the reader does not see the word; inside, neither does the next model call.
+/// Outside the agent, it hides the word from the consumer; inside, from the next model call as
+/// well.
 struct Redact {
     word: &'static str,
-    /// The end of the text so far, if it may be the beginning of the word.
+    /// The end of the text so far that may be a prefix of the word.
     held: String,
 }
 
@@ -110,7 +105,7 @@ impl Redact {
 impl Transform for Redact {
     fn event(&mut self, event: Event) -> Emit {
         let Event::TextDelta(text) = event else {
-            // Nothing may overtake the text before it.
+            // Keep the order: emit the held text before this event.
             let held = std::mem::take(&mut self.held);
             return Emit::Many(vec![Event::text(held), event]);
         };
@@ -119,7 +114,7 @@ impl Transform for Redact {
             println!("redact: found the word in {:?}", self.held);
             self.held = self.held.replace(self.word, "█████");
         }
-        // Keep what may go on to be the word; the rest can be seen.
+        // Hold back a possible prefix of the word, and emit the rest.
         let begins = |n: &usize| {
             self.word
                 .get(..*n)
@@ -137,7 +132,7 @@ impl Transform for Redact {
 
 // ---- 3. A layer and a service ----
 
-/// Measures how long an answer takes to begin, and to end.
+/// Measures the time to the first content of a response, and to its end.
 #[derive(Clone, Copy)]
 struct TimingLayer;
 
@@ -170,7 +165,7 @@ where
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
         let watch = Watch {
-            // The run's clock is the system's, unless a test turns it.
+            // The clock of the run, which a test can replace.
             start: request.context.now(),
             run: request.context.clone(),
             stopped: false,
@@ -186,7 +181,7 @@ pin_project! {
     struct TimingFuture<F> {
         #[pin]
         inner: F,
-        // Handed on to the body.
+        // Moved to the body.
         watch: Option<Watch>,
     }
 }
@@ -199,12 +194,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // The first words are there when the future is ready: that is the contract of a model.
+        // A model's future resolves with the first content.
         let result = ready!(this.inner.poll(cx));
         let mut watch = this.watch.take();
         if let Some(watch) = &mut watch {
-            watch.say(if result.is_ok() {
-                "first words"
+            watch.report(if result.is_ok() {
+                "first content"
             } else {
                 "failed"
             });
@@ -231,15 +226,15 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let item = ready!(this.inner.poll_next(cx));
-        // A body may end in four ways: here are three, and dropping the watch is the fourth.
+        // A body ends in one of four ways: these three, or a drop, which drops the watch.
         let end = match &item {
             Some(Ok(event)) if event.is_finish() => "finished",
             Some(Ok(_)) => return Poll::Ready(item),
             Some(Err(_)) => "failed",
-            None => "broke off",
+            None => "truncated",
         };
         if let Some(mut watch) = this.watch.take() {
-            watch.say(end);
+            watch.report(end);
             watch.stopped = true;
         }
         Poll::Ready(item)
@@ -257,7 +252,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn say(&self, what: &str) {
+    fn report(&self, what: &str) {
         let passed = self
             .run
             .now()
@@ -270,7 +265,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.stopped {
-            self.say("dropped");
+            self.report("dropped");
         }
     }
 }

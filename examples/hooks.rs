@@ -1,13 +1,14 @@
-//! An agent that leaves an audit trail, without an event waiting for the disk.
+//! An agent with an audit log, which is written without delaying any event.
 //!
 //! ```console
 //! $ cargo run --example hooks -- "what is in this folder?"
 //! ```
 //!
-//! One value is told of the run, its steps and its tool calls. What it has to say is kept in the run,
-//! and appended to `audit.jsonl`, or where `CONCENTRIC_AUDIT` says, once the run is over, however it
-//! ended. The process waits for that, and shows what it reads there. One that is killed leaves
-//! nothing: what must not be lost goes into a ledger, before the tool runs (see `approval`).
+//! One value observes the run, its steps and its tool calls. It collects entries in the run's
+//! state, and appends them to `audit.jsonl` (or `CONCENTRIC_AUDIT`) when the run ends, with any
+//! outcome. The process waits for the write, and prints the entries of its run. If the process is
+//! killed, the entries are lost; records that must not be lost belong in a ledger, which is written
+//! before a tool runs (see `approval`).
 //!
 //! The files and the model are those of the quickstart.
 
@@ -33,10 +34,10 @@ use std::{
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tower::{ServiceBuilder, ServiceExt};
 
-/// The arguments that tools get nothing secret in; of the others, the audit says how long they are.
+/// Arguments that are logged; of all others, only the length is logged.
 const HARMLESS: [&str; 5] = ["path", "depth", "first_line", "lines", "max_hits"];
 
-/// The lines of a run so far. Many runs may go on at once, and each has its own.
+/// The entries of a run so far. Each of several concurrent runs has its own.
 struct Trail;
 
 impl Slot for Trail {
@@ -46,10 +47,10 @@ impl Slot for Trail {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// Writes down what runs do.
+/// Records the activity of runs.
 struct Audit {
     file: PathBuf,
-    /// Each write that is under way has a clone: when there is none any more, all is written.
+    /// Each pending write holds a clone, so that the channel closes when all writes are done.
     writing: mpsc::Sender<Infallible>,
 }
 
@@ -89,7 +90,7 @@ impl Hooks for Audit {
     async fn after_run(&self, end: End<'_>, run: &Summary) -> Result<(), BoxError> {
         let outcome = match end {
             End::Finished(finish) => json!(finish.outcome),
-            // Its message may quote what is not for the audit.
+            // The message is not logged, because it may quote sensitive data.
             End::Failed(error) => json!({"failed": error.kind()}),
             End::Truncated => json!("truncated"),
             End::Dropped => json!("dropped"),
@@ -107,7 +108,7 @@ impl Hooks for Audit {
         context.defer(async move {
             let written = spawn_blocking(move || append(&file, &lines)).await;
             if let Err(error) = written.map_err(io::Error::other).flatten() {
-                terminal::say(format_args!("The audit can't be written: {error}"));
+                terminal::status(format_args!("Failed to write the audit log: {error}"));
             }
             drop(writing);
         });
@@ -115,7 +116,7 @@ impl Hooks for Audit {
     }
 }
 
-/// Keeps a line in its run.
+/// Adds an entry to the run.
 fn note(context: &Context, what: &str, details: &Value) -> Result<(), SlotError> {
     let at = context.now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = json!({
@@ -125,12 +126,12 @@ fn note(context: &Context, what: &str, details: &Value) -> Result<(), SlotError>
         "details": details,
     });
     let line = Str::from(line.to_string());
-    // The lines are shared, and only the list of them is copied.
+    // Only the list is copied; the entries are shared.
     context.update_state::<Trail>(|lines| lines.iter().chain([&line]).cloned().collect())?;
     Ok(())
 }
 
-/// What the audit may hold of a call's arguments.
+/// Returns the part of a call's arguments that may be logged.
 fn shown(arguments: &Arguments) -> Value {
     let Ok(Value::Object(arguments)) = serde_json::from_str(arguments.as_str()) else {
         return json!(format!("({} bytes)", arguments.as_str().len()));
@@ -147,7 +148,7 @@ fn shown(arguments: &Arguments) -> Value {
     shown.collect::<Map<_, _>>().into()
 }
 
-/// The beginning of a text.
+/// Returns the first 60 characters of a text.
 fn short(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",
@@ -155,7 +156,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Writes the lines of a run behind those of others, all in one piece.
+/// Appends the entries of a run to the file in one write.
 fn append(file: &Path, lines: &[Str]) -> io::Result<()> {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let mut file = OpenOptions::new().append(true).create(true).open(file)?;
@@ -167,14 +168,14 @@ async fn main() -> ExitCode {
     terminal::log("off");
     let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     if question.trim().is_empty() {
-        terminal::say("Usage: cargo run --example hooks -- \"what is in this folder?\"");
+        terminal::status("Usage: cargo run --example hooks -- QUESTION");
         return ExitCode::from(2);
     }
     match ask(question).await {
         Ok(Outcome::Completed) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -190,10 +191,10 @@ async fn ask(question: String) -> Result<Outcome, Error> {
     };
     let agent = ServiceBuilder::new()
         .layer(DefaultsLayer::new().system(
-            "You answer questions about the files of the current folder. Look before you answer, \
-             and be brief.",
+            "Answer questions about the files in the current folder. Inspect the files before you \
+             answer. Be brief.",
         ))
-        // At the run, between the steps, at the model and at the tools: wherever it has a method.
+        // Installed around the run, the steps, the model and the tools, as its methods require.
         .layer(
             AgentLayer::new(files::tools(".")?)
                 .step_limit(16)
@@ -207,7 +208,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
         Ok(response) => terminal::show(response.body).await,
         Err(error) => Err(error),
     };
-    // The answer is there, and has waited for nobody; the process waits, lest the write is lost.
+    // The response did not wait for the write, but the process must, or the write is lost.
     let _ = written.recv().await;
 
     for line in fs::read_to_string(&file).map_err(unreadable)?.lines() {
@@ -223,6 +224,6 @@ fn unreadable(error: impl Into<BoxError>) -> Error {
     let error: BoxError = error.into();
     Error::new(
         ErrorKind::Other,
-        format!("the audit can't be read: {error}"),
+        format!("failed to read the audit log: {error}"),
     )
 }

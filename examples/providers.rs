@@ -1,15 +1,15 @@
-//! One conversation over three providers: each turn is another's, and each knows what was said before.
+//! One conversation over three providers, with one turn each.
 //!
 //! ```console
 //! $ cargo run --example providers
 //! ```
 //!
-//! It asks the providers that the environment has keys for, if there are two or more; in the place of
-//! those that lack, and without keys of all three, small stand-ins answer in each service's own wire
-//! form. For the keys see the quickstart.
+//! The example uses the providers with a key in the environment if there are at least two, and
+//! offline stand-ins in the providers' own wire formats for the others. For the keys see the
+//! quickstart.
 //!
-//! On stderr it says what each provider is sent: how many messages, and which parts that only their
-//! own provider understands go along, or are left out.
+//! For each request it prints to stderr the number of messages, and which of the parts that only
+//! their own provider understands are included or left out.
 
 use bytes::Bytes;
 use concentric::{
@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
         Ok(Outcome::Completed) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -48,36 +48,36 @@ async fn main() -> ExitCode {
 
 async fn converse() -> Result<Outcome, Error> {
     let mut transcript = Transcript::new();
-    for (asked, question) in asked()?.into_iter().zip(QUESTIONS) {
-        terminal::say(format_args!("\n{}: {question}", asked.provider.name));
+    for (speaker, question) in speakers()?.into_iter().zip(QUESTIONS) {
+        terminal::status(format_args!("\n{}: {question}", speaker.provider.name));
         transcript.push_user(question);
         let agent = ServiceBuilder::new()
             .layer(DefaultsLayer::new().system(
-                "You answer questions about the files of the current folder. Look before you \
-                 answer, and be brief.",
+                "Answer questions about the files in the current folder. Inspect the files before \
+                 you answer. Be brief.",
             ))
             .layer(AgentLayer::new(files::tools(".")?).step_limit(8))
-            .service(asked.model()?);
+            .service(speaker.model()?);
         let response = agent.oneshot(ChatRequest::new(transcript)).await?;
         let finish = terminal::show(response.body).await?;
         terminal::summary(&finish);
         match (finish.outcome, finish.transcript) {
-            (Outcome::Completed, Some(said)) => transcript = said,
+            (Outcome::Completed, Some(next)) => transcript = next,
             (outcome, _) => return Ok(outcome),
         }
     }
     Ok(Outcome::Completed)
 }
 
-/// Who is asked.
-struct Asked {
+/// A provider in the conversation.
+struct Speaker {
     provider: Provider,
-    /// Whether it is the real one.
+    /// `false` for a stand-in.
     real: bool,
 }
 
-/// Those of the environment, if there are two at least, and then stand-ins.
-fn asked() -> Result<Vec<Asked>, Error> {
+/// Returns the providers of the environment if there are at least two, and then stand-ins.
+fn speakers() -> Result<Vec<Speaker>, Error> {
     let real: Vec<Provider> = Provider::all().collect::<Result<_, _>>()?;
     let real = match real.len() {
         0 | 1 => Vec::new(),
@@ -88,23 +88,23 @@ fn asked() -> Result<Vec<Asked>, Error> {
         .filter(|name| real.iter().all(|real| real.name != *name))
         .filter_map(Provider::stand_in)
         .collect::<Vec<_>>();
-    let ask = |real| move |provider| Asked { provider, real };
-    let all = real.into_iter().map(ask(true));
-    let all = all.chain(others.into_iter().map(ask(false)));
+    let speaker = |real| move |provider| Speaker { provider, real };
+    let all = real.into_iter().map(speaker(true));
+    let all = all.chain(others.into_iter().map(speaker(false)));
     Ok(all.take(QUESTIONS.len()).collect())
 }
 
-impl Asked {
-    /// The model, which says what it is sent.
+impl Speaker {
+    /// Returns the model, which prints a summary of each request.
     fn model(self) -> Result<BoxModel, Error> {
         let name = self.provider.name;
         let opaque = Arc::<Mutex<Vec<ProviderData>>>::default();
         let known = Arc::clone(&opaque);
         let http = MapRequestLayer::new(move |request: Request<Full<Bytes>>| {
             let known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            terminal::say(format_args!(
-                "{name} is sent {}",
-                sent(&request, &known, name)
+            terminal::status(format_args!(
+                "{name} receives {}",
+                summary(&request, &known, name)
             ));
             request
         });
@@ -120,7 +120,7 @@ impl Asked {
     }
 }
 
-/// What providers have said that only they understand.
+/// Returns the parts that only their own provider understands.
 fn data(transcript: &Transcript) -> Vec<ProviderData> {
     let parts = transcript.iter().flat_map(|turn| &turn.as_message().parts);
     parts
@@ -128,16 +128,16 @@ fn data(transcript: &Transcript) -> Vec<ProviderData> {
         .collect()
 }
 
-/// What of a conversation is in a request.
-fn sent(request: &Request<Full<Bytes>>, known: &[ProviderData], name: &str) -> String {
+/// Summarizes the conversation in a request.
+fn summary(request: &Request<Full<Bytes>>, known: &[ProviderData], name: &str) -> String {
     const OPAQUE: [&str; 4] = ["signature", "thoughtSignature", "data", "encrypted_content"];
-    // The whole body is there, so nothing is waited for.
+    // The body is complete, so this does not wait.
     let body = request.body().clone().collect().now_or_never();
     let body = body.and_then(Result::ok).map(|body| body.to_bytes());
     let body: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
     let messages = ["messages", "contents", "input"].iter();
     let messages = messages.filter_map(|field| body.get(field)?.as_array());
-    let mut said = match messages.map(Vec::len).sum::<usize>() {
+    let mut summary = match messages.map(Vec::len).sum::<usize>() {
         1 => "1 message".to_owned(),
         many => format!("{many} messages"),
     };
@@ -152,16 +152,16 @@ fn sent(request: &Request<Full<Bytes>>, known: &[ProviderData], name: &str) -> S
                 true => format!(", with the {field} of {provider}"),
                 false => format!(", without the {field} of {provider}"),
             };
-            // Once, of however many parts.
-            if !said.contains(&what) {
-                said += &what;
+            // Each field is listed once, even if several parts have it.
+            if !summary.contains(&what) {
+                summary += &what;
             }
         }
     }
-    said
+    summary
 }
 
-/// The text of that field, wherever it is.
+/// Finds the string in that field, at any depth.
 fn find<'a>(data: &'a Value, field: &str) -> Option<&'a Value> {
     match data {
         Value::Object(fields) => match fields.get(field) {

@@ -1,18 +1,19 @@
-//! The quickstart's agent as an HTTP endpoint that speaks AG-UI, and that asks before it writes.
+//! The quickstart's agent as an AG-UI endpoint over HTTP, with approval before it writes a file.
 //!
 //! ```console
 //! $ cargo run --example serve
 //! ```
 //!
-//! It listens on `127.0.0.1:8080`; `PORT` or `ADDR` say otherwise, and port 0 takes a free one. What
-//! stands around the agent is what stands around any axum application.
+//! It listens on `127.0.0.1:8080`; set `PORT` or `ADDR` to change that. Port 0 selects a free port.
+//! The middleware around the agent is that of any axum application.
 //!
-//! "write hello to note.txt" ends the run with a question, which any AG-UI client answers (`resume`).
-//! Until then the run is in a SQLite file (`CONCENTRIC_DB`, or `target/.serve.db`), so that it goes on
-//! also if this process was started again meanwhile. A server with more than one user tells them
-//! apart by a [`Tenant`](concentric::store::Tenant): the client chooses the `threadId`.
+//! "write hello to note.txt" ends the run with an interrupt, to which any AG-UI client can reply
+//! (`resume`). Until then the run is stored in a SQLite file (`CONCENTRIC_DB`, or
+//! `target/.serve.db`), so that it can resume after a restart of this process. The client chooses
+//! the `threadId`, so a server with several users must separate them by
+//! [`Tenant`](concentric::store::Tenant).
 //!
-//! For the model, and the provider that it is of, see the quickstart.
+//! The model is selected as in the quickstart.
 
 use axum::{Router, http::StatusCode, http::header, routing::get};
 use concentric::{
@@ -39,7 +40,7 @@ async fn main() -> ExitCode {
     match serve().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -50,17 +51,17 @@ async fn serve() -> Result<(), Error> {
     let app = app(agent()?, &shutdown);
     let listener = listen(&address()).await?;
     let url = format!("http://{}/agent", listener.local_addr()?);
-    terminal::say(format_args!(
-        "The agent is at {url}\nTry it:\n\n  {}\n",
+    terminal::status(format_args!(
+        "Listening on {url}\nTry it:\n\n  {}\n",
         local::curl(&url)
     ));
 
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {
         local::stop_signal().await;
-        // Running answers may go on for a while, and then are cancelled; none is cut off.
+        // Runs in progress may complete within 10 seconds, and are then cancelled, not cut off.
         shutdown.begin(Duration::from_secs(10));
     });
-    // A client that has stopped reading does not keep the process.
+    // Exit even if a client has stopped reading.
     let too_late = async {
         local::stop_signal().await;
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -88,11 +89,11 @@ fn app(agent: BoxModel, shutdown: &Shutdown) -> Router {
                 .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
                 .layer(TraceLayer::new_for_http())
                 .layer(PropagateRequestIdLayer::x_request_id())
-                // Pages of this machine only: the agent reads this machine's files.
+                // Only for local pages, because the agent reads local files.
                 .layer(CorsLayer::very_permissive().allow_origin(local::origins()))
                 .layer(axum::middleware::from_fn(local::only))
-                // Until the head of the response, which the agent sends as soon as it has read the
-                // request: it bounds a slow upload, and cuts no stream.
+                // Limits the time to the response head, which the agent sends once it has read the
+                // request. This bounds slow uploads, and does not affect streams.
                 .layer(TimeoutLayer::with_status_code(
                     StatusCode::REQUEST_TIMEOUT,
                     Duration::from_secs(10),
@@ -108,8 +109,8 @@ fn agent() -> Result<BoxModel, Error> {
         .ledger(store.clone());
     let agent = ServiceBuilder::new()
         .layer(DefaultsLayer::new().system(
-            "You answer questions about the files of the current folder. Look before you answer, \
-             and be brief.",
+            "Answer questions about the files in the current folder. Inspect the files before you \
+             answer. Be brief.",
         ))
         .layer(SuspendLayer::new(Arc::new(store)))
         .layer(AgentLayer::new(tools).step_limit(16))
@@ -119,12 +120,12 @@ fn agent() -> Result<BoxModel, Error> {
 
 async fn listen(address: &str) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|e| {
-        let said = format!("cannot listen on {address}; set PORT or ADDR");
-        Error::new(ErrorKind::Configuration, said).with_source(e)
+        let message = format!("cannot listen on {address}; set PORT or ADDR");
+        Error::new(ErrorKind::Configuration, message).with_source(e)
     })
 }
 
-/// `ADDR`, or `PORT` on this machine only.
+/// Returns `ADDR`, or `PORT` on the loopback interface.
 fn address() -> String {
     let port = env::var("PORT").unwrap_or_else(|_| "8080".to_owned());
     env::var("ADDR").unwrap_or_else(|_| format!("127.0.0.1:{port}"))

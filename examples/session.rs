@@ -1,12 +1,12 @@
-//! A conversation about the files of the current folder, which can be steered while it goes on.
+//! A conversation about the files of the current folder, which can be steered while a turn runs.
 //!
 //! ```console
 //! $ cargo run --example session
 //! ```
 //!
-//! Each line is a turn. A line that begins with `!` is put into the turn that runs: the model reads
-//! it before its next step. `/stop` cancels the turn that runs, `/reset` forgets what was said, and
-//! the end of the input ends the conversation. The model is the one of the quickstart.
+//! Each line is a turn. A line that begins with `!` is added to the running turn: the model
+//! receives it before its next step. `/stop` cancels the running turn, `/reset` clears the history,
+//! and the end of the input ends the conversation. The model is selected as in the quickstart.
 
 use concentric::{
     AgentLayer, Error, Message, Part, Role, ThreadId,
@@ -24,7 +24,7 @@ use tokio::{
 };
 use tower::{ServiceBuilder, ServiceExt};
 
-/// How many turns may wait while one runs, and how many messages for it.
+/// The largest number of turns that wait, and of messages for the running turn.
 const QUEUE: usize = 8;
 
 #[tokio::main]
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
     match chat().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -42,12 +42,12 @@ async fn main() -> ExitCode {
 async fn chat() -> Result<(), Error> {
     let steering = Steering::new(QUEUE);
     let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system("You answer questions about the files of a folder."))
+        .layer(DefaultsLayer::new().system("Answer questions about the files in a folder."))
         .layer(AgentLayer::new(files::tools(".")?).gate(steering.gate()))
         .service(model()?);
     let session = Sessions::new(BoxModel::new(agent))
         .queue(QUEUE)
-        .on_end(|said| terminal::say(format_args!("({} turns)", said.len())))
+        .on_end(|turns| terminal::status(format_args!("({} turns)", turns.len())))
         .oneshot(SessionTarget::new(ThreadId::new("chat")))
         .await?;
 
@@ -57,17 +57,17 @@ async fn chat() -> Result<(), Error> {
         match line.trim() {
             "" => {}
             "/stop" if session.cancel() => {}
-            "/stop" => terminal::say("Nothing runs."),
+            "/stop" => terminal::status("No turn is running."),
             "/reset" => {
                 if let Err(error) = session.reset() {
-                    terminal::complain(&error);
+                    terminal::error(&error);
                 }
             }
             line if line.starts_with('!') => {
                 let part = Part::text(line.trim_start_matches('!').trim());
                 let message = Message::new(Role::User, vec![part]);
                 if let Err(error) = steering.at_next_step(message) {
-                    terminal::say(error);
+                    terminal::status(error);
                 }
             }
             line => {
@@ -75,20 +75,20 @@ async fn chat() -> Result<(), Error> {
             }
         }
     }
-    // What was asked is still answered.
+    // Queued turns still run.
     turns.join_all().await;
     Ok(())
 }
 
-/// One turn, when it is its turn.
+/// Runs one turn after those that are queued before it.
 async fn turn(session: Session<BoxModel>, line: String) {
-    let answered = async {
+    let run = async {
         let request = session.user(line);
         let response = session.oneshot(request).await?;
         terminal::show(response.body).await
     };
-    match answered.await {
+    match run.await {
         Ok(finish) => terminal::summary(&finish),
-        Err(error) => terminal::complain(&error),
+        Err(error) => terminal::error(&error),
     }
 }

@@ -1,11 +1,11 @@
-//! A conversation that may use so many tokens, over all the processes that go on with it.
+//! A conversation with a token limit that holds over several processes.
 //!
 //! ```console
 //! $ cargo run --example state -- "what is in this folder?"
 //! ```
 //!
-//! What was used is kept in `state.json`, or where `CONCENTRIC_STATE` says. Once it is more than
-//! [`LIMIT`], the next step is not made. The model is the one of the quickstart.
+//! The number of used tokens is stored in `state.json`, or in the file `CONCENTRIC_STATE`. Once it
+//! exceeds [`LIMIT`], no further step is made. The model is selected as in the quickstart.
 
 use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
@@ -16,10 +16,10 @@ use concentric_examples::{files, model::model, terminal};
 use std::{io, process::ExitCode};
 use tower::{ServiceBuilder, ServiceExt};
 
-/// How many tokens the conversation may use.
+/// The token limit of the conversation.
 const LIMIT: u64 = 500;
 
-/// The tokens that the conversation has used.
+/// The number of tokens that the conversation has used.
 struct Used;
 
 impl Slot for Used {
@@ -29,7 +29,7 @@ impl Slot for Used {
     const SCOPE: Scope = Scope::Thread;
 }
 
-/// Those of them that this run has used.
+/// The number of tokens that this run has used.
 struct UsedHere;
 
 impl Slot for UsedHere {
@@ -39,7 +39,7 @@ impl Slot for UsedHere {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// Stops a run whose conversation has used its tokens up.
+/// Halts a run whose conversation has exceeded its limit.
 struct Budget;
 
 impl StepGate for Budget {
@@ -49,7 +49,7 @@ impl StepGate for Budget {
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
         Ok(match count(step)? {
-            used if used > LIMIT => BeforeStep::halt(format!("{used} tokens are used")),
+            used if used > LIMIT => BeforeStep::halt(format!("{used} tokens used")),
             _ => BeforeStep::Continue,
         })
     }
@@ -60,7 +60,7 @@ impl StepGate for Budget {
     }
 }
 
-/// Counts what the run has used since it was counted last.
+/// Adds the tokens that the run has used since the last count.
 fn count(step: &StepView) -> Result<u64, SlotError> {
     let tokens = [step.usage.input_tokens, step.usage.output_tokens];
     let now: u64 = tokens.into_iter().flatten().sum();
@@ -76,17 +76,17 @@ async fn main() -> ExitCode {
     terminal::log("off");
     let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     if question.trim().is_empty() {
-        terminal::say("Usage: cargo run --example state -- \"what is in this folder?\"");
+        terminal::status("Usage: cargo run --example state -- QUESTION");
         return ExitCode::from(2);
     }
     match ask(question).await {
         Ok(Outcome::Halted { reason }) => {
-            terminal::say(format_args!("The conversation is over: {reason}."));
+            terminal::status(format_args!("The token limit is exceeded: {reason}."));
             ExitCode::from(3)
         }
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -110,7 +110,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
         Ok(response) => terminal::show(response.body).await,
         Err(error) => Err(error),
     };
-    // Whatever came of the run: what it used is used.
+    // The tokens count for every outcome of the run.
     let json = serde_json::to_vec_pretty(&thread.snapshot()?).map_err(unreadable)?;
     std::fs::write(&file, json).map_err(unreadable)?;
     Ok(shown?.outcome)
@@ -120,6 +120,6 @@ fn unreadable(error: impl Into<BoxError>) -> Error {
     let error: BoxError = error.into();
     Error::new(
         ErrorKind::Other,
-        format!("what was used can't be kept: {error}"),
+        format!("failed to read or write the state: {error}"),
     )
 }

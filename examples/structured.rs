@@ -1,11 +1,11 @@
-//! An agent that answers with a value of a type, which shows while it is written.
+//! An agent whose output is a typed value, which is shown while it streams.
 //!
 //! ```console
 //! $ cargo run --example structured -- "what is in this folder?"
 //! ```
 //!
-//! What is there of the value so far goes to stderr, a line each time that there is more of it; the
-//! value to stdout, when it is whole and fits its type. The files and the model are those of the
+//! Partial values are printed to stderr, one line for each change. The final value is printed to
+//! stdout once it is complete and matches its type. The files and the model are those of the
 //! quickstart.
 
 use concentric::{
@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::{fmt, future::ready, process::ExitCode};
 use tower::{ServiceBuilder, ServiceExt};
 
-/// What is said of a folder.
+/// A description of a folder.
 #[derive(Deserialize, JsonSchema)]
 struct Folder {
     /// What the folder is for, in a sentence.
@@ -50,14 +50,14 @@ async fn main() -> ExitCode {
     terminal::log("off");
     let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     if question.trim().is_empty() {
-        terminal::say("Usage: cargo run --example structured -- \"what is in this folder?\"");
+        terminal::status("Usage: cargo run --example structured -- QUESTION");
         return ExitCode::from(2);
     }
     match ask(question).await {
         Ok(Outcome::Completed) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            terminal::complain(&error);
+            terminal::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -65,19 +65,20 @@ async fn main() -> ExitCode {
 
 async fn ask(question: String) -> Result<Outcome, Error> {
     let folder = output::<Folder>("folder");
-    let agent = ServiceBuilder::new()
-        .layer(DefaultsLayer::new().system(
-            "You answer questions about the files of the current folder. Look before you answer.",
-        ))
-        // An answer that does not fit is corrected before the run may end.
-        .layer(AgentLayer::new(files::tools(".")?).gate(folder.gate()))
-        // The model is told of the type. With `.separately()`, it is asked for the value once it has
-        // answered in its own words.
-        .layer(folder.layer())
-        .service(model()?);
+    let agent =
+        ServiceBuilder::new()
+            .layer(DefaultsLayer::new().system(
+                "Answer questions about the files in the current folder. Inspect them first.",
+            ))
+            // A value that does not match is corrected before the run may finish.
+            .layer(AgentLayer::new(files::tools(".")?).gate(folder.gate()))
+            // The model receives the schema. With `.separately()`, the value is requested in another
+            // call, after the model has answered in text.
+            .layer(folder.layer())
+            .service(model()?);
 
     let response = agent.oneshot(ChatRequest::user(question)).await?;
-    // A string shows once it is whole; without this, each word of it makes a line.
+    // A string is shown once it is complete; otherwise each word of it would print a line.
     let mut partials = folder.partials::<Value>().whole_strings();
     let others = response.body.filter(|event| {
         if let Ok(event) = event
@@ -85,7 +86,7 @@ async fn ask(question: String) -> Result<Outcome, Error> {
         {
             terminal::note(&value.to_string());
         }
-        // The text is the value, and shows as such.
+        // The text is the value, which has been shown already.
         ready(!matches!(event, Ok(Event::TextDelta(_))))
     });
     let finish = terminal::show(others).await?;

@@ -1,12 +1,11 @@
-"""Reads answers by the official SDK of an API, and prints what that took, as JSON.
+"""Measures the time that the official SDK of an API takes to read responses, and prints it as JSON.
 
-sdk.py API SAMPLES
+usage: sdk.py API SAMPLES
 
-The answers are on standard input: a line of JSON with their media type and, for each, the lengths
-of what comes at once; then all their bytes. Nothing is sent: the SDK's own HTTP client is given a
-transport that has answered already. The clock (CPU time of the process) runs from when the SDK
-first asks for the body until it has given the last typed event; imports, the client and the request
-do not count.
+Standard input has a line of JSON with the media type and the frame lengths of each response, and then
+the bytes of all frames. There is no network: the SDK's HTTP client uses a transport whose response is
+ready. The time is CPU time of the process, from the SDK's first read of the body to the last typed
+event; imports, the client and the request are excluded.
 """
 
 import importlib.metadata
@@ -42,7 +41,7 @@ def ollama_client(http):
     import httpx
     import ollama
 
-    # It makes its HTTP client itself.
+    # The SDK creates its own HTTP client.
     client = ollama.Client()
     client._client = http(httpx)
     return client
@@ -116,7 +115,7 @@ def main():
     client = make(http)
 
     def read_all():
-        """The nanoseconds that all answers took, and the bytes of text in each."""
+        """Returns the time to read all responses in nanoseconds, and the bytes of text in each."""
         nonlocal frames
         took, texts = 0, []
         for frames in answers:

@@ -28,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-/// Makes tools that list, search and read the files of `folder`.
+/// Creates tools that list, search and read the files of `folder`.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub fn tools(folder: impl AsRef<Path>) -> Result<Toolset, Error> {
         .read_only()))
 }
 
-/// Makes a tool that writes files of `folder`.
+/// Creates a tool that writes files of `folder`.
 ///
 /// It is idempotent, so a call that a crash interrupted is run again. A reader sees the whole old
 /// text or the whole new one.
@@ -85,7 +85,7 @@ fn open(folder: &Path) -> Result<Arc<Folder>, Error> {
     })
 }
 
-/// Makes a tool of a method. File operations block, so it runs on tokio's blocking threads.
+/// Creates a tool from a method. File operations block, so it runs on tokio's blocking threads.
 fn tool<A>(
     name: &'static str,
     description: &'static str,
@@ -393,7 +393,8 @@ impl Folder {
         Ok(format!("Wrote {bytes} to {}.", self.name(&path)))
     }
 
-    /// Returns the canonical path of a file or folder that the model names, if it is below the root.
+    /// Returns the canonical path of a file or folder that the model names, if it is below the
+    /// root.
     fn find(&self, path: &str) -> Result<PathBuf, ToolError> {
         let asked = Path::new(path);
         for component in asked.components() {
@@ -417,7 +418,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// The name that the model reads for a path. No two paths have the same name.
+    /// Returns the name of a path for the model. No two paths have the same name.
     fn name(&self, path: &Path) -> String {
         let below = path.strip_prefix(&self.root).unwrap_or(path);
         let mut name = String::new();
@@ -428,7 +429,7 @@ impl Folder {
             }
             for chunk in part.as_os_str().as_encoded_bytes().utf8_chunks() {
                 for c in chunk.valid().chars() {
-                    // `:` ends the name in a search's answer.
+                    // `:` ends the name in a search result.
                     plain &= !matches!(c, '"' | '\\' | ':');
                     if matches!(c, '"' | '\\') {
                         name.push('\\');
@@ -502,7 +503,7 @@ impl Folder {
     }
 }
 
-/// What a walk meets.
+/// An entry of a walk.
 #[derive(Clone, Copy, Debug)]
 enum Entry<'a> {
     /// A file, and its size in bytes.
@@ -577,7 +578,7 @@ fn read_text(path: &Path) -> Result<Content, ToolError> {
     Ok(Content { text, is_whole })
 }
 
-/// The error that the model reads; it contains no path of the machine.
+/// Returns the error for the model, which contains no path of the machine.
 fn unreadable(error: io::Error) -> ToolError {
     let message = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -589,7 +590,7 @@ fn unreadable(error: io::Error) -> ToolError {
     ToolError::new(message).with_source(error)
 }
 
-/// The first `most` bytes of a line.
+/// Returns the first `most` bytes of a line.
 fn cut(line: &str, most: usize) -> &str {
     line.get(..line.floor_char_boundary(most)).unwrap_or(line)
 }

@@ -1,5 +1,5 @@
-//! What the examples share: tools over a folder of files, a model that runs offline, and a terminal
-//! to show a run in.
+//! Shared parts of the examples: tools over a folder of files, the choice of a model, an offline
+//! model, and terminal output.
 
 pub mod files;
 pub mod local;

@@ -1,4 +1,4 @@
-//! What a server needs that is for this machine only, as while one develops.
+//! Helpers for a server that is used only on this machine, as during development.
 
 use axum::{
     extract::Request,
@@ -8,7 +8,7 @@ use axum::{
 };
 use tower_http::cors::AllowOrigin;
 
-/// Pages that this machine serves, on whichever port.
+/// Allows the origins of pages on this machine, on any port.
 pub fn origins() -> AllowOrigin {
     AllowOrigin::predicate(|origin: &HeaderValue, _| {
         let origin = origin
@@ -19,10 +19,10 @@ pub fn origins() -> AllowOrigin {
     })
 }
 
-/// Middleware that answers only what was sent to this machine by its own name.
+/// Middleware that accepts only requests to a local host name.
 ///
-/// A page of the internet may have its own name lead here (DNS rebinding), and a browser then takes
-/// this server for that page's.
+/// This prevents DNS rebinding, in which a remote page resolves its own name to this machine and a
+/// browser then treats this server as that page's origin.
 pub async fn only(request: Request, next: Next) -> Response {
     let host = request
         .headers()
@@ -34,7 +34,7 @@ pub async fn only(request: Request, next: Next) -> Response {
     } else {
         (
             StatusCode::FORBIDDEN,
-            "This server answers its own machine only.\n",
+            "This server accepts only local requests.\n",
         )
             .into_response()
     }
@@ -44,7 +44,7 @@ fn is_local(host: Option<&str>) -> bool {
     matches!(host, Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
-/// Resolves at Ctrl-C, or when the process is asked to end.
+/// Resolves on Ctrl-C or SIGTERM.
 pub async fn stop_signal() {
     #[cfg(unix)]
     {
@@ -60,7 +60,7 @@ pub async fn stop_signal() {
     let _ = tokio::signal::ctrl_c().await;
 }
 
-/// A command line that asks the agent at `url` something.
+/// Returns a command line that sends a question to the agent at `url`.
 pub fn curl(url: &str) -> String {
     let body = r#"{"threadId":"t1","runId":"r1","messages":[{"id":"m1","role":"user","content":"what is in this folder?"}],"tools":[],"context":[],"state":{},"forwardedProps":{}}"#;
     format!("curl -N {url} -H 'content-type: application/json' -d '{body}'")

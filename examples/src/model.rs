@@ -1,4 +1,4 @@
-//! The model that the examples ask.
+//! The model of the examples.
 
 use crate::{
     offline::{self, Offline},
@@ -10,15 +10,15 @@ use std::time::Duration;
 use tower::{Layer, ServiceBuilder, timeout::TimeoutLayer};
 use tower_http::trace::TraceLayer;
 
-/// A model of the provider that the environment has a key for, or the stand-in: all are the same to
-/// the agent.
+/// Creates a model of the provider that the environment selects, or the offline stand-in. The agent
+/// treats both alike.
 ///
 /// # Errors
 ///
-/// The settings are wrong, or there can be no HTTP client.
+/// Returns an error if the settings are invalid, or no HTTP client can be created.
 pub fn model() -> Result<BoxModel, Error> {
     let Some(provider) = Provider::chosen()? else {
-        terminal::say(offline::NOTICE);
+        terminal::status(offline::NOTICE);
         return Ok(BoxModel::new(
             Offline::new().pace(Duration::from_millis(12)),
         ));
@@ -26,7 +26,7 @@ pub fn model() -> Result<BoxModel, Error> {
     let http = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
         .service(HttpClient::new()?);
-    // A model's future ends when its first words are there, so this is the time they may take.
+    // A model's future resolves with the first content, so this limits the time to it.
     let timeout = TimeoutLayer::new(Duration::from_secs(120));
     Ok(BoxModel::new(timeout.layer(provider.over(http))))
 }

@@ -1,9 +1,9 @@
-//! A small model that needs no network and no key, so that the examples run anywhere.
+//! A small model without network access or a key, so that the examples run anywhere.
 //!
-//! It is a stand-in and says so: it understands nothing, and knows no tool by name. It compares the
-//! words of the question with the names, descriptions and schemas of the tools that it is offered,
-//! calls those that fit, reads what comes back, and answers from that. To the stack around it, it is
-//! a model like any other: a `Service<ChatRequest>` whose answer streams.
+//! It is a stand-in, not a language model, and has no knowledge of specific tools. It matches the
+//! words of the question with the names, descriptions and schemas of the offered tools, calls those
+//! that match, and composes a text from their results. Like any model, it is a
+//! `Service<ChatRequest>` with a streaming response.
 
 mod answer;
 mod plan;
@@ -27,28 +27,28 @@ use std::{
 };
 use tower_service::Service;
 
-/// What an example says on stderr when it uses this model.
+/// The notice that an example prints to stderr if it uses this model.
 pub const NOTICE: &str =
-    "No provider's key is set: an offline stand-in answers, not a language model.";
+    "No provider key is set: using an offline stand-in instead of a language model.";
 
-/// The model's name, in the head of its answers.
+/// The model's name, in the head of its responses.
 pub const MODEL: &str = "offline-stand-in";
 
-/// The model.
+/// An offline stand-in for a language model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offline {
     pace: Duration,
 }
 
 impl Offline {
-    /// Creates a model that speaks as fast as it is read.
+    /// Creates a model that responds without pauses.
     pub const fn new() -> Self {
         Self {
             pace: Duration::ZERO,
         }
     }
 
-    /// Makes it pause after each word, as a model does that has to think.
+    /// Adds a pause after each word, as a real model has.
     #[must_use]
     pub const fn pace(mut self, pause: Duration) -> Self {
         self.pace = pause;
@@ -59,7 +59,7 @@ impl Offline {
 impl Service<ChatRequest> for Offline {
     type Response = ChatResponse<Speech>;
     type Error = Error;
-    // The first event is ready at once, and so is the future.
+    // The first event is ready immediately, and so is the future.
     type Future = Ready<Result<Self::Response, Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -81,7 +81,7 @@ impl Service<ChatRequest> for Offline {
                 (FinishReason::Stop, count(&text))
             }
         };
-        let usage = Usage::new(heard(&request), words as u64);
+        let usage = Usage::new(input_words(&request), words as u64);
         events.push_back(Event::finish(reason, usage));
 
         let mut head = Head::default();
@@ -97,7 +97,7 @@ impl Service<ChatRequest> for Offline {
     }
 }
 
-/// The events of one tool call: a preview, as models stream it, and the call itself.
+/// Returns the events of one tool call: a preview, as models stream it, and the call itself.
 fn tool_call(index: u32, call: Call, run: &Run) -> [Event; 3] {
     let id = CallId::new(run.new_id("call_"));
     let arguments = serde_json::Value::Object(call.arguments).to_string();
@@ -109,8 +109,8 @@ fn tool_call(index: u32, call: Call, run: &Run) -> [Event; 3] {
     ]
 }
 
-/// How many words the model was given to read.
-fn heard(request: &ChatRequest) -> u64 {
+/// Returns the number of words in a request.
+fn input_words(request: &ChatRequest) -> u64 {
     let system: usize = request.system.iter().map(|s| count(&s.text)).sum();
     (system + count_all(&request.transcript)) as u64
 }
@@ -119,14 +119,14 @@ fn count_all(transcript: &Transcript) -> usize {
     transcript
         .rev()
         .map(|turn| {
-            let said = turn.as_message().parts.iter().map(|part| match &part.kind {
+            let parts = turn.as_message().parts.iter().map(|part| match &part.kind {
                 PartKind::Text(text) => count(text),
                 PartKind::ToolCall(call) => 1 + count(call.arguments.as_str()),
                 _ => 0,
             });
-            let told = turn.results().iter();
-            said.sum::<usize>()
-                + told
+            let results = turn.results().iter();
+            parts.sum::<usize>()
+                + results
                     .map(|r| count(&r.outcome.content.text()))
                     .sum::<usize>()
         })
@@ -137,9 +137,9 @@ fn count(text: &str) -> usize {
     text.split_whitespace().count()
 }
 
-/// The body of an answer: a word at a time.
+/// Response body of [`Offline`], one word at a time.
 ///
-/// Dropping it stops the model, as there is nothing else that runs.
+/// The model has no task of its own, so dropping the body stops it.
 pub struct Speech {
     events: VecDeque<Event>,
     pace: Duration,
@@ -157,7 +157,7 @@ impl Stream for Speech {
         }
         let event = self.events.pop_front();
         if !self.pace.is_zero() && matches!(event, Some(Event::TextDelta(_))) {
-            // The run's own clock, so that a test can turn it.
+            // The clock of the run, which a test can replace.
             self.pause = Some(self.run.environment().clock().sleep(self.pace));
         }
         Poll::Ready(event.map(Ok))

@@ -1,4 +1,4 @@
-//! The model providers that the environment has what it takes to ask.
+//! The model providers that the environment has settings for.
 
 use bytes::Bytes;
 use concentric::{
@@ -10,7 +10,7 @@ use http_body_util::Full;
 use std::env;
 use tower::{Layer, Service};
 
-/// Which model of a provider is asked, unless its variable names one. Of others, it must.
+/// The default models. For other providers, the model's variable is required.
 const MODELS: [(&str, &str); 8] = [
     ("openai", "gpt-5.5"),
     ("anthropic", "claude-opus-4-8"),
@@ -22,8 +22,8 @@ const MODELS: [(&str, &str); 8] = [
     ("xai", "grok-4.3"),
 ];
 
-/// The providers in the order in which they are looked for: what each is called, which variables may
-/// hold its key, and where it is.
+/// Returns the known providers in order of preference: the name, the variables for its key, and its
+/// URL.
 fn known() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static str)> {
     const GOOGLE: &str = "https://generativelanguage.googleapis.com/v1beta";
     let own: [(_, &[_], _); 4] = [
@@ -43,16 +43,16 @@ fn known() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'sta
     own.into_iter().chain(others)
 }
 
-/// A provider, as the environment says to ask it.
+/// A provider with the settings of the environment.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// What it is called, as in `CONCENTRIC_PROVIDER`.
+    /// The name, as in `CONCENTRIC_PROVIDER`.
     pub name: &'static str,
     /// The variable for its key.
     pub key_variable: &'static str,
-    /// The variable for its address: `OLLAMA_HOST`, or as `OPENAI_BASE_URL`.
+    /// The variable for its URL: `OLLAMA_HOST`, or for example `OPENAI_BASE_URL`.
     pub address_variable: String,
-    /// The variable for the model, as `OPENAI_MODEL`.
+    /// The variable for the model, for example `OPENAI_MODEL`.
     pub model_variable: String,
     key: Option<ApiKey>,
     base_url: String,
@@ -60,12 +60,12 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// The one that `CONCENTRIC_PROVIDER` names, or else the first that there is; `None` if there is
-    /// none, or it says `offline`.
+    /// Returns the provider that `CONCENTRIC_PROVIDER` names, or else the first available one;
+    /// `None` if there is none, or if the variable is `offline`.
     ///
     /// # Errors
     ///
-    /// The one that is named lacks a key or a model, or a key is not Unicode.
+    /// Returns an error if the named provider lacks a key or a model, or a key is not Unicode.
     pub fn chosen() -> Result<Option<Self>, Error> {
         let Some(wanted) = read("CONCENTRIC_PROVIDER") else {
             return Self::all().next().transpose();
@@ -78,19 +78,19 @@ impl Provider {
             .find_map(|(name, keys, at)| Self::from_env(name, keys, at).transpose());
         let missing = || {
             let what = format!(
-                "CONCENTRIC_PROVIDER is `{wanted}`, of which there is no key, no model or no address"
+                "CONCENTRIC_PROVIDER is `{wanted}`, but its key, model or address is not set"
             );
             Error::new(ErrorKind::Configuration, what)
         };
         found.ok_or_else(missing)?.map(Some)
     }
 
-    /// All that can be asked.
+    /// Returns all available providers.
     pub fn all() -> impl Iterator<Item = Result<Self, Error>> {
         known().filter_map(|(name, keys, at)| Self::from_env(name, keys, at).transpose())
     }
 
-    /// The provider of that name, for an HTTP service that answers in its place.
+    /// Returns the provider `name` with a placeholder key, for use with a stand-in HTTP service.
     pub fn stand_in(name: &str) -> Option<Self> {
         let (name, keys, at) = known().find(|known| known.0 == name)?;
         let mut provider = Self::named(name, keys, at);
@@ -115,7 +115,7 @@ impl Provider {
         }
     }
 
-    /// `None` if something is missing.
+    /// Returns `None` if a setting is missing.
     fn from_env(
         name: &'static str,
         keys: &[&'static str],
@@ -129,7 +129,7 @@ impl Provider {
         }
         let address = read(&provider.address_variable);
         let is_there = match name {
-            // A server of your own may need no key.
+            // A self-hosted server may not need a key.
             "openai" => provider.key.is_some() || address.is_some(),
             "ollama" => address.is_some(),
             _ => provider.key.is_some(),
@@ -144,7 +144,7 @@ impl Provider {
         Ok((is_there && is_whole).then_some(provider))
     }
 
-    /// The model over an HTTP service: chat outside, HTTP inside.
+    /// Creates the provider's model over an HTTP service.
     pub fn over<S, B>(self, http: S) -> BoxModel
     where
         S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -163,7 +163,7 @@ impl Provider {
             }
             ("ollama", _) => BoxModel::new(OllamaLayer::from_env(model).layer(http)),
             (name, key) => {
-                // What is known of an address, and else of the name.
+                // The profile follows from the address for `openai`, and from the name otherwise.
                 let profile = match name {
                     "openai" => None,
                     name => Profile::by_name(name),
@@ -190,8 +190,8 @@ mod tests {
     use concentric::providers::{Catalogue, openai::Profile};
 
     #[test]
-    fn the_models_that_are_asked_by_default_are_in_the_catalogue() {
-        // Ollama runs what its machine has.
+    fn the_default_models_are_in_the_catalogue() {
+        // The models of Ollama depend on the machine.
         for (name, model) in MODELS.iter().filter(|(name, _)| *name != "ollama") {
             let provider = Profile::by_name(name).map_or(*name, |profile| profile.provider);
             let known = Catalogue::builtin();

@@ -1,8 +1,8 @@
-//! Stand-ins for the HTTP services of model providers, in the wire form of each, so that an example
-//! runs offline.
+//! Stand-ins for the HTTP services of model providers, each with its wire format, so that an
+//! example runs offline.
 //!
-//! They understand nothing. Each lists the folder unless somebody has, and otherwise tells what it was
-//! sent. As the real ones, each thinks, and two sign what they thought.
+//! Each calls `list_files` if the conversation has no such call yet, and otherwise describes its
+//! input. As with the real services, each response has reasoning, and two of the services sign it.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use tower::{Service, service_fn};
 
-/// What all of them think.
-const THOUGHT: &str = "Let me see what I was told.";
+/// The reasoning of all stand-ins.
+const THOUGHT: &str = "Checking the conversation so far.";
 
-/// Answers for Anthropic, Gemini and Ollama, by where a request goes.
+/// Creates a service that responds like Anthropic, Gemini or Ollama, depending on the path.
 pub fn stand_in() -> impl Service<
     Request<Full<Bytes>>,
     Response = Response<Full<Bytes>>,
@@ -42,33 +42,34 @@ pub fn stand_in() -> impl Service<
     })
 }
 
-/// The media type and the stream that answer a request to `path`; `None` if nobody is there.
+/// Returns the media type and the response stream for a request to `path`; `None` for unknown
+/// paths.
 pub fn answer(path: &str, body: &[u8]) -> Option<(&'static str, String)> {
     const SSE: &str = "text/event-stream";
     let body: Value = serde_json::from_slice(body).ok()?;
     if path.ends_with("/v1/messages") {
-        let said = Answer::to(body.get("messages")?, "tool_use", "tool_result");
-        Some((SSE, anthropic(&said)))
+        let answer = Answer::to(body.get("messages")?, "tool_use", "tool_result");
+        Some((SSE, anthropic(&answer)))
     } else if path.ends_with(":streamGenerateContent") {
-        let said = Answer::to(body.get("contents")?, "functionCall", "functionResponse");
-        Some((SSE, gemini(&said)))
+        let answer = Answer::to(body.get("contents")?, "functionCall", "functionResponse");
+        Some((SSE, gemini(&answer)))
     } else if path.ends_with("/api/chat") {
-        let said = Answer::to(body.get("messages")?, "tool_calls", "tool_name");
-        Some(("application/x-ndjson", ollama(&said)))
+        let answer = Answer::to(body.get("messages")?, "tool_calls", "tool_name");
+        Some(("application/x-ndjson", ollama(&answer)))
     } else {
         None
     }
 }
 
-/// What a stand-in says.
+/// The content of a stand-in's response.
 enum Answer {
-    /// That it wants the folder listed.
+    /// A call of `list_files`.
     Call,
     Text(String),
 }
 
 impl Answer {
-    /// `call` and `result` are the words by which the service's messages hold these.
+    /// `call` and `result` are the service's names for tool calls and results.
     fn to(messages: &Value, call: &str, result: &str) -> Self {
         let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
         let quoted = |word: &str| format!("\"{word}\"");
@@ -76,18 +77,18 @@ impl Answer {
         match messages.last() {
             Some(last) if holds(last, result) => {
                 let files: Vec<&str> = longest(last).lines().collect();
-                Self::Text(format!("I see {}.", files.join(", ")))
+                Self::Text(format!("The folder contains {}.", files.join(", ")))
             }
             _ if !messages.iter().any(|message| holds(message, call)) => Self::Call,
             _ => Self::Text(format!(
-                "I was sent {} messages, with a call of list_files among them.",
+                "The request has {} messages, with a call of list_files among them.",
                 messages.len()
             )),
         }
     }
 }
 
-/// The longest text in a message.
+/// Returns the longest string in a message.
 fn longest(value: &Value) -> &str {
     let texts: &mut dyn Iterator<Item = &str> = match value {
         Value::String(text) => return text,

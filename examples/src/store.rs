@@ -1,17 +1,16 @@
-//! Where the examples keep runs that wait.
+//! The store of interrupted runs.
 
 use concentric::{Error, ErrorKind, store::SqliteStore};
 use std::{env, fs, path::PathBuf};
 
-/// Opens the file that `CONCENTRIC_DB` names, or else a hidden one of that name in `target`.
+/// Opens the file that `CONCENTRIC_DB` names, or else `target/.{name}.db`.
 ///
-/// One agent has one file: whoever goes on with a run has its tools. What is in it decides what runs;
-/// that it is hidden keeps the tools of [`files`](crate::files) from
-/// it.
+/// Each agent has a file of its own, because a run must be resumed with the tools it began with.
+/// The file controls later runs, so it is hidden from the tools of [`files`](crate::files).
 ///
 /// # Errors
 ///
-/// It cannot be opened.
+/// Returns an error if the file cannot be opened.
 pub fn open(name: &str) -> Result<SqliteStore, Error> {
     let path = match env::var_os("CONCENTRIC_DB").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
@@ -21,7 +20,7 @@ pub fn open(name: &str) -> Result<SqliteStore, Error> {
         }
     };
     SqliteStore::open(&path).map_err(|e| {
-        let said = format!("the store {} cannot be opened", path.display());
-        Error::new(ErrorKind::Configuration, said).with_source(e)
+        let message = format!("the store {} cannot be opened", path.display());
+        Error::new(ErrorKind::Configuration, message).with_source(e)
     })
 }

@@ -1,4 +1,4 @@
-//! Shows a run in a terminal: the answer on stdout, all else dimmed on stderr.
+//! Terminal output of a run: the text on stdout, all else dimmed on stderr.
 
 use crate::provider::Provider;
 use concentric::{Error, ErrorKind, Event, Finish, Interrupt, Outcome, ToolStatus};
@@ -14,14 +14,14 @@ use std::{
 };
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Prints `body` as it arrives, and returns how it ended.
+/// Prints `body` as it streams, and returns its finish.
 ///
 /// # Errors
 ///
-/// The body's error, or that of the terminal.
+/// Returns the error of the body or of stdout.
 pub async fn show(body: impl Stream<Item = Result<Event, Error>>) -> Result<Finish, Error> {
     let mut body = pin!(body);
-    // Whether the last line of the answer is still open.
+    // Whether the last line of the text is incomplete.
     let mut open = false;
     while let Some(event) = body.next().await {
         let text = match event {
@@ -48,7 +48,7 @@ pub async fn show(body: impl Stream<Item = Result<Event, Error>>) -> Result<Fini
                 };
                 format!("← {}: {status}{}{lines}", result.name, line(&text, 100))
             }
-            Ok(Event::Reset) => "(starts again)".to_owned(),
+            Ok(Event::Reset) => "(restarted)".to_owned(),
             Ok(Event::Finish(finish)) => {
                 close(&mut open)?;
                 return Ok(*finish);
@@ -63,10 +63,13 @@ pub async fn show(body: impl Stream<Item = Result<Event, Error>>) -> Result<Fini
         dim(&text);
     }
     close(&mut open)?;
-    Err(Error::new(ErrorKind::Truncated, "the answer broke off"))
+    Err(Error::new(
+        ErrorKind::Truncated,
+        "the response ended before its finish",
+    ))
 }
 
-/// Ends the line of the answer that is still open.
+/// Ends an incomplete line of the text.
 fn close(open: &mut bool) -> Result<(), Error> {
     if std::mem::take(open) {
         answer("\n")?;
@@ -77,47 +80,48 @@ fn close(open: &mut bool) -> Result<(), Error> {
 fn answer(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    // As of `quickstart .. | head -1`.
+    // For example in `quickstart .. | head -1`.
     written.map_err(|e| Error::new(ErrorKind::Other, "stdout is closed").with_source(e))
 }
 
-/// Says how a run ended, and what it cost.
+/// Prints the outcome and the usage of a run.
 pub fn summary(finish: &Finish) {
     match &finish.outcome {
-        // What it waits for is shown by itself.
+        // Interrupts are printed separately.
         Outcome::Completed | Outcome::Interrupted => {}
-        Outcome::Aborted { reason } => say(format_args!("The run was cancelled ({reason:?}).")),
-        Outcome::Halted { reason } => say(format_args!("The run was stopped: {reason}")),
-        Outcome::StepLimit => say("The run was stopped after too many steps."),
-        other => say(format_args!("The run ended as {other:?}.")),
+        Outcome::Aborted { reason } => status(format_args!("The run was cancelled ({reason:?}).")),
+        Outcome::Halted { reason } => status(format_args!("The run was halted: {reason}")),
+        Outcome::StepLimit => status("The run has reached its step limit."),
+        other => status(format_args!("The run ended with the outcome {other:?}.")),
     }
-    // A model that was cut short may not have told.
+    // The usage may be unknown if a response was cut short.
     if let (Some(input), Some(output)) = (finish.usage.input_tokens, finish.usage.output_tokens) {
         dim(&format!("{input} tokens in, {output} out"));
     }
 }
 
-/// Shows what a run asks, and how `command` answers it.
-pub fn question(ask: &Interrupt, command: &str) {
-    let known = |name| ask.metadata.get(name).map(Value::to_string);
+/// Prints an interrupt, with the commands that reply to it.
+pub fn interrupt(interrupt: &Interrupt, command: &str) {
+    let known = |name| interrupt.metadata.get(name).map(Value::to_string);
     let arguments = visible(&known("arguments").unwrap_or_default());
-    let message = ask.message.as_deref().unwrap_or("The agent asks:");
-    let tool = ask.metadata.get("tool").and_then(Value::as_str);
-    let id = shell(ask.id.as_str());
-    say(format_args!(
-        "\n{}\n\n  {} {arguments}\n\nAnswer it here, or from another terminal in this folder:\n",
+    let message = interrupt.message.as_deref();
+    let message = message.unwrap_or("The agent requests a decision:");
+    let tool = interrupt.metadata.get("tool").and_then(Value::as_str);
+    let id = shell(interrupt.id.as_str());
+    status(format_args!(
+        "\n{}\n\n  {} {arguments}\n\nReply with one of these commands, in this folder:\n",
         visible(message),
         visible(tool.unwrap_or_default()),
     ));
-    say(format_args!("  {command} --approve {id}"));
-    say(format_args!("  {command} --deny 'reason' {id}"));
-    say(format_args!(
+    status(format_args!("  {command} --approve {id}"));
+    status(format_args!("  {command} --deny 'reason' {id}"));
+    status(format_args!(
         "  {command} --edit {} {id}",
         shell(&arguments)
     ));
 }
 
-/// A text with invisible characters escaped as in JSON: an approver sees what will run.
+/// Escapes invisible characters as in JSON, so that an approver sees what will run.
 fn visible(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
@@ -128,7 +132,7 @@ fn visible(text: &str) -> String {
 
 /// Appends `c`, or its JSON escape if it is invisible. Returns whether it is visible.
 pub(crate) fn push_visible(text: &mut String, c: char) -> bool {
-    // Marks that turn or hide the text around them.
+    // Characters that reverse or hide the text around them.
     let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
     if !c.is_control() && !hides {
         text.push(c);
@@ -140,7 +144,7 @@ pub(crate) fn push_visible(text: &mut String, c: char) -> bool {
     false
 }
 
-/// A text as one word of a command line.
+/// Quotes a text as one word of a command line.
 fn shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -149,8 +153,8 @@ fn shell(text: &str) -> String {
     format!("'{}'", visible(text).replace('\'', r"'\''"))
 }
 
-/// Says what went wrong, down to the cause, and what may help.
-pub fn complain(error: &Error) {
+/// Prints an error with its causes, and a hint if there is one.
+pub fn error(error: &Error) {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -160,46 +164,51 @@ pub fn complain(error: &Error) {
         }
         source = cause.source();
     }
-    say(format_args!("Error: {}", line(&text, 600)));
+    status(format_args!("Error: {}", line(&text, 600)));
     let Some(provider) = error.provider() else {
         return;
     };
     let named = Provider::all()
         .flatten()
-        .find(|asked| provider.contains(asked.name));
-    let Some(asked) = named.or_else(|| Provider::chosen().ok().flatten()) else {
+        .find(|named| provider.contains(named.name));
+    let Some(used) = named.or_else(|| Provider::chosen().ok().flatten()) else {
         return;
     };
-    let (key, address) = (asked.key_variable, asked.address_variable);
+    let (key, address, model) = (
+        used.key_variable,
+        used.address_variable,
+        used.model_variable,
+    );
     match error.kind() {
-        ErrorKind::Authentication => {
-            say(format_args!("Is {key} right, and meant for this server?"))
-        }
-        ErrorKind::Connection => say(format_args!("Is the server there, and {address} right?")),
-        ErrorKind::NotFound => say(format_args!(
-            "Are {} and {address} right?",
-            asked.model_variable
+        ErrorKind::Authentication => status(format_args!(
+            "Check that {key} is correct and valid for this server."
+        )),
+        ErrorKind::Connection => status(format_args!(
+            "Check that the server is running and {address} is correct."
+        )),
+        ErrorKind::NotFound => status(format_args!(
+            "Check that {model} and {address} are correct."
         )),
         _ => {}
     }
 }
 
 /// Writes a line to stderr.
-pub fn say(text: impl Display) {
-    // There is nobody to tell if stderr is closed.
+pub fn status(text: impl Display) {
+    // Errors are ignored: if stderr is closed, they cannot be reported.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes a line of the model's to stderr, dimmed.
+/// Writes a line of model output to stderr, dimmed.
 pub fn note(text: &str) {
     dim(&printable(text));
 }
 
-/// Writes a text of the model's to stdout.
+/// Writes model output to stdout.
 ///
 /// # Errors
 ///
-/// Stdout is closed.
+/// Returns an error if stdout is closed.
 pub fn print(text: &str) -> Result<(), Error> {
     answer(&printable(text))
 }
@@ -207,20 +216,20 @@ pub fn print(text: &str) -> Result<(), Error> {
 fn dim(text: &str) {
     let plain = !io::stderr().is_terminal() || env::var_os("NO_COLOR").is_some();
     if plain {
-        say(text);
+        status(text);
     } else {
-        say(format_args!("\x1b[2m{text}\x1b[0m"));
+        status(format_args!("\x1b[2m{text}\x1b[0m"));
     }
 }
 
-/// A text without what a terminal would obey: models and files may hold anything.
+/// Removes the control characters from a text, so that it cannot control the terminal.
 fn printable(text: &str) -> String {
     let text = text.chars();
     text.filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
         .collect()
 }
 
-/// The first `most` characters of a text, on one line.
+/// Returns the first `most` characters of a text, on one line.
 fn line(text: &str, most: usize) -> String {
     let mut words = text.split_whitespace().map(printable);
     let mut line = words.next().unwrap_or_default();
@@ -237,14 +246,15 @@ fn line(text: &str, most: usize) -> String {
     }
 }
 
-/// Logs to stderr what `RUST_LOG` says, as `tower_http=debug`; without it, what `otherwise` says.
-pub fn log(otherwise: &str) {
-    let wanted = env::var("RUST_LOG").unwrap_or_else(|_| otherwise.to_owned());
+/// Logs to stderr as `RUST_LOG` specifies, for example `tower_http=debug`; the default is
+/// `default`.
+pub fn log(default: &str) {
+    let wanted = env::var("RUST_LOG").unwrap_or_else(|_| default.to_owned());
     let targets: Targets = wanted.parse().unwrap_or_default();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    // Fails if somebody logs already, which is as well.
+    // Fails if a subscriber is installed already, which is fine.
     let _ = tracing_subscriber::registry()
         .with(lines)
         .with(targets)
@@ -256,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_about_can_be_seen_and_pasted() {
+    fn approval_text_is_visible_and_can_be_pasted() {
         let hidden = "a\u{202e}b\u{1b}[0m\u{85}é\u{e0041}";
         assert_eq!(visible(hidden), r"a\u202eb\u001b[0m\u0085é\udb40\udc41");
         assert_eq!(shell("msg_1/0/call_1"), "msg_1/0/call_1");

@@ -1,4 +1,4 @@
-//! The file tools, called as an agent calls them.
+//! The file tools, called through an agent's tool service.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -68,7 +68,7 @@ impl Drop for Folder {
 }
 
 #[tokio::test]
-async fn a_search_reports_the_files_it_left_out() {
+async fn a_search_reports_skipped_files() {
     let folder = Folder::new("left-out");
     folder.file("a.txt", "here\n");
     assert_eq!(folder.search("here").await, "a.txt:1: here\n");
@@ -95,7 +95,7 @@ async fn a_search_reports_the_files_it_left_out() {
 }
 
 #[tokio::test]
-async fn a_file_of_the_limit_is_searched_whole() {
+async fn a_file_of_the_maximum_size_is_searched() {
     let folder = Folder::new("at-limit");
     let mut text = "x".repeat(LIMIT - 6);
     text.push_str("\nthere");
@@ -109,7 +109,7 @@ async fn a_file_of_the_limit_is_searched_whole() {
 }
 
 #[tokio::test]
-async fn a_search_reports_the_folders_it_left_out() {
+async fn a_search_reports_skipped_folders() {
     let folder = Folder::new("deep");
     let deep: PathBuf = std::iter::repeat_n("d", 70).collect();
     fs::create_dir_all(folder.0.join(&deep)).unwrap();
@@ -146,7 +146,7 @@ async fn a_long_matching_line_is_shown_as_cut() {
 }
 
 #[tokio::test]
-async fn a_line_past_the_limit_is_not_denied() {
+async fn a_line_past_the_limit_is_reported() {
     let folder = Folder::new("past");
     // Lines of 16 bytes, of which the limit holds a whole number less one byte.
     folder.file("a.txt", format!("x{}", "123456789012345\n".repeat(400_000)));
@@ -192,7 +192,7 @@ async fn a_large_file_of_one_line_is_read_in_part() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_name_of_bytes_stands_for_no_other_file() {
+async fn escaped_names_are_unique() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let folder = Folder::new("bytes");
     folder.file(OsStr::from_bytes(b"bad\xff.txt"), "bytes\n");
@@ -247,7 +247,7 @@ async fn a_name_cannot_add_a_line_or_hide_its_end() {
 }
 
 #[tokio::test]
-async fn a_path_of_a_folder_writes_no_file() {
+async fn a_path_of_a_folder_is_not_written() {
     let folder = Folder::new("slash");
     folder.file("there.txt", "old\n");
     for name in ["there.txt", "new.txt"] {

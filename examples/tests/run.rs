@@ -1,4 +1,4 @@
-//! Runs each example as a user does: as a process.
+//! Runs each example as a process.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,10 +29,13 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than anything here takes.
+/// The time limit of each run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The example of that name, which `cargo test` has built, or else is built now.
+const LIST: &str = "what is in this folder?";
+const ABOUT: &str = "what is this project about?";
+
+/// Returns the path of an example, which is built if necessary.
 fn example(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -138,11 +141,11 @@ impl Drop for Folder {
 // ---- quickstart ----
 
 #[tokio::test]
-async fn quickstart_answers_about_the_files_that_are_there() {
+async fn quickstart_answers_from_the_files() {
     let folder = Folder::new("quickstart");
     let ask = async |question: &str| output(command("quickstart", &folder.0).arg(question)).await;
 
-    let (code, answer, notes) = ask("what is in this folder?").await;
+    let (code, answer, notes) = ask(LIST).await;
     assert_eq!(code, Some(0), "{notes}");
     for name in ["README.md", "keeper.txt", "src/lamp.rs"] {
         assert!(answer.contains(name), "{answer}");
@@ -160,7 +163,7 @@ async fn quickstart_answers_about_the_files_that_are_there() {
         answer.contains("keeper.txt:2: `The lamp burns.`"),
         "{answer}"
     );
-    let (_, answer, notes) = ask("what is this project about?").await;
+    let (_, answer, notes) = ask(ABOUT).await;
     assert!(
         notes.contains(r#"→ read_file {"path":"README.md"}"#),
         "{notes}"
@@ -183,7 +186,7 @@ async fn quickstart_without_a_question_prints_its_usage() {
 }
 
 #[tokio::test]
-async fn quickstart_takes_a_tool_round_trip_through_http() {
+async fn quickstart_runs_a_tool_round_over_http() {
     let folder = Folder::new("openai");
     let openai = OpenAi::start().await;
     let mut command = openai.quickstart(&folder.0, "key-1");
@@ -231,7 +234,7 @@ async fn quickstart_takes_a_tool_round_trip_through_http() {
 }
 
 #[tokio::test]
-async fn quickstart_says_that_a_key_is_wrong() {
+async fn quickstart_reports_an_invalid_key() {
     let folder = Folder::new("key");
     let openai = OpenAi::start().await;
     let (code, answer, notes) = output(openai.quickstart(&folder.0, "key-2").arg("hello")).await;
@@ -240,15 +243,18 @@ async fn quickstart_says_that_a_key_is_wrong() {
         notes.contains("HTTP 401") && notes.contains("no such key"),
         "{notes}"
     );
-    assert!(notes.contains("Is OPENAI_API_KEY right"), "{notes}");
+    assert!(
+        notes.contains("Check that OPENAI_API_KEY is correct"),
+        "{notes}"
+    );
     assert!(!notes.contains("key-2"), "{notes}");
     assert_eq!(notes.lines().count(), 2, "{notes}");
 }
 
 #[tokio::test]
-async fn quickstart_says_that_nobody_is_there() {
+async fn quickstart_reports_a_refused_connection() {
     let folder = Folder::new("refused");
-    // A port that was free a moment ago.
+    // A port that was free before.
     let port = TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
@@ -309,7 +315,7 @@ async fn interrupt(child: &Child, signal: &str) {
     );
 }
 
-/// A server that speaks as OpenAI's does: asks for a file, and then says who is in it.
+/// A server with OpenAI's protocol, which calls `read_file` and then answers.
 struct OpenAi {
     port: u16,
     requests: Arc<Mutex<Vec<Value>>>,
@@ -399,9 +405,9 @@ async fn complete(
             r#"per.txt", "bytes": 3"#,
             "5}]}",
         ];
-        let said = pieces.map(|piece| chunk(json!({"content": piece}), Value::Null));
+        let deltas = pieces.map(|piece| chunk(json!({"content": piece}), Value::Null));
         let end = [chunk(json!({}), json!("stop")), usage(12, 4)];
-        said.into_iter().chain(end).collect()
+        deltas.into_iter().chain(end).collect()
     } else if last["role"] == "tool" {
         vec![
             chunk(
@@ -432,10 +438,10 @@ async fn complete(
             usage(10, 5),
         ]
     };
-    let said =
+    let chunks =
         futures_util::stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
     let body = futures_util::StreamExt::chain(
-        said,
+        chunks,
         futures_util::stream::poll_fn(move |_| match hangs {
             true => std::task::Poll::Pending,
             false => std::task::Poll::Ready(None),
@@ -454,8 +460,8 @@ async fn approval(folder: &Folder, args: &[&str]) -> (Option<i32>, String, Strin
     output(command("approval", &folder.0).args(args)).await
 }
 
-/// Has the agent ask, and returns the question's id.
-async fn asked(folder: &Folder, wish: &str) -> String {
+/// Runs the example until it is interrupted, and returns the interrupt's id.
+async fn interrupted(folder: &Folder, wish: &str) -> String {
     let (code, answer, notes) = approval(folder, &[wish]).await;
     assert_eq!((code, answer.as_str()), (Some(3), ""), "{notes}");
     let mut lines = notes.lines();
@@ -463,13 +469,13 @@ async fn asked(folder: &Folder, wish: &str) -> String {
     line.unwrap().split_whitespace().last().unwrap().to_owned()
 }
 
-/// What the folder holds now of the file.
+/// Returns the current content of a file.
 fn there(folder: &Folder, name: &str) -> Option<String> {
     std::fs::read_to_string(folder.0.join(name)).ok()
 }
 
 #[tokio::test]
-async fn approval_asks_in_one_process_and_is_answered_in_another() {
+async fn approval_is_given_in_another_process() {
     let folder = Folder::new("approve");
     let (code, _, notes) = approval(&folder, &["write hello to note.txt"]).await;
     assert_eq!(code, Some(3), "{notes}");
@@ -480,7 +486,7 @@ async fn approval_asks_in_one_process_and_is_answered_in_another() {
     );
     assert_eq!(there(&folder, "note.txt"), None);
 
-    // It is shown again, until it is answered.
+    // The interrupt stays open until there is a reply.
     let (code, _, again) = approval(&folder, &[]).await;
     assert_eq!(code, Some(3));
     assert!(notes.ends_with(&again), "{again}");
@@ -488,23 +494,23 @@ async fn approval_asks_in_one_process_and_is_answered_in_another() {
     let (code, answer, notes) = approval(&folder, &["--approve"]).await;
     let expected = (Some(0), "Wrote 5 bytes to note.txt.\n");
     assert_eq!((code, answer.as_str()), expected, "{notes}");
-    assert!(!notes.contains("→"), "nothing is called again: {notes}");
+    assert!(!notes.contains("→"), "unexpected tool call: {notes}");
     assert_eq!(there(&folder, "note.txt").as_deref(), Some("hello"));
     let (code, _, notes) = approval(&folder, &[]).await;
-    let expected = (Some(0), "Nothing waits for an answer.\n");
+    let expected = (Some(0), "No open interrupts.\n");
     assert_eq!((code, notes.as_str()), expected);
 }
 
 #[tokio::test]
-async fn approval_denied_or_edited_does_as_it_is_told() {
+async fn a_denial_or_edit_is_followed() {
     let folder = Folder::new("deny");
-    asked(&folder, "write hello to note.txt").await;
+    interrupted(&folder, "write hello to note.txt").await;
     let (code, answer, notes) = approval(&folder, &["--deny", "Not on Sundays."]).await;
     assert_eq!(code, Some(0), "{notes}");
     assert!(answer.contains("Not on Sundays."), "{answer}");
     assert_eq!(there(&folder, "note.txt"), None);
 
-    asked(&folder, "write hello to note.txt").await;
+    interrupted(&folder, "write hello to note.txt").await;
     let edited = r#"{"path": "src/other.txt", "text": "bye"}"#;
     let (code, answer, notes) = approval(&folder, &["--edit", edited]).await;
     assert_eq!(code, Some(0), "{notes}");
@@ -514,9 +520,9 @@ async fn approval_denied_or_edited_does_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn approval_is_answered_once() {
+async fn approval_accepts_one_reply() {
     let folder = Folder::new("twice");
-    let id = asked(&folder, "write hello to note.txt").await;
+    let id = interrupted(&folder, "write hello to note.txt").await;
     let (code, ..) = approval(&folder, &["--approve", &id]).await;
     assert_eq!(code, Some(0));
     std::fs::remove_file(folder.0.join("note.txt")).unwrap();
@@ -532,13 +538,13 @@ async fn approval_is_answered_once() {
 }
 
 #[tokio::test]
-async fn approval_with_several_questions_wants_to_know_which() {
+async fn approval_of_several_interrupts_requires_an_id() {
     let folder = Folder::new("several");
-    let first = asked(&folder, "write one to one.txt").await;
-    asked(&folder, "write two to two.txt").await;
+    let first = interrupted(&folder, "write one to one.txt").await;
+    interrupted(&folder, "write two to two.txt").await;
     let (code, _, notes) = approval(&folder, &["--approve"]).await;
     assert_eq!(code, Some(1));
-    assert!(notes.contains("name one by its id"), "{notes}");
+    assert!(notes.contains("pass an id"), "{notes}");
     let (code, ..) = approval(&folder, &["--approve", &first]).await;
     assert_eq!(code, Some(0));
     assert_eq!(there(&folder, "one.txt").as_deref(), Some("one"));
@@ -548,10 +554,10 @@ async fn approval_with_several_questions_wants_to_know_which() {
 }
 
 #[tokio::test]
-async fn approval_given_by_two_processes_at_once_counts_once() {
+async fn concurrent_approvals_count_once() {
     let folder = Folder::new("race");
     for round in 0..4 {
-        let id = asked(&folder, &format!("write {round} to note.txt")).await;
+        let id = interrupted(&folder, &format!("write {round} to note.txt")).await;
         let answer = async || approval(&folder, &["--approve", &id]).await;
         let (one, other) = tokio::join!(answer(), answer());
         let (won, lost) = match one.0 {
@@ -565,32 +571,32 @@ async fn approval_given_by_two_processes_at_once_counts_once() {
     }
 }
 
-/// Runs the example until it has said `line`, and kills it.
+/// Runs the example until it prints a line that begins with `line`, and kills it.
 #[cfg(unix)]
 async fn killed_after(folder: &Folder, args: &[&str], line: &str) {
     let mut command = command("approval", &folder.0);
     command.args(args).stdout(Stdio::null());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let said = async {
+    let printed = async {
         loop {
-            let next = lines.next_line().await.unwrap().expect("it has ended");
+            let next = lines.next_line().await.unwrap().expect("a further line");
             if next.starts_with(line) {
                 return;
             }
         }
     };
-    timeout(LIMIT, said).await.unwrap();
+    timeout(LIMIT, printed).await.unwrap();
     child.kill().await.unwrap();
 }
 
-/// Goes on, as soon as the process that was killed is known to be dead.
+/// Resumes the run once the lease of the killed process has expired.
 #[cfg(unix)]
-async fn gone_on(folder: &Folder) -> (Option<i32>, String, String) {
+async fn continued(folder: &Folder) -> (Option<i32>, String, String) {
     let again = async {
         loop {
             let found = approval(folder, &["--continue"]).await;
-            if !found.2.contains("Nothing is to be continued.") {
+            if !found.2.contains("No abandoned runs.") {
                 return found;
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -601,13 +607,13 @@ async fn gone_on(folder: &Folder) -> (Option<i32>, String, String) {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn approval_killed_after_the_write_writes_no_second_time() {
+async fn a_run_killed_after_the_write_does_not_repeat_it() {
     let folder = Folder::new("killed");
-    let id = asked(&folder, "write hello to note.txt").await;
+    let id = interrupted(&folder, "write hello to note.txt").await;
     killed_after(&folder, &["--approve", &id], "← write_file").await;
-    // Were it written again, this would be gone.
+    // A second write would replace this text.
     std::fs::write(folder.0.join("note.txt"), "changed since").unwrap();
-    let (code, answer, notes) = gone_on(&folder).await;
+    let (code, answer, notes) = continued(&folder).await;
     let expected = (Some(0), "Wrote 5 bytes to note.txt.\n");
     assert_eq!((code, answer.as_str()), expected, "{notes}");
     let now = there(&folder, "note.txt");
@@ -619,11 +625,10 @@ async fn approval_killed_after_the_write_writes_no_second_time() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn approval_killed_while_it_reads_goes_on() {
+async fn a_run_killed_while_reading_continues() {
     let folder = Folder::new("continue");
-    let question = "what is this project about?";
-    killed_after(&folder, &[question], "← read_file").await;
-    let (code, answer, notes) = gone_on(&folder).await;
+    killed_after(&folder, &[ABOUT], "← read_file").await;
+    let (code, answer, notes) = continued(&folder).await;
     assert_eq!(code, Some(0), "{notes}");
     assert!(answer.contains("Keeps the lamp lit."), "{answer}");
 }
@@ -638,7 +643,7 @@ async fn approval_with_an_unknown_flag_prints_its_usage() {
 
 // ---- serve ----
 
-/// The example, and where it listens.
+/// Starts the example, and returns its address.
 async fn serve(folder: &Path) -> (Child, String) {
     let mut command = command("serve", folder);
     let mut child = command
@@ -649,14 +654,14 @@ async fn serve(folder: &Path) -> (Child, String) {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address = timeout(LIMIT, async {
         loop {
-            let line = lines.next_line().await.unwrap().expect("it has ended");
-            if let Some(url) = line.strip_prefix("The agent is at http://") {
+            let line = lines.next_line().await.unwrap().expect("a further line");
+            if let Some(url) = line.strip_prefix("Listening on http://") {
                 return url.strip_suffix("/agent").unwrap().to_owned();
             }
         }
     });
     let address = address.await.unwrap();
-    // What it logs from here on must not fill the pipe.
+    // Drain the log, so that the pipe does not fill up.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, address)
 }
@@ -696,7 +701,7 @@ fn request(host: &str, body: &Value) -> String {
     )
 }
 
-/// The events of a response.
+/// Returns the events of a response.
 fn values(response: &str) -> Vec<Value> {
     let events = response
         .lines()
@@ -706,13 +711,13 @@ fn values(response: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The events of a response, as `TYPE`s, and the text that they say.
+/// Returns the types of the events of a response, and their text.
 fn events(response: &str) -> (Vec<String>, String) {
     let events = values(response);
-    let said = events
+    let deltas = events
         .iter()
         .filter(|event| event["type"] == "TEXT_MESSAGE_CONTENT");
-    let text = said.filter_map(|event| event["delta"].as_str()).collect();
+    let text = deltas.filter_map(|event| event["delta"].as_str()).collect();
     (
         events
             .iter()
@@ -729,7 +734,7 @@ async fn serve_answers_over_ag_ui() {
     let health = format!("GET /health HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     assert!(rest(send(&address, health).await).await.ends_with("ok"));
 
-    let response = rest(send(&address, run(&address, "what is in this folder?")).await).await;
+    let response = rest(send(&address, run(&address, LIST)).await).await;
     assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
     assert!(
         response.contains("x-request-id: ") && response.contains("text/event-stream"),
@@ -754,7 +759,7 @@ async fn serve_answers_over_ag_ui() {
 }
 
 #[tokio::test]
-async fn serve_asks_and_goes_on_in_another_process() {
+async fn serve_resumes_an_interrupted_run_in_another_process() {
     let folder = Folder::new("serve-asks");
     let user = json!({"id": "m1", "role": "user", "content": "write hello to note.txt"});
     let asking = json!({"threadId": "t1", "runId": "r1", "messages": [user],
@@ -768,7 +773,7 @@ async fn serve_asks_and_goes_on_in_another_process() {
     first.kill().await.unwrap();
     assert_eq!(there(&folder, "note.txt"), None);
 
-    // As a client sends it that has kept the conversation.
+    // The request of a client that has kept the conversation.
     let call = json!({"id": interrupt["toolCallId"], "type": "function", "function": {
         "name": "write_file", "arguments": r#"{"path":"note.txt","text":"hello"}"#}});
     let message = asked
@@ -799,7 +804,7 @@ async fn serve_asks_and_goes_on_in_another_process() {
 }
 
 #[tokio::test]
-async fn serve_answers_this_machine_only() {
+async fn serve_accepts_only_local_requests() {
     let folder = Folder::new("host");
     let (_child, address) = serve(&folder.0).await;
     let response = rest(send(&address, run("pages.example", "hello")).await).await;
@@ -826,10 +831,10 @@ async fn serve_answers_this_machine_only() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn serve_lets_a_running_answer_end_when_it_is_stopped() {
+async fn serve_completes_running_responses_on_shutdown() {
     let folder = Folder::new("stop");
     let (mut child, address) = serve(&folder.0).await;
-    let mut connection = send(&address, run(&address, "what is this project about?")).await;
+    let mut connection = send(&address, run(&address, ABOUT)).await;
     let mut first = vec![0; 16];
     connection.read_exact(&mut first).await.unwrap();
     interrupt(&child, "-TERM").await;
@@ -846,7 +851,7 @@ async fn serve_lets_a_running_answer_end_when_it_is_stopped() {
 
 // ---- session ----
 
-/// What the example answers to `lines`, and what it notes.
+/// Returns the output and the notes of the example for `lines`.
 async fn session(folder: &Folder, lines: &str) -> (String, String) {
     let mut child = command("session", &folder.0)
         .stdin(Stdio::piped())
@@ -869,31 +874,31 @@ async fn session(folder: &Folder, lines: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn session_answers_line_by_line_and_ends_with_its_input() {
+async fn session_runs_one_turn_per_line() {
     let folder = Folder::new("session");
-    let lines = "what is in this folder?\nwhat is in this folder?\n";
-    let (answers, notes) = session(&folder, lines).await;
+    let lines = format!("{LIST}\n{LIST}\n");
+    let (answers, notes) = session(&folder, &lines).await;
     assert_eq!(answers.matches("keeper.txt").count(), 2, "{answers}");
-    // Of each line, the question, a round of tool calls, and the answer.
+    // Each line adds the question, a round of tool calls, and the final answer.
     assert!(notes.contains("(6 turns)"), "{notes}");
 }
 
 #[tokio::test]
-async fn session_says_that_there_is_nothing_to_stop() {
+async fn session_reports_a_stop_without_a_running_turn() {
     let folder = Folder::new("session-stop");
     let (answers, notes) = session(&folder, "/stop\n").await;
     assert_eq!(answers, "");
-    assert!(notes.contains("Nothing runs."), "{notes}");
+    assert!(notes.contains("No turn is running."), "{notes}");
 }
 
 // ---- hooks ----
 
 #[tokio::test]
-async fn hooks_leave_a_trail_of_each_run_with_nothing_secret_in_it() {
+async fn hooks_log_each_run_without_secrets() {
     let folder = Folder::new("hooks");
     let audit = folder.0.join("kept.jsonl");
     let mut shown = Vec::new();
-    for question in ["what is in this folder?", "where is the lamp mentioned?"] {
+    for question in [LIST, "where is the lamp mentioned?"] {
         let mut command = command("hooks", &folder.0);
         command.env("CONCENTRIC_AUDIT", &audit).arg(question);
         let (code, answer, notes) = output(&mut command).await;
@@ -906,7 +911,7 @@ async fn hooks_leave_a_trail_of_each_run_with_nothing_secret_in_it() {
         );
     }
 
-    // Each process has shown its own run, and the file has both.
+    // Each process has printed its own run, and the file has both.
     let kept = std::fs::read_to_string(&audit).unwrap();
     let kept: Vec<Value> = kept
         .lines()
@@ -932,24 +937,24 @@ async fn hooks_leave_a_trail_of_each_run_with_nothing_secret_in_it() {
 }
 
 #[tokio::test]
-async fn hooks_that_cannot_write_change_no_answer() {
+async fn a_failed_audit_write_does_not_change_the_response() {
     let folder = Folder::new("hooks-disk");
     let mut command = command("hooks", &folder.0);
-    // A folder is no file.
+    // A folder cannot be opened as a file.
     command.env("CONCENTRIC_AUDIT", folder.0.join("src"));
-    let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+    let (code, answer, notes) = output(command.arg(LIST)).await;
     assert!(answer.contains("keeper.txt"), "{answer}");
-    assert!(notes.contains("The audit can't be written"), "{notes}");
+    assert!(notes.contains("Failed to write the audit log"), "{notes}");
     assert_eq!(code, Some(1), "{notes}");
 }
 
 // ---- structured ----
 
 #[tokio::test]
-async fn structured_shows_the_value_while_it_is_written_and_then_as_its_type() {
+async fn structured_shows_partial_values_and_the_final_one() {
     let folder = Folder::new("structured");
     let mut command = command("structured", &folder.0);
-    let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+    let (code, answer, notes) = output(command.arg(LIST)).await;
     assert_eq!(code, Some(0), "{notes}");
     let lines: Vec<&str> = answer.lines().collect();
     assert_eq!(lines[0], "This folder has 3 files and 1 folder");
@@ -989,7 +994,7 @@ async fn structured_shows_the_value_while_it_is_written_and_then_as_its_type() {
 }
 
 #[tokio::test]
-async fn structured_sends_the_schema_beside_the_tools() {
+async fn structured_sends_the_schema_with_the_tools() {
     let folder = Folder::new("typed");
     let openai = OpenAi::start().await;
     let mut command = openai.example("structured", &folder.0, "key-1");
@@ -1018,20 +1023,18 @@ async fn structured_sends_the_schema_beside_the_tools() {
 // ---- state ----
 
 #[tokio::test]
-async fn state_is_kept_over_processes_until_it_is_used_up() {
+async fn state_limits_tokens_across_processes() {
     let folder = Folder::new("state");
     let state = folder.0.join("kept.json");
     let mut used = 0;
     for _ in 0..50 {
         let mut command = command("state", &folder.0);
-        command
-            .env("CONCENTRIC_STATE", &state)
-            .arg("what is in this folder?");
+        command.env("CONCENTRIC_STATE", &state).arg(LIST);
         let (code, _, notes) = output(&mut command).await;
         let kept: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
         let now = kept[0]["value"].as_u64().unwrap();
         if code == Some(3) {
-            assert!(notes.contains("The conversation is over"), "{notes}");
+            assert!(notes.contains("The token limit is exceeded"), "{notes}");
             assert!(now > 500 && now == used, "{now}, {used} before");
             return;
         }
@@ -1039,13 +1042,13 @@ async fn state_is_kept_over_processes_until_it_is_used_up() {
         assert!(now > used, "{notes}");
         used = now;
     }
-    panic!("{used} tokens are used, and it goes on");
+    panic!("{used} tokens used, and the limit has no effect");
 }
 
 // ---- providers ----
 
 #[tokio::test]
-async fn providers_go_on_with_what_others_said() {
+async fn providers_continue_each_others_conversation() {
     let folder = Folder::new("providers");
     let (code, answer, notes) = output(&mut command("providers", &folder.0)).await;
     assert_eq!(code, Some(0), "{notes}");
@@ -1058,20 +1061,20 @@ async fn providers_go_on_with_what_others_said() {
     assert!(notes.contains("→ list_files"), "{notes}");
     let sent: Vec<&str> = notes
         .lines()
-        .filter(|line| line.contains(" is sent "))
+        .filter(|line| line.contains(" receives "))
         .collect();
     let expected = [
-        "anthropic is sent 1 message",
-        "anthropic is sent 3 messages, with its own signature",
-        "gemini is sent 5 messages, without the signature of anthropic",
-        // The system's is one of them.
-        "ollama is sent 8 messages, without the signature of anthropic, without the thoughtSignature of gcp.gemini",
+        "anthropic receives 1 message",
+        "anthropic receives 3 messages, with its own signature",
+        "gemini receives 5 messages, without the signature of anthropic",
+        // The count includes the system message.
+        "ollama receives 8 messages, without the signature of anthropic, without the thoughtSignature of gcp.gemini",
     ];
     assert_eq!(sent, expected, "{notes}");
 }
 
 #[tokio::test]
-async fn the_environment_says_which_provider_is_asked() {
+async fn the_environment_selects_the_provider() {
     let folder = Folder::new("environment");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = &*format!("http://{}", listener.local_addr().unwrap());
@@ -1093,7 +1096,7 @@ async fn the_environment_says_which_provider_is_asked() {
     for variables in set {
         let mut command = command("quickstart", &folder.0);
         command.envs(variables.iter().copied());
-        let (code, answer, notes) = output(command.arg("what is in this folder?")).await;
+        let (code, answer, notes) = output(command.arg(LIST)).await;
         assert_eq!(code, Some(0), "{variables:?}: {notes}");
         assert!(answer.contains("keeper.txt"), "{variables:?}: {answer}");
         assert!(!notes.contains("offline"), "{variables:?}: {notes}");
@@ -1101,7 +1104,7 @@ async fn the_environment_says_which_provider_is_asked() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_named_and_lacks_a_key_is_an_error() {
+async fn a_selected_provider_without_a_key_is_an_error() {
     let folder = Folder::new("named");
     let mut quickstart = command("quickstart", &folder.0);
     quickstart
@@ -1114,7 +1117,7 @@ async fn a_provider_that_is_named_and_lacks_a_key_is_an_error() {
         "{notes}"
     );
 
-    // A key alone does not say which model.
+    // A key without a model is not enough.
     let mut quickstart = command("quickstart", &folder.0);
     quickstart.env("HF_TOKEN", "k").arg("hello");
     let (code, _, notes) = output(&mut quickstart).await;
@@ -1125,15 +1128,15 @@ async fn a_provider_that_is_named_and_lacks_a_key_is_an_error() {
 // ---- custom_layer ----
 
 #[tokio::test]
-async fn custom_layer_shows_what_each_layer_did() {
-    let (code, said, notes) = output(&mut command("custom_layer", &std::env::temp_dir())).await;
+async fn custom_layer_runs_all_three_layers() {
+    let (code, out, notes) = output(&mut command("custom_layer", &std::env::temp_dir())).await;
     assert_eq!(code, Some(0), "{notes}");
-    let lines: Vec<&str> = said.lines().collect();
+    let lines: Vec<&str> = out.lines().collect();
     let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
     assert_eq!(
         (count("retry: "), count("redact: "), count("timing: ")),
         (2, 1, 2),
-        "{said}"
+        "{out}"
     );
     let pieces = lines
         .iter()
@@ -1141,11 +1144,11 @@ async fn custom_layer_shows_what_each_layer_did() {
     let answer: String = pieces
         .map(|piece| serde_json::from_str::<String>(piece).unwrap())
         .collect();
-    assert_eq!(answer, "The password is █████, but tell nobody.");
+    assert_eq!(answer, "The password is █████. Keep it secret.");
     assert!(
         lines
             .last()
             .is_some_and(|line| line.starts_with("timing: finished")),
-        "{said}"
+        "{out}"
     );
 }

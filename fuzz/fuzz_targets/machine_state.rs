@@ -24,12 +24,12 @@ use std::{
 use tower::{Layer, ServiceExt, service_fn};
 
 const KEPT: [&str; 6] = [
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_claimed.json"),
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_inner.json"),
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_model.json"),
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_recovered.json"),
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_running.json"),
-    include_str!("../../crates/concentric-core/tests/golden/machine_state_v1_waiting.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_claimed.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_inner.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_model.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_recovered.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_running.json"),
+    include_str!("../../crates/concentric-proto/tests/golden/machine_state_v1_waiting.json"),
 ];
 
 #[derive(Arbitrary, Debug)]

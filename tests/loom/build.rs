@@ -1,24 +1,24 @@
-//! Copies the sources that are modelled, with stand-ins for what they import, and with planted bugs.
+//! Copies the modelled sources, with stand-ins for their imports, and with planted bugs.
 
 use std::{env, error::Error, fmt::Write, fs, path::Path};
 
 type Change = (&'static str, &'static str);
 
-/// Name, file, and what is changed so that few steps are enough.
+/// Name, file, and changes that reduce the number of steps.
 const SOURCES: &[(&str, &str, &[Change])] = &[
     (
         "outbox",
-        "concentric-core/src/context/outbox.rs",
+        "concentric-core/src/outbox.rs",
         &[(
             "const CAPACITY: usize = 1024;",
             "const CAPACITY: usize = 1;",
         )],
     ),
-    ("live", "concentric-core/src/live.rs", &[]),
-    ("slots", "concentric-core/src/state/slots.rs", &[]),
+    ("live", "concentric-core/src/hub.rs", &[]),
+    ("slots", "concentric-core/src/slots/values.rs", &[]),
     ("amounts", "concentric-layers/src/budget/amounts.rs", &[]),
     ("over", "concentric-layers/src/budget/over.rs", &[]),
-    // The last handle of a part gives back what is left of it, so loom must know the handles.
+    // The last handle of a part returns its rest, so loom must count the handles.
     (
         "budget",
         "concentric-layers/src/budget/handle.rs",
@@ -28,7 +28,7 @@ const SOURCES: &[(&str, &str, &[Change])] = &[
     ("wait", "concentric-layers/src/wait.rs", &[]),
 ];
 
-/// Name, file, prefix, the parts that are taken (first words and end), and suffix.
+/// Name, file, prefix, the copied parts (first words and end), and suffix.
 const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
     (
         "claim",
@@ -69,7 +69,7 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
     ),
 ];
 
-/// Name, source, the model that must find it, and the changes that make it.
+/// Name, source, the model that must find the bug, and the changes that plant it.
 const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "push_wakes_no_driver",
@@ -90,7 +90,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
         )],
     ),
     (
-        "pop_makes_no_room_known",
+        "pop_does_not_notify_senders",
         "outbox",
         "senders_wait_for_room",
         &[(
@@ -99,7 +99,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
         )],
     ),
     (
-        "send_looks_before_it_listens",
+        "send_checks_before_it_listens",
         "outbox",
         "close_ends_senders",
         &[
@@ -110,7 +110,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "pop_forgets_the_call",
         "outbox",
-        "a_call_of_the_driver_stays",
+        "a_call_of_the_driver_is_kept",
         &[(
             "queue.called || !queue.events.is_empty()",
             "!queue.events.is_empty()",
@@ -119,7 +119,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "flag_is_set_after_the_push",
         "outbox",
-        "the_flag_shows_what_waits",
+        "the_flag_reports_pending_events",
         &[
             (
                 "self.filled.store(true, Ordering::Release);\n        let driver",
@@ -134,16 +134,16 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "accepted_reply_is_lost",
         "live",
-        "an_accepted_reply_arrives",
+        "an_accepted_reply_is_delivered",
         &[(
             "receiver.try_recv().map_err(|_| unanswered)",
             "Err(unanswered)",
         )],
     ),
     (
-        "question_stays_after_its_asker",
+        "interrupt_outlives_its_request",
         "live",
-        "a_dropped_question_is_taken_back",
+        "a_dropped_interrupt_is_withdrawn",
         &[("self.of.lock().remove(&self.key);", "")],
     ),
     (
@@ -182,7 +182,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "cancel_before_its_reason",
         "cancel",
-        "a_cancelled_run_knows_why",
+        "a_cancelled_run_has_its_reason",
         &[
             ("let _ = self.run.cancel_reason.set(reason);", ""),
             (
@@ -194,22 +194,22 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "check_and_reserve_apart",
         "budget",
-        "never_more_than_there_is",
+        "reservations_stay_within_the_budget",
         &[(
             "let mut state = self.lock();\n        state.check(wanted)?;",
             "self.lock().check(wanted)?;\n        let mut state = self.lock();",
         )],
     ),
     (
-        "part_gives_nothing_back",
+        "part_is_not_returned",
         "budget",
-        "a_part_comes_back",
+        "a_part_is_returned",
         &[("(parent, estimate.plus(freed))", "(parent, estimate)")],
     ),
     (
         "stale_spending_is_kept",
         "budget",
-        "a_run_keeps_what_is_spent",
+        "a_run_keeps_its_spending",
         &[
             (
                 "let _ = context.update_state::<Kept>(|_| {",
@@ -224,7 +224,7 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "permit_ends_with_the_future",
         "in_flight",
-        "one_answer_at_a_time",
+        "one_response_at_a_time",
         &[(
             "InFlightBody::new(body, permit)",
             "InFlightBody::new(body, None)",
@@ -233,14 +233,14 @@ const PLANTED: &[(&str, &str, &str, &[Change])] = &[
     (
         "waiter_is_never_registered",
         "in_flight",
-        "one_answer_at_a_time",
+        "one_response_at_a_time",
         &[(
             "waiting.permit.poll_acquire(cx)",
             "waiting.permit.poll_acquire(&mut Context::from_waker(std::task::Waker::noop()))",
         )],
     ),
     (
-        "place_is_never_given_back",
+        "place_is_never_released",
         "in_flight",
         "the_queue_is_bounded",
         &[("self.0.waiting.fetch_sub(1, Ordering::AcqRel);", "")],
@@ -273,7 +273,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let part = source
                 .split_once(from)
                 .and_then(|(_, rest)| rest.split_once(to));
-            let (part, _) = part.ok_or_else(|| format!("`{from}` is not in {file}"))?;
+            let (part, _) = part.ok_or_else(|| format!("`{from}` not found in {file}"))?;
             text += &[from, part, to].concat();
         }
         texts.push((*name, text + suffix));
@@ -287,7 +287,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (_, text) = texts
             .iter()
             .find(|(of, _)| of == source)
-            .ok_or("an unknown source")?;
+            .ok_or("unknown source")?;
         let file = format!("{out}/planted_{name}.rs");
         fs::write(
             &file,
@@ -317,7 +317,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The text of a file, and of the modules it has in files of their own.
+/// Returns the text of a file, including modules in files of their own.
 fn read(file: &Path) -> Result<String, Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", file.display());
     let mut text = String::new();
@@ -333,7 +333,7 @@ fn read(file: &Path) -> Result<String, Box<dyn Error>> {
                 let rest = line.strip_prefix(&format!("use {from}::"))?;
                 Some(format!("use crate::stand_in::{from}::{rest}"))
             });
-            // What the parent module uses is used by the models, which are beside it.
+            // Imports of the parent module are used by the models beside it.
             text += &imported
                 .as_deref()
                 .unwrap_or(line)
@@ -344,7 +344,7 @@ fn read(file: &Path) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Makes changes, each of a text that occurs once.
+/// Applies changes, each to a text that occurs exactly once.
 fn changed(text: &str, changes: &[Change]) -> Result<String, String> {
     changes
         .iter()

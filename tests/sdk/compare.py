@@ -1,9 +1,9 @@
-"""Sends conversations by the vendors' own SDKs, and holds what they send against what our layers do.
+"""Compares the requests of the vendors' own SDKs with those of our provider layers.
 
-compare.py CONCENTRIC_SDK [API]... [--show CONVERSATION]
+usage: compare.py CONCENTRIC_SDK [API]... [--show CONVERSATION]
 
-What may differ is listed, with the reason, in `differences.toml`; an entry that is not needed fails
-as a difference does.
+`differences.toml` lists the expected differences with their reasons. An unexpected difference and an
+unused entry are failures.
 """
 
 import difflib
@@ -35,7 +35,7 @@ def same(ours, theirs):
 
 
 def differences(ours, theirs, at=""):
-    """The leaves that are not the same, as (pointer, ours, theirs)."""
+    """Yields the leaves that differ, as (pointer, ours, theirs)."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in ours.keys() | theirs.keys():
             pair = ours.get(name, MISSING), theirs.get(name, MISSING)
@@ -49,7 +49,7 @@ def differences(ours, theirs, at=""):
 
 
 def pairs(ours, theirs):
-    """The items of two lists that stand for each other."""
+    """Yields the corresponding items of two lists."""
     keys = [[json.dumps(item, sort_keys=True) for item in items] for items in (ours, theirs)]
     matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
     for _, a, a_end, b, b_end in matcher.get_opcodes():
@@ -64,7 +64,7 @@ def show(value):
 
 
 class Table:
-    """What may differ."""
+    """The expected differences."""
 
     def __init__(self, apis):
         table = tomllib.loads((HERE / "differences.toml").read_text())
@@ -94,27 +94,27 @@ class Table:
 
     def refusal(self, api, conversation, ours, sdk):
         def fits(entry):
-            return entry["says"] in ours and entry.get("sdk", "can't") == sdk
+            return entry["message"] in ours and entry.get("sdk", "can't") == sdk
         return self.find("refusal", api, conversation, "", fits)
 
     def unused(self):
         for number, name, value in sorted(self.needed):
             kind, entry = self.entries[number]
-            yield f"{kind} that is not needed, {name} {value!r}: {entry['why']}"
+            yield f"unused {kind}, {name} {value!r}: {entry['why']}"
 
 
 def path_fits(pattern, at):
-    """`*` stands for one step."""
+    """Returns whether a path matches a pattern, in which `*` matches one step."""
     pattern, at = pattern.split("/"), at.split("/")
     return len(pattern) == len(at) and all(one in ("*", other) for one, other in zip(pattern, at))
 
 
-# What of the headers is the service's business.
+# The headers that are compared.
 HEADERS = ("anthropic-beta", "anthropic-version", "authorization", "content-type", "x-api-key", "x-goog-api-key")
 
 
 def request(sent, api):
-    """What is compared of a request."""
+    """Returns the parts of a request that are compared."""
     body = json.loads(sent["body"])
     return {
         "method": sent["method"],
@@ -147,10 +147,10 @@ def compare(binary, apis, shown):
                 sdk = "can't" if "refused" in theirs else "can"
                 counts[api]["refused"] += 1
                 if not table.refusal(api, name, ours["refused"], sdk):
-                    failures.append(f"{where}: ours refuses, the SDK {sdk}: {ours['refused']}")
+                    failures.append(f"{where}: ours refuses the conversation, the SDK {sdk} send it: {ours['refused']}")
                 continue
             if "refused" in theirs:
-                failures.append(f"{where}: the SDK can't: {theirs['refused']}; ours sends {ours['body'][:600]}")
+                failures.append(f"{where}: the SDK can't send the conversation: {theirs['refused']}; ours sends {ours['body'][:600]}")
                 continue
             ours, theirs = request(ours, api), request(theirs, api)
             if shown:

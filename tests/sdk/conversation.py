@@ -1,8 +1,8 @@
-"""A conversation in nobody's words; those of `conversations/`."""
+"""Provider-neutral conversations, as in `conversations/`."""
 
 
 class NotTaken(Exception):
-    """The SDK has no words for something, or its documentation says that the service takes none such."""
+    """The SDK or, according to its documentation, the service does not support a part of the conversation."""
 
 
 class Conversation:
@@ -13,16 +13,16 @@ class Conversation:
         self.provider = described.get("provider", {}).get(api, {})
         self.metadata = described.get("metadata", {})
         self.api, self.model = api, model
-        self.asked = {name: described[name] for name in (
+        self.options = {name: described[name] for name in (
             "tool_choice", "parallel_tool_calls", "output", "max_output_tokens", "temperature", "top_p",
             "frequency_penalty", "presence_penalty", "stop", "seed", "reasoning_effort",
         ) if name in described}
 
     def get(self, name):
-        return self.asked.get(name)
+        return self.options.get(name)
 
     def has(self, name):
-        return name in self.asked
+        return name in self.options
 
 
 def text_of(piece):
@@ -34,5 +34,5 @@ def only_texts(pieces):
 
 
 def is_run(call):
-    """Whether somebody has to run the call, and to say what came of it."""
+    """Returns whether the loop executes the call."""
     return call.get("executor", "loop") == "loop"

@@ -1,4 +1,4 @@
-"""A server that keeps what it gets."""
+"""A server that records its requests."""
 
 import http.server
 import json
@@ -6,7 +6,7 @@ import threading
 
 
 class Server:
-    """Answers what it was told to, once each, and else refuses."""
+    """Returns each of the given answers once, and then errors."""
 
     def __init__(self):
         self.kept, self.answers = [], []
@@ -53,7 +53,7 @@ class Server:
         self.http.server_close()
 
     def last(self):
-        """What came last; nothing is kept of it."""
+        """Returns the last request, and clears the record."""
         last = self.kept[-1]
         self.kept.clear()
         return last

@@ -1,16 +1,22 @@
 //! Runs behind AG-UI that are refused: the client reads why, and the server's log names the thing.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
-use concentric_core::{AgentLayer, BoxModel};
+use concentric_core::{AgentLayer, BoxModel, LiveInterrupts};
 use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::SuspendLayer;
 use concentric_store::SqliteStore;
 use concentric_test::{ScriptedModel, ScriptedTools};
+use concentric_tools::{
+    Approval, NoArguments, Tokens, Toolset,
+    token::{Key, Keys},
+    tool,
+};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use std::{
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tower::{Layer, Service, ServiceExt};
 use tracing::Level;
@@ -68,7 +74,7 @@ async fn a_client_tool_named_like_a_server_tool_is_logged() {
     let log = lines.text();
     let found = log
         .lines()
-        .filter(|line| line.contains("has the name of one of the agent's"));
+        .filter(|line| line.contains("has the name of an agent's tool"));
     let found: Vec<_> = found.collect();
     assert_eq!(found.len(), 1, "{log}");
     for part in ["INFO", "tool=\"search\"", "thread_id=t", "run_id=r"] {
@@ -105,13 +111,47 @@ async fn a_live_run_is_a_conflict_before_its_model_is_called() {
     let (other, model_of_other) = process();
     for service in [first.clone(), other] {
         let response = service.oneshot(post(&json!([]))).await.unwrap();
+        assert_eq!(response.status(), 409);
         let answer = response.into_body().collect().await.unwrap().to_bytes();
-        let answer = String::from_utf8(answer.to_vec()).unwrap();
-        assert!(answer.contains("\"RUN_ERROR\""), "{answer}");
-        assert!(answer.contains("\"run_live\""), "{answer}");
-        assert!(!answer.contains("STEP_STARTED"), "{answer}");
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["error"]["code"], "run_live");
     }
     assert_eq!(model_of_other.calls(), 0);
     // The two steps of the live run.
     assert!(model.calls() <= 2, "{}", model.calls());
+}
+
+#[tokio::test]
+async fn an_unknown_effect_fails_no_run_that_is_not_stored() {
+    for has_tokens in [true, false] {
+        let store = SqliteStore::open_in_memory().unwrap();
+        let pay = tool("pay", "", |NoArguments {}| std::future::pending::<()>());
+        let refund = tool("refund", "", |NoArguments {}| async {});
+        let tools = Toolset::new()
+            .tool(pay.timeout(Duration::ZERO))
+            .tool(refund)
+            .ledger(store.clone());
+        let approval = Approval::for_tools("refund");
+        let tools = match has_tokens {
+            true => {
+                let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
+                let tokens = Tokens::new(keys, "https://agent.example", store);
+                tools.gate(approval).tokens(tokens)
+            }
+            false => tools.gate(approval.live(&LiveInterrupts::new(), Duration::ZERO)),
+        };
+        let model = ScriptedModel::new()
+            .tool_call("pay", json!({}))
+            .then()
+            .text("I do not know whether it is paid.");
+        let agent = BoxModel::new(AgentLayer::new(tools).layer(model.clone()));
+        let service = AgUiLayer::new().layer(agent);
+        let response = service.oneshot(post(&json!([]))).await.unwrap();
+        let answer = response.into_body().collect().await.unwrap().to_bytes();
+        let answer = String::from_utf8(answer.to_vec()).unwrap();
+        assert!(!answer.contains("RUN_ERROR"), "{answer}");
+        assert!(answer.contains("\"status\":\"unknown\""), "{answer}");
+        assert!(answer.contains("I do not know"), "{answer}");
+        assert_eq!(model.calls(), 2);
+    }
 }

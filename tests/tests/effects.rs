@@ -43,6 +43,10 @@ impl<L: Ledger> Ledger for Keys<L> {
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         self.inner.known(key)
     }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        self.inner.retract(key)
+    }
 }
 
 /// A tool that fails on its first call.

@@ -395,6 +395,7 @@ fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
         "tools.call",
         "tools.check_run",
         "tools.offers",
+        "value.clone",
     ];
     for (part, pace) in parts
         .into_iter()
@@ -420,9 +421,23 @@ fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
                     fuse: fuse.clone(),
                 };
                 // A run inside another, which its tools may not be offered to.
-                let context = RunContext::new().child().build();
-                let request = ChatRequest::user("hi").with_context(context);
-                let mut agent = AgentLayer::new(rounds).layer(model);
+                let mut context = RunContext::new().child().build();
+                let value = Fused {
+                    inner: (),
+                    name: "value",
+                    fuse: fuse.clone(),
+                };
+                context.extensions_mut().insert(value.clone());
+                context.own_mut().insert(value);
+                let saves = Checkpoint::new(|_| Box::pin(async { Ok(()) }));
+                context.own_mut().insert(saves);
+                // The host and a layer share the values, so that a change clones them.
+                let request = ChatRequest::user("hi").with_context(context.clone());
+                let changes = from_fn(|mut request: ChatRequest, mut next: Next| async move {
+                    request.context.extensions_mut().insert(1_u8);
+                    next.run(request).await
+                });
+                let mut agent = AgentLayer::new(rounds).layer(changes.layer(model));
                 fuse.light();
                 let response = agent.ready().await.unwrap().call(request).await;
                 let mut items = match response {
@@ -455,7 +470,7 @@ fn a_part_that_panics_whenever_it_is_called_fails_the_run() {
 
 #[test]
 fn tools_that_panic_when_they_are_read_fail_each_run() {
-    for part in ["tools.specs", "tools.check", "tools.rules"] {
+    for part in ["tools.clone", "tools.specs", "tools.check", "tools.rules"] {
         let calls = watched(async move {
             let model = ScriptedModel::new().text("never").then().text("never");
             let fuse = Fuse::new(part, 0);

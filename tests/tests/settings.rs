@@ -5,8 +5,8 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Interrupt,
     InterruptId, Outcome, Reply, ToolSpecs, ToolStatus, Transcript, Turn,
     agent::{ToolSource, WithTools},
+    ask::Unanswered,
     layers::CommitLayer,
-    live::Unanswered,
     machine::{Machine, MachineState, Rules},
 };
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};

@@ -5,7 +5,7 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Custom, EmitError,
     ErrorKind, Event, Interrupt, InterruptId, Outcome,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
-    live::Unanswered,
+    ask::Unanswered,
     store::{Checkpoint, Tenant},
 };
 use concentric_test::{ScriptedModel, ScriptedTools, TestEnvironment};

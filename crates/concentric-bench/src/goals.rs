@@ -1,16 +1,16 @@
-//! What Concentric is to keep to. Times are for people to read: no test asserts one.
+//! The goals for Concentric's figures. No test asserts a time.
 
 use crate::table::{Quantity, Row};
 use Quantity::{Allocations, Bytes, Instructions, Microseconds, Nanoseconds};
 
-/// The most that a figure may be.
+/// The upper limit of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// So much.
+    /// An absolute limit.
     Most(f64),
-    /// So many times the bare stack's.
+    /// A factor of the bare stack's figure.
     Times(f64),
-    /// So much more than the bare stack's.
+    /// A limit on the difference to the bare stack's figure.
     More(f64),
 }
 
@@ -24,16 +24,16 @@ impl Goal {
     }
 }
 
-/// A layer more: the tenth part of ten layers.
+/// One additional layer: a tenth of the cost of ten layers.
 pub(crate) const LAYER: &str = "w1-layer";
 
-/// An iteration at 100 turns against one at 10.
+/// The ratio of a step with 100 turns to one with 10.
 pub(crate) const GROWTH: &str = "w2-growth";
 
-/// What the names of the works that decode a stream begin with.
+/// The prefix of the works that decode a stream.
 const DECODE: &str = "decode";
 
-/// What the names of those end with that decode recorded streams.
+/// The suffix of the works that decode recorded streams.
 const RECORDED: &str = "-recorded";
 
 pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
@@ -45,21 +45,21 @@ pub(crate) fn of(work: &str, quantity: Quantity) -> Option<Goal> {
             "w2-k5" | "w2-k5-each" | "w2-k5-fn" | "w3-k5" | "w3-k5-each" | "w3-k5-fn",
             Instructions,
         ) => Goal::Most(12_000.0),
-        // A history that is copied shows as several times; the buckets of an allocator don't.
+        // A copied history would multiply the cost; the size classes of an allocator do not.
         (GROWTH, Instructions) => Goal::Most(1.05),
         ("w4a-k0" | "w4a-k5", Bytes) => Goal::Most(2_048.0),
         ("w4b-k0" | "w4b-k5", Instructions) => Goal::Most(8_000.0),
-        // Beside the same toolset without: what a gate, hooks and a lifecycle cost a call.
+        // The cost per call of a gate, hooks and the call lifecycle, relative to the same toolset.
         ("gate-w2" | "gate-w3", Allocations) => Goal::More(5.0),
         ("gate-w2" | "gate-w3", Nanoseconds) => Goal::More(3_000.0),
         (decode, Instructions) if decode.starts_with(DECODE) => Goal::Times(1.5),
-        // Recorded events are not all deltas of text: citations and calls are kept as they came.
+        // Recorded events are not only text deltas: citations and calls are stored as received.
         (recorded, Allocations) if recorded.ends_with(RECORDED) => return None,
-        // One for a text that is longer than what a `Str` holds in itself; and of the run's own,
-        // which are some dozens, the thousandth part.
+        // One allocation for a text that exceeds the inline capacity of `Str`, and a thousandth of
+        // the few dozen allocations of the run itself.
         (decode, Allocations) if decode.starts_with(DECODE) => Goal::Most(1.1),
         ("encode", Instructions) => Goal::Most(500.0),
-        // What implements nothing costs less than what two samples of a time differ by.
+        // Empty hooks cost less than the variance of the times, so instructions are compared.
         ("hooks-empty-k1", Instructions) => Goal::Times(1.05),
         (
             "hooks-empty-k1" | "hooks-empty-k10" | "hooks-empty-model" | "hooks-empty-trivial",

@@ -1,68 +1,69 @@
-//! The workload of Concentric, measured against tower alone.
+//! Benchmarks of Concentric against plain tower stacks.
 //!
 //! ```text
 //! cargo run --profile bench -p concentric-bench -- [--quick] [--json] [--check] [--sdk <python>] [<work> ...]
 //! ```
 //!
-//! - `--quick` takes few samples of the times, as CI does; all else is exact as it is.
-//! - `--json` prints the figures once more, as JSON on the last line.
+//! - `--quick` takes fewer samples of the times, as in CI; all other figures are exact anyway.
+//! - `--json` also prints the figures as JSON, on the last line.
 //! - `--check` exits with 1 if a goal is missed.
-//! - `--sdk` has the works that decode a stream done by the vendors' own SDKs, too, and does those
-//!   of recorded streams. The Python must have what is in `tests/sdk/requirements.txt`; `.ci/sdk`
-//!   makes one, `target/sdk-venv/bin/python`.
-//! - `<work>`: only the works whose names begin with one of these, as `w1` or `decode`.
+//! - `--sdk` also measures the vendors' own SDKs for all works that decode a stream, and adds the
+//!   works with recorded streams. The Python interpreter must have the packages of
+//!   `tests/sdk/requirements.txt`; `.ci/sdk` creates one, `target/sdk-venv/bin/python`.
+//! - `<work>` selects the works whose names begin with one of these prefixes, such as `w1` or
+//!   `decode`.
 //!
-//! # What is measured
+//! # Works
 //!
-//! An agent's own cost: its model and its tools cost next to nothing, so that what is left is the
-//! framework. Each work is done by Concentric and by a stack on tower alone that knows nothing but
-//! this workload ([`bare`]): the limit. Both have the same mock, consumer, tool and counters.
+//! The benchmarks measure the overhead of an agent: its model and its tools cost almost nothing.
+//! Each work is done by Concentric and by a minimal stack on plain tower ([`bare`]), which is the
+//! lower limit. Both have the same mock model, consumer, tool and counters.
 //!
 //! | work | a run | divided by |
 //! |---|---|---|
 //! | W1 | the model streams N = 1,000 chunks of 20 bytes; K layers inside the loop ([`inspect_events`]) each count the bytes | chunks |
-//! | W2 | 10 turns (or 100) call the tool `noop` once each, an 11th says one chunk; K layers on the tools count before and after | calls |
-//! | W3 | one turn calls `noop` 100 times, at once | calls |
+//! | W2 | 10 turns (or 100) call the tool `noop` once each, and one more returns one chunk; K tool layers count before and after each call | calls |
+//! | W3 | one turn calls `noop` 100 times, concurrently | calls |
 //! | W4a | 10,000 runs wait for the model's second chunk | runs |
 //! | W4b | W1 with N = 1 | runs |
-//! | decode | a chunk of an OpenAI stream, 229 bytes on the wire, through the whole provider layer; bare: split, serde's typed structs, drop | chunks |
-//! | decode-anthropic, -responses, -gemini, -ollama | the same of a stream of 1,000 text deltas as each of these services sends it, with what stands before and behind them | text deltas |
-//! | decode-recorded, decode-anthropic-recorded, ... | the same of all streams that were recorded of a service and read by its vendor's SDK: text, reasoning, tool calls and all, as they came | events on the wire |
+//! | decode | the complete provider layer reads an OpenAI stream with 229 bytes per chunk; bare: split, typed serde structs, drop | chunks |
+//! | decode-anthropic, -responses, -gemini, -ollama | the same for a stream of 1,000 text deltas in the format of each service, with its first and last events | text deltas |
+//! | decode-recorded, decode-anthropic-recorded, ... | the same for all recorded streams of a service that its vendor's SDK can read, including text, reasoning and tool calls | events on the wire |
 //! | encode | an AG-UI `TEXT_MESSAGE_CONTENT` of 20 bytes | events |
-//! | hooks | W1 with ten `Hooks` that count the bytes, outside of the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
-//! | disconnect | 10,000 consumers (`--quick`: 1,000) go away before or while an answer streams over a socket, 100 at a time; from then until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
+//! | hooks | W1 with ten `Hooks` that count the bytes, outside the loop (`run`) or inside (`model`), or with `Hooks` that implement nothing; bare: Concentric with ten [`inspect_events`] at the same place, or with none | chunks |
+//! | disconnect | 10,000 consumers (`--quick`: 1,000), 100 at a time, disconnect before or during a response that streams over a socket; measures the time until the service, on another thread, reads the end of the connection. Bare: the HTTP client alone | |
 //!
-//! The layers on tools are hand-written and added at once, the same added one by one, or async
-//! functions ([`tool_from_fn`]).
+//! The tool layers are hand-written and added in one call, hand-written and added one by one, or
+//! async functions ([`tool_from_fn`]).
 //!
-//! Every run asserts what the consumer was given: bytes of text, results of tools and their bytes,
-//! one finish; and after each batch of runs, what every counter counted.
+//! Every run asserts the output to the consumer: the bytes of text, the number and bytes of tool
+//! results, and one finish. Each batch of runs asserts all counters.
 //!
-//! Bare decoding knows of an event what a gateway needs to pass text on: typed structs with the text,
-//! the finish, ids, the model and the tokens. All else in it is skipped, and nothing is kept from one
-//! event to the next; so it does less than a provider layer where there are tool calls, reasoning or
-//! citations, as in what was recorded. There, too, a run asks anew for each of many short answers.
+//! Bare decoding reads what a gateway needs to pass on text: the text, the finish, ids, the model
+//! and the tokens. It skips the rest and keeps no state between events, so it does less than a
+//! provider layer for tool calls, reasoning and citations, as in recorded streams. These also have
+//! many short responses, each with a request of its own.
 //!
-//! # How
+//! # Method
 //!
-//! - Instructions (Ir) by callgrind, as the difference of two counts of runs, so that the start of
-//!   the process does not count. They are the same each time for the same binary. Without
-//!   `valgrind` on the path, there are none.
-//! - CPU time of the process in nanoseconds, the median of 15 samples (`--quick`: 3), both sides in
-//!   turn.
-//! - Allocations and bytes of heap by the allocator ([`stats_alloc`]), reallocations included. W4a
-//!   counts the whole of a run: the future that reads it is boxed, as a task is. The allocator's
-//!   counting costs both sides some 10 Ir per allocation.
-//! - The SDKs (`sdk.py`) read the same bytes in as many samples, by their synchronous clients, to
-//!   their typed events, over a transport that has answered already. Their time is CPU time, too,
-//!   from when the body is first asked for; ours has the request and the head besides. They must
-//!   read as much text of each answer as the other sides do.
-//! - Wall time where it is waited, for a disk or a connection.
+//! - Instructions (Ir) are counted by callgrind, as the difference between two numbers of runs,
+//!   which excludes the start of the process. They are deterministic for a given binary. They are
+//!   omitted if `valgrind` is not on the path.
+//! - Times are CPU times of the process in nanoseconds, the median of 15 samples (`--quick`: 3),
+//!   with both sides in turn.
+//! - Allocations and heap bytes are counted by the allocator ([`stats_alloc`]), including
+//!   reallocations. W4a counts a whole run, including a box for the future that reads it, as in a
+//!   task. Counting costs both sides about 10 Ir per allocation.
+//! - The SDKs (`sdk.py`) read the same bytes in the same number of samples, with their synchronous
+//!   clients, into their typed events, over a transport whose response is ready. Their time is CPU
+//!   time as well, but starts at the first read of the body; ours includes the request and the
+//!   response head. They must read the same text.
+//! - Wall time is used for disks and connections.
 //!
-//! The goals ([`goals`]) are Concentric's own. The workload is fixed, so that figures of other
-//! frameworks can stand beside these; measured on 2026-11-21, in process and by instructions, rig
-//! 0.44 took 7,836 Ir for an event of W1 (K=0), 650,000 for an iteration of W2 (K=5), and 204,000
-//! for a trivial run.
+//!
+//! The goals ([`goals`]) are Concentric's own. The workload is fixed, so that other frameworks can
+//! be compared: on 2026-11-21, in process and by instructions, rig 0.44 took 7,836 Ir for an event
+//! of W1 (K=0), 650,000 for a step of W2 (K=5), and 204,000 for a trivial run.
 //!
 //! [`inspect_events`]: concentric_core::layers::inspect_events
 //! [`tool_from_fn`]: concentric_core::layers::tool_from_fn
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
             "--sdk" => match arguments.next() {
                 Some(path) => python = Some(path),
                 None => {
-                    eprintln!("--sdk takes a Python that has the SDKs");
+                    eprintln!("--sdk requires the path of a Python interpreter with the SDKs");
                     return ExitCode::from(2);
                 }
             },
@@ -115,7 +116,7 @@ fn main() -> ExitCode {
 
     let counts = instructions::is_available();
     if !counts {
-        eprintln!("no valgrind on the path: instructions are left out");
+        eprintln!("valgrind not found: instructions are not counted");
     }
     let (samples, disconnects) = match flag("--quick") {
         true => (QUICK_SAMPLES, QUICK_DISCONNECTS),
@@ -124,13 +125,13 @@ fn main() -> ExitCode {
     let table = match measure(&names, python.as_deref(), samples, disconnects, counts) {
         Ok(table) => table,
         Err(error) => {
-            eprintln!("the SDKs could not be asked: {error}");
+            eprintln!("failed to run the SDKs: {error}");
             return ExitCode::FAILURE;
         }
     };
     println!("{table}");
     if table.missed() > 0 {
-        println!("{} goals are missed.", table.missed());
+        println!("missed goals: {}", table.missed());
     }
     if flag("--json") {
         println!("{}", table.json());
@@ -142,14 +143,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does `runs` runs and nothing else: what callgrind looks at.
+/// Executes `runs` runs of one work, for callgrind.
 fn work_only(side: &str, name: &str, runs: &str) -> ExitCode {
     let Some(work) = work::find(name) else {
-        eprintln!("there is no work {name}");
+        eprintln!("unknown work `{name}`");
         return ExitCode::from(2);
     };
     let Ok(runs) = runs.parse() else {
-        eprintln!("{runs} is not a number of runs");
+        eprintln!("invalid number of runs `{runs}`");
         return ExitCode::from(2);
     };
     if side == "bare" {
@@ -173,7 +174,7 @@ fn measure(
 
     let recorded = python.map_or_else(Vec::new, |_| work::recorded::all());
     if python.is_some() && recorded.is_empty() {
-        eprintln!("no recordings: what real services sent is left out");
+        eprintln!("no recordings found: the recorded streams are skipped");
     }
     let works = work::ALL.iter().chain(&recorded);
 
@@ -196,7 +197,7 @@ fn measure(
         table.derive(
             "w1-k10",
             goals::LAYER,
-            "W1 each layer more",
+            "W1 each additional layer",
             quantity,
             |none, ten| (ten - none) / 10.0,
             ["w1-k0", "w1-k10"],
@@ -205,7 +206,7 @@ fn measure(
     table.derive(
         "hooks-empty-k10",
         "hooks-empty-more",
-        "event, each empty Hooks more",
+        "event, each additional empty Hooks",
         Instructions,
         |one, ten| (ten - one) / 9.0,
         ["hooks-empty-k1", "hooks-empty-k10"],
@@ -213,13 +214,13 @@ fn measure(
     table.derive(
         "w2-k5-100",
         goals::GROWTH,
-        "W2 100 turns against 10",
+        "W2 100 turns relative to 10",
         Instructions,
         |ten, hundred| hundred / ten,
         ["w2-k5", "w2-k5-100"],
     );
     if is_asked("suspend") {
-        // Wall time: a disk is waited for, and not computed.
+        // Wall time, because the time is spent waiting for a disk.
         let title = "suspend and resume; bare: in memory; wall time";
         let runs = 10 * u32::try_from(samples).unwrap_or(1);
         table.add("suspend", title, Nanoseconds, work::suspended::wall(runs));

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The figures, as a table and as JSON.
 
 use crate::{
     goals::{self, Goal},
@@ -7,7 +7,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::fmt;
 
-/// What is measured of a work.
+/// A measured quantity of a work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     Instructions,
@@ -29,7 +29,7 @@ impl Quantity {
     }
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     name: &'static str,
@@ -37,7 +37,7 @@ pub(crate) struct Row {
     quantity: Quantity,
     pub(crate) bare: Option<f64>,
     pub(crate) concentric: f64,
-    /// What the vendor's SDK takes for the same.
+    /// The time of the vendor's SDK for the same work.
     sdk: Option<Sdk>,
 }
 
@@ -50,7 +50,7 @@ impl Row {
         self.goal().is_some_and(|goal| !goal.is_met(self))
     }
 
-    /// How many times the bare stack's it is; of next to nothing there is no telling.
+    /// Returns the ratio to the bare stack, unless its figure is too small for one.
     fn ratio(&self) -> Option<f64> {
         self.bare
             .filter(|bare| *bare >= 0.005)
@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-/// The figures, in the order they were measured.
+/// The figures, in the order of their measurement.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
@@ -83,7 +83,7 @@ impl Table {
         });
     }
 
-    /// Adds what follows from other figures, after the last of the same work as `after`.
+    /// Adds a figure that is computed from two others, after the last figure of the work `after`.
     pub(crate) fn derive(
         &mut self,
         after: &str,
@@ -115,7 +115,7 @@ impl Table {
         self.rows.insert(last.map_or(0, |at| at + 1), row);
     }
 
-    /// Adds what an SDK takes for the work `name`, to its time.
+    /// Adds the time of an SDK to the time of the work `name`.
     pub(crate) fn add_sdk(&mut self, name: &str, sdk: Sdk) {
         let mut rows = self.rows.iter_mut();
         let row = rows.find(|row| row.name == name && row.quantity == Quantity::Nanoseconds);
@@ -189,7 +189,7 @@ impl fmt::Display for Table {
 }
 
 impl Table {
-    /// The works that vendors' SDKs did, too, if there are any.
+    /// Prints the works that the vendors' SDKs did as well, if there are any.
     fn fmt_sdks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut sdks = self
             .rows
@@ -224,7 +224,7 @@ impl Table {
     }
 }
 
-/// Three digits or so, thousands apart.
+/// Formats a number with about three digits and thousands separators.
 fn number(value: f64) -> String {
     if value.abs() < 9.995 {
         let text = format!("{value:.2}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sdk_stands_beside_the_time() {
+    fn an_sdk_is_compared_in_a_second_table() {
         let mut table = Table::default();
         table.add("decode", "event", Quantity::Instructions, [3.0, 4.0]);
         table.add("decode", "event", Quantity::Nanoseconds, [1.0, 2.0]);

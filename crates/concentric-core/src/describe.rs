@@ -1,6 +1,6 @@
 //! What a stack is made of.
 
-use crate::Phase;
+use concentric_proto::Phase;
 use std::fmt;
 
 /// What a stack is made of, in order, the outermost first.
@@ -35,10 +35,7 @@ pub enum Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Chat(Phase::Run) => "run",
-            Self::Chat(Phase::Model) => "model",
-            Self::Chat(Phase::Round) => "round",
-            Self::Chat(Phase::Call) => "call",
+            Self::Chat(phase) => phase.as_str(),
             Self::Upstream => "upstream",
         })
     }

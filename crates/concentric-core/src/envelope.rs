@@ -74,9 +74,10 @@
 //!
 //! An envelope of another version is not read. A field that is added is not another version.
 
-use crate::{
-    CallId, ChatResponse, Context, Error, Event, Executor, MessageId, OpenRound, PartKind, Phase,
-    RunId, Str, SubAgentEvent, ThreadId, ToolCallPart, interrupt,
+use crate::{context::Context, response::ChatResponse};
+use concentric_proto::{
+    CallId, Error, Event, Executor, InterruptId, MessageId, OpenRound, PartKind, Phase, RunId, Str,
+    SubAgentEvent, ThreadId, ToolCallPart,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -361,14 +362,12 @@ impl Threads {
                 self.end();
                 self.of_run()
             }
-            Event::TextDelta(_)
-            | Event::ReasoningDelta(_)
-            | Event::RefusalDelta(_)
-            | Event::PartEnd(_) => self.of_message(),
             Event::StepFinish(_) => {
                 self.begun.clear();
                 self.of_message()
             }
+            // Text, and other parts of the message that is being written.
+            _ => self.of_message(),
         }
     }
 
@@ -386,7 +385,7 @@ impl Threads {
     fn key_at(&self, message: Option<&MessageId>, position: usize, id: &CallId) -> Str {
         match (message, self.step.unwrap_or_default()) {
             // As `Context::idempotency_key` has it.
-            (Some(_), _) => interrupt::key(message, position, id),
+            (Some(_), _) => InterruptId::for_call(message, position, id).into(),
             (None, step) => format!("{}/{step}/{position}/{id}", self.run).into(),
         }
     }

@@ -1,4 +1,4 @@
-//! The vocabulary, the loop and the building blocks of LLM agents as tower service stacks.
+//! The services, the loop and the building blocks of LLM agents as tower service stacks.
 //!
 //! An agent is a tower stack. A model is a [`Service`](tower_service::Service) from a
 //! [`ChatRequest`] to a [`ChatResponse`], whose body is a stream of [`Event`]s; a tool is one from a
@@ -12,6 +12,9 @@
 //! | outside [`AgentLayer`] | once per user turn | to the request: for the run; to an event: for the consumer only |
 //! | inside it | once per model call | to the request: for this call; to an event: in the transcript |
 //! | on the tools | once per tool call | |
+//!
+//! Messages, events, errors and the loop itself, as a [machine](machine::Machine) without I/O, are
+//! those of `concentric-proto`, all of which is exported here.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, Event, FinishReason, NoTools, Usage};
@@ -38,63 +41,44 @@
 //! ```
 
 pub mod agent;
-mod builder;
+pub mod ask;
 pub mod capability;
 pub mod context;
 pub mod describe;
 pub mod envelope;
-mod error;
-mod event;
-mod finish;
-pub mod id;
-pub mod interrupt;
+mod environment;
+mod fault;
+mod hub;
 pub mod layers;
-pub mod live;
-pub mod machine;
-pub mod message;
+mod marks;
 #[doc(hidden)]
 pub mod method;
+mod model_layers;
+mod outbox;
 mod request;
 mod response;
+mod resume;
+mod run_key;
 pub mod service;
+mod slots;
 pub mod state;
 pub mod store;
-mod text;
-pub mod tool;
-pub mod transcript;
+mod tool_call;
 
 pub use self::{
     agent::{Agent, AgentLayer, NoTools, ToolSource},
-    builder::MessageBuilder,
     capability::{Capability, Declares, Layers},
-    context::{Context, EmitError, Environment, Phase},
+    context::Context,
     describe::Description,
     envelope::{Envelope, Envelopes},
-    error::{Effects, Error, ErrorKind},
-    event::{
-        Custom, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
-        ToolCallStart,
-    },
-    finish::{CancelReason, Finish, FinishReason, Outcome, Usage},
-    id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
-    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
-    live::LiveInterrupts,
-    message::{
-        Arguments, Author, Executor, Media, MediaSource, Message, Part, PartKind, ProviderData,
-        Role, ToolCallPart, ToolResult,
-    },
-    request::{
-        ChatOptions, ChatRequest, OutputSchema, Resume, Stability, Suspended, System,
-        SystemSegment, ToolChoice,
-    },
-    response::{Answer, ChatResponse, Head, Incomplete},
+    environment::Environment,
+    hub::LiveInterrupts,
+    outbox::EmitError,
+    request::ChatRequest,
+    response::{Answer, ChatResponse, Incomplete},
+    resume::{Resume, Suspended},
     service::{BoxModel, BoxTool, EventStream, ModelService, RoundService, ToolService},
-    text::Str,
-    tool::{
-        Annotations, Attempt, Attempts, LimitOf, Origin, OutcomeSource, Permit, Refusal, RoundCall,
-        RoundEvent, Seal, ToolCall, ToolContent, ToolOutcome, ToolRound, ToolSpec, ToolSpecs,
-        ToolStatus,
-    },
-    transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
+    tool_call::{Attempt, Attempts, Seal, ToolCall, ToolRound},
 };
-pub use tower::BoxError;
+#[doc(inline)]
+pub use concentric_proto::*;

@@ -26,7 +26,7 @@
 //! assert!(!has_before::<Nothing>());
 //! ```
 
-use crate::{Error, ErrorKind};
+use concentric_proto::{Error, ErrorKind};
 use std::{
     any::{Any, type_name},
     fmt,

@@ -1,8 +1,6 @@
-use crate::{
-    Error, ErrorKind, Event, Finish, Message, MessageBuilder, Str, Transcript, builder::text_of,
-};
+use concentric_proto::{Error, Event, Finish, Head, Message, MessageBuilder, Transcript};
 use futures_core::Stream;
-use std::{fmt, pin::pin, sync::Arc};
+use std::{fmt, pin::pin};
 
 /// The answer of a model or an agent: a head, and a body of [`Event`]s that is still arriving.
 ///
@@ -26,34 +24,6 @@ pub struct ChatResponse<B> {
     pub extensions: http::Extensions,
     /// The events.
     pub body: B,
-}
-
-/// What is known of an answer before it arrives.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Head {
-    /// The provider that answers (`gen_ai.provider.name`).
-    pub provider: Option<Str>,
-    /// The model that answers, which may be more exact than the one asked for
-    /// (`gen_ai.response.model`).
-    pub model: Option<Str>,
-    /// The provider's id of the answer (`gen_ai.response.id`).
-    pub id: Option<Str>,
-    /// The provider's id of the request, for its support.
-    pub request_id: Option<Str>,
-    /// The tools that the model was really offered, if a layer knows better than the request.
-    pub tools: Option<Arc<[Str]>>,
-}
-
-impl Head {
-    /// Creates the head of an answer by `model` of `provider`.
-    pub fn new(provider: impl Into<Str>, model: impl Into<Str>) -> Self {
-        Self {
-            provider: Some(provider.into()),
-            model: Some(model.into()),
-            ..Self::default()
-        }
-    }
 }
 
 impl<B> ChatResponse<B> {
@@ -92,7 +62,7 @@ where
     ///
     /// # Errors
     ///
-    /// The body's error, or [`ErrorKind::Truncated`] if it ended early; with what had arrived.
+    /// The body's error, or [`ErrorKind::Truncated`](crate::ErrorKind::Truncated) if it ended early; with what had arrived.
     pub async fn collect(self) -> Result<Answer, Incomplete> {
         let Self { head, body, .. } = self;
         let mut builder = MessageBuilder::new(&head);
@@ -116,7 +86,7 @@ where
                 }
                 None => {
                     return Err(Incomplete {
-                        error: truncated(),
+                        error: Error::truncated(),
                         partial: Box::new(builder.build()),
                     });
                 }
@@ -134,13 +104,6 @@ where
     pub async fn text(self) -> Result<String, Error> {
         Ok(self.collect().await?.text())
     }
-}
-
-pub(crate) fn truncated() -> Error {
-    Error::new(
-        ErrorKind::Truncated,
-        "the answer ended before its terminal event",
-    )
 }
 
 /// An answer that arrived whole.
@@ -165,7 +128,7 @@ impl Answer {
     /// nor is what the model wrote before it called tools. It is empty if the run ended on a tool
     /// result, as at a step limit.
     pub fn text(&self) -> String {
-        text_of(self.message.parts.iter().skip(self.answer_start))
+        self.message.text_from(self.answer_start)
     }
 
     /// The text of all steps, put together without a separator: what the consumer of the events was

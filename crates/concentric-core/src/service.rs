@@ -1,8 +1,12 @@
 //! Names for the services of an agent, and their erased forms.
 
 use crate::{
-    ChatRequest, ChatResponse, Error, Event, RoundEvent, ToolCall, ToolOutcome, ToolRound,
+    describe::Description,
+    request::ChatRequest,
+    response::ChatResponse,
+    tool_call::{ToolCall, ToolRound},
 };
+use concentric_proto::{Error, Event, RoundEvent, ToolOutcome};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -151,8 +155,8 @@ impl BoxModel {
     }
 
     /// The stack that was erased, one line per layer, the outermost first.
-    pub fn describe(&self) -> crate::Description {
-        crate::Description::of_type_name(self.name)
+    pub fn describe(&self) -> Description {
+        Description::of_type_name(self.name)
     }
 }
 
@@ -196,8 +200,8 @@ impl BoxTool {
     }
 
     /// The stack that was erased, one line per layer, the outermost first.
-    pub fn describe(&self) -> crate::Description {
-        crate::Description::of_type_name(self.name)
+    pub fn describe(&self) -> Description {
+        Description::of_type_name(self.name)
     }
 }
 

@@ -9,9 +9,16 @@
 //! by the [`Tenant`], which the host puts into the request's
 //! [extensions](crate::Context::extensions) after it has authenticated the caller.
 
+pub use crate::run_key::{RunClaim, RunKey, Tenant};
+
 use crate::{
-    Context, Error, ErrorKind, Interrupt, InterruptId, MessageId, Reply, RunId, Str, ThreadId,
-    ToolOutcome, machine::MachineState, service::BoxFuture,
+    capability::{SessionTurn, StoredRun},
+    context::Context,
+    service::BoxFuture,
+};
+use concentric_proto::{
+    Error, ErrorKind, Interrupt, InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    run_state::MachineState,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -27,11 +34,6 @@ use tower::BoxError;
 /// The future of a store's work. Dropped before it resolves, the work is done or not, as a whole.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// Whose runs and decisions these are, as an extension of a [`Context`]; the empty one by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Tenant(pub Str);
-
 impl Tenant {
     /// Whose run this is.
     pub fn of(context: &Context) -> Self {
@@ -39,30 +41,7 @@ impl Tenant {
     }
 }
 
-/// Names a run in a store.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RunKey {
-    /// The run's owner.
-    pub tenant: Tenant,
-    /// The conversation.
-    pub thread: ThreadId,
-    /// The id of the stored run, made by the process that began it. It stays the same while other
-    /// requests continue the run. It is not the id that a client chose for its request
-    /// ([`RunRecord::client_id`]), which may repeat.
-    pub run: RunId,
-}
-
 impl RunKey {
-    /// Creates a name.
-    pub fn new(tenant: Tenant, thread: ThreadId, run: RunId) -> Self {
-        Self {
-            tenant,
-            thread,
-            run,
-        }
-    }
-
     /// The key that the run of `context`, or the run it is part of, is stored under, or will be once
     /// it is; `None` if it is for no store.
     pub fn of(context: &Context) -> Option<Self> {
@@ -221,6 +200,20 @@ pub trait RunStore: Send + Sync + 'static {
         lease_until: SystemTime,
     ) -> StoreFuture<RunRecord>;
 
+    /// Replaces the state of a run that a [`claim`](Self::claim) could have, at `now`, if nobody has
+    /// written it since `version`; returns its new version. All else stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claim`](Self::claim).
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64>;
+
     /// Writes the state of a run that goes on, and drops the replies kept with it: they are in the
     /// state.
     fn save(
@@ -252,6 +245,10 @@ pub trait RunStore: Send + Sync + 'static {
     /// Says that the run is over, `now`. To say so again is no error.
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
 
+    /// Ends the runs of a conversation that wait, `now`, all of them or none; returns how many did. A
+    /// run that a claim has is not among them: of a claim and this, one comes first.
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize>;
+
     /// The newest run that has asked any of `questions`, answered or not, also if it is over.
     ///
     /// # Errors
@@ -280,24 +277,7 @@ pub trait RunStore: Send + Sync + 'static {
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>>;
 }
 
-/// The claim under which a run goes on.
-///
-/// A tool may hand it to a service that refuses writers with an older [fence](Self::fence).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RunClaim {
-    /// The run.
-    pub key: RunKey,
-    /// Grows with its claims.
-    pub fence: u64,
-}
-
 impl RunClaim {
-    /// Creates a claim.
-    pub fn new(key: RunKey, fence: u64) -> Self {
-        Self { key, fence }
-    }
-
     /// The claim of the run of `context`, or of the run it is part of; `None` if it is in no store,
     /// or not yet: a run is written down before its first round.
     pub fn of(context: &Context) -> Option<Self> {
@@ -359,6 +339,72 @@ impl ClaimCell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumable;
 
+/// What a request without a [`resume`](crate::ChatRequest::resume) does about the questions that its
+/// conversation has open, as an extension of its [`Context`]. Without this extension, nothing: they
+/// stay open beside the new run.
+///
+/// `SuspendLayer` of `concentric-layers` reads it, and `AgUiLayer` of `concentric-http` inserts it. A
+/// host with an endpoint of its own inserts it where its conversations work as those of AG-UI, with one
+/// run at a time:
+///
+/// ```
+/// use concentric_core::{ChatRequest, Context, ThreadId, store::OpenQuestions};
+///
+/// let mut context = Context::builder().thread_id(ThreadId::new("thread_1")).build();
+/// context.extensions_mut().insert(OpenQuestions::Withdraw);
+/// let request = ChatRequest::user("Never mind. What is the weather?").with_context(context);
+/// # let _ = request;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenQuestions {
+    /// Withdraws them before the run begins ([`RunStore::withdraw`]), if a message of the user is
+    /// behind all that the assistant has said: it was sent instead of replies. A late reply fails with
+    /// [`StoreError::Ended`]. If the store fails, so does the request.
+    Withdraw,
+    /// Asks them again, if nothing was said since: the request is answered with the interrupts of the
+    /// newest waiting run of its conversation, which is not resumed, if that run's transcript has the
+    /// newest message of the user in the request's, by its id, or there is no such message. If none
+    /// waits, it resumes a run whose process died; it fails with [`StoreError::Taken`] if that run is
+    /// driven.
+    ///
+    /// If there is no such run, this is as [`Withdraw`](Self::Withdraw); a request that ends with an
+    /// answer of the assistant, or is empty, fails with [`StoreError::NotFound`].
+    AskAgain,
+}
+
+/// Extension of a request's [`Context`] whose caller drops the state of a run that ends with
+/// interrupts, as the clients of an endpoint do.
+///
+/// `AgUiLayer` of `concentric-http` inserts it. Inside of a layer that stores such runs, it means
+/// nothing: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
+/// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere a run must not wait
+/// for what only its state can take the reply to: a toolset with a ledger then reports an unknown
+/// outcome to the model, and does not ask a person about it.
+///
+/// ```
+/// use concentric_core::{ChatRequest, store::StatelessCaller};
+///
+/// let mut request = ChatRequest::user("hi");
+/// assert!(request.context.is_stored_if_it_waits());
+/// request.context.extensions_mut().insert(StatelessCaller);
+/// assert!(!request.context.is_stored_if_it_waits());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatelessCaller;
+
+impl Context {
+    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that
+    /// is a [`StatelessCaller`], or by a layer around the run or around one that it is inside of.
+    pub fn is_stored_if_it_waits(&self) -> bool {
+        let mut all = std::iter::successors(Some(self), |context| context.parent());
+        self.extensions().get::<StatelessCaller>().is_none()
+            || all.any(|it| {
+                it.region::<StoredRun>().is_some() || it.region::<SessionTurn>().is_some()
+            })
+    }
+}
+
 /// Writes a run's state down before a round of tool calls begins, where its [`Context`] has it of
 /// its [own](Context::own_mut). The round begins once it is written; if that fails, so does the run.
 ///
@@ -405,6 +451,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// What is known of the effect of `key`; begins nothing.
     fn known(&self, key: EffectKey) -> StoreFuture<Effect>;
+
+    /// Forgets an effect that was begun and has no outcome, since its call was dropped before it
+    /// started. That there is none is no error.
+    fn retract(&self, key: EffectKey) -> StoreFuture<()>;
 }
 
 /// Names the effect of a tool call, as the same over retries and resumes.
@@ -780,6 +830,16 @@ where
         (**self).claim(key, version, replies, now, lease_until)
     }
 
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        (**self).amend(key, version, state, now)
+    }
+
     fn save(
         &self,
         key: RunKey,
@@ -806,6 +866,10 @@ where
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
         (**self).end(key, fence, now)
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        (**self).withdraw(tenant, thread, now)
     }
 
     fn asking(
@@ -846,6 +910,10 @@ where
 
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         (**self).known(key)
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        (**self).retract(key)
     }
 }
 

@@ -319,6 +319,18 @@ fn a_service_inside_may_be_what_uses_a_capability() {
 }
 
 #[tokio::test]
+async fn several_layers_may_use_what_one_expects_to_be_used() {
+    let layers = Layers::new()
+        .with(TankLayer)
+        .with(AgentLayer::new(NoTools))
+        .with(EngineLayer)
+        .with(EngineLayer);
+    layers.table().check().unwrap();
+    // `Layers::service` does not compile: the compiler finds two uses.
+    ask(Layer::layer(&layers, Model::default())).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_service_that_reads_a_capability_uses_it() {
     for (model, boxed) in careless() {
         let stack = ServiceBuilder::new()

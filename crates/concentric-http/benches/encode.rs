@@ -1,12 +1,12 @@
-//! What one piece of text costs: run it under callgrind, and divide.
+//! The cost of encoding one text delta. Run it under callgrind and divide by the number of deltas.
 //!
 //! ```text
 //! cargo bench -p concentric-http --bench encode --no-run
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*' <binary> 1000
 //! ```
 //!
-//! It counts the instructions of as many frames as it is told (1000 if it is not told), each a
-//! `TEXT_MESSAGE_CONTENT` of 20 bytes under a UUID. The goal is 500 for each.
+//! The argument is the number of frames (default 1000), each a `TEXT_MESSAGE_CONTENT` of 20 bytes
+//! with a UUID. The goal is 500 instructions per frame.
 
 use std::hint::black_box;
 

@@ -1,13 +1,13 @@
-//! What one piece of text costs from the agent's body to the response's: run it under callgrind,
-//! and divide.
+//! The cost of one text delta from the agent's body to the response body. Run it under callgrind
+//! and divide by the number of deltas.
 //!
 //! ```text
 //! cargo bench -p concentric-http --bench stream --no-run
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*' <binary> 1000
 //! ```
 //!
-//! It counts the instructions of as many text deltas of 20 bytes as it is told (1000 if it is not
-//! told), and of all that a run has besides. The goal is 500 for each.
+//! The argument is the number of text deltas of 20 bytes (default 1000). The count includes the
+//! rest of the run. The goal is 500 instructions per delta.
 
 use bytes::Bytes;
 use concentric_core::{

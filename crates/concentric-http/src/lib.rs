@@ -1,10 +1,10 @@
-//! Concentric's agents behind HTTP.
+//! HTTP servers for Concentric agents.
 //!
-//! [`ag_ui`] speaks the AG-UI protocol, version 1.0: a run is one `POST` with a JSON body, and its
-//! answer is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) makes of an agent a
-//! service that any HTTP server of tower's kind can mount, as axum; existing clients
-//! (`@ag-ui/client`, `@tanstack/ai-client`) consume it unchanged.
-//! [`AdmissionLayer`](admission::AdmissionLayer) limits how many runs there are at once.
+//! [`ag_ui`] implements the AG-UI protocol, version 1.0: a run is one `POST` with a JSON body, and
+//! the response is a stream of server-sent events. [`AgUiLayer`](ag_ui::AgUiLayer) turns an agent
+//! into a service for any tower-based HTTP server, such as axum. Existing clients (`@ag-ui/client`,
+//! `@tanstack/ai-client`) work with it unchanged.
+//! [`AdmissionLayer`](admission::AdmissionLayer) limits the number of concurrent runs.
 
 pub mod admission;
 pub mod ag_ui;

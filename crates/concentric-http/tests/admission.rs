@@ -1,4 +1,4 @@
-//! A limit on runs, from the request to the end of the response's body.
+//! Limits on concurrent runs, from the request to the end of the response body.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -28,10 +28,10 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
-/// A body that is written by a test.
+/// A body whose frames are sent by a test.
 type Frames = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Writes a frame, or fails.
+/// Sends a frame or an error.
 type Sender = mpsc::UnboundedSender<Result<(), BoxError>>;
 
 #[derive(Clone, Default)]
@@ -42,12 +42,12 @@ impl Streams {
         self.0.lock().unwrap().len()
     }
 
-    /// The stream that began as the `at`th.
+    /// The sender of the stream number `at`.
     fn of(&self, at: usize) -> Sender {
         self.0.lock().unwrap()[at].clone()
     }
 
-    /// Ends it.
+    /// Ends the stream number `at`.
     fn end(&self, at: usize) {
         let (gone, _) = mpsc::unbounded_channel();
         self.0.lock().unwrap()[at] = gone;
@@ -141,7 +141,7 @@ async fn a_run_counts_until_its_body_ends() {
 
     streams.end(0);
     assert!(assert_ready!(frame(&mut body)).is_none());
-    // The body is still there, and holds nothing.
+    // The ended body no longer holds a permit, even before it is dropped.
     assert!(second.is_woken());
     let _second = admitted(&mut second);
     assert_eq!(
@@ -166,7 +166,7 @@ async fn a_run_counts_until_its_body_fails_or_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_tenant_has_a_limit_of_its_own() {
+async fn each_tenant_has_its_own_limit() {
     let layer = AdmissionLayer::new(10).per_tenant(1).queue(0);
     let service = layer.layer(Streams::default());
     let _a = admitted(&mut ask(&service, "a"));
@@ -176,7 +176,7 @@ async fn a_tenant_has_a_limit_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_full_server_says_so() {
+async fn a_full_server_answers_503() {
     let layer = AdmissionLayer::new(1).per_tenant(1).queue(0);
     let service = layer.layer(Streams::default());
     let _a = admitted(&mut ask(&service, "a"));
@@ -184,7 +184,7 @@ async fn a_full_server_says_so() {
 }
 
 #[tokio::test]
-async fn a_tenant_at_its_limit_holds_up_nobody_else() {
+async fn a_tenant_at_its_limit_does_not_delay_others() {
     let layer = AdmissionLayer::new(2).per_tenant(1);
     let service = layer.layer(Streams::default());
     let a = admitted(&mut ask(&service, "a"));
@@ -193,7 +193,7 @@ async fn a_tenant_at_its_limit_holds_up_nobody_else() {
     let _b = admitted(&mut ask(&service, "b"));
     let mut c = ask(&service, "c");
     assert_pending!(c.poll());
-    // `a` came first, and c may go before it while another of `a` runs.
+    // `a` arrived first, but `c` may run before it while `a` is at its limit.
     let mut b = ask(&service, "b");
     assert_pending!(b.poll());
     drop(a);
@@ -221,7 +221,7 @@ async fn both_queues_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_with_the_timeout() {
+async fn a_waiting_request_is_rejected_after_the_timeout() {
     let layer = AdmissionLayer::new(1)
         .per_tenant(1)
         .queue_timeout(Duration::from_secs(3))
@@ -241,20 +241,20 @@ async fn waiting_ends_with_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_request_dropped_at_any_point_gives_its_place_back() {
+async fn a_dropped_request_releases_its_place() {
     let layer = AdmissionLayer::new(1);
     let service = layer.layer(Streams::default());
 
-    // Never polled.
+    // Before the first poll.
     drop(ask(&service, "a"));
     assert_eq!((layer.running(), layer.tenants()), (0, 0));
-    // While it waits.
+    // While waiting.
     let running = admitted(&mut ask(&service, "a"));
     let mut waits = ask(&service, "b");
     assert_pending!(waits.poll());
     drop(waits);
     assert_eq!((layer.waiting(), layer.tenants()), (0, 1));
-    // When it was let in, and does not know it yet: the next one has its place.
+    // After admission but before the next poll: the next request gets its place.
     let (mut first, mut second) = (ask(&service, "b"), ask(&service, "c"));
     assert_pending!(first.poll());
     assert_pending!(second.poll());
@@ -265,7 +265,7 @@ async fn a_request_dropped_at_any_point_gives_its_place_back() {
     drop(admitted(&mut second));
     assert_eq!((layer.running(), layer.tenants()), (0, 0));
 
-    // While the inner service has not answered, or was not ready.
+    // Before the inner service is ready, and before it responds.
     let never = layer.layer(service_fn(|_: Request<()>| {
         pending::<Result<Response<Full<Bytes>>, Infallible>>()
     }));
@@ -277,7 +277,7 @@ async fn a_request_dropped_at_any_point_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_fails_gives_its_place_back() {
+async fn a_failed_request_releases_its_place() {
     let layer = AdmissionLayer::new(1);
     let fails = layer.layer(service_fn(async |_: Request<()>| {
         Err::<Response<Full<Bytes>>, _>("down")
@@ -287,7 +287,7 @@ async fn a_request_that_fails_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_stores_its_newest_waker() {
+async fn a_waiting_request_stores_its_newest_waker() {
     let layer = AdmissionLayer::new(1);
     let service = layer.layer(Streams::default());
     let running = admitted(&mut ask(&service, "a"));
@@ -301,7 +301,7 @@ async fn a_request_that_waits_stores_its_newest_waker() {
 }
 
 #[tokio::test]
-async fn the_tenant_is_what_the_host_says() {
+async fn the_host_determines_the_tenant() {
     let layer = AdmissionLayer::new(10)
         .per_tenant(1)
         .queue(0)
@@ -324,16 +324,34 @@ async fn the_tenant_is_what_the_host_says() {
 }
 
 #[tokio::test]
-async fn requests_without_a_tenant_are_of_one() {
+async fn requests_without_a_tenant_share_one() {
     let layer = AdmissionLayer::new(10).per_tenant(1).queue(0);
     let service = layer.layer(Streams::default());
     let ask = || service.clone().oneshot(Request::new(()));
     let _running = ask().await.unwrap();
-    assert_eq!(ask().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    // The limit is shared, so the caller is not at fault.
+    let refused = ask().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let named = service.clone().oneshot(of("a")).await.unwrap();
+    assert_eq!(named.status(), StatusCode::OK);
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_of_zero_one_and_the_maximum_have_a_meaning() {
+async fn requests_without_a_tenant_are_rejected_with_503() {
+    let layer = AdmissionLayer::new(1).queue_per_tenant(1);
+    let service = layer.layer(Streams::default());
+    let ask = || service.clone().oneshot(Request::new(()));
+    let _running = ask().await.unwrap();
+    let mut waits = task::spawn(ask());
+    assert_pending!(waits.poll());
+    let refused = ask().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let late = waits.await.unwrap();
+    assert_eq!(late.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_zero_one_and_the_maximum_work() {
     let most = usize::MAX;
     let refused_with = async |layer: AdmissionLayer| {
         let service = layer.layer(Streams::default());
@@ -368,7 +386,7 @@ async fn settings_of_zero_one_and_the_maximum_have_a_meaning() {
         (200, None)
     );
 
-    // With a queue of nothing, or no time, nobody waits.
+    // With an empty queue or no timeout, requests do not wait.
     for layer in [
         AdmissionLayer::new(1).queue(0),
         AdmissionLayer::new(1).queue_per_tenant(0),
@@ -393,7 +411,7 @@ async fn settings_of_zero_one_and_the_maximum_have_a_meaning() {
 }
 
 #[tokio::test]
-async fn a_clone_with_other_limits_counts_by_itself() {
+async fn a_clone_with_other_limits_counts_separately() {
     let layer = AdmissionLayer::new(1).queue(0);
     let other = layer.clone().per_tenant(1);
     let service = layer.layer(Streams::default());
@@ -403,7 +421,7 @@ async fn a_clone_with_other_limits_counts_by_itself() {
     refused(&mut ask(&layer.layer(Streams::default()), "a"));
 }
 
-/// Many threads; the limits hold, everybody is served, and nothing is left.
+/// With many threads, the limits hold, every request completes, and all counts return to zero.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn limits_hold_under_load() {
     #[derive(Default)]
@@ -459,7 +477,7 @@ async fn limits_hold_under_load() {
         tasks.spawn(async move {
             let asked = service.oneshot(of(&format!("t{}", at % 7)));
             if at % 5 == 0 {
-                // Gives up some time.
+                // Drops the request at some point.
                 let _ = tokio::time::timeout(Duration::from_micros(at), asked).await;
                 return;
             }
@@ -474,7 +492,7 @@ async fn limits_hold_under_load() {
         }
     })
     .await
-    .expect("somebody waits for ever");
+    .expect("a request waits forever");
     let seen = seen.lock().unwrap();
     assert!(seen.served >= 800);
     assert!(seen.most <= 8 && seen.most_of_one <= 3);
@@ -486,7 +504,7 @@ async fn limits_hold_under_load() {
 }
 
 #[tokio::test]
-async fn runs_behind_ag_ui_are_limited_to_their_end() {
+async fn ag_ui_runs_count_until_their_stream_ends() {
     let gate = Arc::new(tokio::sync::Notify::new());
     let wait = gate.clone();
     let agent = service_fn(move |_: ChatRequest| {
@@ -501,7 +519,7 @@ async fn runs_behind_ag_ui_are_limited_to_their_end() {
     let layer = AdmissionLayer::new(1).queue(0);
     let service = layer.layer(AgUiLayer::new().layer(agent));
     let request = || post(input().to_string());
-    // Its head is there at once, and its stream is not over.
+    // The head arrives at once, before the stream ends.
     let first = service.clone().oneshot(request()).await.unwrap();
     assert_eq!(first.status(), 200);
     assert_eq!(send(service.clone(), request()).await.status, 503);
@@ -509,4 +527,40 @@ async fn runs_behind_ag_ui_are_limited_to_their_end() {
     first.into_body().collect().await.unwrap();
     gate.notify_one();
     send(service, request()).await.events();
+}
+
+// The paused clock advances when all tasks are idle.
+#[tokio::test(start_paused = true)]
+async fn an_unfinished_upload_releases_its_place() {
+    let agent = support::agent(vec![Ok(finish())]);
+    let layer = AdmissionLayer::new(2).queue_timeout(Duration::from_secs(60));
+    let service = layer.layer(AgUiLayer::new().layer(agent));
+    let unfinished = || {
+        let begins = stream::iter([Ok::<_, Infallible>(http_body::Frame::data(
+            Bytes::from_static(b"{"),
+        ))]);
+        let body = StreamBody::new(futures_util::StreamExt::chain(begins, stream::pending()));
+        Request::post("/agent")
+            .header("content-type", "application/json")
+            .body(body.boxed())
+            .unwrap()
+    };
+    let mut uploads = [(); 2].map(|()| task::spawn(service.clone().oneshot(unfinished())));
+    for upload in &mut uploads {
+        assert_pending!(upload.poll());
+    }
+    assert_eq!(layer.running(), 2);
+    let whole = post(input().to_string()).map(BodyExt::boxed);
+    let mut whole = task::spawn(service.clone().oneshot(whole));
+    assert_pending!(whole.poll());
+    for upload in uploads {
+        let answer = tokio::time::timeout(Duration::from_secs(3600), upload).await;
+        let answer = answer.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+        let error = answer.into_body().collect().await.unwrap().to_bytes();
+        let error: Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(error["error"]["code"], "upload_timeout");
+    }
+    assert_eq!(whole.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(layer.running(), 0);
 }

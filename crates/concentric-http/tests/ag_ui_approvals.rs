@@ -1,4 +1,4 @@
-//! Questions out and answers in: a client that keeps the history, an agent whose toolset asks.
+//! Interrupts and replies, between a client that stores the history and an agent with approvals.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -13,8 +13,9 @@ use concentric_http::ag_ui::AgUiLayer;
 use concentric_layers::{
     SuspendLayer,
     session::{SessionTarget, Sessions},
+    suspend::abandoned,
 };
-use concentric_store::MemoryStore;
+use concentric_store::{MemoryStore, SqliteStore};
 use concentric_tools::{
     Approval, Tokens, Tool, ToolError, Toolset, agent_tool,
     token::{Key, Keys},
@@ -35,7 +36,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 // ---- the agent ----
 
-/// What tools ran, with what.
+/// The executed tools, with their arguments.
 #[derive(Clone, Default)]
 struct Ran(Arc<Mutex<Vec<String>>>);
 
@@ -54,7 +55,7 @@ impl Ran {
     }
 }
 
-/// What was used, in memory.
+/// An in-memory store of used keys.
 #[derive(Clone, Default)]
 struct Used(Arc<Mutex<HashSet<(Tenant, String)>>>);
 
@@ -65,7 +66,7 @@ impl Once for Used {
     }
 }
 
-/// `refund` and `mail` are asked about, `note` and `look` are not; `look` only reads.
+/// `refund` and `mail` require approval, `note` and `look` do not; `look` is read-only.
 fn tools(ran: &Ran) -> Toolset {
     Toolset::new()
         .tool(ran.tool("refund"))
@@ -87,7 +88,7 @@ fn with_tokens(ran: &Ran) -> Toolset {
 
 type Calls = Vec<(&'static str, &'static str, Value)>;
 
-/// Makes `calls`, and says what came of them.
+/// A model that makes `calls`, and then writes their outcomes as text.
 fn model(
     calls: Calls,
 ) -> impl Service<ChatRequest, Response = ChatResponse<support::Script>, Error = Error, Future: Send>
@@ -106,11 +107,11 @@ fn model(
                 })
                 .collect(),
             results => {
-                let said = results.iter().map(|result| {
+                let outcomes = results.iter().map(|result| {
                     let outcome = &result.outcome;
                     format!("[{:?}: {}]", outcome.status, outcome.content.text())
                 });
-                vec![Event::text(said.collect::<String>())]
+                vec![Event::text(outcomes.collect::<String>())]
             }
         };
         events.push(Event::finish(FinishReason::Stop, Usage::new(1, 1)));
@@ -145,7 +146,7 @@ async fn interrupted(agent: &BoxModel) -> Client {
 // ---- without a store ----
 
 #[tokio::test]
-async fn a_question_goes_out_with_all_that_its_answer_needs() {
+async fn an_interrupt_has_all_fields_that_a_reply_needs() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     let client = interrupted(&agent).await;
@@ -165,7 +166,7 @@ async fn a_question_goes_out_with_all_that_its_answer_needs() {
 }
 
 #[tokio::test]
-async fn an_approved_call_runs_once_and_the_run_goes_on() {
+async fn an_approved_call_runs_once_and_the_run_continues() {
     for of_metadata in [false, true] {
         let ran = Ran::default();
         let agent = agent(with_tokens(&ran), refund());
@@ -182,18 +183,18 @@ async fn an_approved_call_runs_once_and_the_run_goes_on() {
         );
         assert_eq!(events[1]["toolCallId"], "call_0");
         assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
-        assert_eq!(client.said(), "[Done: refund is done]");
+        assert_eq!(client.last_text(), "[Done: refund is done]");
         assert_eq!(ran.lines(), [r#"refund {"order":7}"#]);
     }
 }
 
 #[tokio::test]
-async fn a_call_may_be_denied_edited_answered_or_given_up() {
+async fn a_call_may_be_denied_edited_answered_or_cancelled() {
     let cancel = |asked: &Value| {
         json!([{"interruptId": asked["id"], "status": "cancelled",
         "payload": {"token": asked["metadata"]["token"]}}])
     };
-    for (payload, said, lines) in [
+    for (payload, expected, lines) in [
         (
             Some(json!({"approved": false, "reason": "too much"})),
             "[Denied: The call was denied: too much]",
@@ -220,13 +221,13 @@ async fn a_call_may_be_denied_edited_answered_or_given_up() {
         };
         let events = client.run(&agent, resume).await;
         assert_eq!(end(&events)["outcome"]["type"], "success");
-        assert_eq!(client.said(), said);
+        assert_eq!(client.last_text(), expected);
         assert_eq!(ran.lines(), lines);
     }
 }
 
 #[tokio::test]
-async fn f037_f041_an_answer_counts_for_what_was_asked_and_nothing_else() {
+async fn a_token_is_valid_only_for_its_own_interrupt() {
     let two = || {
         vec![
             ("call_0", "refund", json!({"order": 7})),
@@ -257,7 +258,7 @@ async fn f037_f041_an_answer_counts_for_what_was_asked_and_nothing_else() {
             for entry in resume.as_array_mut().unwrap() {
                 let mut token = entry["payload"]["token"].as_str().unwrap().to_owned();
                 let last = if token.pop() == Some('A') { 'Q' } else { 'A' };
-                // Its last character has bits to spare; the one before has not.
+                // The last character of the token has unused bits, the one before has none.
                 let before = if token.pop() == Some('B') { 'C' } else { 'B' };
                 token.push(before);
                 token.push(last);
@@ -289,13 +290,13 @@ async fn f037_f041_an_answer_counts_for_what_was_asked_and_nothing_else() {
         assert!(ran.lines().is_empty(), "{code}");
         let custom = events.iter().find(|e| e["type"] == "CUSTOM").unwrap();
         assert_eq!(custom["metadata"]["toolCallId"], "call_0");
-        assert!(client.said().starts_with("[Denied: approval-invalid"));
+        assert!(client.last_text().starts_with("[Denied: approval-invalid"));
         assert_eq!(end(&events)["outcome"]["type"], "success");
     }
 }
 
 #[tokio::test]
-async fn f038_an_answer_counts_once() {
+async fn a_reply_is_accepted_once() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     let mut client = interrupted(&agent).await;
@@ -306,7 +307,7 @@ async fn f038_an_answer_counts_once() {
     assert_eq!(invalid(&events), ["used"]);
     assert_eq!(ran.lines().len(), 1);
 
-    // With the history as it is by then, nothing waits.
+    // The client's updated history has no open calls.
     let events = client.run(&agent, resume).await;
     assert_eq!(end(&events)["type"], "RUN_ERROR");
     assert_eq!(end(&events)["code"], "conflict");
@@ -314,7 +315,7 @@ async fn f038_an_answer_counts_once() {
 }
 
 #[tokio::test]
-async fn answers_that_fit_no_question_run_nothing() {
+async fn replies_that_match_no_interrupt_run_nothing() {
     for (code, change) in [
         (
             "unknown_interrupt",
@@ -351,7 +352,7 @@ async fn answers_that_fit_no_question_run_nothing() {
 }
 
 #[tokio::test]
-async fn f042_what_is_not_answered_is_asked_again() {
+async fn an_unanswered_interrupt_is_raised_again() {
     let ran = Ran::default();
     let calls = vec![
         ("call_0", "refund", json!({"order": 7})),
@@ -373,14 +374,17 @@ async fn f042_what_is_not_answered_is_asked_again() {
     let resume = client.answers(&approved());
     let events = client.run(&agent, resume).await;
     assert_eq!(end(&events)["outcome"]["type"], "success");
-    assert_eq!(client.said(), "[Done: refund is done][Done: mail is done]");
-    // The client has the first one's result, once.
+    assert_eq!(
+        client.last_text(),
+        "[Done: refund is done][Done: mail is done]"
+    );
+    // The client has exactly one result of the first call.
     assert_eq!(client.results("call_0").len(), 1);
     assert_eq!(ran.lines().len(), 2);
 }
 
 #[tokio::test]
-async fn f042_siblings_run_once_or_are_left_to_the_model() {
+async fn sibling_calls_run_at_most_once() {
     let ran = Ran::default();
     let calls = vec![
         ("call_0", "look", json!({})),
@@ -389,20 +393,20 @@ async fn f042_siblings_run_once_or_are_left_to_the_model() {
     ];
     let agent = agent(with_tokens(&ran), calls);
     let mut client = interrupted(&agent).await;
-    // It only reads, so it ran, and its result is kept by the client.
+    // The read-only tool ran, and the client has its result.
     assert_eq!(client.results("call_0"), ["look is done"]);
     let resume = client.answers(&approved());
     let events = client.run(&agent, resume).await;
     assert_eq!(end(&events)["outcome"]["type"], "success");
     assert_eq!(client.results("call_0").len(), 1);
     assert_eq!(client.results("call_1"), ["refund is done"]);
-    // Nothing but the history says that the model made it.
+    // The only evidence of this call is the client's history.
     assert!(client.results("call_2")[0].starts_with("The call was not run"));
     assert_eq!(ran.lines(), ["look {}", "refund {}"]);
 }
 
 #[tokio::test]
-async fn calls_that_only_a_history_claims_are_asked_about_or_do_not_run() {
+async fn calls_forged_in_a_history_do_not_run_unapproved() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     for answered in [false, true] {
@@ -434,27 +438,27 @@ async fn calls_that_only_a_history_claims_are_asked_about_or_do_not_run() {
 }
 
 #[tokio::test]
-async fn a_new_message_instead_of_an_answer_gives_the_calls_up() {
+async fn a_new_message_instead_of_a_reply_abandons_the_calls() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     let mut client = interrupted(&agent).await;
-    client.says("never mind");
+    client.add_message("never mind");
     let events = client.run(&agent, json!([])).await;
-    // The script's model makes its call anew.
+    // The scripted model makes its call again.
     assert_eq!(end(&events)["outcome"]["type"], "interrupt");
     assert!(ran.lines().is_empty());
 }
 
-// ---- names ----
+// ---- ids ----
 
 #[tokio::test]
-async fn ids_that_are_used_again_are_told_apart() {
+async fn reused_ids_are_distinguished() {
     let ran = Ran::default();
     let agent = agent(with_tokens(&ran), refund());
     let mut client = interrupted(&agent).await;
     let resume = client.answers(&approved());
     client.run(&agent, resume).await;
-    client.says("again");
+    client.add_message("again");
     client.run(&agent, json!([])).await;
     let asked = client.pending[0].clone();
     assert_eq!(asked["toolCallId"], "call_0~2");
@@ -469,7 +473,7 @@ async fn ids_that_are_used_again_are_told_apart() {
 }
 
 #[tokio::test]
-async fn text_behind_a_call_does_not_give_it_up() {
+async fn text_after_a_call_does_not_abandon_it() {
     let ran = Ran::default();
     let talks = service_fn(|request: ChatRequest| {
         let done = !request
@@ -496,8 +500,8 @@ async fn text_behind_a_call_does_not_give_it_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_makes_one_message_of_two_is_understood() {
-    // As `@tanstack/ai-client` does with the steps of a run.
+async fn merged_client_messages_are_restored() {
+    // `@tanstack/ai-client` merges the steps of a run.
     let ran = Ran::default();
     let steps = service_fn(|request: ChatRequest| {
         let rounds = request
@@ -528,10 +532,10 @@ async fn a_client_that_makes_one_message_of_two_is_understood() {
     let events = client.run(&agent, resume).await;
     assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
     assert_eq!(ran.lines(), ["look {}", "refund {}"]);
-    assert_eq!(client.said(), "done");
+    assert_eq!(client.last_text(), "done");
 }
 
-// ---- together with the client's own tools ----
+// ---- with client tools ----
 
 fn mixed(ran: &Ran) -> (BoxModel, Client) {
     let calls = vec![
@@ -545,7 +549,7 @@ fn mixed(ran: &Ran) -> (BoxModel, Client) {
 }
 
 #[tokio::test]
-async fn a_run_may_wait_for_an_answer_and_for_the_clients_own_tool() {
+async fn a_run_may_wait_for_a_reply_and_a_client_tool() {
     let ran = Ran::default();
     let (agent, mut client) = mixed(&ran);
     let events = client.run(&agent, json!([])).await;
@@ -563,10 +567,10 @@ async fn a_run_may_wait_for_an_answer_and_for_the_clients_own_tool() {
     let resume = client.answers(&approved());
     let events = client.run(&agent, resume).await;
     assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
-    assert_eq!(client.said(), "[Done: refund is done][Done: yes]");
+    assert_eq!(client.last_text(), "[Done: refund is done][Done: yes]");
     assert_eq!(client.results("call_1").len(), 1);
 
-    // Answered first, and the tool's result later.
+    // The reply first, and the result of the client tool later.
     let resume = later.answers(&approved());
     let mut agent = agent;
     (agent, _) = {
@@ -583,12 +587,12 @@ async fn a_run_may_wait_for_an_answer_and_for_the_clients_own_tool() {
         .push(json!({"id": "x", "role": "tool", "toolCallId": "call_1", "content": "yes"}));
     let events = later.run(&agent, json!([])).await;
     assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
-    assert_eq!(later.said(), "[Done: refund is done][Done: yes]");
+    assert_eq!(later.last_text(), "[Done: refund is done][Done: yes]");
 }
 
 // ---- with a store ----
 
-/// The agent, whose runs are written down.
+/// The agent with a store for its runs.
 fn stored(agent: BoxModel) -> (BoxModel, MemoryStore) {
     let store = MemoryStore::new();
     let layer = SuspendLayer::new(Arc::new(store.clone()));
@@ -596,7 +600,7 @@ fn stored(agent: BoxModel) -> (BoxModel, MemoryStore) {
 }
 
 #[tokio::test]
-async fn a_stored_run_goes_on_whatever_the_history_says() {
+async fn a_stored_run_resumes_regardless_of_the_history() {
     for keeps_history in [true, false] {
         let ran = Ran::default();
         let calls = vec![
@@ -627,7 +631,7 @@ async fn a_stored_run_goes_on_whatever_the_history_says() {
 }
 
 #[tokio::test]
-async fn the_clients_own_results_reach_a_stored_run() {
+async fn client_tool_results_reach_a_stored_run() {
     let ran = Ran::default();
     let (_, mut client) = mixed(&ran);
     let calls = vec![
@@ -665,7 +669,7 @@ async fn the_clients_own_results_reach_a_stored_run() {
         "{events:?}"
     );
     assert_eq!(
-        client.said(),
+        client.last_text(),
         "[Done: refund is done][Done: call_1!][Done: call_2!]"
     );
     assert_eq!(ran.lines().len(), 1);
@@ -679,7 +683,7 @@ async fn the_clients_own_results_reach_a_stored_run() {
 }
 
 #[tokio::test]
-async fn what_failed_at_the_client_failed() {
+async fn a_client_tool_error_fails_the_call() {
     for with_store in [true, false] {
         let ran = Ran::default();
         let mut agent = agent(with_tokens(&ran), vec![("call_0", "confirm", json!({}))]);
@@ -694,12 +698,12 @@ async fn what_failed_at_the_client_failed() {
             "content": "", "error": "no screen"}));
         let events = client.run(&agent, json!([])).await;
         assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
-        assert_eq!(client.said(), "[Failed: no screen]");
+        assert_eq!(client.last_text(), "[Failed: no screen]");
     }
 }
 
 #[tokio::test]
-async fn answers_to_a_stored_run_may_be_late_or_too_few() {
+async fn late_or_missing_replies_to_a_stored_run_fail() {
     let soon = Approval::for_tools(["refund", "mail"]).expires_after(Duration::from_millis(20));
     for (code, toolset) in [
         ("expired", tools(&Ran::default()).gate(soon)),
@@ -719,10 +723,459 @@ async fn answers_to_a_stored_run_may_be_late_or_too_few() {
     }
 }
 
-// ---- who asks ----
+// ---- unanswered interrupts ----
+
+/// Each kind of store.
+fn stores() -> Vec<(tempfile::TempDir, Arc<dyn RunStore>)> {
+    let file = tempfile::tempdir().unwrap();
+    let sqlite = SqliteStore::open(file.path().join("runs.db")).unwrap();
+    vec![
+        (tempfile::tempdir().unwrap(), Arc::new(MemoryStore::new())),
+        (file, Arc::new(sqlite)),
+    ]
+}
+
+fn kept(agent: BoxModel, store: &Arc<dyn RunStore>) -> BoxModel {
+    BoxModel::new(SuspendLayer::new(Arc::clone(store)).layer(agent))
+}
+
+/// The number of runs of the client's conversation that have not ended.
+async fn open(store: &Arc<dyn RunStore>) -> usize {
+    let open = store.of_thread(Tenant::default(), ThreadId::new("t"), None, usize::MAX);
+    open.await.unwrap().len()
+}
 
 #[tokio::test]
-async fn f039_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
+async fn unanswered_interrupts_do_not_block_a_conversation() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let agent = kept(agent(tools(&ran), refund()), &store);
+        let mut client = interrupted(&agent).await;
+        // More runs than the limit of waiting runs.
+        for n in 0..40 {
+            client.add_message(&format!("never mind, {n}"));
+            let events = client.run(&agent, json!(null)).await;
+            assert_eq!(
+                end(&events)["outcome"]["type"],
+                "interrupt",
+                "{n}: {events:?}"
+            );
+            assert_eq!(open(&store).await, 1);
+        }
+        let resume = client.answers(&approved());
+        let events = client.run(&agent, resume).await;
+        assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+        assert_eq!(ran.lines().len(), 1);
+        assert_eq!(open(&store).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_newer_message_withdraws_an_interrupt() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let asking = kept(agent(tools(&ran), refund()), &store);
+        let mut client = interrupted(&asking).await;
+        let mut late = client.clone();
+        let mut others = Client::new();
+        others.tenant = Some(Tenant("other".into()));
+        let events = others.run(&asking, json!(null)).await;
+        assert_eq!(end(&events)["outcome"]["type"], "interrupt");
+
+        client.add_message("never mind");
+        let talks = kept(agent(tools(&ran), Vec::new()), &store);
+        let events = client.run(&talks, json!(null)).await;
+        assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+        assert_eq!(open(&store).await, 0);
+        for keeps_history in [true, false] {
+            if !keeps_history {
+                late.messages.truncate(1);
+            }
+            let resume = late.answers(&approved());
+            let events = late.clone().run(&asking, resume).await;
+            assert_eq!(types(&events), ["RUN_STARTED", "RUN_ERROR"]);
+            assert_eq!(end(&events)["code"], "run_ended");
+        }
+        assert!(ran.lines().is_empty());
+
+        // The interrupt of another tenant is unaffected.
+        let resume = others.answers(&approved());
+        let events = others.run(&asking, resume).await;
+        assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+        assert_eq!(ran.lines().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_client_tool_result_does_not_withdraw_interrupts() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let (_, mut client) = mixed(&ran);
+        let calls = vec![
+            ("call_0", "refund", json!({})),
+            ("call_1", "confirm", json!({})),
+        ];
+        let agent = kept(agent(tools(&ran), calls), &store);
+        client.run(&agent, json!(null)).await;
+        client
+            .messages
+            .push(json!({"id": "x", "role": "tool", "toolCallId": "call_1", "content": "yes"}));
+        let events = client.run(&agent, json!(null)).await;
+        assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:?}");
+        let resume = client.answers(&approved());
+        let events = client.run(&agent, resume).await;
+        assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+        assert_eq!(client.last_text(), "[Done: refund is done][Done: yes]");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reply_and_a_newer_message_exclude_each_other() {
+    for (_dir, store) in stores() {
+        for race in 0..20 {
+            let ran = Ran::default();
+            let asking = kept(agent(tools(&ran), refund()), &store);
+            let talks = kept(agent(tools(&ran), Vec::new()), &store);
+            let mut answering = interrupted(&asking).await;
+            let mut messaging = answering.clone();
+            messaging.add_message("never mind");
+            let resume = answering.answers(&approved());
+            let answered = tokio::spawn(async move { answering.run(&asking, resume).await });
+            let messaged = tokio::spawn(async move {
+                messaging.runs += 1;
+                messaging.run(&talks, json!(null)).await
+            });
+            let (answered, messaged) = (answered.await.unwrap(), messaged.await.unwrap());
+            assert_eq!(
+                end(&messaged)["outcome"]["type"],
+                "success",
+                "{race}: {messaged:?}"
+            );
+            match end(&answered)["type"].as_str() {
+                Some("RUN_FINISHED") => assert_eq!(ran.lines().len(), 1, "{race}"),
+                _ => {
+                    let code = end(&answered)["code"].as_str().unwrap();
+                    assert!(["run_ended", "already_resumed"].contains(&code), "{code}");
+                    assert!(ran.lines().is_empty(), "{race}");
+                }
+            }
+            assert_eq!(open(&store).await, 0, "{race}");
+        }
+    }
+}
+
+// ---- interrupts that did not reach the client ----
+
+#[tokio::test]
+async fn an_empty_resume_returns_the_open_interrupt() {
+    for (_dir, store) in stores() {
+        for has in ["all", "its own message", "nothing"] {
+            let ran = Ran::default();
+            let calls = vec![
+                ("call_0", "look", json!({})),
+                ("call_1", "refund", json!({"order": 7})),
+            ];
+            let asking = kept(agent(with_tokens(&ran), calls), &store);
+            let mut client = interrupted(&asking).await;
+            let first = client.pending[0].clone();
+            match has {
+                "its own message" => client.messages.truncate(1),
+                "nothing" => client.messages.clear(),
+                _ => {}
+            }
+            // The request may be repeated.
+            for _ in 0..2 {
+                client.pending.clear();
+                let events = client.run(&asking, json!([])).await;
+                assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:?}");
+                assert_eq!(client.pending[0]["id"], first["id"]);
+                assert_eq!(client.pending[0]["toolCallId"], "call_1");
+                // The stored run proves the interrupt; the token is not stored.
+                assert!(client.pending[0]["metadata"]["token"].is_null());
+                // The client has each call and result once.
+                assert_eq!(
+                    client.call("call_1")["function"]["arguments"],
+                    r#"{"order":7}"#
+                );
+                assert_eq!(client.results("call_0"), ["look is done"]);
+                assert!(client.results("call_1").is_empty());
+            }
+            let resume = client.answers(&approved());
+            let events = client.run(&asking, resume).await;
+            assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+            assert!(invalid(&events).is_empty());
+            assert_eq!(
+                client.last_text(),
+                "[Done: look is done][Done: refund is done]"
+            );
+            assert_eq!(ran.lines(), ["look {}", r#"refund {"order":7}"#]);
+            assert_eq!(open(&store).await, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_resume_with_a_new_message_starts_a_run() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let asking = kept(agent(tools(&ran), refund()), &store);
+        let mut client = interrupted(&asking).await;
+        let first = client.pending[0]["id"].clone();
+        client.add_message("never mind");
+        client.run(&asking, json!([])).await;
+        assert_ne!(client.pending[0]["id"], first);
+        assert_eq!(open(&store).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_resume_without_a_waiting_run_calls_no_model() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let talks = kept(agent(tools(&ran), Vec::new()), &store);
+        let mut client = Client::new();
+        client
+            .messages
+            .push(json!({"id": "a", "role": "assistant", "content": "Hello."}));
+        for messages in [2, 0] {
+            client.messages.truncate(messages);
+            let events = client.run(&talks, json!([])).await;
+            assert_eq!(types(&events), ["RUN_STARTED", "RUN_ERROR"]);
+            assert_eq!(end(&events)["code"], "run_not_found");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_resume_returns_an_open_client_call() {
+    for (_dir, store) in stores() {
+        let ran = Ran::default();
+        let (_, mut client) = mixed(&ran);
+        let calls = vec![("call_0", "confirm", json!({"text": "Sure?"}))];
+        let asking = kept(agent(tools(&ran), calls), &store);
+        client.run(&asking, json!(null)).await;
+        client.messages.truncate(1);
+        let events = client.run(&asking, json!([])).await;
+        let pending = json!({"type": "success", "pendingToolCallIds": ["call_0"]});
+        assert_eq!(end(&events)["outcome"], pending, "{events:?}");
+        assert_eq!(
+            client.call("call_0")["function"]["arguments"],
+            r#"{"text":"Sure?"}"#
+        );
+        client
+            .messages
+            .push(json!({"id": "x", "role": "tool", "toolCallId": "call_0", "content": "yes"}));
+        let events = client.run(&asking, json!([])).await;
+        assert_eq!(end(&events)["outcome"], json!({"type": "success"}));
+        assert_eq!(client.last_text(), "[Done: yes]");
+    }
+}
+
+#[tokio::test]
+async fn an_abandoned_run_returns_its_interrupts() {
+    for (_dir, store) in stores() {
+        for recovered in [true, false] {
+            let ran = Ran::default();
+            let asking = kept(agent(tools(&ran), refund()), &store);
+            let mut client = interrupted(&asking).await;
+            // Another process claims the run and dies.
+            let runs = store.of_thread(Tenant::default(), ThreadId::new("t"), None, 1);
+            let key = runs.await.unwrap().remove(0).key;
+            let version = store.get(key.clone()).await.unwrap().version;
+            let long_ago = SystemTime::now() - Duration::from_secs(60);
+            let claim = store.claim(key, version, Vec::new(), SystemTime::now(), long_ago);
+            claim.await.unwrap();
+            if recovered {
+                let environment = concentric_core::Environment::system();
+                let left = abandoned(&store, &environment, 9).await.unwrap();
+                for request in left {
+                    let response = asking.clone().oneshot(request).await.unwrap();
+                    response.collect().await.unwrap();
+                }
+            }
+            client.messages.truncate(1);
+            client.runs = 0;
+            let events = client.run(&asking, json!([])).await;
+            assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:?}");
+            let resume = client.answers(&approved());
+            let events = client.run(&asking, resume).await;
+            assert_eq!(end(&events)["outcome"]["type"], "success", "{events:?}");
+            assert_eq!(ran.lines().len(), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reply_during_an_empty_resume_runs_the_call_once() {
+    for (_dir, store) in stores() {
+        for race in 0..20 {
+            let ran = Ran::default();
+            let asking = kept(agent(tools(&ran), refund()), &store);
+            let client = interrupted(&asking).await;
+            let clients = [client.answers(&approved()), json!([])].map(|resume| {
+                let (mut client, asking) = (client.clone(), asking.clone());
+                client.runs += usize::from(resume == json!([]));
+                let request = client.request(&resume);
+                tokio::spawn(async move { send(AgUiLayer::new().layer(asking), request).await })
+            });
+            let [answered, shown] = clients;
+            // The answer wins, whenever it comes.
+            let answered = answered.await.unwrap().events();
+            shown.await.unwrap();
+            assert_eq!(end(&answered)["outcome"]["type"], "success", "{race}");
+            assert_eq!(ran.lines().len(), 1, "{race}");
+        }
+    }
+}
+
+// ---- messages that accompany replies ----
+
+/// A model that makes `calls`, and then writes their outcomes and the later user messages as text.
+fn attentive(tools: Toolset, calls: Calls) -> BoxModel {
+    let model = service_fn(move |request: ChatRequest| {
+        let mut events = Vec::new();
+        let turns: Vec<_> = request.transcript.iter().collect();
+        match turns.iter().position(|turn| !turn.results().is_empty()) {
+            None => events.extend(calls.iter().map(|(id, name, arguments)| {
+                let arguments = arguments.to_string();
+                Event::tool_call(ToolCallPart::new(CallId::new(*id), *name, arguments))
+            })),
+            Some(at) => {
+                let results = turns[at].results().iter();
+                let mut texts: Vec<_> = results
+                    .map(|it| it.outcome.content.text().into_owned())
+                    .collect();
+                texts.extend(turns[at + 1..].iter().map(|turn| turn.as_message().text()));
+                events.push(Event::text(texts.join(", ")));
+            }
+        }
+        events.push(support::finish());
+        let body: Vec<_> = events.into_iter().map(Ok).collect();
+        async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
+    });
+    BoxModel::new(AgentLayer::new(tools).layer(model))
+}
+
+/// The agent with each kind of store, and without one.
+fn kept_or_not(agent: &BoxModel) -> Vec<(Option<tempfile::TempDir>, BoxModel)> {
+    let mut agents = vec![(None, agent.clone())];
+    for (dir, store) in stores() {
+        agents.push((Some(dir), kept(agent.clone(), &store)));
+    }
+    agents
+}
+
+#[tokio::test]
+async fn a_message_with_a_reply_is_added_after_the_round() {
+    for (payload, result) in [
+        (Some(approved()), "refund is done"),
+        (None, "The call was cancelled."),
+    ] {
+        let ran = Ran::default();
+        for (_dir, asking) in kept_or_not(&attentive(with_tokens(&ran), refund())) {
+            let mut client = interrupted(&asking).await;
+            let resume = match &payload {
+                Some(payload) => client.answers(payload),
+                None => json!([{"interruptId": client.pending[0]["id"], "status": "cancelled",
+                    "payload": {"token": client.pending[0]["metadata"]["token"]}}]),
+            };
+            client.add_message("and tell them");
+            let events = client.run(&asking, resume).await;
+            assert_eq!(
+                end(&events)["outcome"],
+                json!({"type": "success"}),
+                "{events:?}"
+            );
+            assert_eq!(client.last_text(), format!("{result}, and tell them"));
+            assert_eq!(client.results("call_0"), [result]);
+            // The next message continues the complete conversation.
+            client.add_message("thanks");
+            client.run(&asking, json!(null)).await;
+            let expected = format!("{result}, and tell them, {result}, and tell them, thanks");
+            assert_eq!(client.last_text(), expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_known_to_the_run_is_not_added_again() {
+    let ran = Ran::default();
+    let calls = vec![
+        ("call_0", "refund", json!({})),
+        ("call_1", "mail", json!({})),
+    ];
+    for (_dir, asking) in kept_or_not(&attentive(with_tokens(&ran), calls)) {
+        for keeps_history in [true, false] {
+            let mut client = interrupted(&asking).await;
+            let first = json!([answer(&client.pending[0], &approved())]);
+            client.add_message("one");
+            client.run(&asking, first).await;
+            assert_eq!(client.pending.len(), 1);
+            // Clients send their whole history.
+            client.add_message("two");
+            if !keeps_history {
+                client.messages.retain(|message| message["role"] == "user");
+            }
+            let resume = client.answers(&approved());
+            let events = client.run(&asking, resume).await;
+            if end(&events)["type"] == "RUN_ERROR" {
+                // Without a store, the run depends on the history.
+                assert!(_dir.is_none() && !keeps_history, "{events:?}");
+                continue;
+            }
+            assert_eq!(client.last_text(), "refund is done, mail is done, one, two");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_may_carry_a_message_and_a_client_result() {
+    let ran = Ran::default();
+    let calls = vec![
+        ("call_0", "refund", json!({})),
+        ("call_1", "confirm", json!({})),
+    ];
+    for (_dir, asking) in kept_or_not(&attentive(with_tokens(&ran), calls)) {
+        for message_first in [true, false] {
+            let (_, mut client) = mixed(&ran);
+            client.run(&asking, json!([])).await;
+            let resume = client.answers(&approved());
+            let result =
+                json!({"id": "x", "role": "tool", "toolCallId": "call_1", "content": "yes"});
+            client.messages.push(result);
+            client.add_message("go on");
+            if message_first {
+                let last = client.messages.len() - 1;
+                client.messages.swap(last - 1, last);
+            }
+            let events = client.run(&asking, resume).await;
+            assert_eq!(
+                end(&events)["outcome"],
+                json!({"type": "success"}),
+                "{events:?}"
+            );
+            assert_eq!(client.last_text(), "refund is done, yes, go on");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_adds_a_message_that_accompanies_a_reply() {
+    let ran = Ran::default();
+    let sessions = Sessions::new(attentive(tools(&ran), refund()));
+    let target = SessionTarget::new(ThreadId::new("t"));
+    let session = BoxModel::new(sessions.oneshot(target).await.unwrap());
+    let mut client = interrupted(&session).await;
+    let resume = client.answers(&approved());
+    client.add_message("and tell them");
+    client.run(&session, resume).await;
+    assert_eq!(client.last_text(), "refund is done, and tell them");
+}
+
+// ---- tenants ----
+
+#[tokio::test]
+async fn the_authenticated_tenant_is_in_the_runs_context() {
     let seen = Arc::new(Mutex::new(None));
     let keep = seen.clone();
     let agent = BoxModel::new(service_fn(move |request: ChatRequest| {
@@ -737,9 +1190,9 @@ async fn f039_the_tenant_that_the_host_found_out_is_in_the_runs_context() {
     assert_eq!(seen.lock().unwrap().take(), Some(Tenant("acme".into())));
 }
 
-// ---- where nothing can accept a reply ----
+// ---- interrupts without a possible reply ----
 
-/// Runs `agent` behind an endpoint whose errors go out in full; its events.
+/// Runs `agent` behind an endpoint that sends the full text of errors; returns the events.
 async fn with_whole_errors(agent: BoxModel) -> Vec<Value> {
     let service = AgUiLayer::new()
         .error_message(|error| error.message().to_owned())
@@ -750,7 +1203,7 @@ async fn with_whole_errors(agent: BoxModel) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_question_that_no_reply_can_answer_is_not_shown() {
+async fn an_interrupt_without_a_possible_reply_is_an_error() {
     for late in [false, true] {
         let ran = Ran::default();
         let calls = vec![
@@ -773,7 +1226,7 @@ async fn a_question_that_no_reply_can_answer_is_not_shown() {
         let message = end(&events)["message"].as_str().unwrap();
         assert!(message.contains("SuspendLayer"), "{message}");
         assert!(message.contains("Toolset::tokens"), "{message}");
-        // What was done by then is known to the client.
+        // The client has the results of the calls that were executed.
         assert_eq!(ran.lines(), ["look {}"]);
         let results = events.iter().filter(|e| e["type"] == "TOOL_CALL_RESULT");
         let results: Vec<_> = results.map(|e| e["toolCallId"].clone()).collect();
@@ -782,7 +1235,7 @@ async fn a_question_that_no_reply_can_answer_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_subagents_question_needs_a_store_and_no_token() {
+async fn a_subagents_interrupt_requires_a_stored_run() {
     let ran = Ran::default();
     let clerk = agent(with_tokens(&ran), refund());
     let toolset = Toolset::new().tool(agent_tool("clerk", "", clerk));
@@ -798,7 +1251,7 @@ async fn a_subagents_question_needs_a_store_and_no_token() {
 }
 
 #[tokio::test]
-async fn a_host_that_stores_runs_itself_shows_questions() {
+async fn a_host_that_stores_runs_can_show_interrupts() {
     let inner = agent(tools(&Ran::default()), refund());
     let host = BoxModel::new(service_fn(move |request: ChatRequest| {
         let inner = inner.clone();
@@ -812,7 +1265,7 @@ async fn a_host_that_stores_runs_itself_shows_questions() {
 }
 
 #[tokio::test]
-async fn a_session_shows_its_questions_and_takes_the_replies() {
+async fn a_session_shows_interrupts_and_accepts_replies() {
     let ran = Ran::default();
     let sessions = Sessions::new(agent(tools(&ran), refund()));
     let target = SessionTarget::new(ThreadId::new("t"));

@@ -1,4 +1,4 @@
-//! Frames: the fast path against serde's, and what a client's parser needs.
+//! Frames: the fast path compared with serde, and the requirements of client parsers.
 
 use bytes::BytesMut;
 use concentric_http::ag_ui::{
@@ -36,7 +36,7 @@ fn a_frame_is_one_line_of_json_and_two_line_feeds() {
 }
 
 #[test]
-fn every_character_of_a_byte_at_every_place_of_a_word() {
+fn every_byte_is_escaped_at_every_position_of_a_word() {
     for byte in 0..=0xff_u8 {
         for place in 0..17 {
             let mut text = "x".repeat(17);
@@ -47,7 +47,7 @@ fn every_character_of_a_byte_at_every_place_of_a_word() {
 }
 
 #[test]
-fn line_separators_and_wide_characters_pass_as_they_are() {
+fn line_separators_and_wide_characters_are_unchanged() {
     check("\u{2028}\u{2029}", "\u{7f}\u{80}é漢🦀\u{10ffff}");
 }
 
@@ -68,7 +68,7 @@ fn frames_are_appended_to_either_buffer() {
 }
 
 #[test]
-fn a_buffer_with_room_is_not_moved() {
+fn a_buffer_with_capacity_is_not_reallocated() {
     let mut bytes = BytesMut::with_capacity(1024);
     let before = (bytes.as_ptr(), bytes.capacity());
     encode::text_message_content("message-1", "twenty bytes of text", &mut bytes);

@@ -1,5 +1,5 @@
-//! The events of the protocol, as the reference implementation's schema has them. The same fixture
-//! is read by the reference client (`tests/clients/verify.mjs`).
+//! The events of the protocol, according to the schema of the reference implementation. The
+//! reference client reads the same fixture (`tests/clients/verify.mjs`).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const EVENTS: &str = include_str!("fixtures/ag_ui_events.jsonl");
 
 #[test]
-fn every_event_is_written_as_it_was_read() {
+fn every_event_round_trips() {
     let mut types = BTreeSet::new();
     for line in EVENTS.lines() {
         let wire: Value = serde_json::from_str(line).unwrap();
@@ -42,7 +42,7 @@ fn an_unknown_field_is_ignored() {
 }
 
 #[test]
-fn a_known_event_with_a_wrong_field_is_refused() {
+fn a_known_event_with_an_invalid_field_is_rejected() {
     let error = serde_json::from_str::<Event>(r#"{"type":"TEXT_MESSAGE_END","messageId":1}"#);
     assert!(
         error
@@ -116,7 +116,7 @@ fn reasoning_always_has_its_role() {
 }
 
 #[test]
-fn the_outcomes_of_a_run() {
+fn run_outcomes_have_their_wire_form() {
     let wire = |outcome: RunFinishedOutcome| serde_json::to_value(outcome).unwrap();
     assert_eq!(
         wire(RunFinishedOutcome::success()),
@@ -151,7 +151,7 @@ fn only_two_events_are_terminal() {
 }
 
 #[test]
-fn events_can_be_sent_and_shared() {
+fn events_are_send_and_sync() {
     fn check<T: Send + Sync + 'static>() {}
     check::<Event>();
 }

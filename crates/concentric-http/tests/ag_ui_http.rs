@@ -1,5 +1,6 @@
-//! Over real sockets: axum, tower-http's layers around the endpoint, clients that go away, and the
-//! unmodified clients of `tests/clients`, if node and their packages are there.
+//! Tests over real sockets: axum, layers of tower-http around the endpoint, clients that
+//! disconnect, and the unmodified clients of `tests/clients`, if node and their packages are
+//! installed.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -65,7 +66,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Reads until what has come contains `needle`.
+/// Reads until the received text contains `needle`.
 async fn read_until(socket: &mut TcpStream, needle: &str) -> String {
     let mut all = Vec::new();
     timeout(LONG, async {
@@ -81,7 +82,7 @@ async fn read_until(socket: &mut TcpStream, needle: &str) -> String {
     String::from_utf8(all).unwrap()
 }
 
-/// Reads a response to its end, and takes its body out of its chunks.
+/// Reads a chunked response to its end, and returns its body.
 async fn read_body(socket: &mut TcpStream, before: &str) -> String {
     let mut rest = String::new();
     timeout(LONG, socket.read_to_string(&mut rest))
@@ -104,7 +105,7 @@ async fn read_body(socket: &mut TcpStream, before: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_run_has_started_while_the_agent_thinks_and_a_timeout_around_it_does_not_cut_it() {
+async fn an_outer_timeout_does_not_end_a_started_run() {
     let go = Arc::new(Notify::new());
     let wait = go.clone();
     let slow = service_fn(move |_: ChatRequest| {
@@ -132,7 +133,7 @@ async fn the_run_has_started_while_the_agent_thinks_and_a_timeout_around_it_does
     assert_eq!(types(&legal(&body)).last(), Some(&"RUN_FINISHED"));
 }
 
-/// Notifies when it is dropped.
+/// A guard that notifies when it is dropped.
 struct Gone(Arc<Notify>);
 
 impl Drop for Gone {
@@ -142,7 +143,7 @@ impl Drop for Gone {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_ends_the_run() {
+async fn a_disconnected_client_ends_the_run() {
     let gone = Arc::new(Notify::new());
     let notify = gone.clone();
     let model = service_fn(move |_: ChatRequest| {
@@ -166,7 +167,7 @@ async fn a_client_that_goes_away_ends_the_run() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_stops_the_run() {
+async fn a_client_that_stops_reading_pauses_the_run() {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = taken.clone();
     let endless = service_fn(move |_: ChatRequest| {
@@ -179,7 +180,7 @@ async fn a_client_that_stops_reading_stops_the_run() {
     });
     let app = Router::new().route_service("/agent", AgUiLayer::new().layer(endless));
     let _socket = connect(serve(app).await).await;
-    // The sockets' buffers fill up, and then nothing moves.
+    // The socket buffers fill up, and then the run stops.
     timeout(LONG, async {
         let mut before = 0;
         loop {
@@ -231,7 +232,7 @@ async fn a_graceful_shutdown_of_axum_ends_its_streams() {
 
 // ---- the clients ----
 
-/// One tool, which lists a folder.
+/// A tool that lists a folder.
 #[derive(Clone)]
 struct Folder;
 
@@ -258,7 +259,7 @@ impl Service<ToolRound> for Folder {
     }
 }
 
-/// Greets, or looks into the folder first; its call has the same id every time.
+/// A model that greets, or first lists the folder; its call always has the same id.
 fn model(request: &ChatRequest) -> Vec<Event> {
     let last = request.transcript.last().unwrap();
     if !last.results().is_empty() {
@@ -288,7 +289,7 @@ fn model(request: &ChatRequest) -> Vec<Event> {
 }
 
 #[tokio::test]
-async fn the_unmodified_clients_understand_the_streams() {
+async fn unmodified_clients_read_the_streams() {
     let Some(dir) = clients() else { return };
     let talks = service_fn(async |request: ChatRequest| {
         let events: Vec<Item> = model(&request).into_iter().map(Ok).collect();
@@ -309,21 +310,22 @@ async fn the_unmodified_clients_understand_the_streams() {
     node(&dir, &["ag_ui.mjs", "--expect-error", &url]).await;
 }
 
-/// Looks first, and then makes a call that is asked about; its calls have the same ids every time.
+/// A model that first lists the folder, and then makes a call that requires approval; its calls
+/// always have the same ids.
 fn cautious(request: &ChatRequest) -> Vec<Event> {
     let last = request.transcript.last().unwrap();
     let call = |id: &str, name: &str| {
         Event::tool_call(ToolCallPart::new(CallId::new(id), name, r#"{"order":7}"#))
     };
-    let said = match last.results() {
+    let text = match last.results() {
         [] => call("call_0", "look"),
         [result] if result.name == *"look" => call("call_1", "refund"),
         [result, ..] => Event::text(format!("It is {:?}.", result.outcome.status)),
     };
-    vec![said, Event::finish(FinishReason::Stop, Usage::new(1, 1))]
+    vec![text, Event::finish(FinishReason::Stop, Usage::new(1, 1))]
 }
 
-/// Does each thing once, in memory.
+/// An in-memory store of used keys.
 #[derive(Clone, Default)]
 struct Used(Arc<std::sync::Mutex<std::collections::HashSet<(Tenant, Str)>>>);
 
@@ -335,7 +337,7 @@ impl Once for Used {
 }
 
 #[tokio::test]
-async fn the_unmodified_clients_answer_questions() {
+async fn unmodified_clients_reply_to_interrupts() {
     let Some(dir) = clients() else { return };
     let model = service_fn(async |request: ChatRequest| {
         let events: Vec<Item> = cautious(&request).into_iter().map(Ok).collect();
@@ -356,7 +358,7 @@ async fn the_unmodified_clients_answer_questions() {
 }
 
 #[tokio::test]
-async fn the_reference_verifier_takes_what_ours_does() {
+async fn the_reference_verifier_agrees_with_ours() {
     let Some(dir) = clients() else { return };
     let call = || ToolCallPart::new(CallId::new("c"), "f", "");
     let result = || {

@@ -1,4 +1,4 @@
-//! Request bodies: what clients send, and what an error says.
+//! Request bodies: the input of real clients, and the texts of errors.
 
 use concentric_http::ag_ui::{
     Content, ContentPart, Message, PartSource, ResumeStatus, RunAgentInput, ToolCall, ToolCallType,
@@ -14,14 +14,14 @@ fn with_messages(messages: &Value) -> Result<RunAgentInput, String> {
     read(&json!({"threadId": "t", "runId": "r", "messages": messages}))
 }
 
-/// The field that the error names, and the whole of what it says.
+/// The field that the error names, and its full text.
 fn refused(body: &Value) -> (Option<String>, String) {
     let error = RunAgentInput::from_slice(body.to_string().as_bytes()).expect_err("refused");
     (error.field().map(str::to_owned), error.to_string())
 }
 
 #[test]
-fn what_the_ag_ui_client_sends() {
+fn input_of_the_ag_ui_client_parses() {
     let input = read(&json!({
         "threadId": "t", "runId": "r", "protocolVersion": "1.0", "parentRunId": "p",
         "state": {"a": 1},
@@ -95,7 +95,7 @@ fn what_the_ag_ui_client_sends() {
 }
 
 #[test]
-fn what_the_tanstack_client_sends() {
+fn input_of_the_tanstack_client_parses() {
     let input = read(&json!({
         "threadId": "thread-1795303160566-e738wd", "runId": "run-1795303160668-mv1hjs",
         "state": {},
@@ -113,7 +113,7 @@ fn what_the_tanstack_client_sends() {
 }
 
 #[test]
-fn the_least_that_is_an_input() {
+fn a_minimal_input_parses() {
     let input = with_messages(&json!([])).unwrap();
     assert_eq!(input, RunAgentInput::new("t", "r", []));
     assert_eq!(
@@ -150,7 +150,7 @@ fn text_in_parts_is_text_for_every_role() {
 }
 
 #[test]
-fn a_tool_call_is_a_function_unless_it_says_otherwise() {
+fn a_tool_call_without_a_type_is_a_function() {
     let call: ToolCall =
         serde_json::from_value(json!({"id": "c", "function": {"name": "f", "arguments": "{}"}}))
             .unwrap();
@@ -256,7 +256,7 @@ fn an_error_names_the_field() {
 }
 
 #[test]
-fn what_is_not_json_names_no_field() {
+fn invalid_json_names_no_field() {
     for body in [
         "",
         "{",
@@ -282,7 +282,7 @@ fn what_is_not_json_names_no_field() {
 }
 
 #[test]
-fn the_body_of_a_400_is_json_whatever_the_client_wrote() {
+fn the_body_of_a_400_is_always_json() {
     let error =
         with_error(r#"{"threadId":"t","runId":"r","messages":[{"id":"1","role":"\"}\n"}]}"#);
     let json: Value = serde_json::from_str(&error).unwrap();
@@ -296,7 +296,7 @@ fn with_error(body: &str) -> String {
 }
 
 #[test]
-fn a_message_is_made_from_what_it_needs() {
+fn messages_are_created_from_their_required_fields() {
     let message = Message::from(UserMessage::new("1", "hello").name("Ada"));
     assert_eq!(
         serde_json::to_value(message).unwrap(),

@@ -1,4 +1,4 @@
-//! A panic of the agent, or of a layer of it, is the end of its run and of nothing else.
+//! A panic of the agent or of one of its layers ends only its own run.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -22,10 +22,10 @@ use support::{Item, agent, finish, input, post, real::serve, send, step, types};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::{Layer, Service, service_fn};
 
-/// What the panics say, which is not for the client.
+/// The panic message, which must not reach the client.
 const SECRET: &str = "sk-secret";
 
-/// Where an agent panics.
+/// The place where an agent panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Ready,
@@ -52,7 +52,7 @@ const ALL: [At; 8] = [
 #[derive(Clone, Debug)]
 struct Panics {
     at: At,
-    /// How often something was polled after the panic.
+    /// The number of polls after the panic.
     polled_after: Arc<AtomicUsize>,
     dropped: Arc<AtomicUsize>,
 }
@@ -177,7 +177,7 @@ async fn a_panic_ends_its_stream_with_one_error() {
         let events = answer.events();
         let end = events.last().unwrap();
         match at {
-            // The run had ended before.
+            // The run ended before the panic.
             At::DropOfBody => assert_eq!(end["type"], "RUN_FINISHED"),
             At::DropOfFuture => assert_eq!(end["code"], "overloaded"),
             _ => assert_eq!(
@@ -195,14 +195,14 @@ async fn a_panic_ends_its_stream_with_one_error() {
 }
 
 #[tokio::test]
-async fn a_panic_while_a_stream_is_dropped_stays_inside() {
+async fn a_panic_while_a_stream_is_dropped_is_caught() {
     for at in [At::DropOfFuture, At::DropOfBody] {
         let agent = Panics::new(at);
         let mut service = AgUiLayer::new().layer(agent.clone());
         let response = service.call(post(input().to_string())).await.unwrap();
         let mut body = Box::pin(response.into_body());
         if at == At::DropOfBody {
-            // As far as the agent's body.
+            // Polls until the agent's future is dropped and its body is used.
             while agent.dropped.load(Ordering::Relaxed) == 0 {
                 let frame = http_body_util::BodyExt::frame(&mut body).await;
                 assert!(frame.is_some());
@@ -214,7 +214,7 @@ async fn a_panic_while_a_stream_is_dropped_stays_inside() {
 }
 
 #[tokio::test]
-async fn a_function_for_messages_that_panics_is_replaced() {
+async fn a_panicking_error_message_function_is_replaced() {
     let failing = service_fn(async |_: ChatRequest| {
         Err::<ChatResponse<support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
     });
@@ -284,7 +284,7 @@ async fn a_connection_outlives_a_panic_of_its_run() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_stream_shows_what_came_before() {
+async fn events_before_a_panic_are_sent() {
     let mut left: Vec<Item> = vec![Ok(Event::text("before")), Ok(step(0, "m"))];
     let body = stream::poll_fn(move |_| match left.pop() {
         Some(item) => Poll::Ready(Some(item)),

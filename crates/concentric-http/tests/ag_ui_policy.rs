@@ -1,4 +1,4 @@
-//! What clients may send: limits on the shape of a request, and what it may contain.
+//! The client policy: limits on the size and the content of requests.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -14,9 +14,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use support::{Answer, Asked, agent, finish, input, open_policy, post, send};
-use tower::{Layer, service_fn};
+use tower::{Layer, Service, service_fn};
 
-/// What `policy` answers; the agent must not be called if that is not a stream.
+/// The response under `policy`. The agent must not be called unless the response is a stream.
 async fn answer(policy: ClientPolicy, input: &Value) -> Answer {
     let asked = Asked::default();
     let service = AgUiLayer::new()
@@ -28,7 +28,7 @@ async fn answer(policy: ClientPolicy, input: &Value) -> Answer {
     answer
 }
 
-/// The error of a request that is refused with 422.
+/// The error of a request that is rejected with 422.
 #[track_caller]
 fn refused(answer: &Answer) -> Value {
     assert_eq!(answer.status, 422, "{}", answer.body);
@@ -83,7 +83,7 @@ fn description(bytes: usize) -> Value {
     with("tools", json!([{"name": "t", "description": description}]))
 }
 
-/// A history that ends with `count` results of the client's tools.
+/// A history that ends with `count` results of client tools.
 fn results(count: usize) -> Value {
     let mut input = calls(count);
     let result = |n| json!({"id": format!("r{n}"), "role": "tool", "toolCallId": format!("c{n}"), "content": ""});
@@ -106,10 +106,10 @@ fn context(count: usize) -> Value {
 }
 
 fn values(count: usize) -> Value {
-    // All but the list has 16: 11 outside of the messages, where they count more, and 5 inside.
+    // The rest has 16 values: 11 outside the messages, where they count more, and 5 inside.
     let list = vec![0; count - 16];
     let mut input = input();
-    // Of a field that the protocol does not have: in any other, they would count more.
+    // An unknown field, since values in other fields would count more.
     input["messages"][0]["list"] = list.into();
     input
 }
@@ -125,7 +125,7 @@ fn id(bytes: usize) -> Value {
     with("threadId", "x".repeat(bytes).into())
 }
 
-/// Each limit: its name, a request with so much of it, how it is set, and its default.
+/// Each limit: its name, a request of a given size, its setter, and its default.
 fn shapes() -> Vec<Shape> {
     vec![
         ("values", values, |n| open_policy().max_values(n), 98_304),
@@ -168,7 +168,7 @@ fn shapes() -> Vec<Shape> {
 }
 
 #[tokio::test]
-async fn a_request_over_a_limit_is_told_which() {
+async fn an_exceeded_limit_is_named() {
     for (limit, request, _, default) in shapes() {
         let at = answer(ClientPolicy::new(), &request(default)).await;
         assert_eq!(at.status, 200, "{limit}: {}", at.body);
@@ -185,9 +185,9 @@ async fn a_request_over_a_limit_is_told_which() {
 }
 
 #[tokio::test]
-async fn limits_of_zero_one_and_the_maximum_have_a_meaning() {
+async fn limits_of_zero_one_and_the_maximum_apply() {
     for (limit, request, policy, _) in shapes() {
-        // Nothing smaller can be written of some.
+        // Some limits have a larger minimum.
         let least = match limit {
             "values" => 20,
             "tool_schema" => 30,
@@ -246,10 +246,10 @@ async fn every_id_has_a_length_limit() {
             (&error["field"], &error["value"]),
             (&json!(field), &json!(257))
         );
-        // An id is not repeated in an answer.
+        // The response does not repeat the id.
         assert!(error.to_string().len() < 257);
     }
-    // An interrupt's id consists of other ids.
+    // An interrupt id consists of other ids, and may be longer.
     let reply = |bytes| {
         with(
             "resume",
@@ -262,7 +262,7 @@ async fn every_id_has_a_length_limit() {
 }
 
 #[tokio::test]
-async fn a_long_request_id_is_not_taken_over() {
+async fn a_long_request_id_is_ignored() {
     for (bytes, is_taken) in [(256, true), (257, false)] {
         let asked = Asked::default();
         let mut request = post(input().to_string());
@@ -276,7 +276,7 @@ async fn a_long_request_id_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn values_nested_too_deep_are_a_bad_request() {
+async fn deeply_nested_values_are_a_bad_request() {
     let nested = |depth: usize| {
         let state = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let input = input().to_string();
@@ -298,7 +298,7 @@ async fn objects_outside_of_messages_count_six_times() {
 }
 
 #[tokio::test]
-async fn free_json_in_messages_counts_as_outside() {
+async fn free_form_json_in_messages_counts_as_outside() {
     let requests = |objects: usize| {
         let free = json!({"a": vec![json!({}); objects]});
         let part = json!({"type": "text", "text": "", "metadata": free});
@@ -322,10 +322,10 @@ async fn free_json_in_messages_counts_as_outside() {
     }
 }
 
-// ---- what a request may contain ----
+// ---- content ----
 
 #[tokio::test]
-async fn system_texts_of_clients_are_refused_by_default() {
+async fn client_system_messages_are_rejected_by_default() {
     for role in ["system", "developer"] {
         let request = with(
             "messages",
@@ -354,7 +354,7 @@ fn url(url: &str) -> Value {
 }
 
 #[tokio::test]
-async fn media_is_in_the_message_by_default() {
+async fn only_inline_media_is_accepted_by_default() {
     let data = json!({"type": "data", "value": "AA==", "mimeType": "image/png"});
     let remote = json!({"type": "url", "value": "https://example.com/a.png"});
     let file = json!({"type": "file", "value": "file-1"});
@@ -378,7 +378,7 @@ async fn media_is_in_the_message_by_default() {
 }
 
 #[tokio::test]
-async fn media_urls_are_https_of_listed_hosts() {
+async fn only_https_urls_of_listed_hosts_are_accepted() {
     let policy = || {
         ClientPolicy::new()
             .media_host("cdn.example.com")
@@ -433,7 +433,7 @@ async fn media_urls_are_https_of_listed_hosts() {
     ] {
         refused(&answer(policy(), &url(other)).await);
     }
-    // Every host, and still nothing but https.
+    // `*` accepts every host, but only over https.
     let every = || ClientPolicy::new().media_host("*");
     assert_eq!(
         answer(every(), &url("https://anything.test/")).await.status,
@@ -444,7 +444,7 @@ async fn media_urls_are_https_of_listed_hosts() {
 }
 
 #[tokio::test]
-async fn client_tools_can_be_switched_off() {
+async fn client_tools_can_be_disabled() {
     let policy = || ClientPolicy::new().client_tools(false);
     let error = refused(&answer(policy(), &tools(1)).await);
     assert_eq!(
@@ -454,7 +454,7 @@ async fn client_tools_can_be_switched_off() {
     assert_eq!(answer(policy(), &tools(0)).await.status, 200);
 }
 
-// ---- a client's tool with the name of one of the agent's ----
+// ---- client tools with the name of an agent's tool ----
 
 fn named_search() -> Value {
     with(
@@ -469,7 +469,7 @@ fn searching() -> Toolset {
 }
 
 #[tokio::test]
-async fn a_client_tool_named_like_a_server_tool_is_refused() {
+async fn a_client_tool_named_like_a_server_tool_is_rejected() {
     let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
     let service = AgUiLayer::new().layer(agent);
     let answer = send(service, post(named_search().to_string())).await;
@@ -483,7 +483,7 @@ async fn a_client_tool_named_like_a_server_tool_is_refused() {
 }
 
 #[tokio::test]
-async fn a_collision_found_late_is_an_error_of_the_run() {
+async fn a_late_name_conflict_fails_the_run() {
     let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
     let late = from_fn(async |request: ChatRequest, mut next: Next| {
         tokio::task::yield_now().await;
@@ -505,7 +505,59 @@ async fn a_collision_found_late_is_an_error_of_the_run() {
 }
 
 #[tokio::test]
-async fn a_collision_of_the_hosts_own_is_not_the_clients() {
+async fn a_name_conflict_under_a_held_head_is_rejected() {
+    let agent = AgentLayer::new(searching()).layer(agent(vec![Ok(finish())]));
+    let holding = from_fn(async |request: ChatRequest, mut next: Next| {
+        let hold = request.context.hold_head();
+        tokio::task::yield_now().await;
+        drop(hold);
+        next.run(request).await
+    });
+    let service = AgUiLayer::new().layer(holding.layer(agent));
+    let error = refused(&send(service, post(named_search().to_string())).await);
+    assert_eq!(error["code"], "tool_name_taken");
+}
+
+#[tokio::test]
+async fn a_head_released_by_another_task_is_sent() {
+    let agent = service_fn(async |request: ChatRequest| {
+        let hold = request.context.hold_head();
+        tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            drop(hold);
+        });
+        std::future::pending::<Result<ChatResponse<support::Script>, Error>>().await
+    });
+    let mut service = AgUiLayer::new().layer(agent);
+    let response = service.call(post(input().to_string())).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn a_conflicting_new_run_is_rejected() {
+    let conflict = service_fn(async |request: ChatRequest| {
+        let hold = request.context.hold_head();
+        tokio::task::yield_now().await;
+        drop(hold);
+        let busy = Error::new(ErrorKind::Conflict, "busy").with_code("too_many_waiting");
+        Err::<ChatResponse<support::Script>, _>(busy)
+    });
+    let service = AgUiLayer::new().layer(conflict);
+    let answer = send(service.clone(), post(input().to_string())).await;
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (409, &json!("too_many_waiting"))
+    );
+    // The error of a resume is sent in the stream.
+    let reply = json!([{"interruptId": "i", "status": "resolved", "payload": {"approved": true}}]);
+    let events = send(service, post(with("resume", reply).to_string()))
+        .await
+        .events();
+    assert_eq!(events.last().unwrap()["code"], "too_many_waiting");
+}
+
+#[tokio::test]
+async fn a_name_conflict_among_host_tools_is_not_a_client_error() {
     let add = from_fn(async |mut request: ChatRequest, mut next: Next| {
         let spec = ToolSpec::new("search", "Searches.", json!({"type": "object"}));
         request.tools.push(Arc::new(spec));
@@ -520,7 +572,7 @@ async fn a_collision_of_the_hosts_own_is_not_the_clients() {
 }
 
 #[tokio::test]
-async fn an_error_known_at_once_is_still_in_the_stream() {
+async fn an_immediate_error_is_sent_in_the_stream() {
     let failing = service_fn(async |_: ChatRequest| {
         Err::<ChatResponse<support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
     });
@@ -531,9 +583,9 @@ async fn an_error_known_at_once_is_still_in_the_stream() {
 }
 
 proptest! {
-    /// Whatever is counted before the body is parsed is at least what it has.
+    /// The count before parsing is at least the number of values.
     #[test]
-    fn no_value_escapes_the_count(state in any_json()) {
+    fn every_value_is_counted(state in any_json()) {
         fn count(value: &Value) -> usize {
             1 + match value {
                 Value::Array(items) => items.iter().map(count).sum(),

@@ -1,4 +1,4 @@
-//! From an HTTP request to the agent's, and what is answered without one.
+//! Mapping of HTTP requests to the agent's requests, and error responses.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -54,7 +54,7 @@ async fn a_large_request_yields_between_its_stages() {
         let mut task = tokio_test::task::spawn(service.oneshot(post(input.to_string())));
         for _ in 0..yields {
             assert!(task.poll().is_pending());
-            assert!(task.is_woken(), "it waits for nothing");
+            assert!(task.is_woken(), "pending without a wakeup");
             assert!(!asked.is_called());
         }
         assert!(task.poll().is_ready());
@@ -63,7 +63,7 @@ async fn a_large_request_yields_between_its_stages() {
 }
 
 #[tokio::test]
-async fn the_run_has_the_clients_names_and_values() {
+async fn the_run_has_the_ids_and_values_of_the_input() {
     #[derive(Clone)]
     struct User(&'static str);
 
@@ -101,7 +101,7 @@ async fn the_run_has_the_clients_names_and_values() {
 }
 
 #[tokio::test]
-async fn headers_are_kept_if_asked_for() {
+async fn headers_are_kept_only_with_keep_headers() {
     let asked = Asked::default();
     let service = AgUiLayer::new().keep_headers().layer(asked.agent());
     send(service, post(input().to_string())).await.events();
@@ -111,7 +111,7 @@ async fn headers_are_kept_if_asked_for() {
 }
 
 #[tokio::test]
-async fn system_texts_at_the_start_are_the_system_and_later_ones_are_messages() {
+async fn only_leading_system_messages_become_the_system_text() {
     let request = asked_openly(&with_messages(json!([
         {"id": "1", "role": "system", "content": "a"},
         {"id": "2", "role": "developer", "content": "b"},
@@ -141,7 +141,7 @@ async fn system_texts_at_the_start_are_the_system_and_later_ones_are_messages() 
 }
 
 #[tokio::test]
-async fn what_sub_agents_said_is_not_the_agents_conversation() {
+async fn messages_of_sub_agents_are_omitted() {
     let request = asked(&with_messages(json!([
         {"id": "1", "role": "user", "content": "hi"},
         {"id": "2", "role": "assistant", "content": "inner", "subagentRunId": "s"},
@@ -231,9 +231,9 @@ async fn calls_keep_their_names_and_get_their_results() {
 }
 
 #[tokio::test]
-async fn calls_that_nobody_will_answer_are_closed_as_unknown() {
+async fn unanswerable_calls_are_closed_as_unknown() {
     let user = json!({"id": "u", "role": "user", "content": "hi"});
-    // A newer message came; or it was one of the server's own tools.
+    // A client call with a newer message after it, and a call of a server tool.
     for (messages, client) in [
         (json!([calls(&["x"]), user]), true),
         (json!([user, calls(&["x"])]), false),
@@ -254,7 +254,7 @@ async fn calls_that_nobody_will_answer_are_closed_as_unknown() {
 }
 
 #[tokio::test]
-async fn a_round_that_the_client_still_owes_results_of_is_taken_up() {
+async fn a_round_with_missing_client_results_is_resumed() {
     let mut input = with_messages(json!([
         {"id": "u", "role": "user", "content": "hi"},
         calls(&["own", "ask", "tell"]),
@@ -264,7 +264,7 @@ async fn a_round_that_the_client_still_owes_results_of_is_taken_up() {
         {"name": "ask", "description": ""}, {"name": "tell", "description": ""}]);
     let request = asked(&input).await;
     let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
-        panic!("it is not taken up")
+        panic!("the run is not resumed")
     };
     assert!(replies.is_empty());
     let waiting: Vec<_> = open.waiting().map(|c| c.id.as_str()).collect();
@@ -295,7 +295,7 @@ fn many_calls() -> Value {
 }
 
 #[tokio::test]
-async fn very_many_calls_and_results_are_taken_in() {
+async fn many_calls_and_results_are_accepted() {
     let mut messages = vec![many_calls()];
     messages.extend((0..MANY).map(|n| {
         json!({"id": format!("r{n}"), "role": "tool", "toolCallId": format!("c{n}~2"), "content": ""})
@@ -305,12 +305,12 @@ async fn very_many_calls_and_results_are_taken_in() {
 }
 
 #[tokio::test]
-async fn very_many_calls_whose_results_are_lost_are_taken_in() {
+async fn many_calls_with_missing_results_are_accepted() {
     let mut input = with_messages(json!([many_calls()]));
     let request = asked_openly(&input).await;
     assert_eq!(request.transcript.last().unwrap().results().len(), MANY);
 
-    // One is the client's, which still owes its result.
+    // One call is of a client tool, whose result is missing.
     input["tools"] = json!([{"name": "f7", "description": ""}]);
     let (suspended, _) = asked_openly(&input).await.resume.unwrap().take().unwrap();
     let Suspended::Claimed(open) = suspended else {
@@ -321,7 +321,7 @@ async fn very_many_calls_whose_results_are_lost_are_taken_in() {
 }
 
 #[tokio::test]
-async fn very_many_calls_of_very_many_tools_are_taken_in_with_their_answers() {
+async fn many_calls_of_many_tools_with_replies_are_accepted() {
     let mut input = with_messages(json!([many_calls()]));
     let tool = |n| json!({"name": format!("f{n}"), "description": ""});
     input["tools"] = (0..MANY).map(tool).collect();
@@ -342,18 +342,18 @@ async fn very_many_calls_of_very_many_tools_are_taken_in_with_their_answers() {
 }
 
 #[tokio::test]
-async fn very_many_texts_of_one_message_are_put_together() {
+async fn many_texts_of_one_message_are_joined() {
     let text = |n| json!({"id": format!("m~{n}"), "role": "assistant", "content": "and "});
     let aside = |n| json!({"id": format!("s{n}"), "role": "reasoning", "content": ""});
     let mut messages = vec![json!({"id": "m", "role": "assistant", "content": "and "})];
     messages.extend((2..MANY).flat_map(|n| [text(n), aside(n)]));
     let request = asked_openly(&with_messages(messages.into())).await;
     assert_eq!(request.transcript.len(), 1);
-    let said = request.transcript.last().unwrap().as_message().text();
-    assert_eq!(said.len(), 4 * (MANY - 1));
+    let text = request.transcript.last().unwrap().as_message().text();
+    assert_eq!(text.len(), 4 * (MANY - 1));
 }
 
-// ---- what is refused ----
+// ---- rejected requests ----
 
 async fn refused(request: http::Request<Full<Bytes>>) -> (u16, Value, http::HeaderMap) {
     let asked = Asked::default();
@@ -416,11 +416,11 @@ async fn only_json_starts_a_run() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_not_read_to_its_end() {
+async fn a_body_over_the_limit_is_not_read_to_its_end() {
     let (status, error, _) = refused(post(vec![b' '; 1001])).await;
     assert_eq!((status, &error["code"]), (413, &json!("too_large")));
 
-    // One that does not say how long it is.
+    // A body of unknown length.
     let pieces = stream::repeat_with(|| {
         Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from_static(&[b' '; 100])))
     });
@@ -429,7 +429,7 @@ async fn a_body_that_is_too_large_is_not_read_to_its_end() {
     let response = service.oneshot(request).await.unwrap();
     assert_eq!(response.status(), 413);
 
-    // A limit of tower-http's around it.
+    // A limit of tower-http around the service.
     let request = post(vec![b' '; 2000]).map(|body| http_body_util::Limited::new(body, 1000));
     let service = AgUiLayer::new().layer(agent(vec![]));
     let response = service.oneshot(request).await.unwrap();
@@ -437,7 +437,7 @@ async fn a_body_that_is_too_large_is_not_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_wrong_body_is_told_its_field() {
+async fn an_invalid_body_names_its_field() {
     let mut messages = input();
     messages["messages"][0]["content"] = json!(7);
     let mut tools = input();
@@ -461,15 +461,18 @@ async fn a_wrong_body_is_told_its_field() {
 }
 
 #[tokio::test]
-async fn answers_become_replies_to_what_the_history_has_open_or_to_what_is_elsewhere() {
+async fn resume_entries_become_replies() {
     let mut body = input();
     body["resume"] = json!([{"interruptId": "i", "status": "cancelled"}]);
     let request = asked(&body).await;
-    let Some((Suspended::Elsewhere, replies)) = request.resume.unwrap().take() else {
-        panic!("it is not taken up")
+    let resume = request.resume.unwrap();
+    let Some((Suspended::Elsewhere, replies)) = resume.take() else {
+        panic!("the run is not resumed")
     };
     assert_eq!(replies, [Reply::cancel(InterruptId::new("i"))]);
-    assert_eq!(request.transcript.len(), 1);
+    // All user messages are passed on; the layer that stores the run skips those it has.
+    assert_eq!(resume.messages()[0].text(), "hi");
+    assert!(request.transcript.is_empty());
 
     let user = json!({"id": "u", "role": "user", "content": "hi"});
     let mut body = with_messages(json!([user, calls(&["x"])]));
@@ -477,7 +480,7 @@ async fn answers_become_replies_to_what_the_history_has_open_or_to_what_is_elsew
         "payload": {"approved": true, "token": "t"}}]);
     let request = asked(&body).await;
     let Some((Suspended::Claimed(open), replies)) = request.resume.unwrap().take() else {
-        panic!("it is not taken up")
+        panic!("the run is not resumed")
     };
     assert_eq!(open.waiting().count(), 1);
     let approved = Reply::approve(InterruptId::new("a/0/x")).with_token("t");
@@ -494,7 +497,7 @@ async fn answers_become_replies_to_what_the_history_has_open_or_to_what_is_elsew
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_a_bad_request() {
+async fn a_truncated_body_is_a_bad_request() {
     let body = stream::iter([
         Ok(http_body::Frame::data(Bytes::from_static(b"{"))),
         Err(std::io::Error::other("reset")),
@@ -594,7 +597,7 @@ fn pointers(value: &Value, path: String, out: &mut Vec<String>) {
 // ---- the stream ----
 
 #[tokio::test]
-async fn the_response_is_a_stream_that_nobody_buffers() {
+async fn response_headers_disable_buffering() {
     let service = AgUiLayer::new().layer(agent(vec![Ok(finish())]));
     let answer = send(service, post(input().to_string())).await;
     assert_eq!(answer.headers["content-type"], "text/event-stream");
@@ -636,9 +639,9 @@ async fn the_run_has_started_before_the_agent_is_ready() {
         Ok(finish()),
     ])));
     assert!(task.is_woken());
-    // All that is ready together is one piece.
+    // All events that are ready together are one chunk.
     let Poll::Ready(Some(Ok(frame))) = poll!() else {
-        panic!("no answer")
+        panic!("no frame")
     };
     let rest = frame.into_data().unwrap();
     let text = String::from_utf8([first, rest].concat()).unwrap();
@@ -647,7 +650,7 @@ async fn the_run_has_started_before_the_agent_is_ready() {
 }
 
 #[tokio::test]
-async fn an_agent_that_never_gets_ready_fails_the_run() {
+async fn an_agent_that_fails_to_get_ready_fails_the_run() {
     let (agent, mut handle) = mock::pair::<ChatRequest, ChatResponse<support::Script>>();
     handle.send_error("down");
     let service = AgUiLayer::new().layer(agent);
@@ -656,7 +659,7 @@ async fn an_agent_that_never_gets_ready_fails_the_run() {
 }
 
 #[tokio::test]
-async fn pieces_are_not_larger_than_they_need_be() {
+async fn chunks_stay_near_their_target_size() {
     let mut script = vec![Ok(step(0, "m"))];
     script.extend((0..10_000).map(|_| Ok(Event::text("twenty bytes of text"))));
     script.push(Ok(finish()));
@@ -675,7 +678,7 @@ async fn pieces_are_not_larger_than_they_need_be() {
 }
 
 #[tokio::test]
-async fn an_agent_that_says_nothing_for_ever_lets_others_run() {
+async fn an_agent_without_output_yields_to_other_tasks() {
     let silent = service_fn(async |_: ChatRequest| {
         let body = stream::repeat_with(|| Ok(Event::Resumed));
         Ok::<_, Error>(ChatResponse::new(body))
@@ -765,7 +768,7 @@ async fn dropping_the_body_drops_the_run() {
 }
 
 #[tokio::test]
-async fn the_run_is_dropped_before_its_end_is_shown() {
+async fn the_run_is_dropped_before_its_terminal_event() {
     let shutdown = Shutdown::new();
     let service = AgUiLayer::new()
         .shutdown(shutdown.clone())
@@ -780,8 +783,8 @@ async fn the_run_is_dropped_before_its_end_is_shown() {
 }
 
 #[tokio::test]
-async fn a_run_that_no_store_can_keep_is_too_large() {
-    let error = StoreError::unwritable("a state has 9 bytes, and may have 8");
+async fn an_unwritable_state_is_reported_as_too_large() {
+    let error = StoreError::unwritable("state of 9 bytes exceeds the limit of 8 bytes");
     let service = AgUiLayer::new().layer(agent(vec![Err(error.into())]));
     let events = send(service, post(input().to_string())).await.events();
     assert_eq!(events.last().unwrap()["code"], "too_large");
@@ -790,7 +793,7 @@ async fn a_run_that_no_store_can_keep_is_too_large() {
 // ---- shutting down ----
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_runs_and_ends_streams_after_the_grace() {
+async fn a_shutdown_rejects_runs_and_ends_streams_after_the_grace() {
     let shutdown = Shutdown::new();
     let model = silent();
     let service = AgUiLayer::new()
@@ -832,7 +835,7 @@ async fn a_run_that_ignores_the_shutdown_is_dropped() {
     let start = tokio::time::Instant::now();
     shutdown.begin(secs(60));
     tokio::time::sleep(secs(1)).await;
-    // Pressed a second time.
+    // A second call without grace.
     shutdown.begin(Duration::ZERO);
     shutdown.drained().await;
     assert_eq!(start.elapsed().as_secs_f64().round() as u64, 6);
@@ -842,7 +845,7 @@ async fn a_run_that_ignores_the_shutdown_is_dropped() {
 }
 
 #[tokio::test]
-async fn nothing_to_drain_is_drained_once_it_has_begun() {
+async fn drained_resolves_at_once_without_streams() {
     let shutdown = Shutdown::new();
     let mut drained = tokio_test::task::spawn(shutdown.drained());
     assert!(drained.poll().is_pending());
@@ -852,7 +855,7 @@ async fn nothing_to_drain_is_drained_once_it_has_begun() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_ends_as_cancelled_also_from_its_future() {
+async fn a_cancelled_run_ends_as_cancelled() {
     let cancelled = service_fn(async |request: ChatRequest| {
         request.context.cancel(CancelReason::Other("spent".into()));
         Err::<ChatResponse<support::Script>, _>(Error::new(
@@ -884,7 +887,7 @@ fn the_service_can_be_mounted() {
     let service: AgUi<BoxModel> = AgUiLayer::new().layer(BoxModel::new(agent(vec![])));
     mountable(&service);
     let _: axum::Router = axum::Router::new().route_service("/agent", service.clone());
-    // An error of any kind will do.
+    // Any error type is accepted.
     let boxed = service_fn(async |_: ChatRequest| {
         Err::<ChatResponse<support::Script>, BoxError>("no".into())
     });

@@ -1,4 +1,4 @@
-//! The state that is shared with a client's application: who may change it when, and what goes out.
+//! The state shared with a client's application: concurrent updates, and the events sent for them.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use std::{
 use support::{Asked, Item, finish, input, post, send};
 use tower::{Layer, service_fn};
 
-/// The state of a run with this input.
+/// The state handle of a run with this input state.
 async fn state_of(value: Value) -> AgUiState {
     let asked = Asked::default();
     let mut input = input();
@@ -36,7 +36,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[tokio::test]
-async fn a_change_may_use_the_state_itself() {
+async fn a_change_may_read_the_state() {
     let state = state_of(json!({"n": 1})).await;
     let changed = state.clone();
     let got = in_time(move || {
@@ -52,7 +52,7 @@ async fn a_change_may_use_the_state_itself() {
 }
 
 #[tokio::test]
-async fn a_change_may_change_the_state_itself() {
+async fn a_change_may_update_the_state() {
     let state = state_of(json!({})).await;
     let got = in_time(move || {
         let inner = state.clone();
@@ -61,7 +61,7 @@ async fn a_change_may_change_the_state_itself() {
             value["outer"] = true.into();
         })
     });
-    // Neither is lost.
+    // Neither change is lost.
     assert_eq!(*got.unwrap(), json!({"inner": true, "outer": true}));
 }
 
@@ -85,7 +85,7 @@ async fn a_change_that_never_settles_is_an_error() {
 }
 
 #[tokio::test]
-async fn changes_of_many_threads_are_all_kept() {
+async fn concurrent_changes_are_all_applied() {
     let state = state_of(json!({"n": 0})).await;
     let threads: Vec<_> = (0..8)
         .map(|_| {
@@ -107,7 +107,7 @@ async fn changes_of_many_threads_are_all_kept() {
 }
 
 #[tokio::test]
-async fn a_change_that_panics_leaves_the_state() {
+async fn a_panicking_change_leaves_the_state_unchanged() {
     let state = state_of(json!({"n": 1})).await;
     let panics = state.clone();
     let panicked = thread::spawn(move || {
@@ -121,9 +121,9 @@ async fn a_change_that_panics_leaves_the_state() {
     assert!(state.update(|value| value["n"] = 3.into()).is_ok());
 }
 
-// ---- what goes out ----
+// ---- events ----
 
-/// The events of states, one after the other.
+/// The events for a sequence of states.
 async fn sent(states: &[Value]) -> Vec<Value> {
     let states: Vec<Item> = states
         .iter()
@@ -136,7 +136,7 @@ async fn sent(states: &[Value]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_patch_names_what_changed() {
+async fn a_patch_contains_only_the_changes() {
     let before = json!({"a/b": {"~": [1, 2, 3, {"x": 1}]}, "gone": 1, "same": [0]});
     let after = json!({"a/b": {"~": [1, 5]}, "same": [0], "new": null});
     let events = sent(&[before, after]).await;
@@ -154,8 +154,8 @@ async fn a_patch_names_what_changed() {
 }
 
 #[tokio::test]
-async fn a_patch_is_never_many_times_the_state() {
-    // A path is written out in each operation: under a long key, a patch grows with the product.
+async fn a_patch_is_not_much_longer_than_the_state() {
+    // Each operation repeats its path, so under a long key a patch grows with the product.
     let long = "k".repeat(100_000);
     let state = |n: u64| {
         let fields: Value = (0..10_000)

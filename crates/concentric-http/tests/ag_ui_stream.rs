@@ -1,4 +1,4 @@
-//! From the run's events to the protocol's.
+//! Translation of a run's events to protocol events.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ fn of<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn a_step_of_text_is_one_message_under_the_steps_own_name() {
+async fn the_text_of_a_step_is_one_message() {
     let events = events(ok(vec![
         step(0, "m"),
         Event::text("Hel"),
@@ -144,7 +144,7 @@ async fn a_call_with_a_preview_shows_the_preview() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_preview_is_shown_whole() {
+async fn a_call_without_a_preview_is_sent_complete() {
     let events = events(ok(vec![
         step(0, "m"),
         call("c", "f", " "),
@@ -155,14 +155,14 @@ async fn a_call_without_a_preview_is_shown_whole() {
     ]))
     .await;
     assert_eq!(of(&events, "TOOL_CALL_ARGS")[0]["delta"], "{}");
-    // A client appends it to the message that it made for the call.
+    // The client appends the text to the message that it created for the call.
     assert_eq!(of(&events, "TEXT_MESSAGE_START")[0]["messageId"], "m");
     let result = of(&events, "TOOL_CALL_RESULT")[0];
     assert_eq!(result["metadata"], json!({"status": "failed"}));
 }
 
 #[tokio::test]
-async fn text_after_a_call_is_another_message_than_text_before_it() {
+async fn text_after_a_call_is_a_new_message() {
     let events = events(ok(vec![
         step(0, "m"),
         Event::text("a"),
@@ -182,7 +182,7 @@ async fn text_after_a_call_is_another_message_than_text_before_it() {
 }
 
 #[tokio::test]
-async fn names_that_the_history_has_are_not_used_again() {
+async fn ids_in_the_history_are_not_reused() {
     let input = json!({"threadId": "t", "runId": "r", "messages": [
         {"id": "u", "role": "user", "content": "hi"},
         {"id": "m", "role": "assistant", "content": "x", "toolCalls": [
@@ -255,7 +255,7 @@ async fn a_reset_after_a_step_names_the_messages_of_that_step() {
 }
 
 #[tokio::test]
-async fn a_reset_says_which_messages_are_void_and_answers_the_calls() {
+async fn a_reset_names_invalid_messages_and_answers_calls() {
     let events = events(ok(vec![
         step(0, "m"),
         Event::text("no"),
@@ -307,7 +307,7 @@ async fn the_state_is_a_snapshot_and_then_deltas() {
             "STATE_DELTA",
             "STATE_SNAPSHOT",
             "STATE_SNAPSHOT",
-            // The patch would be larger.
+            // The patch would be larger than the snapshot.
             "STATE_SNAPSHOT"
         ]
     );
@@ -345,7 +345,7 @@ async fn custom_events_and_media_are_custom() {
 }
 
 #[tokio::test]
-async fn outcomes() {
+async fn each_outcome_has_its_terminal_event() {
     let halted = Outcome::Halted {
         reason: "enough".into(),
     };
@@ -381,7 +381,7 @@ async fn outcomes() {
 }
 
 #[tokio::test]
-async fn calls_that_nobody_executed_are_for_the_client() {
+async fn unexecuted_calls_are_pending_for_the_client() {
     let events = events(ok(vec![
         call_by(Executor::Loop, "a"),
         call_by(Executor::Client, "b"),
@@ -415,7 +415,7 @@ async fn a_client_tool_ends_the_run_with_its_call_pending() {
         json!({"type": "success", "pendingToolCallIds": ["c"]})
     );
 
-    // The client sends the conversation again without a result: it is still owed.
+    // The client sends the conversation without the result, so the run waits for it again.
     input["messages"].as_array_mut().unwrap().push(json!(
         {"id": "a", "role": "assistant", "toolCalls": [
             {"id": "c", "type": "function", "function": {"name": "confirm", "arguments": "{}"}}]}
@@ -429,14 +429,14 @@ async fn a_client_tool_ends_the_run_with_its_call_pending() {
 }
 
 #[tokio::test]
-async fn a_run_that_waits_and_does_not_say_for_what_is_not_set_up_correctly() {
+async fn a_run_that_waits_without_an_interrupt_is_an_error() {
     let events = events(ok(vec![finish_with(Outcome::Interrupted)])).await;
     assert_eq!(events.last().unwrap()["type"], "RUN_ERROR");
     assert_eq!(events.last().unwrap()["code"], "configuration");
 }
 
 #[tokio::test]
-async fn an_error_closes_what_is_open_and_says_no_secret() {
+async fn an_error_closes_open_items_and_reveals_no_secret() {
     let error = || {
         Error::new(ErrorKind::Authentication, "Incorrect API key: sk-secret")
             .with_source(std::io::Error::other("postgres://user:hunter2-pw@host"))
@@ -470,7 +470,7 @@ async fn an_error_closes_what_is_open_and_says_no_secret() {
                "usage": [{"inputTokens": 3, "outputTokens": 2}]})
     );
 
-    // From the future, and in the host's own words.
+    // An error of the future, with a message from the host.
     let failing = service_fn(move |_: ChatRequest| {
         let error = error();
         async move { Err::<ChatResponse<support::Script>, _>(error) }
@@ -491,7 +491,7 @@ async fn a_body_that_ends_early_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_usage_names_who_answered() {
+async fn the_usage_names_provider_and_model() {
     let agent = service_fn(async |_: ChatRequest| {
         let mut head = Head::default();
         head.provider = Some("openai".into());
@@ -507,7 +507,7 @@ async fn the_usage_names_who_answered() {
 }
 
 #[tokio::test]
-async fn the_state_handle_reaches_whoever_has_the_context() {
+async fn the_state_handle_is_in_the_context() {
     let model = service_fn(async |request: ChatRequest| {
         let state = request.context.extensions().get::<AgUiState>().unwrap();
         assert_eq!(*state.get(), json!({"n": 1}));
@@ -564,8 +564,8 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Events as a hostile agent may send them: any, in any order, under few names.
-/// An event of the agent, or of a sub-agent of it, or of one of that.
+/// An event of the agent, of a sub-agent, or of a nested sub-agent. Events of a hostile agent come
+/// in any order, and use few ids so that they collide.
 fn any_event() -> impl Strategy<Value = Event> {
     let id = || prop_oneof![Just("u"), Just("c"), Just("s")];
     let sub = move |event| {
@@ -645,7 +645,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Applies a patch as a client does.
+/// Applies a patch like a client.
 fn apply(value: &mut Value, delta: &Value) {
     for op in delta.as_array().unwrap() {
         let path = op["path"].as_str().unwrap();
@@ -676,7 +676,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn f059_whatever_the_agent_sends_the_stream_is_legal(
+    fn every_sequence_of_events_becomes_a_legal_stream(
         script in prop::collection::vec(any_event(), 0..40),
         end in any_end(),
         rest in prop::collection::vec(any_event(), 0..3),
@@ -691,7 +691,7 @@ proptest! {
                 _ => "",
             }).collect()
         };
-        let said = text(&script);
+        let expected = text(&script);
         let mut items = ok(script);
         items.extend(end);
         if items.last().is_some_and(|last| last.as_ref().map_or(true, Event::is_finish)) {
@@ -703,11 +703,11 @@ proptest! {
             .filter(|e| e["subagentRunId"].is_null())
             .map(|e| e["delta"].as_str().unwrap())
             .collect();
-        prop_assert_eq!(written, said);
+        prop_assert_eq!(written, expected);
     }
 
     #[test]
-    fn a_client_that_applies_the_deltas_has_the_state(
+    fn applying_the_deltas_yields_the_state(
         states in prop::collection::vec(any_json(), 1..8),
     ) {
         let script = states.iter().cloned().map(state).chain([finish()]);
@@ -725,12 +725,12 @@ proptest! {
 }
 
 #[test]
-fn a_legal_stream_is_told_from_an_illegal_one() {
+fn the_helper_rejects_an_illegal_stream() {
     let cut = "data: {\"type\":\"RUN_STARTED\",\"threadId\":\"t\",\"runId\":\"r\"}\n\n";
     assert!(std::panic::catch_unwind(|| legal(cut)).is_err());
 }
 
-/// Fails if `events` are not written within a time in which nothing quadratic ends.
+/// Returns the written events; fails if writing takes longer than linear work could.
 fn in_time(events: Vec<Item>) -> Vec<Value> {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -744,7 +744,7 @@ fn in_time(events: Vec<Item>) -> Vec<Value> {
 }
 
 #[test]
-fn very_many_messages_of_a_step_are_written() {
+fn many_messages_of_a_step_are_written() {
     const MANY: usize = 50_000;
     let mut script = vec![Ok(step(0, "m"))];
     for _ in 0..MANY {
@@ -760,7 +760,7 @@ fn very_many_messages_of_a_step_are_written() {
 }
 
 #[test]
-fn very_many_calls_at_once_are_written() {
+fn many_concurrent_calls_are_written() {
     const MANY: u32 = 20_000;
     let mut script = vec![Ok(step(0, "m"))];
     for at in 0..MANY {
@@ -781,13 +781,13 @@ fn very_many_calls_at_once_are_written() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_refused_says_why() {
+async fn a_rejected_run_reports_its_code() {
     for (code, message) in [
-        ("run_live", "This run is in progress already."),
-        ("run_exists", "There is a run with this id already."),
+        ("run_live", "This run is already in progress."),
+        ("run_exists", "A run with this id already exists."),
         (
             "conflict",
-            "There is nothing to resume: it was answered, or it has expired.",
+            "There is nothing to resume: the questions were already answered, or have expired.",
         ),
     ] {
         let error = Error::new(ErrorKind::Conflict, "secret").with_code(code);

@@ -1,4 +1,4 @@
-//! Agents that are tools: what a client is told of what they say.
+//! Agents as tools: the events that a client gets from sub-agents.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -24,9 +24,9 @@ use support::{
 };
 use tower::{Layer, service_fn};
 
-// ---- what is said, by itself ----
+// ---- translation of events ----
 
-/// An event of the run that the call is.
+/// An event of the sub-agent run that executes `call`.
 fn sub(run: &str, call: &str, event: Event) -> Event {
     Event::SubAgent(Box::new(SubAgentEvent::new(
         RunId::new(run),
@@ -62,14 +62,14 @@ fn at(events: &[Value], kind: &str, key: &str, value: &str) -> usize {
     at.unwrap_or_else(|| panic!("no {kind} of {value}: {events:#?}"))
 }
 
-/// The types of what is of the run `run`.
+/// The types of the events of the run `run`.
 fn types_of<'a>(events: &'a [Value], run: &str) -> Vec<&'a str> {
     let its = events.iter().filter(|e| e["subagentRunId"] == run);
     its.map(|e| e["type"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
-async fn what_a_sub_agent_says_says_whose_it_is() {
+async fn events_of_a_sub_agent_have_its_run_id() {
     let events = of(vec![
         step(0, "m"),
         call("c"),
@@ -142,18 +142,18 @@ async fn what_a_sub_agent_says_says_whose_it_is() {
         &json!({"type": "SUBAGENT_FINISHED", "subagentRunId": "s",
             "outcome": {"type": "success"}})
     );
-    // It is over before its result is there, which is the agent's own.
+    // The sub-agent ends before its result, which is an event of the agent itself.
     let over = at(&events, "SUBAGENT_FINISHED", "subagentRunId", "s");
-    let told = at(&events, "TOOL_CALL_RESULT", "toolCallId", "c");
-    assert!(over < told);
-    assert!(events[told]["subagentRunId"].is_null());
+    let result = at(&events, "TOOL_CALL_RESULT", "toolCallId", "c");
+    assert!(over < result);
+    assert!(events[result]["subagentRunId"].is_null());
     assert_eq!(all(&events, "CUSTOM")[0]["metadata"]["toolCallId"], "d");
-    // The tokens of a sub-agent's steps are not the agent's.
+    // The agent's usage excludes the steps of a sub-agent.
     assert_eq!(end(&events)["usage"][0]["inputTokens"], 3);
 }
 
 #[tokio::test]
-async fn sub_agents_of_parallel_calls_work_side_by_side() {
+async fn sub_agents_of_parallel_calls_run_concurrently() {
     let events = of(vec![
         step(0, "m"),
         call("a"),
@@ -178,14 +178,14 @@ async fn sub_agents_of_parallel_calls_work_side_by_side() {
     let texts: Vec<_> = texts.iter().map(|e| e["delta"].as_str().unwrap()).collect();
     assert_eq!(texts, ["A", "B", "a"]);
     assert_eq!(all(&events, "TEXT_MESSAGE_START").len(), 2);
-    // The one is over, and the other goes on.
+    // One sub-agent ends, and the other continues.
     let over = at(&events, "SUBAGENT_FINISHED", "subagentRunId", "sb");
     assert!(over < at(&events, "TOOL_CALL_RESULT", "toolCallId", "y"));
     assert_eq!(all(&events, "SUBAGENT_FINISHED").len(), 2);
 }
 
 #[tokio::test]
-async fn a_sub_agent_has_sub_agents() {
+async fn sub_agents_may_be_nested() {
     let deep = |event| sub("s", "c", sub("t", "c", event));
     let events = of(vec![
         step(0, "m"),
@@ -291,8 +291,8 @@ async fn a_run_that_stops_stops_its_sub_agents() {
 }
 
 #[tokio::test]
-async fn a_run_is_never_named_twice() {
-    // A tool of somebody's own, that names all of its runs alike.
+async fn a_sub_agent_run_id_is_never_reused() {
+    // A custom tool that uses the same id for all of its runs.
     let events = of(vec![
         call("a"),
         sub("s", "a", Event::text("one")),
@@ -315,9 +315,10 @@ async fn a_run_is_never_named_twice() {
     assert_eq!(all(&events, "SUBAGENT_FINISHED").len(), 3);
 }
 
-// ---- agents that ask ----
+// ---- sub-agents with interrupts ----
 
-/// An agent that makes one round of calls, whose ids are the same everywhere, and says so.
+/// An agent that makes one round of calls, with the same ids in every agent, and writes their
+/// outcomes.
 fn agent(tools: Toolset, calls: Vec<&'static str>) -> BoxModel {
     let model = service_fn(move |request: ChatRequest| {
         let results = request.transcript.last().map_or(&[][..], Turn::results);
@@ -331,11 +332,11 @@ fn agent(tools: Toolset, calls: Vec<&'static str>) -> BoxModel {
                 })
                 .collect(),
             results => {
-                let said = results.iter().map(|result| {
+                let outcomes = results.iter().map(|result| {
                     let outcome = &result.outcome;
                     format!("[{:?}: {}]", outcome.status, outcome.content.text())
                 });
-                vec![Event::text(said.collect::<String>())]
+                vec![Event::text(outcomes.collect::<String>())]
             }
         };
         events.push(Event::finish(FinishReason::Stop, Usage::new(1, 1)));
@@ -348,7 +349,7 @@ fn agent(tools: Toolset, calls: Vec<&'static str>) -> BoxModel {
 #[derive(Clone, Default)]
 struct Paid(Arc<Mutex<usize>>);
 
-/// Pays when it may.
+/// An agent that pays after an approval.
 fn payer(paid: &Paid) -> BoxModel {
     let paid = paid.clone();
     let pay = tool("pay", "", move |_: Map<String, Value>| {
@@ -359,7 +360,7 @@ fn payer(paid: &Paid) -> BoxModel {
     agent(tools, vec!["pay"])
 }
 
-/// Has one agent pay that another calls, and two more that do.
+/// An agent with nested sub-agents that pay.
 fn accountant(paid: &Paid) -> BoxModel {
     let clerk = Toolset::new().tool(agent_tool("cashier", "", payer(paid)).max_depth(4));
     let clerk = agent(clerk, vec!["cashier"]);
@@ -371,7 +372,7 @@ fn accountant(paid: &Paid) -> BoxModel {
     BoxModel::new(SuspendLayer::new(store).layer(agent))
 }
 
-/// The run, its parent and the wire id of its last call, of each sub-agent that has made one.
+/// The run and the wire id of each call that a sub-agent has made.
 fn calls_of(events: &[Value]) -> Vec<(String, String)> {
     let of = |event: &&Value| {
         let run = event["subagentRunId"].as_str()?.to_owned();
@@ -382,7 +383,7 @@ fn calls_of(events: &[Value]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn sub_agents_that_ask_wait_and_go_on() {
+async fn sub_agents_with_interrupts_are_suspended_and_resumed() {
     let paid = Paid::default();
     let agent = accountant(&paid);
     let mut client = Client::new();
@@ -390,7 +391,7 @@ async fn sub_agents_that_ask_wait_and_go_on() {
     assert_eq!(end(&events)["outcome"]["type"], "interrupt", "{events:#?}");
     assert_eq!(client.pending.len(), 2);
 
-    // All are told to wait, and for what, before the run is over.
+    // All sub-agents are reported as suspended, with their interrupts, before the run ends.
     let waiting = all(&events, "SUBAGENT_FINISHED");
     assert_eq!(waiting.len(), 3);
     let started = all(&events, "SUBAGENT_STARTED");
@@ -416,7 +417,7 @@ async fn sub_agents_that_ask_wait_and_go_on() {
     }
     assert!(all(&events, "TOOL_CALL_RESULT").is_empty());
 
-    // Only the one is answered; the other waits on, in a run that says nothing of it.
+    // Only one interrupt is answered; the other still waits, and the run does not mention it.
     let first = client.pending[0].clone();
     let other = client.pending[1].clone();
     let resume = json!([support::client::answer(&first, &approved())]);
@@ -439,11 +440,11 @@ async fn sub_agents_that_ask_wait_and_go_on() {
     );
     assert_eq!(*paid.0.lock().unwrap(), 2);
     assert_eq!(
-        client.said(),
+        client.last_text(),
         "[Done: [Done: [Done: paid]]][Done: [Done: paid]]"
     );
     assert!(all(&last, "SUBAGENT_ERROR").is_empty());
-    // Each call has a result, and one.
+    // Each call has exactly one result.
     for call in ["call_0", "call_1", "call_0~2", "call_0~3", "call_0~4"] {
         assert_eq!(
             client.results(call).len(),
@@ -453,8 +454,8 @@ async fn sub_agents_that_ask_wait_and_go_on() {
         );
     }
 
-    // And the conversation goes on without what the sub-agents said.
-    client.says("again");
+    // The conversation continues without the messages of the sub-agents.
+    client.add_message("again");
     let events = client.run(&agent, json!([])).await;
     assert_eq!(end(&events)["outcome"]["type"], "interrupt");
     let ids: Vec<_> = all(&events, "SUBAGENT_STARTED");
@@ -462,7 +463,7 @@ async fn sub_agents_that_ask_wait_and_go_on() {
 }
 
 #[tokio::test]
-async fn a_question_of_a_sub_agent_may_be_refused() {
+async fn a_sub_agents_interrupt_may_be_denied() {
     let paid = Paid::default();
     let agent = accountant(&paid);
     let mut client = Client::new();
@@ -475,7 +476,7 @@ async fn a_question_of_a_sub_agent_may_be_refused() {
 }
 
 #[tokio::test]
-async fn the_unmodified_client_understands_sub_agents() {
+async fn the_unmodified_client_reads_sub_agents() {
     let Some(dir) = real::clients() else { return };
     let paid = Paid::default();
     let layer = AgUiLayer::new();
@@ -499,7 +500,7 @@ async fn the_unmodified_client_understands_sub_agents() {
 }
 
 #[test]
-fn very_many_sub_agents_work_side_by_side() {
+fn many_sub_agents_run_concurrently() {
     const MANY: usize = 30_000;
     let mut script: Vec<Item> = vec![Ok(step(0, "m"))];
     let name = |at: usize| (format!("run{at}"), format!("c{at}"));

@@ -1,5 +1,5 @@
 //! The verifier over a table of streams. `tests/clients/verify.mjs` runs the reference client over
-//! the same table, so that the two agree on every row of it.
+//! the same table, so that both must agree on every row.
 
 use concentric_http::ag_ui::{Event, RunStarted, TextMessageStart, Verifier, VerifyError};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ const STREAMS: &str = include_str!("fixtures/ag_ui_streams.json");
 #[derive(Deserialize)]
 struct Stream {
     name: String,
-    /// What the last event, or the end, is refused with; absent if the stream is legal.
+    /// The error of the last event or of the end; absent if the stream is legal.
     error: Option<String>,
     events: Vec<Event>,
 }
@@ -25,7 +25,7 @@ fn verify(events: &[Event]) -> (usize, Result<(), VerifyError>) {
 }
 
 #[test]
-fn the_table_of_streams() {
+fn the_verifier_matches_the_table_of_streams() {
     let streams: Vec<Stream> = serde_json::from_str(STREAMS).unwrap();
     assert!(streams.len() > 80);
     for stream in streams {
@@ -39,14 +39,14 @@ fn the_table_of_streams() {
         assert_eq!(
             taken,
             stream.events.len(),
-            "{}: refused too early",
+            "{}: rejected too early",
             stream.name
         );
     }
 }
 
 #[test]
-fn a_refused_event_changes_nothing() {
+fn a_rejected_event_changes_nothing() {
     let mut verifier = Verifier::new();
     let started = Event::from(RunStarted::new("t", "r"));
     let opened = Event::from(TextMessageStart::new("m"));
@@ -64,12 +64,12 @@ fn a_refused_event_changes_nothing() {
 }
 
 #[test]
-fn an_unknown_event_follows_the_rules_of_the_stream_only() {
+fn an_unknown_event_must_be_within_a_run() {
     let unknown: Event = serde_json::from_str(r#"{"type":"NEW"}"#).unwrap();
     let mut verifier = Verifier::new();
     assert_eq!(
         verifier.verify(&unknown).unwrap_err().to_string(),
-        "NEW: the first event is RUN_STARTED or RUN_ERROR",
+        "NEW: the first event must be RUN_STARTED or RUN_ERROR",
     );
     verifier.verify(&RunStarted::new("t", "r").into()).unwrap();
     verifier.verify(&unknown).unwrap();

@@ -1,5 +1,5 @@
-//! Numeric and duration settings at zero, one and their maximum. Those of the policy and of the
-//! admission layer are in their own files.
+//! Numeric and duration settings at zero, one and their maximum. The settings of the policy and of
+//! the admission layer are tested in their own files.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
@@ -9,9 +9,10 @@ use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, Shutdown, StateError};
 use futures_util::stream;
-use http_body_util::BodyExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 use support::{Asked, Item, agent, finish, input, post, send, types};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -29,9 +30,34 @@ async fn a_body_limit_counts_bytes() {
         let service = layer.layer(agent(vec![Ok(finish())]));
         assert_eq!(send(service, post(body.clone())).await.status, status);
     }
-    // An empty body is within every limit, and is no run.
+    // An empty body is within every limit, but is not valid input.
     let service = AgUiLayer::new().body_limit(0).layer(agent(vec![]));
     assert_eq!(send(service, post("")).await.status, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_timeout_may_be_zero_or_unlimited() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    for (timeout, status) in [
+        (Some(Duration::ZERO), Some(408)),
+        (Some(Duration::from_nanos(1)), Some(408)),
+        (Some(Duration::MAX), None),
+        (None, None),
+    ] {
+        let layer = AgUiLayer::new().upload_timeout(timeout);
+        let service = layer.layer(agent(vec![Ok(finish())]));
+        // A body that is available at once is always in time.
+        let whole = send(service.clone(), post(input().to_string())).await;
+        assert_eq!(whole.status, 200, "{timeout:?}");
+        let body = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let never = http::Request::post("/agent")
+            .header("content-type", "application/json")
+            .body(body)
+            .unwrap();
+        let answer = tokio::time::timeout(day, service.oneshot(never)).await;
+        let answer = answer.ok().map(|answer| answer.unwrap().status().as_u16());
+        assert_eq!(answer, status, "{timeout:?}");
+    }
 }
 
 #[tokio::test]
@@ -53,13 +79,13 @@ async fn a_state_limit_counts_bytes_of_json() {
                 assert!(matches!(error, StateError::TooLarge { limit: l, .. } if l == limit));
             }
         }
-        // What changes nothing is within every limit.
+        // An update without a change is within every limit.
         assert!(state.update(|_| ()).is_ok());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silence_of_nothing_or_of_ever_sends_no_comment() {
+async fn a_zero_or_unlimited_keep_alive_sends_no_comment() {
     for (silence, comments) in [
         (Some(Duration::ZERO), false),
         (Some(Duration::from_nanos(1)), true),
@@ -89,7 +115,7 @@ async fn a_silence_of_nothing_or_of_ever_sends_no_comment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_of_nothing_or_of_ever_has_a_meaning() {
+async fn a_grace_may_be_zero_or_unlimited() {
     for (grace, ended) in [
         (Duration::ZERO, true),
         (Duration::from_nanos(1), true),
@@ -107,7 +133,7 @@ async fn a_grace_of_nothing_or_of_ever_has_a_meaning() {
         let read = tokio::time::timeout(Duration::from_secs(24 * 60 * 60), read).await;
         assert_eq!(read.is_ok(), ended, "{grace:?}");
         if !ended {
-            // The body is dropped by now.
+            // The timeout dropped the body.
             shutdown.drained().await;
         }
     }

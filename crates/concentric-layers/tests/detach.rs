@@ -851,6 +851,35 @@ async fn inside_another_run_it_does_nothing() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_a_tool_may_have_one_too() {
+    let inner = Scene::new(ScriptedModel::new().text("Yes.").repeat());
+    let agent = inner.agent();
+    let tools = ScriptedTools::new().tool("ask", move |call| {
+        let agent = agent.clone();
+        async move {
+            let request = ChatRequest::user("hi").with_context(call.context.child().build());
+            let answer = agent.oneshot(request).await.unwrap();
+            ToolOutcome::done(answer.text().await.unwrap())
+        }
+    });
+    let model = ScriptedModel::new()
+        .tool_call("ask", json!({}))
+        .then()
+        .text("Done.");
+    let layer = detach();
+    let outer = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(AgentLayer::new(tools))
+        .service(model);
+    drop(outer.oneshot(ChatRequest::user("hi")).await.unwrap());
+    layer.runs().shutdown().await;
+    assert_eq!(
+        inner.log.lines(),
+        ["inside: completed", "outside: completed"]
+    );
+}
+
+#[tokio::test]
 async fn around_all_of_it_an_agent_in_a_models_place_goes_on() {
     let inner = AgentLayer::new(ScriptedTools::new());
     let layer = detach();

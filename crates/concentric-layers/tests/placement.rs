@@ -20,10 +20,10 @@ use concentric_layers::{
     BudgetLayer, DetachLayer, Steering,
     budget::{Budget, Limits},
     hooks::{Hooks, HooksLayers, ModelFlow, hooks},
-    session::{SessionTarget, Sessions},
+    session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
 };
-use concentric_test::{ScriptedModel, ScriptedTools};
+use concentric_test::{Pace, ScriptedModel, ScriptedTools};
 use concentric_tools::output::output;
 use serde_json::json;
 use std::sync::{
@@ -406,6 +406,96 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
             "{faults}"
         );
     }
+}
+
+// ---- one inside of another of its kind ----
+
+#[tokio::test]
+async fn a_detach_layer_inside_of_another_fails_the_first_call() {
+    let names = ["`DetachLayer` stands", "another `DetachLayer`"];
+    for plain in Plain::both() {
+        let agent = ServiceBuilder::new()
+            .layer(DetachLayer::new())
+            .layer(quiet().run())
+            .layer(DetachLayer::new())
+            .layer(no_tools())
+            .service(plain.model.clone());
+        fails(BoxModel::new(agent), names).await;
+        assert_eq!(plain.calls(), 0);
+    }
+    let twice = Table::new()
+        .with(&DetachLayer::new())
+        .with(&DetachLayer::new())
+        .with(&no_tools());
+    let faults = twice.check().unwrap_err();
+    assert!(
+        matches!(faults.faults(), [Fault::Inside { .. }]),
+        "{faults}"
+    );
+}
+
+#[tokio::test]
+async fn a_session_of_a_session_fails_the_first_turn() {
+    async fn session(agent: BoxModel) -> Session<BoxModel> {
+        let target = SessionTarget::new(ThreadId::new("t"));
+        Sessions::new(agent).oneshot(target).await.unwrap()
+    }
+
+    for plain in Plain::both() {
+        let inner = session(BoxModel::new(no_tools().layer(plain.model.clone()))).await;
+        let outer = session(BoxModel::new(inner.clone())).await;
+        let error = outer.clone().oneshot(outer.user("hi")).await.unwrap_err();
+        assert_names(&error, ["`Sessions<", "another `Sessions<"]);
+        assert_eq!(plain.calls(), 0);
+        // By itself it may be called.
+        inner.clone().oneshot(inner.user("hi")).await.unwrap();
+    }
+    let twice = Table::new()
+        .of::<Sessions<BoxModel>>()
+        .of::<Sessions<BoxModel>>();
+    let faults = twice.check().unwrap_err();
+    assert!(
+        matches!(faults.faults(), [Fault::Inside { .. }]),
+        "{faults}"
+    );
+}
+
+#[tokio::test]
+async fn an_agent_in_an_agent_runs_the_tools_of_both() {
+    for pace in Pace::ALL {
+        let model = ScriptedModel::new()
+            .paced(pace)
+            .tool_call("look", json!({}))
+            .then()
+            .tool_call("pay", json!({}))
+            .then()
+            .text("Done.");
+        let tools = |name: &'static str| ScriptedTools::new().paced(pace).answers(name, "ok");
+        let (outer, inner) = (tools("pay"), tools("look"));
+        let layers = Layers::new()
+            .with(AgentLayer::new(outer.clone()))
+            .with(AgentLayer::new(inner.clone()));
+        layers.table().check().unwrap();
+        let agent = layers.service(model.clone());
+        let answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
+        assert_eq!(answer.text().await.unwrap(), "Done.");
+        assert_eq!((outer.done(), inner.done()), (1, 1));
+        assert_eq!(model.calls(), 3);
+        let offered = model.request(0).tools;
+        let names: Vec<_> = offered.iter().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(names, ["pay", "look"]);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_in_an_agent_has_tools_of_other_names() {
+    let model = talker();
+    let tools = || ScriptedTools::new().answers("look", "seen");
+    let agent = ServiceBuilder::new()
+        .layer(AgentLayer::new(tools()))
+        .layer(AgentLayer::new(tools()))
+        .service(model.clone());
+    assert_wrong(BoxModel::new(agent), &model, ["look", "look"]).await;
 }
 
 // ---- gates ----

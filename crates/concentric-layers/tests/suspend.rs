@@ -9,13 +9,13 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, EventStream, FinishReason, Interrupt, InterruptId, MessageId, OpenRound, Outcome,
-    Pending, Reply, Resume, RunId, Suspended, ThreadId, ToolCall, ToolOutcome, ToolSpec,
-    Transcript, Turn, Usage, interrupt,
+    Event, EventStream, FinishReason, Interrupt, InterruptId, Message, MessageId, OpenRound,
+    Outcome, Pending, Reply, Resume, Role, RunId, Suspended, ThreadId, ToolCall, ToolOutcome,
+    ToolSpec, Transcript, Turn, Usage, interrupt,
     machine::MachineState,
     store::{
-        RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture,
-        Tenant,
+        OpenQuestions, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
+        StoreFuture, Tenant,
     },
 };
 use concentric_layers::{SuspendLayer, suspend::abandoned};
@@ -29,6 +29,7 @@ use serde_json::json;
 use std::{
     cell::RefCell,
     collections::HashMap,
+    ops::Deref,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -40,10 +41,29 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 const LEASE: Duration = Duration::from_secs(30);
 
+#[derive(Clone)]
+struct Inner(Arc<dyn RunStore>);
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self(Arc::new(MemoryStore::new()))
+    }
+}
+
+impl Deref for Inner {
+    type Target = Arc<dyn RunStore>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 /// A store that counts the writes, and fails those it is told to.
 #[derive(Clone, Default)]
 struct Flaky {
-    inner: MemoryStore,
+    inner: Inner,
+    // How many states were asked for.
+    loads: Arc<AtomicUsize>,
     // What runs are stored under, by the ids of their requests.
     keys: Arc<Mutex<HashMap<RunId, RunKey>>>,
     writes: Arc<AtomicUsize>,
@@ -103,7 +123,23 @@ impl Flaky {
         }
     }
 
+    /// One over a file, which is removed with what is returned beside it.
+    fn in_file() -> (tempfile::TempDir, Self) {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = Inner(Arc::new(
+            SqliteStore::open(dir.path().join("runs")).unwrap(),
+        ));
+        let store = Self {
+            inner,
+            ..Self::default()
+        };
+        (dir, store)
+    }
+
     fn read<T: Send + 'static>(&self, what: &str, work: StoreFuture<T>) -> StoreFuture<T> {
+        if ["get", "asking"].contains(&what) {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+        }
         if self.stalls.lock().unwrap().contains(&what) {
             return Box::pin(std::future::pending());
         }
@@ -166,6 +202,16 @@ impl RunStore for Flaky {
         self.write("claim", self.inner.claim(key, version, replies, now, until))
     }
 
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        self.write("amend", self.inner.amend(key, version, state, now))
+    }
+
     fn save(
         &self,
         key: RunKey,
@@ -192,6 +238,10 @@ impl RunStore for Flaky {
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
         self.write("end", self.inner.end(key, fence, now))
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        self.write("withdraw", self.inner.withdraw(tenant, thread, now))
     }
 
     fn asking(
@@ -918,6 +968,411 @@ async fn without_a_reply_the_question_is_asked_again() {
     is(&error, ErrorKind::InvalidRequest, "ambiguous_resume");
 }
 
+// ---- questions that are withdrawn ----
+
+/// A request that withdraws what its conversation has asked.
+fn instead(world: &TestEnvironment, run: &'static str) -> ChatRequest {
+    let mut request = request(world, run);
+    let extensions = request.context.extensions_mut();
+    extensions.insert(OpenQuestions::Withdraw);
+    request
+}
+
+#[tokio::test]
+async fn a_new_message_withdraws_what_waits() {
+    for slow in [false, true] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        store.slow.store(slow, Ordering::Relaxed);
+        let questions = Process::paying(&store).interrupted(&world, "run").await;
+        // A request that does not say so leaves it.
+        let beside = Process::paying(&store).interrupted(&world, "beside").await;
+        let other = Process::other(&store);
+        assert_finishes(other.body(instead(&world, "next")).await).await;
+        for (run, questions) in [("run", &questions), ("beside", &beside)] {
+            assert_eq!(status(&store, run).await, RunStatus::Ended);
+            let late = other.fails(reply(&world, "late", approve(questions))).await;
+            is(&late, ErrorKind::Conflict, "run_ended");
+        }
+        assert_eq!(other.tools.done(), 0);
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_waits_nothing_is_written() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let other = Process::other(&store);
+    assert_finishes(other.body(instead(&world, "run")).await).await;
+    assert_eq!(store.writes(), 0);
+    // Requests without a conversation are of many.
+    let nowhere = || {
+        let run = world.context_builder().build();
+        ChatRequest::user("Pay them.").with_context(run)
+    };
+    let asking = Process::paying(&store);
+    let (_, finish) = assert_finishes(asking.body(nowhere()).await).await;
+    let writes = store.writes();
+    let mut request = nowhere();
+    let extensions = request.context.extensions_mut();
+    extensions.insert(OpenQuestions::Withdraw);
+    assert_finishes(other.body(request).await).await;
+    assert_eq!(store.writes(), writes);
+    let mut replies =
+        ChatRequest::replying(vec![Reply::approve(finish.interrupts()[0].id.clone())]);
+    replies = replies.with_context(world.context_builder().build());
+    let (_, finish) = assert_finishes(other.body(replies).await).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+}
+
+#[tokio::test]
+async fn a_run_that_goes_on_is_not_withdrawn() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let record = store.get(key(&store, "run")).await.unwrap();
+    let now = context(&world, "reply").now();
+    let claim = store.claim(
+        record.key.clone(),
+        record.version,
+        approve(&questions),
+        now,
+        now + LEASE,
+    );
+    let claimed = claim.await.unwrap();
+    let other = Process::other(&store);
+    assert_finishes(other.body(instead(&world, "next")).await).await;
+    assert_eq!(store.get(record.key).await.unwrap(), claimed);
+}
+
+#[tokio::test]
+async fn a_run_does_not_begin_if_nothing_can_be_withdrawn() {
+    for fails in ["of_thread", "withdraw"] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let questions = Process::paying(&store).interrupted(&world, "run").await;
+        store.fail(fails);
+        let other = Process::other(&store);
+        let error = other.fails(instead(&world, "next")).await;
+        is(&error, ErrorKind::Server, "store_failed");
+        assert_eq!(other.model.requests().len(), 0);
+        store.heal();
+        let replied = reply(&world, "late", approve(&questions));
+        let (_, finish) = assert_finishes(other.body(replied).await).await;
+        assert_eq!(finish.outcome, Outcome::Completed);
+    }
+}
+
+#[tokio::test]
+async fn of_a_reply_and_a_new_message_one_is_first() {
+    for race in 0..16 {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        store.elsewhere.store(race % 2 == 0, Ordering::Relaxed);
+        store.slow.store(race % 3 == 0, Ordering::Relaxed);
+        let questions = Process::paying(&store).interrupted(&world, "run").await;
+        let (replying, other) = (Process::other(&store), Process::other(&store));
+        let replied = async {
+            let request = reply(&world, "reply", approve(&questions));
+            let response = replying.agent.clone().oneshot(request).await?;
+            let answer = response.collect().await;
+            answer.map(drop).map_err(|incomplete| incomplete.error)
+        };
+        let said = async { assert_finishes(other.body(instead(&world, "next")).await).await };
+        let replied = match race % 4 < 2 {
+            true => tokio::join!(replied, said).0,
+            false => tokio::join!(said, replied).1,
+        };
+        if let Err(error) = &replied {
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            let code = error.code().unwrap();
+            assert!(["run_ended", "already_resumed"].contains(&code), "{code}");
+        }
+        assert_eq!(replying.tools.done(), usize::from(replied.is_ok()));
+        settle().await;
+        assert_eq!(status(&store, "run").await, RunStatus::Ended);
+    }
+}
+
+// ---- questions that are asked again ----
+
+/// A request for what its conversation has asked, of a client that has said `messages`.
+fn again(world: &TestEnvironment, run: &'static str, messages: &[&'static str]) -> ChatRequest {
+    let mut context = context(world, run);
+    context.extensions_mut().insert(OpenQuestions::AskAgain);
+    let mut transcript = Transcript::new();
+    for id in messages {
+        let message = Message::user("Pay them.").with_id(MessageId::new(*id));
+        transcript.push(Turn::message(message).unwrap());
+    }
+    ChatRequest::new(transcript).with_context(context)
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_nothing_since_is_asked_again() {
+    for slow in [false, true] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        store.slow.store(slow, Ordering::Relaxed);
+        let mut first = Vec::new();
+        for (run, messages) in [("first", &["m1"][..]), ("second", &["m1", "m2"])] {
+            let mut request = again(&world, run, messages);
+            let extensions = request.context.extensions_mut();
+            extensions.remove::<OpenQuestions>();
+            let process = Process::paying(&store);
+            let (_, finish) = assert_finishes(process.body(request).await).await;
+            first.push(finish);
+        }
+        let (other, writes) = (Process::other(&store), store.writes());
+        // The newest of several.
+        for messages in [&["m1", "m2"][..], &["m0", "m1"], &[]] {
+            let body = other.body(again(&world, "again", messages)).await;
+            let (events, finish) = assert_finishes(body).await;
+            assert_eq!(finish.outcome, Outcome::Interrupted);
+            assert_eq!(finish.state, first[1].state);
+            // Nothing was done, or used.
+            assert_eq!(events.len(), 1, "{events:?}");
+            assert_eq!(finish.usage, first[1].usage);
+            assert_eq!(finish.attempt_usage(), Usage::default());
+        }
+        assert_eq!((other.model.requests().len(), store.writes()), (0, writes));
+        // The other one, once that is answered.
+        let asked = approve(&[first[1].interrupts()[0].id.clone()]);
+        assert_finishes(other.body(reply(&world, "reply", asked)).await).await;
+        let body = other.body(again(&world, "again", &["m1"])).await;
+        let (_, finish) = assert_finishes(body).await;
+        assert_eq!(finish.state, first[0].state);
+        // A newer message withdraws it.
+        let body = other.body(again(&world, "next", &["m1", "m3"])).await;
+        let (_, finish) = assert_finishes(body).await;
+        assert_eq!(finish.outcome, Outcome::Completed);
+        assert_eq!(status(&store, "first").await, RunStatus::Ended);
+        let error = other.fails(again(&world, "again", &[])).await;
+        is(&error, ErrorKind::NotFound, "run_not_found");
+    }
+}
+
+#[tokio::test]
+async fn of_many_runs_that_wait_one_state_is_loaded() {
+    let (_dir, file) = Flaky::in_file();
+    for store in [Flaky::default(), file] {
+        let world = TestEnvironment::new();
+        for _ in 0..30 {
+            Process::paying(&store).interrupted(&world, "run").await;
+        }
+        let other = Process::other(&store);
+        let mut ended = again(&world, "again", &["other"]);
+        ended
+            .transcript
+            .push(Turn::message(Message::assistant("Done.")).unwrap());
+        for (request, loads) in [
+            (again(&world, "again", &[]), 1),
+            (ended, 1),
+            (again(&world, "next", &["other"]), 1),
+            (again(&world, "again", &[]), 0),
+        ] {
+            store.loads.store(0, Ordering::Relaxed);
+            if let Ok(response) = other.agent.clone().oneshot(request).await {
+                assert_finishes(response.body).await;
+            }
+            assert_eq!(store.loads.load(Ordering::Relaxed), loads);
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_that_look_at_once_are_both_asked() {
+    for (slow, elsewhere) in [(false, false), (true, false), (false, true)] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        Process::paying(&store).interrupted(&world, "run").await;
+        store.slow.store(slow, Ordering::Relaxed);
+        store.elsewhere.store(elsewhere, Ordering::Relaxed);
+        let processes = [Process::other(&store), Process::other(&store)];
+        let looks = ["one", "another"].into_iter().zip(&processes);
+        let looks = looks.map(|(run, process)| process.body(again(&world, run, &[])));
+        let bodies = join_all(looks).await;
+        for (_, finish) in join_all(bodies.into_iter().map(assert_finishes)).await {
+            assert_eq!(finish.outcome, Outcome::Interrupted);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reply_wins_over_a_look() {
+    let (_dir, file) = Flaky::in_file();
+    for store in [Flaky::default(), file] {
+        let world = TestEnvironment::new();
+        for race in 0..50 {
+            let questions = Process::paying(&store).interrupted(&world, "run").await;
+            let (looking, replying) = (Process::other(&store), Process::other(&store));
+            let requests = [
+                again(&world, "again", &[]),
+                reply(&world, "reply", approve(&questions)),
+            ];
+            let [look, reply] = requests;
+            let run = |process: &Process, request: ChatRequest| {
+                let agent = process.agent.clone();
+                tokio::spawn(async move {
+                    let response = agent.oneshot(request).await?;
+                    let answer = response.collect().await;
+                    answer.map(drop).map_err(|incomplete| incomplete.error)
+                })
+            };
+            let (looked, replied) = (run(&looking, look), run(&replying, reply));
+            replied.await.unwrap().unwrap();
+            if let Err(error) = looked.await.unwrap() {
+                let codes = ["already_resumed", "run_ended", "run_not_found"];
+                assert!(codes.contains(&error.code().unwrap()), "{race}: {error}");
+            }
+            assert_eq!((replying.tools.done(), looking.tools.done()), (1, 0));
+            assert_eq!(status(&store, "run").await, RunStatus::Ended);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_look_that_is_dropped_keeps_no_reply_away() {
+    for elsewhere in [false, true] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let asked = RefCell::new(Process::paying(&store).interrupted(&world, "run").await);
+        store.slow.store(!elsewhere, Ordering::Relaxed);
+        store.elsewhere.store(elsewhere, Ordering::Relaxed);
+        let look = || {
+            let (agent, request) = (Process::other(&store).agent, again(&world, "again", &[]));
+            async move {
+                let response = agent.oneshot(request).await.unwrap();
+                drop(response.collect().await);
+            }
+        };
+        let drops = drop_at_each_wait(look, async |polls| {
+            let replies = approve(&asked.take());
+            let other = Process::other(&store);
+            let body = other.body(reply(&world, "reply", replies)).await;
+            let (_, finish) = assert_finishes(body).await;
+            assert_eq!(finish.outcome, Outcome::Completed, "{polls}");
+            assert_eq!(other.tools.done(), 1);
+            asked.replace(Process::paying(&store).interrupted(&world, "run").await);
+        });
+        assert!(drops.await > 2);
+    }
+}
+
+#[tokio::test]
+async fn a_message_beside_a_driven_run_does_not_begin_it_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    Process::paying(&store).interrupted(&world, "waits").await;
+    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
+    let other = Process::other(&store);
+    let error = other.fails(again(&world, "again", &["m"])).await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
+    assert_eq!(status(&store, "waits").await, RunStatus::Suspended);
+    drop(body);
+}
+
+#[tokio::test]
+async fn a_run_that_is_driven_is_not_asked_again() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let (_process, body, _gate, _) = at_the_gate(&world, &store).await;
+    let other = Process::other(&store);
+    let error = other.fails(again(&world, "again", &[])).await;
+    is(&error, ErrorKind::Conflict, "already_resumed");
+    drop(body);
+}
+
+// ---- messages that come with replies ----
+
+/// A reply, with a message of that id.
+fn reply_and_say(
+    world: &TestEnvironment,
+    run: &'static str,
+    replies: Vec<Reply>,
+    id: &'static str,
+) -> ChatRequest {
+    let mut request = reply(world, run, replies);
+    let message = Message::user(id).with_id(MessageId::new(id));
+    request.resume = request.resume.map(|resume| resume.saying(vec![message]));
+    request
+}
+
+/// What the user has said, as the last request to the model has it.
+fn told(process: &Process) -> Vec<String> {
+    let requests = process.model.requests();
+    let transcript = &requests.last().unwrap().transcript;
+    let users = transcript.iter().map(Turn::as_message);
+    let users = users.filter(|message| message.role == Role::User);
+    users.map(Message::text).collect()
+}
+
+#[tokio::test]
+async fn a_message_that_comes_with_replies_is_as_durable_as_they_are() {
+    for (dies_at, slow) in [("claim", false), ("save", false), ("save", true)] {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let questions = Process::paying(&store).interrupted(&world, "run").await;
+        let dying = Process::other(&Flaky {
+            dies_at: Some(dies_at),
+            ..store.clone()
+        });
+        let request = reply_and_say(&world, "next", approve(&questions), "more");
+        let agent = dying.agent.clone();
+        let mut left = task::spawn(async move {
+            let response = agent.oneshot(request).await.unwrap();
+            response.collect().await.map(drop)
+        });
+        assert!(left.poll().is_pending());
+        settle().await;
+        assert!(left.poll().is_pending());
+        std::mem::forget(left);
+        assert!(dying.store.dead.load(Ordering::Relaxed));
+
+        world.advance(LEASE);
+        store.slow.store(slow, Ordering::Relaxed);
+        let other = Process::other(&store);
+        // A client that has no answer sends it again.
+        let request = reply_and_say(&world, "again", approve(&questions), "more");
+        let (_, finish) = assert_finishes(other.body(request).await).await;
+        assert_eq!(finish.outcome, Outcome::Completed);
+        assert_eq!(told(&other), ["Pay them.", "more"]);
+        assert_eq!(other.tools.done(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_message_with_wrong_replies_is_not_taken() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let questions = Process::paying(&store).interrupted(&world, "run").await;
+    let before = store.get(key(&store, "run")).await.unwrap();
+    let other = Process::other(&store);
+    let twice = [approve(&questions), approve(&questions)].concat();
+    let error = other
+        .fails(reply_and_say(&world, "next", twice, "more"))
+        .await;
+    is(&error, ErrorKind::InvalidRequest, "duplicate_reply");
+    assert_eq!(store.get(before.key.clone()).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_message_that_the_run_cannot_take_is_refused() {
+    let (world, store) = (TestEnvironment::new(), Flaky::default());
+    let tools = ScriptedTools::new().asks("pay", "paid");
+    let inner = AgentLayer::new(tools.clone()).layer(payer());
+    let agent = ServiceBuilder::new()
+        .layer(SuspendLayer::new(Arc::new(store.clone())))
+        .layer(AgentLayer::new(ScriptedTools::new()))
+        .service(BoxModel::new(inner));
+    let agent = BoxModel::new(agent);
+    let body = agent
+        .clone()
+        .oneshot(request(&world, "run"))
+        .await
+        .unwrap()
+        .body;
+    let (_, finish) = assert_finishes(body).await;
+    let questions: Vec<_> = finish.interrupts().iter().map(|it| it.id.clone()).collect();
+    let request = reply_and_say(&world, "next", approve(&questions), "more");
+    let error = agent.clone().oneshot(request).await.map(drop).unwrap_err();
+    is(&error, ErrorKind::InvalidRequest, "unexpected_message");
+    assert!(error.message().contains("`more`"), "{error}");
+    assert_eq!(tools.done(), 0);
+    // Without it, the replies are taken.
+    let body = agent.oneshot(reply(&world, "next", approve(&questions)));
+    let (_, finish) = assert_finishes(body.await.unwrap().body).await;
+    assert_eq!(finish.outcome, Outcome::Completed);
+}
+
 #[tokio::test]
 async fn of_several_that_reply_one_goes_on() {
     let (world, store) = (TestEnvironment::new(), Flaky::default());
@@ -1554,7 +2009,8 @@ async fn more_replies_than_a_request_may_have_are_refused() {
 #[tokio::test]
 async fn a_run_that_may_not_wait_is_over() {
     let (world, mut store) = (TestEnvironment::new(), Flaky::default());
-    store.inner = Options::new().max_waiting_per_thread(1).in_memory();
+    let inner = MemoryStore::with_options(Options::new().max_waiting_per_thread(1));
+    store.inner = Inner(Arc::new(inner));
     Process::paying(&store).interrupted(&world, "first").await;
     let second = Process::paying(&store);
     let (events, error) = assert_fails(second.body(request(&world, "run")).await).await;
@@ -2032,7 +2488,8 @@ async fn a_run_that_was_taken_up_and_that_no_attempt_can_write_down_is_over() {
 #[tokio::test]
 async fn a_run_that_has_grown_too_large_to_be_written_down_is_over() {
     let (world, mut store) = (TestEnvironment::new(), Flaky::default());
-    store.inner = Options::new().max_state_bytes(10_000).in_memory();
+    let inner = MemoryStore::with_options(Options::new().max_state_bytes(10_000));
+    store.inner = Inner(Arc::new(inner));
     let tools = ScriptedTools::new().answers("pay", "x".repeat(10_000));
     let model = ScriptedModel::new().tool_call("pay", json!({})).repeat();
     let process = Process::new(&store, tools, model);
@@ -2082,6 +2539,39 @@ async fn around_itself_it_is_refused() {
     let said = error.to_string();
     assert_eq!(said.matches("SuspendLayer").count(), 2, "{said}");
     assert!(model.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_model_beside_an_agent_is_called_and_not_stored() {
+    for pace in Pace::ALL {
+        let (world, store) = (TestEnvironment::new(), Flaky::default());
+        let tools = ScriptedTools::new().paced(pace).asks("pay", "paid");
+        let agent = AgentLayer::new(tools.clone()).layer(payer().paced(pace));
+        let agent = BoxModel::new(agent);
+        let model = ScriptedModel::new().paced(pace).text("Hello.");
+        let small_talk = BoxModel::new(model);
+        let router = service_fn(move |request: ChatRequest| {
+            let to = match request.context.run_id().as_str() {
+                "talk" => &small_talk,
+                _ => &agent,
+            };
+            to.clone().oneshot(request)
+        });
+        let stored = SuspendLayer::new(Arc::new(store.clone())).layer(router);
+
+        let answer = stored.clone().oneshot(request(&world, "talk")).await;
+        assert_eq!(answer.unwrap().text().await.unwrap(), "Hello.");
+        assert_eq!(store.writes(), 0);
+
+        let asked = stored.clone().oneshot(request(&world, "run")).await;
+        let (_, finish) = assert_finishes(asked.unwrap().body).await;
+        let questions = finish.interrupts();
+        let replies = questions.iter().map(|it| Reply::approve(it.id.clone()));
+        let replied = stored.oneshot(reply(&world, "next", replies.collect()));
+        let (_, finish) = assert_finishes(replied.await.unwrap().body).await;
+        assert_eq!(finish.outcome, Outcome::Completed);
+        assert_eq!(tools.done(), 1);
+    }
 }
 
 #[cfg(feature = "detach")]

@@ -1,4 +1,4 @@
-//! What one provider's API is to the [`Model`](crate::Model) that speaks it.
+//! The interface between a provider's API and its [`Model`](crate::Model).
 
 use crate::{ApiKey, Capabilities, Limits, Timeouts, Unsupported, failure::Origin, scrub::Secrets};
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Head, Str};
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::VecDeque, fmt, net::IpAddr, sync::Arc};
 
-/// An API: how a request is written, and how an answer is read. Not for others to implement.
+/// A provider's API: encodes requests and creates decoders. Not for implementation outside this
+/// crate.
 #[doc(hidden)]
 pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     type Decoder: Decoder;
@@ -15,83 +16,83 @@ pub trait Api: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     /// The provider's name (`gen_ai.provider.name`).
     fn provider(&self) -> &Str;
 
-    /// The header that the key goes into, and what stands before it there.
+    /// The header for the key, and the prefix of its value.
     fn key_header(&self) -> (&str, &str);
 
-    /// Headers that each request has.
+    /// Headers of every request.
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// The media types that an answer may have, the likeliest first.
+    /// The accepted media types of a response, the most likely first.
     fn accepts(&self, streaming: bool) -> &'static str {
         match streaming {
-            // Both, since servers answer as they like.
+            // Both, since some servers ignore the requested one.
             true => "text/event-stream, application/json",
             false => "application/json",
         }
     }
 
-    /// How long the service may take.
+    /// The default timeouts for the service.
     fn timeouts(&self) -> Timeouts {
         Timeouts::default()
     }
 
-    /// What `model` can do, as far as the API says.
+    /// The capabilities of `model` that the API documents.
     fn capabilities(&self, model: &str) -> Capabilities;
 
-    /// The tools that the service defines itself, of which it is told with each call.
+    /// The tools that the service defines itself, which are sent with each call.
     fn tools(&self) -> &[Value] {
         &[]
     }
 
-    /// Adds what the service will not do of a call for reasons of its own.
+    /// Adds the API-specific features that `call` needs and the service does not support.
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
         let _ = (call, unsupported);
     }
 
-    /// Where a call goes: `base` is the address that the layer was told.
+    /// The URL of a call. `base` is the configured base URL.
     ///
     /// # Errors
     ///
-    /// It can't be made of what was asked.
+    /// Fails if the request does not result in a valid URL.
     fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error>;
 
-    /// The body of a call.
+    /// Encodes the body of a call.
     ///
     /// # Errors
     ///
-    /// The service takes no such request.
+    /// Fails if the service cannot represent the request.
     fn encode(&self, call: &Call<'_>) -> Result<Vec<u8>, Error>;
 
-    /// What reads the answer to a call.
+    /// Creates the decoder for the response to a call.
     fn decoder(&self, call: &Call<'_>) -> Self::Decoder;
 }
 
-/// A call of a model, to be written.
+/// A model call to encode.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub(crate) request: &'a ChatRequest,
-    /// The model that is asked.
+    /// The name of the requested model.
     pub(crate) model: &'a Str,
-    /// Whether the answer is to be a stream.
+    /// Whether to request a stream.
     pub(crate) streaming: bool,
 }
 
 impl Call<'_> {
-    /// Writes `body` as JSON.
+    /// Serializes `body` as JSON.
     ///
     /// # Errors
     ///
-    /// It can't be.
+    /// Fails if `body` cannot be serialized.
     pub(crate) fn write(&self, body: &impl Serialize) -> Result<Vec<u8>, Error> {
-        // About what a short request takes.
+        // The approximate size of a short request.
         let mut json = Vec::with_capacity(1024);
         serde_json::to_writer(&mut json, body).map_err(|error| {
             Error::new(
                 ErrorKind::InvalidRequest,
-                "the request can't be written as JSON",
+                "the request cannot be serialized as JSON",
             )
             .with_source(error)
         })?;
@@ -99,17 +100,17 @@ impl Call<'_> {
     }
 }
 
-/// Reads one answer. Not for others to implement.
+/// Decodes one response. Not for implementation outside this crate.
 #[doc(hidden)]
 pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
-    /// One message of the service's: an event of a stream, or a whole answer.
+    /// A message of the service: an event of a stream, or a complete response.
     type Chunk<'a>: Deserialize<'a>;
 
-    /// Takes in a chunk.
+    /// Processes a chunk.
     ///
     /// # Errors
     ///
-    /// The service says that it failed, or contradicts itself.
+    /// Fails if the service reports an error or violates the protocol.
     fn take(
         &mut self,
         chunk: Self::Chunk<'_>,
@@ -117,48 +118,49 @@ pub trait Decoder: fmt::Debug + Send + Sync + Unpin {
         answer: &mut Answer,
     ) -> Result<(), Error>;
 
-    /// Whether the service has said how the answer ends, so that nothing of it can be missing.
+    /// Whether the service has reported how the response ends, so that no part of it is missing.
     fn is_whole(&self) -> bool;
 
-    /// Whether nothing that comes can still be part of the answer, so that nobody need wait for it.
+    /// Whether no later chunk can belong to the response, so that waiting for the end is
+    /// unnecessary.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Nothing more will come of an answer that is whole: emits what was held back, and the end.
+    /// Ends a complete response: emits the events that were held back, and the finish.
     ///
     /// # Errors
     ///
-    /// What came makes no answer.
+    /// Fails if the chunks do not form a valid response.
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error>;
 }
 
-/// Where a chunk comes from.
+/// The transport unit that a chunk was received in.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// An event of a stream.
     Event,
-    /// An event that the server calls an error.
+    /// An event of a stream that the server marks as an error.
     ErrorEvent,
-    /// A body of JSON.
+    /// A JSON body.
     Json,
 }
 
-/// An answer as far as it was read.
+/// The decoded part of a response.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Answer {
     pub(crate) context: Context,
     pub(crate) head: Head,
-    /// What nobody has taken yet.
+    /// Events that have not been polled yet.
     pub(crate) events: VecDeque<Event>,
     pub(crate) provider: Str,
     pub(crate) key: Option<ApiKey>,
-    /// The values of other headers that count as secrets.
+    /// The values of other headers that are treated as secrets.
     pub(crate) secrets: Arc<[HeaderValue]>,
     pub(crate) limits: Limits,
-    /// A chunk changed the answer; see [`changed`](Self::changed).
+    /// Whether a chunk changed the response; see [`changed`](Self::changed).
     pub(crate) changed: bool,
 }
 
@@ -175,22 +177,22 @@ impl Answer {
         }
     }
 
-    /// Says something.
+    /// Queues an event.
     #[inline]
     pub(crate) fn emit(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
-    /// Says that a chunk is part of the answer though nothing is emitted for it, so that it is not
-    /// taken for a sign of life ([`Timeouts::progress`]).
+    /// Records that a chunk is part of the response although no event is emitted for it, so that it
+    /// counts as progress ([`Timeouts::progress`]).
     #[inline]
     pub(crate) fn changed(&mut self) {
         self.changed = true;
     }
 }
 
-/// The address of a service: an absolute HTTP URL, whose path those of its endpoints follow, and
-/// whose query they keep (Azure's `api-version`).
+/// The base URL of a service: an absolute HTTP URL. The paths of endpoints are appended to its
+/// path, and its query is preserved (Azure's `api-version`).
 #[doc(hidden)]
 pub struct Base {
     path: String,
@@ -200,7 +202,7 @@ pub struct Base {
 impl Base {
     /// # Errors
     ///
-    /// What is wrong with `url`, without its text.
+    /// Returns a description of the problem that does not contain `url`.
     pub(crate) fn new(url: &str) -> Result<Self, &'static str> {
         let url = url.split_once('#').map_or(url, |(url, _)| url);
         let (path, query) = match url.split_once('?') {
@@ -215,21 +217,21 @@ impl Base {
         let uri: Uri = base.path.parse().map_err(|_| no_url)?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
         let authority = uri.authority().filter(|it| is_http && has_address(it));
-        // A client does not send it, and logs it with the address.
+        // Clients do not send user information, but log it with the URL.
         match authority.ok_or(no_url)?.as_str().contains('@') {
             true => Err("the base URL contains user information; send credentials in a header"),
             false => Ok(base),
         }
     }
 
-    /// The values of its query that may be secrets: all but that of `api-version`.
+    /// The query values that may be secrets: all except `api-version`.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         let pairs = self.query.iter().flat_map(|query| query.split('&'));
         let pairs = pairs.filter_map(|pair| pair.split_once('='));
         pairs.filter_map(|(name, value)| (name != "api-version").then_some(value))
     }
 
-    /// The host that the key goes to without TLS, if it is not this machine.
+    /// The host that would receive the key without TLS, unless it is the local machine.
     pub(crate) fn remote_without_tls(&self) -> Option<String> {
         let uri: Uri = self.path.parse().ok()?;
         let host = uri.host().filter(|_| uri.scheme_str() == Some("http"))?;
@@ -241,11 +243,11 @@ impl Base {
         (!is_local).then(|| host.to_owned())
     }
 
-    /// The address of `endpoint`, which begins with a slash and may have a query of its own.
+    /// The URL of `endpoint`, which starts with a slash and may have its own query.
     ///
     /// # Errors
     ///
-    /// It makes no address.
+    /// Fails if the result is not a valid URL.
     pub(crate) fn join(&self, endpoint: &str) -> Result<Uri, Error> {
         let mut uri = format!("{}{endpoint}", self.path);
         if let Some(query) = &self.query {
@@ -253,11 +255,11 @@ impl Base {
             uri.push_str(query);
         }
         uri.parse()
-            .map_err(|_| Error::new(ErrorKind::Configuration, "the endpoint is not a URL"))
+            .map_err(|_| Error::new(ErrorKind::Configuration, "the endpoint is not a valid URL"))
     }
 }
 
-/// Whether an authority names a host, and no port but one that can be connected to.
+/// Whether an authority has a host and, if it has a port, one that can be connected to.
 fn has_address(authority: &Authority) -> bool {
     let host = authority.host();
     let address = authority.as_str();
@@ -270,7 +272,7 @@ fn has_address(authority: &Authority) -> bool {
     !host.is_empty() && port_fits
 }
 
-// It may hold secrets.
+// The URL may contain secrets.
 impl fmt::Debug for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Base").finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! The tool calls of an answer, put together from their pieces.
+//! Assembles the tool calls of a response from their fragments.
 
 use crate::api::Answer;
 use concentric_core::{
@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc};
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     list: Vec<Pending>,
-    /// The call that the last piece is of.
+    /// The call that the last fragment belongs to.
     last: usize,
 }
 
@@ -19,15 +19,15 @@ struct Pending {
     index: Option<u64>,
     /// The service's id.
     provider_id: Option<Str>,
-    /// Ours.
+    /// The id that was generated for the run.
     id: CallId,
     name: Str,
     arguments: String,
     executor: Executor,
-    /// What the service wants back with the call.
+    /// The provider data that must be sent back with the call.
     data: Option<Arc<ProviderData>>,
     legacy: bool,
-    /// It was emitted.
+    /// Whether the call was emitted.
     done: bool,
 }
 
@@ -43,18 +43,18 @@ impl Pending {
     }
 }
 
-/// Why the pieces make no calls.
+/// The reason why fragments do not form valid calls.
 #[derive(Debug)]
 pub(crate) enum Conflict {
-    /// A piece for a call of one id, at the place of a call with another id that is not whole.
+    /// The fragment has the index of an incomplete call with a different id.
     Id,
-    /// A piece at another place than those before it of a call of one id.
+    /// The fragment has a different index than earlier fragments with the same id.
     Place,
-    /// Two names for one call.
+    /// A call has two names.
     Name,
-    /// A piece that belongs to no call.
+    /// The fragment does not belong to a call.
     Stray,
-    /// A call has no name.
+    /// A call without a name.
     Nameless,
     ArgumentsTooLarge,
     TooMany,
@@ -63,25 +63,40 @@ pub(crate) enum Conflict {
 impl Conflict {
     pub(crate) fn error(&self, answer: &Answer) -> Error {
         let (kind, what) = match self {
-            Self::Id => (ErrorKind::Protocol, "two ids for one tool call"),
-            Self::Place => (ErrorKind::Protocol, "two places for one tool call"),
-            Self::Name => (ErrorKind::Protocol, "two names for one tool call"),
+            Self::Id => (
+                ErrorKind::Protocol,
+                "the provider sent two ids for one tool call",
+            ),
+            Self::Place => (
+                ErrorKind::Protocol,
+                "the provider sent two indexes for one tool call",
+            ),
+            Self::Name => (
+                ErrorKind::Protocol,
+                "the provider sent two names for one tool call",
+            ),
             Self::Stray => (
                 ErrorKind::Protocol,
-                "a piece of a tool call that was not begun",
+                "the provider sent a fragment of a tool call that was not started",
             ),
-            Self::Nameless => (ErrorKind::Protocol, "a tool call without a name"),
+            Self::Nameless => (
+                ErrorKind::Protocol,
+                "the provider sent a tool call without a name",
+            ),
             Self::ArgumentsTooLarge => (
                 ErrorKind::TooLarge,
                 "the arguments of a tool call are larger than the limit",
             ),
-            Self::TooMany => (ErrorKind::TooLarge, "more tool calls than the limit"),
+            Self::TooMany => (
+                ErrorKind::TooLarge,
+                "the response has more tool calls than the limit",
+            ),
         };
         answer.origin().error(kind, what)
     }
 }
 
-/// A piece of a call, as a service sends it.
+/// A fragment of a call, as sent by a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) index: Option<u64>,
@@ -91,7 +106,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Calls {
-    /// Takes in a piece of a call.
+    /// Adds a fragment of a call.
     pub(crate) fn piece(&mut self, piece: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
         let at = match self.find(piece.index, piece.id, piece.name)? {
             Some(at) => at,
@@ -101,7 +116,7 @@ impl Calls {
         self.append(at, piece.id, piece.name, piece.arguments, answer)
     }
 
-    /// Takes in a call that comes in one piece.
+    /// Adds a complete call.
     pub(crate) fn whole(&mut self, call: &Piece<'_>, answer: &mut Answer) -> Result<(), Conflict> {
         if self.list.len() >= answer.limits.tool_calls {
             return Err(Conflict::TooMany);
@@ -110,7 +125,7 @@ impl Calls {
         self.append(at, call.id, call.name, call.arguments, answer)
     }
 
-    /// Says who executes the call at `index`, and what the service wants back with it.
+    /// Sets the executor and the provider data of the call at `index`. The data must be sent back.
     pub(crate) fn keep(&mut self, index: u64, executor: Executor, data: Arc<ProviderData>) {
         let at = self.rposition(|call| call.index == Some(index));
         if let Some(call) = at.and_then(|at| self.list.get_mut(at)) {
@@ -119,7 +134,7 @@ impl Calls {
         }
     }
 
-    /// Emits the call at `index` before the answer is whole: whoever executes it has all of it.
+    /// Emits the call at `index` early, since its executor has already received the whole call.
     pub(crate) fn settle(&mut self, index: u64, answer: &mut Answer) -> Result<(), Conflict> {
         let at = self.rposition(|call| call.index == Some(index));
         let Some(call) = at.and_then(|at| self.list.get_mut(at)) else {
@@ -132,12 +147,12 @@ impl Calls {
         Ok(())
     }
 
-    /// Whether there is a call for the loop to execute.
+    /// Whether the loop must execute a call.
     pub(crate) fn wait_for_results(&self) -> bool {
         self.list.iter().any(|call| call.executor == Executor::Loop)
     }
 
-    /// Takes in a piece of the one call that an answer could make before there were several.
+    /// Adds a fragment of the single call of the deprecated `function_call` API.
     pub(crate) fn legacy(
         &mut self,
         name: Option<&str>,
@@ -147,7 +162,7 @@ impl Calls {
         let begun = self.list.iter().position(|call| call.legacy);
         let at = match begun {
             Some(at) => at,
-            // Some servers always send the field.
+            // Some servers send the field in every chunk.
             None if name.is_none() => return Ok(()),
             None => {
                 let at = self.begin(None, &answer.context);
@@ -160,7 +175,7 @@ impl Calls {
         self.append(at, None, name, arguments, answer)
     }
 
-    /// Keeps what the provider wants back with the call that the last piece is of.
+    /// Stores the provider data for the call that the last fragment belongs to.
     pub(crate) fn attach(&mut self, data: ProviderData, answer: &mut Answer) {
         if let Some(call) = self.list.get_mut(self.last) {
             let known = call.data.as_ref().map(|known| &known.data);
@@ -169,7 +184,7 @@ impl Calls {
         }
     }
 
-    /// The call that a piece belongs to, or `None` if it begins one.
+    /// The call that a fragment belongs to, or `None` if it starts a new one.
     fn find(
         &self,
         index: Option<u64>,
@@ -177,7 +192,8 @@ impl Calls {
         name: Option<&str>,
     ) -> Result<Option<usize>, Conflict> {
         let Some(index) = index else {
-            // Without an index, the id tells; without either, a name begins a call.
+            // Without an index, the id identifies the call; without either, a name starts a new
+            // one.
             return match (id, name) {
                 (Some(id), _) => Ok(self.rposition(|c| c.provider_id.as_deref() == Some(id))),
                 (None, Some(_)) => Ok(None),
@@ -187,7 +203,7 @@ impl Calls {
         };
         let Some(at) = self.rposition(|call| call.index == Some(index)) else {
             return match id {
-                // An index that changes within a call is as bad as an id that does.
+                // A changed index within a call is as ambiguous as a changed id.
                 Some(id)
                     if self
                         .rposition(|c| c.provider_id.as_deref() == Some(id))
@@ -203,8 +219,9 @@ impl Calls {
         };
         match (id, call.provider_id.as_deref()) {
             (Some(new), Some(old)) if new != old => {
-                // Some servers give every call the index 0, each whole. Another id with another
-                // name begins another call, but only if nothing of this one can still be missing.
+                // Some servers send complete calls that all have the index 0. A different id with a
+                // name starts another call, but only if the arguments of the current one are
+                // complete.
                 if name.is_some()
                     && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok()
                 {
@@ -256,7 +273,7 @@ impl Calls {
             return Err(Conflict::ArgumentsTooLarge);
         }
         call.arguments.push_str(arguments);
-        // A piece without any is a sign of life only.
+        // A fragment without arguments only shows that the connection is alive.
         answer.changed |= !arguments.is_empty();
         let index = u32::try_from(at).unwrap_or(u32::MAX);
         let mut delta = arguments;
@@ -265,10 +282,10 @@ impl Calls {
                 call.name = name.into();
                 let start = ToolCallStart::new(index, call.id.clone(), call.name.clone());
                 answer.emit(Event::ToolCallStart(Box::new(start)));
-                // With what came before the name.
+                // Includes the arguments that arrived before the name.
                 delta = &call.arguments;
             }
-            // Some repeat the name in every piece.
+            // Some servers repeat the name in every fragment.
             Some(name) if call.name != *name => return Err(Conflict::Name),
             _ if call.name.is_empty() => return Ok(()),
             _ => {}
@@ -279,7 +296,7 @@ impl Calls {
         Ok(())
     }
 
-    /// The answer is whole, and so are its calls.
+    /// Ends the calls of a complete response.
     pub(crate) fn finish(&mut self, events: &mut VecDeque<Event>) -> Result<(), Conflict> {
         if self.list.iter().any(|call| call.name.is_empty()) {
             return Err(Conflict::Nameless);

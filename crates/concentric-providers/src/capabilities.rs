@@ -1,6 +1,5 @@
-//! What a model can do, and what of a request it will not do.
+//! The capabilities of a model, and the check of a request against them.
 
-use crate::api::Call;
 use concentric_core::{
     ChatRequest, Error, ErrorKind, MediaSource, Message, PartKind, Role, Str, ToolChoice,
     ToolContent,
@@ -8,42 +7,43 @@ use concentric_core::{
 use serde_json::Value;
 use std::{collections::HashSet, fmt};
 
-/// What a model can do, by its provider's API.
+/// The features that a model supports through its provider's API.
 ///
-/// A layer knows its API's; what one model of it can't do is for its
-/// [`capabilities`](crate::ProviderLayer::capabilities) to say. What a request asks for beyond that,
-/// [`check`](Self::check) lists; each call is checked before it is sent.
+/// A layer knows the capabilities of its API; restrictions of a single model are configured with
+/// [`capabilities`](crate::ProviderLayer::capabilities). [`check`](Self::check) lists the features
+/// that a request needs beyond them; each call is checked before it is sent.
 ///
-/// What a model has said itself is refused by none. An image, a sound or a document of its own is sent
-/// in words where the service takes none from an assistant: `[image]`, `[sound]`, `[document]`.
+/// Assistant messages are never rejected. Where the service does not accept media from an
+/// assistant, an image, audio or a document in its messages is replaced with the text `[image]`,
+/// `[sound]` or `[document]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "each is a thing of its own, that a model can or can't do"
+    reason = "each flag is an independent feature"
 )]
 pub struct Capabilities {
-    /// Whether it calls tools.
+    /// Tool calls.
     pub tools: bool,
-    /// Whether it can be told to call a tool, or which.
+    /// A tool choice that forces a call, of any tool or of a named one.
     pub tool_choice: bool,
-    /// Whether it can be told to make one call at a time, or several.
+    /// Control over parallel tool calls.
     pub parallel_tool_calls: bool,
-    /// Whether a tool's result may hold images, of those it takes.
+    /// Images in tool results, from the sources in [`images`](Self::images).
     pub images_in_results: bool,
-    /// Whether it writes JSON of a schema.
+    /// Output that conforms to a JSON schema.
     pub output_schema: bool,
-    /// Whether it does so where it may call tools as well.
+    /// An output schema in requests with tools.
     pub output_schema_with_tools: bool,
-    /// Which images it takes.
+    /// Supported sources of images.
     pub images: Sources,
-    /// Which sound it takes.
+    /// Supported sources of audio.
     pub audio: Sources,
-    /// Which documents it takes.
+    /// Supported sources of documents.
     pub files: Sources,
-    /// Whether it can be told how much to reason.
+    /// A reasoning effort.
     pub reasoning_effort: bool,
-    /// Whether it goes on with an assistant's message at the end.
+    /// Prefill: the model continues an assistant message at the end of the conversation.
     pub prefill: bool,
     /// `temperature`.
     pub temperature: bool,
@@ -53,38 +53,38 @@ pub struct Capabilities {
     pub penalties: bool,
     /// `seed`.
     pub seed: bool,
-    /// How many texts may end the answer.
+    /// The maximum number of stop sequences.
     pub stop: usize,
 }
 
-/// Where the bytes of a medium may be.
+/// The supported locations of a medium's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sources {
-    /// In the request.
+    /// Base64 data in the request.
     pub base64: bool,
-    /// At a URL.
+    /// A URL.
     pub url: bool,
-    /// At the provider.
+    /// The id of a file that is stored at the provider.
     pub id: bool,
 }
 
 impl Sources {
-    /// Nowhere: the model does not take such media.
+    /// No source: the model does not support such media.
     pub const NONE: Self = Self {
         base64: false,
         url: false,
         id: false,
     };
 
-    /// Anywhere.
+    /// Every source.
     pub const ALL: Self = Self {
         base64: true,
         url: true,
         id: true,
     };
 
-    /// In the request only.
+    /// Base64 data only.
     pub const BASE64: Self = Self {
         base64: true,
         ..Self::NONE
@@ -101,7 +101,7 @@ impl Sources {
 }
 
 impl Capabilities {
-    /// All that a request can ask for.
+    /// Every feature that a request can use.
     pub const fn all() -> Self {
         Self {
             tools: true,
@@ -123,7 +123,7 @@ impl Capabilities {
         }
     }
 
-    /// Lists what `request` asks for that the model will not do.
+    /// Lists the features that `request` uses and the model does not support.
     pub fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         let mut refused = Vec::new();
         let mut no = |what: &'static str| refused.push(Unsupported::new(what));
@@ -137,17 +137,17 @@ impl Capabilities {
             let forces =
                 choice.is_some_and(|choice| !matches!(choice, ToolChoice::Auto | ToolChoice::None));
             if forces && !self.tool_choice {
-                no("to be told to call a tool");
+                no("a forced tool call");
             }
             if options.parallel_tool_calls.is_some() && !self.parallel_tool_calls {
-                no("to be told whether to make several tool calls at once");
+                no("`parallel_tool_calls`");
             }
         }
         if options.output_schema.is_some() {
             if !self.output_schema {
                 no("an output schema");
             } else if tools && !self.output_schema_with_tools {
-                no("an output schema beside tools");
+                no("an output schema together with tools");
             }
         }
         let asked = [
@@ -176,7 +176,7 @@ impl Capabilities {
             (
                 options.stop.len() > self.stop,
                 false,
-                "as many stop sequences",
+                "that many stop sequences",
             ),
         ];
         for (asked, can, what) in asked {
@@ -190,26 +190,26 @@ impl Capabilities {
             self.check_message(message, at, &mut refused);
             let is_answer = message.role == Role::Assistant && turn.results().is_empty();
             if at + 1 == turns && is_answer && !self.prefill {
-                refused.push(Unsupported::new("to go on with an assistant's message").at(at));
+                refused.push(Unsupported::new("a prefilled assistant message").at(at));
             }
             let results = turn.results().iter();
             let mut images = results.flat_map(|result| result.outcome.content.images());
             if images.any(|image| !self.images_in_results || !self.images.take(&image.source)) {
-                refused.push(Unsupported::new("an image in a tool's result").at(at));
+                refused.push(Unsupported::new("an image in a tool result").at(at));
             }
         }
         refused
     }
 
     fn check_message(&self, message: &Message, at: usize, refused: &mut Vec<Unsupported>) {
-        // What a model has said itself it is told as far as it can be.
+        // Assistant messages are sent back in the closest form that the service accepts.
         if message.role == Role::Assistant {
             return;
         }
         for part in &message.parts {
             let (medium, sources, what) = match &part.kind {
                 PartKind::Image(image) => (image, self.images, "an image"),
-                PartKind::Audio(sound) => (sound, self.audio, "sound"),
+                PartKind::Audio(sound) => (sound, self.audio, "audio"),
                 PartKind::File(file) => (file, self.files, "a document"),
                 _ => continue,
             };
@@ -219,26 +219,26 @@ impl Capabilities {
             let from = match medium.source {
                 _ if sources == Sources::NONE => "",
                 MediaSource::Url(_) => " at a URL",
-                MediaSource::Id(_) => " under a provider's id",
-                _ => " in the request",
+                MediaSource::Id(_) => " referenced by id",
+                _ => " as base64 data",
             };
             refused.push(Unsupported::new(format!("{what}{from}")).at(at));
         }
     }
 }
 
-/// Something that a request asks for, and its model will not do.
+/// A feature that a request uses and its model does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unsupported {
-    /// What it is.
+    /// A description of the feature.
     pub what: Str,
-    /// In which turn of the transcript, from 0, if it is in one.
+    /// The turn of the transcript that uses it, from 0; `None` if it concerns the whole request.
     pub turn: Option<usize>,
 }
 
 impl Unsupported {
-    /// Creates something of the whole request.
+    /// Creates an entry that concerns the whole request.
     pub fn new(what: impl Into<Str>) -> Self {
         Self {
             what: what.into(),
@@ -246,7 +246,7 @@ impl Unsupported {
         }
     }
 
-    /// Says in which turn it is.
+    /// Sets the turn.
     #[must_use]
     pub const fn at(mut self, turn: usize) -> Self {
         self.turn = Some(turn);
@@ -264,7 +264,7 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Adds the sound and the documents in tools' results, where the service takes text and images only.
+/// Lists audio and documents in tool results, for services that accept only text and images there.
 pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported>) {
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);
@@ -274,8 +274,8 @@ pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported
         });
         for part in parts {
             let what = match part.kind {
-                PartKind::Audio(_) => "sound in a tool's result",
-                PartKind::File(_) => "a document in a tool's result",
+                PartKind::Audio(_) => "audio in a tool result",
+                PartKind::File(_) => "a document in a tool result",
                 _ => continue,
             };
             refused.push(Unsupported::new(what).at(at));
@@ -283,18 +283,17 @@ pub(crate) fn check_results(request: &ChatRequest, refused: &mut Vec<Unsupported
     }
 }
 
-/// What is missing of a request that would be sent without any message.
-pub(crate) const NOTHING_SAID: &str = "a conversation in which nothing is said";
+/// Describes a request that would be sent without any message.
+pub(crate) const NO_CONTENT: &str = "a conversation without content";
 
-/// Lists what of `call` makes no sense to any service. `theirs` are the tools that the service defines
-/// itself, and that it is told of besides the request's.
-pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {
+/// Lists the properties of a request that are invalid for every service. `theirs` are the tools that
+/// the service defines itself, which are available in addition to those of the request.
+pub(crate) fn invalid(request: &ChatRequest, model: &str, theirs: &[Value]) -> Vec<Unsupported> {
     let mut refused = Vec::new();
     let mut no = |what: Str| refused.push(Unsupported::new(what));
-    let request = call.request;
     let options = &*request.options;
-    if call.model.is_empty() {
-        no("a model without a name".into());
+    if model.is_empty() {
+        no("an empty model name".into());
     }
     let (mut names, mut twice) = (HashSet::new(), HashSet::new());
     for name in request.tools.iter().map(|tool| &tool.name) {
@@ -302,15 +301,15 @@ pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {
             no(format!("two tools named `{name}`").into());
         }
     }
-    // What is offered instead is not known.
+    // The names of tools that replace the request's are not known.
     if !options.provider.contains_key("tools") {
         names.extend(theirs.iter().filter_map(|tool| tool.get("name")?.as_str()));
         match &options.tool_choice {
             Some(ToolChoice::Required) if request.tools.is_empty() && theirs.is_empty() => {
-                no("to be told to call a tool where there is none".into());
+                no("a forced tool call without tools".into());
             }
             Some(ToolChoice::Tool(name)) if !names.contains(name.as_str()) => {
-                no(format!("to be told to call `{name}`, which is not offered").into());
+                no(format!("a forced call of `{name}`, which is not among the tools").into());
             }
             _ => {}
         }
@@ -335,9 +334,9 @@ pub(crate) fn nonsense(call: &Call<'_>, theirs: &[Value]) -> Vec<Unsupported> {
     refused
 }
 
-/// The error of a request that asks for what a model will not do.
+/// The error for a request that uses unsupported features.
 pub(crate) fn refused(model: &str, unsupported: &[Unsupported]) -> Error {
-    // There may be one for each part of a request.
+    // Bounds the message, since each part of a request may add an entry.
     const NAMED: usize = 16;
     let all: Vec<String> = unsupported
         .iter()
@@ -349,7 +348,7 @@ pub(crate) fn refused(model: &str, unsupported: &[Unsupported]) -> Error {
         model => format!(" for `{}`", model.escape_debug()),
     };
     let all = all.join(", ");
-    let mut what = format!("the request{of} was not sent: the provider does not take {all}");
+    let mut what = format!("the request{of} was not sent: the provider does not support {all}");
     match unsupported.len().saturating_sub(NAMED) {
         0 => {}
         more => what.push_str(&format!(", and {more} more")),

@@ -4,21 +4,22 @@
 //!
 //! | | |
 //! |---|---|
-//! | connections | kept for 90 seconds and shared by clones; TCP keep-alive after 15 seconds |
+//! | connections | kept alive for 90 seconds and shared by clones; TCP keep-alive after 15 seconds |
 //! | protocol | HTTP/1.1: a connection for each call in flight; [`http2`](Builder::http2) offers HTTP/2 |
-//! | redirects | none is followed, since the key would go along |
-//! | compression | none is asked for |
-//! | proxies | those of the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
-//! | time | 10 seconds to connect; see [`connect_timeout`](Builder::connect_timeout) |
+//! | redirects | not followed, since a redirect would forward the key |
+//! | compression | not requested |
+//! | proxies | read from the environment; see [`proxy_from_env`](Builder::proxy_from_env) |
+//! | timeouts | 10 seconds to connect; see [`connect_timeout`](Builder::connect_timeout) |
 //!
-//! # Beside other crates
+//! # Compatibility with other crates
 //!
-//! The client changes no state of the process, and enables no feature of a crate that changes what
-//! another client does: an application's own `reqwest` stays as it is. One thing is rustls's own: a
-//! program in which both its `ring` (as here) and its `aws_lc_rs` are enabled must choose one
-//! (`CryptoProvider::install_default`) before it calls `rustls::ClientConfig::builder()`, which panics
-//! otherwise. reqwest and this client choose for themselves. Without the feature `client` nothing of
-//! rustls is enabled, and any `Service<http::Request<_>>` can take this client's place.
+//! The client does not change process-wide state, and does not enable crate features that affect
+//! other clients, such as an application's own `reqwest`. One restriction comes from rustls: a
+//! program in which both its `ring` (used here) and its `aws_lc_rs` features are enabled must
+//! install a provider (`CryptoProvider::install_default`) before it calls
+//! `rustls::ClientConfig::builder()`, which panics otherwise. reqwest and this client select a
+//! provider explicitly. Without the feature `client`, no feature of rustls is enabled, and any
+//! `Service<http::Request<_>>` can replace this client.
 
 use bytes::Bytes;
 use concentric_core::{BoxError, Error, ErrorKind};
@@ -55,12 +56,12 @@ use tokio::{
 };
 use tower_service::Service;
 
-/// An HTTP client to end a provider's stack with.
+/// An HTTP client: the innermost service of a provider stack.
 ///
-/// It follows no redirect, and changes no state of the process. Cloning is cheap, and clones share
-/// their connections. See the [module docs](self) for what it does.
+/// Does not follow redirects, and does not change process-wide state. Cloning is cheap, and clones
+/// share their connections. See the [module docs](self) for its behavior.
 ///
-/// It runs on tokio: calls need a runtime with I/O and time enabled.
+/// Calls must run in a tokio runtime with I/O and time enabled.
 #[derive(Clone)]
 pub struct HttpClient {
     inner: legacy::Client<Connector, Full<Bytes>>,
@@ -79,39 +80,39 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets how long it may take to connect: to find the address, to open the connection, and for the
-    /// handshakes of a proxy and of TLS. The default is 10 seconds; zero fails every call for which
-    /// there is no connection already. Tokio counts in milliseconds, and rounds up.
+    /// Sets the timeout for establishing a connection: name resolution, connecting, and the
+    /// handshakes of a proxy and of TLS. The default is 10 seconds. Zero fails every call that
+    /// cannot reuse a connection. Tokio's resolution is one millisecond, rounded up.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a response may be silent; it may for ever by default. Zero fails every response
-    /// that is not there at once.
+    /// Sets how long a response may be silent; unlimited by default. Zero fails every response that
+    /// is not available immediately.
     ///
-    /// A provider's layer has [`Timeouts`](crate::Timeouts) of its own, which tell a service that
-    /// stalls from a consumer that takes its time. This one does not.
+    /// [`Timeouts`](crate::Timeouts) of a provider layer distinguish a stalled service from a slow
+    /// consumer. This timeout does not.
     pub fn read_timeout(mut self, timeout: Duration) -> Self {
         self.read_timeout = Some(timeout);
         self
     }
 
-    /// Whether to use the proxies that the environment names, which is the default: `HTTPS_PROXY`,
-    /// `HTTP_PROXY` and `ALL_PROXY`, but not for the hosts in `NO_PROXY`, each also in lower case, as
-    /// curl reads them. They are read when the client is built.
+    /// Sets whether to use the proxies that are configured in the environment; enabled by default.
+    /// The variables are `HTTPS_PROXY`, `HTTP_PROXY` and `ALL_PROXY`, with exceptions in
+    /// `NO_PROXY`, each also in lower case, as in curl. They are read when the client is built.
     ///
-    /// A proxy sees which hosts are called; of calls without TLS, all. It is reached by HTTP
-    /// (`http://`): one of another scheme fails each call with
+    /// A proxy sees the hosts of TLS calls, and the full content of calls without TLS. Only
+    /// `http://` proxies are supported: any other scheme fails each call with
     /// [`ErrorKind::Configuration`].
     pub fn proxy_from_env(mut self, proxies: bool) -> Self {
         self.proxy_from_env = proxies;
         self
     }
 
-    /// Whether to offer HTTP/2 to servers, by ALPN. The default is not to: over HTTP/2 all calls to a
-    /// host share one connection, and wait for each other where the server takes no more streams
-    /// (often 100), which streamed answers use up for minutes.
+    /// Sets whether to offer HTTP/2 through ALPN; disabled by default. Over HTTP/2, all calls to a
+    /// host share one connection, and wait for each other when the server's limit of concurrent
+    /// streams is reached (often 100). Streamed responses occupy a stream for minutes.
     pub fn http2(mut self, http2: bool) -> Self {
         self.http2 = http2;
         self
@@ -121,19 +122,19 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If TLS can't be set up.
+    /// Returns [`ErrorKind::Configuration`] if TLS cannot be set up.
     pub fn build(self) -> Result<HttpClient, Error> {
         let roots = rustls::RootCertStore {
             roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
         };
-        // Given by hand, since rustls's own way looks at the whole process.
+        // Passed explicitly, since the rustls default depends on process-wide state.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| {
                 Error::new(
                     ErrorKind::Configuration,
-                    "TLS can't be set up for the HTTP client",
+                    "TLS cannot be set up for the HTTP client",
                 )
                 .with_source(error)
             })?
@@ -170,12 +171,12 @@ impl HttpClient {
     ///
     /// # Errors
     ///
-    /// If TLS can't be set up.
+    /// Returns [`ErrorKind::Configuration`] if TLS cannot be set up.
     pub fn new() -> Result<Self, Error> {
         Self::builder().build()
     }
 
-    /// Creates a client step by step.
+    /// Creates a builder with the default settings.
     pub const fn builder() -> Builder {
         Builder {
             connect_timeout: Duration::from_secs(10),
@@ -197,7 +198,7 @@ impl Service<http::Request<Full<Bytes>>> for HttpClient {
 
     fn call(&mut self, mut request: http::Request<Full<Bytes>>) -> Self::Future {
         without_user(request.uri_mut());
-        // A proxy for calls without TLS is sent the call itself.
+        // A proxy receives calls without TLS directly, not through a tunnel.
         if request.uri().scheme_str() == Some("http")
             && let Some(proxy) = intercept(self.proxies.as_deref(), request.uri())
             && let Some(auth) = proxy.basic_auth()
@@ -224,7 +225,7 @@ fn intercept(proxies: Option<&Matcher>, uri: &http::Uri) -> Option<Intercept> {
     proxies.and_then(|proxies| proxies.intercept(uri))
 }
 
-/// Takes a name and a password out of an address: HTTP/2 would send them, as would a call by a proxy.
+/// Removes user information from a URL: HTTP/2 and calls through a proxy would send it.
 fn without_user(uri: &mut http::Uri) {
     let Some(authority) = uri.authority().map(http::uri::Authority::as_str) else {
         return;
@@ -239,7 +240,7 @@ fn without_user(uri: &mut http::Uri) {
     }
 }
 
-/// How long to wait for what comes next.
+/// Detects a response that is silent for too long.
 #[derive(Debug)]
 struct Silence {
     timeout: Option<Duration>,
@@ -254,12 +255,12 @@ impl Silence {
         }
     }
 
-    /// Something came.
+    /// Resets the timeout after data has arrived.
     fn end(&mut self) {
         self.alarm = None;
     }
 
-    /// Nothing is there yet: ready when that has been so for too long.
+    /// Resolves to a timeout error if no data has arrived for too long.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         let Some(timeout) = self.timeout else {
             return Poll::Pending;
@@ -275,7 +276,8 @@ impl Silence {
     }
 }
 
-/// When that time is over. A longer one counts as a year, since no clock counts to all of them.
+/// The instant at which `timeout` ends. A longer timeout is limited to a year, since `Instant`
+/// cannot represent every duration.
 fn after(timeout: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_hours(24 * 365);
     Instant::now() + timeout.min(LONGEST)
@@ -362,22 +364,22 @@ fn broken(error: hyper::Error) -> Error {
     Error::new(ErrorKind::Connection, what).with_source(error)
 }
 
-/// An error without the address, which may hold a secret.
+/// Converts an error, without the URL, which may contain a secret.
 fn classify(error: legacy::Error) -> Error {
     let mut sources =
         std::iter::successors(std::error::Error::source(&error), |error| error.source());
-    // One of the connector's is of a kind already.
+    // Errors of the connector already have a kind.
     if let Some(ours) = sources.find_map(|source| source.downcast_ref::<Error>()) {
         return ours.clone();
     }
     let what = match error.is_connect() {
-        true => "no connection to the provider",
+        true => "cannot connect to the provider",
         false => "the connection to the provider broke",
     };
     Error::new(ErrorKind::Connection, what).with_source(error)
 }
 
-/// Connects to a service, by a proxy or without one.
+/// Connects to a service, directly or through a proxy.
 #[derive(Clone)]
 struct Connector {
     http: HttpConnector,
@@ -396,7 +398,7 @@ impl Connector {
             return Box::pin(async { Ok(Stream::new(direct.await?, false)) });
         };
         if proxy.uri().scheme_str() != Some("http") {
-            let what = "the proxy that the environment names is not reached by `http://`; other schemes are not supported";
+            let what = "the proxy from the environment is not an `http://` URL; other schemes are not supported";
             return Box::pin(async move { Err(Error::new(ErrorKind::Configuration, what).into()) });
         }
         if to.scheme_str() == Some("http") {
@@ -439,7 +441,7 @@ pin_project! {
     struct Stream {
         #[pin]
         inner: MaybeHttpsStream<TokioIo<TcpStream>>,
-        // Whether the other side is a proxy that is sent calls as they are.
+        // Whether the peer is a proxy that receives calls directly.
         is_proxy: bool,
     }
 }

@@ -1,4 +1,4 @@
-//! URLs that hold their bytes (RFC 2397).
+//! URLs that contain their data (RFC 2397).
 
 /// The media type and the base64 of a data URL.
 pub(crate) fn read(url: &str) -> Option<(&str, &str)> {

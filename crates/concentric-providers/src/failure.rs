@@ -1,4 +1,4 @@
-//! What providers say went wrong, as an [`Error`].
+//! Converts errors that providers report to [`Error`].
 
 use crate::{
     Limits, retry_after,
@@ -18,15 +18,15 @@ pub(crate) struct Failure {
     message: Option<String>,
     code: Option<String>,
     type_: Option<String>,
-    /// The status that it would have had, if it says so.
+    /// The HTTP status that an error within a response contains.
     status: Option<String>,
-    /// What Google says of it besides (`google.rpc.ErrorInfo`).
+    /// The reason in Google's error details (`google.rpc.ErrorInfo`).
     reason: Option<String>,
     retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// Reads the JSON of an error, in any of the shapes that servers use.
+    /// Reads an error from JSON, in any of the known formats.
     pub(crate) fn of_json(value: &Value) -> Self {
         match value {
             Value::Array(items) => items.first().map(Self::of_json).unwrap_or_default(),
@@ -57,7 +57,7 @@ impl Failure {
         Self {
             message: MESSAGES.iter().find_map(|name| text(value.get(name)?)),
             code: scalar("code"),
-            // Google's word for it (`google.rpc.Code`).
+            // Google's name of the type (`google.rpc.Code`).
             type_: scalar("type")
                 .or_else(|| scalar("status").filter(|status| status.parse::<u16>().is_err())),
             status: scalar("status_code").or_else(|| scalar("status")),
@@ -66,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// Reads the body of a response whose status says that it failed.
+    /// Reads the body of a response with an error status.
     fn of_body(body: &[u8], status: StatusCode) -> Self {
         let body = String::from_utf8_lossy(body);
         let body = body.trim_start_matches('\u{feff}').trim();
@@ -93,16 +93,16 @@ impl Failure {
             words.iter().any(|word| text.contains(word))
         };
         let reason = self.reason.as_deref().unwrap_or_default();
-        let says = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
+        let contains = |words: &[&str]| any(code, words) || any(type_, words) || any(reason, words);
 
         let status = status.or_else(|| self.status());
         let kind = status.map(|status| match status {
-            // A conflict with another request, or too early a one: the same request may succeed
-            // later. The vendors' own clients retry a 409.
+            // A conflict with another request, or a request that was sent too early: the same
+            // request may succeed later. The vendors' own clients retry a 409.
             409 | 425 => ErrorKind::Server,
             status => ErrorKind::of_status(status),
         });
-        if says(&["context_length", "context_window", "context_size"])
+        if contains(&["context_length", "context_window", "context_size"])
             || (matches!(
                 kind,
                 None | Some(ErrorKind::InvalidRequest | ErrorKind::TooLarge)
@@ -121,7 +121,7 @@ impl Failure {
             ))
         {
             ErrorKind::ContextWindow
-        } else if says(&[
+        } else if contains(&[
             "content_filter",
             "content_policy",
             "bio_policy",
@@ -130,29 +130,29 @@ impl Failure {
             "safety",
         ]) {
             ErrorKind::ContentFilter
-        } else if says(&["insufficient_quota", "billing", "insufficient_balance"])
+        } else if contains(&["insufficient_quota", "billing", "insufficient_balance"])
             || any(message, &["credit balance is too low"])
         {
             ErrorKind::Quota
         } else if matches!(kind, None | Some(ErrorKind::InvalidRequest))
-            && says(&["invalid_api_key", "api_key_invalid", "authentication"])
+            && contains(&["invalid_api_key", "api_key_invalid", "authentication"])
         {
             ErrorKind::Authentication
         } else if let Some(kind) = kind {
             kind
-        } else if says(&["rate_limit", "too_many_requests"]) {
+        } else if contains(&["rate_limit", "too_many_requests"]) {
             ErrorKind::RateLimited
-        } else if says(&["overloaded", "unavailable", "capacity"]) {
+        } else if contains(&["overloaded", "unavailable", "capacity"]) {
             ErrorKind::Overloaded
-        } else if says(&["permission", "forbidden"]) {
+        } else if contains(&["permission", "forbidden"]) {
             ErrorKind::Permission
-        } else if says(&["not_found"]) {
+        } else if contains(&["not_found"]) {
             ErrorKind::NotFound
-        } else if says(&["too_large"]) && !says(&["image"]) {
+        } else if contains(&["too_large"]) && !contains(&["image"]) {
             ErrorKind::TooLarge
-        } else if says(&["timeout"]) {
+        } else if contains(&["timeout"]) {
             ErrorKind::Timeout
-        } else if says(&[
+        } else if contains(&[
             "invalid",
             "bad_request",
             "tool_use_failed",
@@ -165,17 +165,17 @@ impl Failure {
         }
     }
 
-    /// The status that an error within an answer says it would have had.
+    /// The HTTP status that an error within a response contains.
     fn status(&self) -> Option<u16> {
         [&self.status, &self.code]
             .into_iter()
-            .filter_map(|said| said.as_deref()?.parse::<u16>().ok())
+            .filter_map(|value| value.as_deref()?.parse::<u16>().ok())
             .find(|status| (400..600).contains(status))
     }
 }
 
-/// Whether a field for an error says that there is one: some servers always send it.
-pub(crate) fn is_said(error: &Value) -> bool {
+/// Whether an error field contains an error: some servers always send the field.
+pub(crate) fn has_error(error: &Value) -> bool {
     match error {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
@@ -185,19 +185,19 @@ pub(crate) fn is_said(error: &Value) -> bool {
     }
 }
 
-/// The first text that is called `name` in what Google says besides (`google.rpc.Status.details`).
+/// The first string named `name` in Google's error details (`google.rpc.Status.details`).
 fn details<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     let details = value.get("details")?.as_array()?;
     details.iter().find_map(|detail| detail.get(name)?.as_str())
 }
 
-/// Reads a length of time as Protocol Buffers write it in JSON: `34.5s`.
+/// Parses a duration in the JSON format of Protocol Buffers: `34.5s`.
 fn delay(text: &str) -> Option<Duration> {
     let seconds = text.strip_suffix('s')?.parse::<f64>().ok()?;
     Some(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// The text of a message, which may be a list of complaints (FastAPI's `detail`).
+/// The text of a message, which may be a list of errors (FastAPI's `detail`).
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -213,7 +213,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// What a person may want to see of a body that is not what it should be.
+/// The readable part of an unexpected body.
 fn excerpt(body: &str) -> String {
     if !body.starts_with('<') {
         return body.to_owned();
@@ -238,7 +238,7 @@ fn excerpt(body: &str) -> String {
         };
         rest = tag.split_once(end).map_or("", |(_, rest)| rest);
     }
-    // The page may have been cut off.
+    // The page may be truncated.
     if !rest.trim().is_empty() {
         out.push(' ');
         out.push_str(rest.trim());
@@ -246,18 +246,19 @@ fn excerpt(body: &str) -> String {
     out
 }
 
-/// Who failed, as far as an error says it.
+/// The origin of an error, for its fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin<'a> {
     pub(crate) provider: &'a Str,
     pub(crate) secrets: Secrets<'a>,
     pub(crate) request_id: Option<&'a Str>,
-    /// The longest time that it may ask to be left alone for.
+    /// The maximum of `retry_after`.
     pub(crate) retry_after: Duration,
 }
 
 impl Origin<'_> {
-    /// An error of our own finding. No text of the provider's may be in `message`.
+    /// Creates an error that is detected locally. `message` must not contain text from the
+    /// provider.
     pub(crate) fn error(self, kind: ErrorKind, message: impl Into<Str>) -> Error {
         let error = Error::new(kind, message).with_provider(self.provider.clone());
         match self.request_id {
@@ -266,13 +267,13 @@ impl Origin<'_> {
         }
     }
 
-    /// What came is not what the protocol says; with as much of it as a person may want to see.
+    /// Creates an error for an unexpected body, with a readable excerpt of it.
     pub(crate) fn protocol(self, what: &str, body: &str) -> Error {
         let body = scrub(&excerpt(body.trim()), self.secrets);
         self.error(ErrorKind::Protocol, format!("{what}: {body}"))
     }
 
-    /// An error that the provider reported within an answer.
+    /// Creates an error that the provider reported within a response.
     pub(crate) fn reported(self, failure: &Failure) -> Error {
         let error = self.failed(failure, failure.kind(None));
         match failure.status() {
@@ -281,7 +282,7 @@ impl Origin<'_> {
         }
     }
 
-    /// An error that the provider reported by a status.
+    /// Creates an error that the provider reported with an HTTP status.
     pub(crate) fn refused(
         self,
         status: StatusCode,
@@ -292,10 +293,10 @@ impl Origin<'_> {
     ) -> Error {
         let is_redirect = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
         let error = if is_redirect {
-            // Where to is not said: an address may hold a secret.
+            // Without the location, which may contain a secret.
             self.error(
                 ErrorKind::Protocol,
-                "the provider redirects the request, which is not followed, since the key would go along",
+                "the provider redirected the request; redirects are not followed, since they would forward the key",
             )
         } else {
             let failure = Failure::of_body(body, status);
@@ -313,7 +314,7 @@ impl Origin<'_> {
         let message = failure
             .message
             .as_deref()
-            .unwrap_or("an error without a message");
+            .unwrap_or("the provider reported an error without a message");
         let mut error = self.error(kind, scrub(message, self.secrets));
         if let Some(code) = &failure.code {
             error = error.with_code(scrub(code, self.secrets));
@@ -327,16 +328,16 @@ impl Origin<'_> {
         error
     }
 
-    /// The HTTP service failed.
+    /// Converts an error of the HTTP service.
     pub(crate) fn transport(self, error: BoxError) -> Error {
         let error = Error::from(error);
         let kind = match error.kind() {
-            // A client's error of a kind that nobody knows: what it does is to connect.
+            // An unclassified error of a client most likely concerns the connection.
             ErrorKind::Other => ErrorKind::Connection,
             kind => kind,
         };
-        let error = if self.is_told(&error) {
-            // Without its sources, which anybody may print.
+        let error = if self.leaks(&error) {
+            // Without its sources, which may be printed.
             Error::new(kind, scrub(error.message(), self.secrets))
         } else if kind != error.kind() {
             Error::new(kind, scrub(error.message(), self.secrets)).with_source(error)
@@ -350,10 +351,10 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether `error` or one of its sources says a secret.
-    fn is_told(self, error: &Error) -> bool {
+    /// Whether `error` or one of its sources contains a secret.
+    fn leaks(self, error: &Error) -> bool {
         let sources = format!("{error:#} {:?}", error.source());
-        self.secrets.are_told_in(&sources)
+        self.secrets.occur_in(&sources)
     }
 }
 
@@ -363,7 +364,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_shape_of_json_says_its_message() {
+    fn every_json_format_yields_its_message() {
         let shapes = [
             json!({"error": {"message": "no", "type": "t", "code": "c"}}),
             json!({"error": {"message": "no", "code": 400}}),
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_html_page_is_its_text() {
+    fn an_html_page_is_reduced_to_its_text() {
         let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title><style>a > b {}</style>\
                     <!-- a > b --></head><body><h1>Bad</h1> <p>nginx</p></body></html>";
         assert_eq!(excerpt(page), "an HTML page: 502 Bad Gateway Bad nginx");

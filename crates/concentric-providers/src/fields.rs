@@ -1,9 +1,9 @@
-//! A request's fields, as they are written.
+//! Serialization of a request's fields.
 
 use serde::{Serialize, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-/// Writes fields, but for those that the request's own provider options replace.
+/// Serializes fields, except those that the request's provider options replace.
 pub(crate) struct Fields<'a, M> {
     pub(crate) map: M,
     pub(crate) replaced: &'a Map<String, Value>,
@@ -29,7 +29,7 @@ impl<M: SerializeMap> Fields<'_, M> {
         value.map_or(Ok(()), |value| self.put(name, value))
     }
 
-    /// Writes the replacements, and ends the object.
+    /// Serializes the replacements, and ends the object.
     pub(crate) fn end(mut self) -> Result<M::Ok, M::Error> {
         for (name, value) in self.replaced {
             self.map.serialize_entry(name, value)?;
@@ -38,7 +38,7 @@ impl<M: SerializeMap> Fields<'_, M> {
     }
 }
 
-/// Whether `list` is written without any element. No more than the beginning is written to know it.
+/// Whether `list` is serialized as an empty list. Serializes no more than its beginning.
 pub(crate) fn is_empty_list(list: &impl Serialize) -> bool {
     let mut brackets = [0; 2];
     serde_json::to_writer(&mut brackets[..], list).is_ok()

@@ -1,10 +1,10 @@
-//! A conversation as one service may read it, whoever wrote it.
+//! Converts a conversation for a service, including messages from other providers.
 //!
-//! What only its own provider understands (a signature, encrypted reasoning, a block of a server's
-//! own tool) goes back to that provider, and to nobody else. So does what a model thought, readable or
-//! not: to another it is neither its own thought nor something that was said. Ids of tool calls are the
-//! provider's own where it gave them and made the call, and else ours, in the form that the service
-//! takes; so are the names of the tools that were called.
+//! Provider-specific data (a signature, encrypted reasoning, a block of a server tool) is sent back
+//! only to the provider that produced it, and so is reasoning, readable or not: for another
+//! provider it is neither its own reasoning nor part of the conversation. Ids of tool calls are the
+//! provider's own where the provider made the call and assigned an id, otherwise ours, converted to
+//! a form that the service accepts. The same applies to the names of the called tools.
 
 use crate::repair::repair;
 use concentric_core::{
@@ -19,18 +19,18 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// Which ids of tool calls a service takes.
+/// The ids of tool calls that a service accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdRules {
-    /// The most characters; the least, where `exact`.
+    /// The maximum number of characters; also the minimum if `exact`.
     pub(crate) length: usize,
     pub(crate) exact: bool,
-    /// What may be in it besides ASCII letters and digits.
+    /// Accepted characters besides ASCII letters and digits.
     pub(crate) punctuation: &'static str,
 }
 
 impl IdRules {
-    /// Anything.
+    /// Accepts every id.
     pub(crate) const ANY: Self = Self {
         length: usize::MAX,
         exact: false,
@@ -50,9 +50,9 @@ impl IdRules {
         length && id.chars().all(is_known)
     }
 
-    /// What the service is to call `call`, which `part` is of.
+    /// The id for `call` in a request. `own` means that the provider made the call.
     ///
-    /// The same call has the same id wherever it stands in a conversation.
+    /// The same call has the same id at every position in a conversation.
     pub(crate) fn id<'a>(&self, call: &'a ToolCallPart, own: bool) -> Cow<'a, str> {
         let provided = call
             .provider_id
@@ -61,7 +61,7 @@ impl IdRules {
         if let Some(id) = provided.or_else(|| Some(call.id.as_str()).filter(|id| self.fits(id))) {
             return id.into();
         }
-        // Letters and digits are taken by all.
+        // Every service accepts letters and digits.
         const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
         let mut id = String::new();
         let mut hash = DefaultHasher::new();
@@ -77,19 +77,19 @@ impl IdRules {
     }
 }
 
-/// Which names of tools a service takes.
+/// The names of tools that a service accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameRules {
-    /// The most characters.
+    /// The maximum number of characters.
     pub(crate) length: usize,
-    /// What may be in it besides ASCII letters and digits.
+    /// Accepted characters besides ASCII letters and digits.
     pub(crate) punctuation: &'static str,
-    /// Whether it begins with a letter or `_`.
+    /// Whether a name must start with a letter or `_`.
     pub(crate) begins_with_letter: bool,
 }
 
 impl NameRules {
-    /// What the services that speak chat completions take alike (OpenAI's *Create chat completion*).
+    /// The names that every chat completions service accepts (OpenAI's *Create chat completion*).
     pub(crate) const COMMON: Self = Self {
         length: 64,
         punctuation: "_-",
@@ -111,8 +111,8 @@ impl NameRules {
             && name.chars().all(|c| self.knows(c))
     }
 
-    /// The name of a tool as it may stand in a history: a model may have made it up, or somebody
-    /// else's service have taken it.
+    /// Converts the name of a tool in a history: a model may have invented it, or another service
+    /// may have accepted it.
     pub(crate) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         if self.fits(name) {
             return name.into();
@@ -126,7 +126,7 @@ impl NameRules {
         name.into()
     }
 
-    /// These, of a service which may take any: what is offered is called as it is offered.
+    /// Adds the offered names for a service which may accept any: offered tools keep their names.
     pub(crate) fn beside(self, offered: &ToolSpecs) -> NamesBeside<'_> {
         let odd = offered.iter().map(|spec| spec.name.as_str());
         NamesBeside {
@@ -136,10 +136,10 @@ impl NameRules {
     }
 }
 
-/// Which names of tools a service takes besides those that it is offered.
+/// The names of tools that a service accepts besides those of the offered tools.
 pub(crate) struct NamesBeside<'a> {
     rules: NameRules,
-    /// The names that are offered, and are not as the rules say.
+    /// The offered names that do not follow the rules.
     odd: HashSet<&'a str>,
 }
 
@@ -152,7 +152,7 @@ impl NamesBeside<'_> {
     }
 }
 
-/// The arguments of a call as the JSON object that they are.
+/// The arguments of a call as a JSON object.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Input<'a> {
@@ -163,7 +163,7 @@ pub(crate) enum Input<'a> {
 impl<'a> Input<'a> {
     pub(crate) fn of(arguments: &'a Arguments) -> Self {
         let text = arguments.for_history();
-        // Half of a surrogate pair is JSON to some, but not to the services.
+        // Some parsers accept an unpaired surrogate; the services do not.
         let odd = text.contains("\\u") && serde_json::from_str::<Value>(text).is_err();
         match serde_json::from_str(text) {
             Ok(json) if !odd => Self::Json(json),
@@ -189,7 +189,7 @@ pub(crate) fn is_own(part: &Part, provider: &Str) -> bool {
     }
 }
 
-/// What `provider` wants back with `part`.
+/// The data of `part` that must be sent back to `provider`.
 pub(crate) fn own_data<'a>(part: &'a Part, provider: &Str) -> Option<&'a ProviderData> {
     let data = match &part.kind {
         PartKind::Provider(data) => Some(data),
@@ -198,7 +198,7 @@ pub(crate) fn own_data<'a>(part: &'a Part, provider: &Str) -> Option<&'a Provide
     data.filter(|data| data.provider == *provider)
 }
 
-/// What a model of `provider` thought in `parts`, as text.
+/// The text of the reasoning in `parts` by models of `provider`.
 pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
     let thought = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Reasoning(text) if is_own(part, provider) => Some(text.as_str()),
@@ -207,10 +207,10 @@ pub(crate) fn own_reasoning(parts: &[Part], provider: &Str) -> String {
     thought.collect()
 }
 
-/// The results of a turn, by their calls.
+/// The results of a turn, indexed by their calls.
 pub(crate) struct Results<'a> {
     list: Vec<&'a ToolResult>,
-    /// Empty for a few, which are found sooner without.
+    /// Empty if there are only a few results, for which a linear search is faster.
     by_call: HashMap<&'a CallId, &'a ToolResult>,
 }
 
@@ -243,25 +243,24 @@ impl<'a> Results<'a> {
     }
 }
 
-/// What a user is taken to say before an assistant's message that begins a conversation, for
-/// services whose conversations begin with a user.
+/// The user message that is inserted before an initial assistant message, for services whose
+/// conversations start with a user.
 pub(crate) const BEGINNING: &str = "[The conversation begins with the assistant.]";
 
-/// One piece of an assistant's turn: what it said, the calls it made in it, and their results.
+/// One segment of an assistant turn: its content, its calls, and their results.
 ///
-/// A turn that holds results of calls that somebody else executed is several: what was said and
-/// called, and behind its results, what was said then. What a provider executed itself is nobody
-/// else's, neither the call nor its result.
+/// A turn that contains tool results has several segments: the content and the calls before a
+/// result, and the content after it. Calls that a provider executed itself are not listed in
+/// `calls`, since neither they nor their results are sent to other providers.
 #[derive(Debug)]
-pub(crate) struct Said<'a> {
+pub(crate) struct Segment<'a> {
     pub(crate) parts: &'a [Part],
-    /// The calls in `parts` that have a result, which it is behind them; what a provider executed
-    /// itself has none here.
+    /// The calls in `parts` that have a result, except those that the provider executed.
     pub(crate) calls: Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)>,
 }
 
-/// The pieces of an assistant's turn.
-pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
+/// Splits an assistant turn into segments.
+pub(crate) fn segments(turn: &Turn) -> Vec<Segment<'_>> {
     let message = turn.as_message();
     let results = Results::of(turn);
     let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
@@ -277,7 +276,7 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
             }
             _ => None,
         });
-        pieces.push(Said {
+        pieces.push(Segment {
             parts,
             calls: calls.collect(),
         });
@@ -285,8 +284,8 @@ pub(crate) fn said(turn: &Turn) -> Vec<Said<'_>> {
     pieces
 }
 
-/// What `part` says in words: a text, or, since an answer may be nothing else, a refusal. A medium that
-/// a model made, which most services take from nobody but a user, is named.
+/// The text of `part`: of a text, or of a refusal, which may be the whole response. Media that a
+/// model generated are replaced with a name, since most services accept media only from users.
 pub(crate) fn words(part: &Part) -> Option<&str> {
     match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) => Some(text),
@@ -297,17 +296,17 @@ pub(crate) fn words(part: &Part) -> Option<&str> {
     }
 }
 
-/// What `parts` say in words.
+/// The text of `parts`.
 pub(crate) fn text(parts: &[Part]) -> Cow<'_, str> {
     joined(parts, words)
 }
 
-/// What is `said` by each of `parts`, as one text.
+/// The concatenated texts that `text_of` returns for `parts`.
 pub(crate) fn joined<'a>(
     parts: &'a [Part],
-    said: impl Fn(&'a Part) -> Option<&'a str>,
+    text_of: impl Fn(&'a Part) -> Option<&'a str>,
 ) -> Cow<'a, str> {
-    let mut texts = parts.iter().filter_map(said);
+    let mut texts = parts.iter().filter_map(text_of);
     match (texts.next(), texts.next()) {
         (None, _) => "".into(),
         (Some(only), None) => only.into(),
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_the_providers_own_or_ours_or_made_to_fit() {
+    fn an_id_is_the_providers_or_ours_or_converted() {
         let nine = IdRules {
             length: 9,
             exact: true,
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_its_own_or_made_to_fit() {
+    fn a_name_is_kept_or_converted() {
         let rules = NameRules::COMMON;
         let long = "x".repeat(65);
         for (name, fit) in [
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_thought_is_for_its_provider_only() {
+    fn reasoning_is_sent_only_to_its_own_provider() {
         let by = |provider: &str, text: &str| {
             let author = Author::Model {
                 provider: provider.into(),
@@ -396,15 +395,15 @@ mod tests {
             };
             Part::new(PartKind::Reasoning(text.into())).by(author)
         };
-        let nobody = Part::new(PartKind::Reasoning("c".into()));
-        let parts = [by("x", "a"), by("y", "b"), nobody, by("x", "d")];
+        let unattributed = Part::new(PartKind::Reasoning("c".into()));
+        let parts = [by("x", "a"), by("y", "b"), unattributed, by("x", "d")];
         assert_eq!(own_reasoning(&parts, &"x".into()), "ad");
         assert_eq!(own_reasoning(&parts, &"y".into()), "b");
         assert_eq!(own_reasoning(&parts, &"z".into()), "");
     }
 
     #[test]
-    fn a_turn_with_results_in_it_is_several() {
+    fn a_turn_with_results_has_several_segments() {
         let result = ToolResult::new(CallId::new("1"), "f", ToolOutcome::done("ok"));
         let parts = vec![
             Part::text("a"),
@@ -415,7 +414,7 @@ mod tests {
             Part::text("b"),
         ];
         let turn = Turn::message(Message::new(Role::Assistant, parts)).expect("a turn");
-        let pieces = said(&turn);
+        let pieces = segments(&turn);
         assert_eq!(pieces.len(), 2);
         let counts: Vec<_> = pieces
             .iter()
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_executed_is_no_call_with_a_result() {
+    fn calls_of_the_provider_have_no_result_in_a_segment() {
         let result = ToolResult::new(CallId::new("1"), "f", ToolOutcome::done("ok"));
         let parts = vec![
             Part::new(PartKind::ToolCall(
@@ -435,6 +434,6 @@ mod tests {
             Part::text("b"),
         ];
         let turn = Turn::message(Message::new(Role::Assistant, parts)).expect("a turn");
-        assert!(said(&turn).iter().all(|piece| piece.calls.is_empty()));
+        assert!(segments(&turn).iter().all(|piece| piece.calls.is_empty()));
     }
 }

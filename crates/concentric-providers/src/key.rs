@@ -3,7 +3,7 @@ use http::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
 use std::{fmt, sync::Arc};
 
-/// A provider's key. `Debug` does not show it, and it is wiped when dropped.
+/// An API key of a provider. It is not shown by `Debug`, and its memory is wiped on drop.
 #[derive(Clone)]
 pub struct ApiKey(Source);
 
@@ -14,21 +14,20 @@ enum Source {
 }
 
 impl ApiKey {
-    /// Takes `key`, without the white space around it.
+    /// Creates a key, without surrounding white space.
     ///
-    /// A key that is empty is an error of the services' `poll_ready`, of the kind
-    /// [`ErrorKind::Configuration`].
+    /// An empty key fails `poll_ready` of the model with [`ErrorKind::Configuration`].
     pub fn new(key: impl Into<String>) -> Self {
         Self(Source::Fixed(trimmed(key.into().into())))
     }
 
-    /// Reads the key from an environment variable. White space around it does not count.
+    /// Reads the key from an environment variable, without surrounding white space.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Configuration`] if the variable is not set, empty, or not Unicode.
     pub fn from_env(variable: &str) -> Result<Self, Error> {
-        let said = match std::env::var(variable) {
+        let problem = match std::env::var(variable) {
             Ok(key) if !key.trim().is_empty() => return Ok(Self::new(key)),
             Ok(_) => "is empty",
             Err(std::env::VarError::NotPresent) => "is not set",
@@ -36,15 +35,15 @@ impl ApiKey {
         };
         Err(Error::new(
             ErrorKind::Configuration,
-            format!("the environment variable {variable} {said}; it must hold the provider's key"),
+            format!("the environment variable {variable} {problem}; set it to the provider's key"),
         ))
     }
 
-    /// Asks `key` before each call, for keys that are rotated. It must not block: what waits for a
-    /// key is a layer under the provider's.
+    /// Creates a key that is obtained from `key` before each call, for keys that are rotated. `key`
+    /// must not block; to wait for a key, use a layer below the provider layer.
     ///
-    /// White space around a key does not count. An error of `key` is that of the call, of the kind
-    /// [`ErrorKind::Authentication`], and so is an empty key.
+    /// Surrounding white space is removed. An error of `key` and an empty key fail the call with
+    /// [`ErrorKind::Authentication`].
     pub fn from_fn<F, K>(key: F) -> Self
     where
         F: Fn() -> Result<K, BoxError> + Send + Sync + 'static,
@@ -54,7 +53,7 @@ impl ApiKey {
         Self(Source::Fn(Arc::new(key)))
     }
 
-    /// The key of one call.
+    /// Obtains the key for one call.
     pub(crate) fn resolve(&self) -> Result<Self, Error> {
         match &self.0 {
             Source::Fixed(_) => Ok(self.clone()),
@@ -66,34 +65,34 @@ impl ApiKey {
                 Ok(key) => Ok(Self(Source::Fixed(key))),
                 Err(error) => Err(Error::new(
                     ErrorKind::Authentication,
-                    "there is no key for the provider",
+                    "the key for the provider could not be obtained",
                 )
                 .with_source(error)),
             },
         }
     }
 
-    /// The value of a header, `prefix` before the key. It is marked sensitive, so that `Debug` of
-    /// a request does not show it.
+    /// Creates a header value of `prefix` and the key. It is marked as sensitive, so that `Debug`
+    /// of a request does not show it.
     pub(crate) fn header(&self, prefix: &str) -> Result<HeaderValue, Error> {
         let value = format!("{prefix}{}", self.expose());
-        // The error does not say what the value was.
+        // The source error is dropped, since it must not expose the value.
         let mut value = HeaderValue::try_from(value).map_err(|_| {
             Error::new(
                 ErrorKind::Configuration,
-                "the provider's key has a character that no HTTP header may have",
+                "the provider's key contains a character that is not allowed in an HTTP header",
             )
         })?;
         value.set_sensitive(true);
         Ok(value)
     }
 
-    /// Whether there is nothing in it, as far as that is known before a call.
+    /// Whether the key is known to be empty before a call.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.0, Source::Fixed(key) if key.expose_secret().is_empty())
     }
 
-    /// The key, if it is known.
+    /// The key; empty if it has not been obtained yet.
     pub(crate) fn expose(&self) -> &str {
         match &self.0 {
             Source::Fixed(key) => key.expose_secret(),
@@ -114,7 +113,7 @@ impl From<SecretString> for ApiKey {
     }
 }
 
-/// `key` without the white space around it. A copy is made only if there is some.
+/// `key` without surrounding white space, which is copied only if there is any.
 fn trimmed(key: SecretString) -> SecretString {
     let text = key.expose_secret();
     match text.trim() {

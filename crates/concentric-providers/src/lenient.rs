@@ -1,6 +1,6 @@
-//! Types that take whatever JSON a server sends in a field, and make of it what can be made.
+//! Lenient types, which accept any JSON in a field and use the values that they can interpret.
 //!
-//! A field of an odd type must never cost the answer it is in.
+//! A field of an unexpected type must not fail the response that contains it.
 
 use concentric_core::Str;
 use serde::{
@@ -13,7 +13,7 @@ use serde::{
 use serde_json::Value;
 use std::{fmt, marker::PhantomData};
 
-/// The methods of a [`Visitor`] for JSON that means nothing here.
+/// The methods of a [`Visitor`] for JSON types that are ignored.
 macro_rules! nothing {
     ($($kind:ident)*) => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +64,8 @@ macro_rules! nothing {
     };
 }
 
-/// Text: borrowed if the JSON has no escapes in it. A number is its digits; all else is nothing.
+/// Text, borrowed if the JSON has no escapes. A number is converted to its digits; any other type
+/// is ignored.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Text<'a> {
     #[default]
@@ -135,7 +136,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// Text that may also come as the JSON that it should be the text of: a tool call's arguments.
+/// The text of a JSON value, as a string or as the value itself: the arguments of a tool call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JsonText<'a>(pub(crate) Text<'a>);
 
@@ -190,7 +191,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     }
 }
 
-/// A number of something; nothing unless it is one.
+/// A non-negative integer; any other value is ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count(pub(crate) Option<u64>);
 
@@ -227,7 +228,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// Whether something is so: not unless `true` is said.
+/// A boolean; any value other than `true` is false.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flag(pub(crate) bool);
 
@@ -239,8 +240,8 @@ impl<'de> Visitor<'de> for FlagVisitor {
     nothing!(number seq map);
 
     #[inline]
-    fn visit_bool<E>(self, said: bool) -> Result<Flag, E> {
-        Ok(Flag(said))
+    fn visit_bool<E>(self, value: bool) -> Result<Flag, E> {
+        Ok(Flag(value))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Flag, E> {
@@ -255,7 +256,7 @@ impl<'de> Deserialize<'de> for Flag {
     }
 }
 
-/// An object, if it is one.
+/// An object; any other type is ignored.
 #[derive(Clone, Debug)]
 pub(crate) struct Maybe<T>(pub(crate) Option<T>);
 
@@ -285,7 +286,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
     }
 }
 
-/// The objects in a list; one object by itself counts as a list of it.
+/// The objects in a list; a single object is treated as a list of one.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 
@@ -323,8 +324,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-/// What the objects in a list come to: each is taken in as it is read, so that the list takes no
-/// allocation.
+/// A collection `C` that is extended with each object of a list as it is read, so that the list
+/// itself is not allocated.
 #[derive(Debug)]
 pub(crate) struct Gathered<T, C> {
     pub(crate) of: C,
@@ -362,7 +363,7 @@ impl<'de, T: Deserialize<'de>, C: Default + Extend<T>> Deserialize<'de> for Gath
     }
 }
 
-/// The objects in a list that mostly has one, which then takes no allocation.
+/// The objects in a list, which usually has one; a list of one is not allocated.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
     first: Option<T>,

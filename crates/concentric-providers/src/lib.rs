@@ -1,8 +1,8 @@
-//! Model providers for Concentric: each a layer that makes a model of an HTTP service.
+//! Model providers for Concentric: each is a layer that turns an HTTP service into a model.
 //!
-//! A provider's layer goes over any `Service<http::Request<Full<Bytes>>>`, so that whatever the
-//! HTTP ecosystem has (tracing, signing, proxies, recording, a test double) stands under it as one
-//! more layer. [`HttpClient`] (feature `client`) is a default to end the stack with.
+//! A provider layer wraps any `Service<http::Request<Full<Bytes>>>`, so middleware of the HTTP
+//! ecosystem (tracing, signing, proxies, recording, a test double) can be added below it.
+//! [`HttpClient`] (feature `client`) is the default innermost service.
 //!
 //! ```no_run
 //! use concentric_core::{ChatRequest, Error};
@@ -18,15 +18,15 @@
 //! # }
 //! ```
 //!
-//! The future of a call resolves when the model's first content is there, and until then an error
-//! is the future's: a refused key, a full rate limit, a connection that breaks. After that it is
+//! The future of a call resolves when the first content of the model arrives. Until then, errors (a
+//! rejected key, a rate limit, a broken connection) are returned by the future; later errors are
 //! the last item of the body. A body that ends without the service's terminal event fails with
-//! [`ErrorKind::Truncated`](concentric_core::ErrorKind::Truncated), however cleanly the connection
-//! was closed.
+//! [`ErrorKind::Truncated`](concentric_core::ErrorKind::Truncated), even if the connection was
+//! closed cleanly.
 
 #![allow(
     unnameable_types,
-    reason = "what an API is to a model is nobody else's to name"
+    reason = "the API types are an implementation detail of the models"
 )]
 
 pub mod anthropic;

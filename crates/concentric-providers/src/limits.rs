@@ -1,25 +1,25 @@
 use std::time::Duration;
 
-/// How much a provider may send, in bytes, before the answer fails with
-/// [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge). Zero takes nothing at all.
+/// The maximum amount of data that a provider may send, in bytes. A larger response fails with
+/// [`ErrorKind::TooLarge`](concentric_core::ErrorKind::TooLarge). Zero allows no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// One line of an event stream.
     pub line: usize,
-    /// The data of one event of a stream: also a line of NDJSON, and an element of an array. A whole
-    /// answer, where no stream was asked for, may be as long as a [response](Self::response).
+    /// The data of one event of a stream, including a line of NDJSON and an element of an array.
+    /// Without streaming, the whole response is limited by [`response`](Self::response) instead.
     pub event: usize,
     /// A whole response.
     pub response: usize,
     /// The arguments of one tool call.
     pub tool_arguments: usize,
-    /// How many tool calls one answer may make; not bytes.
+    /// The number of tool calls in one response; not in bytes.
     pub tool_calls: usize,
-    /// As much of an error's body is read; the rest is not.
+    /// The body of an error response; the rest is discarded.
     pub error: usize,
-    /// The longest time that a provider may ask to be left alone for
-    /// ([`Error::retry_after`](concentric_core::Error::retry_after)); more counts as this much.
+    /// The maximum of [`Error::retry_after`](concentric_core::Error::retry_after). A longer time
+    /// that a provider requests is reduced to it.
     pub retry_after: Duration,
 }
 

@@ -1,9 +1,10 @@
-//! JSON that is not quite JSON, as some servers write it.
+//! Repair of almost-valid JSON that some servers send.
 
 use std::borrow::Cow;
 
-/// Makes `null` of `NaN` and infinities, which Python's `json` writes, and the replacement
-/// character of half a surrogate pair, which is what a character in two deltas becomes.
+/// Replaces `NaN` and infinities, which Python's `json` emits, with `null`, and unpaired
+/// surrogates, which result from a character that is split across two deltas, with the replacement
+/// character.
 pub(crate) fn repair(text: &str) -> Cow<'_, str> {
     let odd = ["NaN", "Infinity", "\\ud", "\\uD"];
     if !odd.iter().any(|odd| text.contains(odd)) {
@@ -17,7 +18,7 @@ pub(crate) fn repair(text: &str) -> Cow<'_, str> {
         let (string, after) = after.split_at(end);
         out.push('"');
         push_string(&mut out, string);
-        // The quotation mark that ends the string, if it is there.
+        // The closing quotation mark, if there is one.
         let (quote, after) = after.split_at(usize::from(!after.is_empty()));
         out.push_str(quote);
         rest = after;
@@ -26,7 +27,7 @@ pub(crate) fn repair(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Where the string that `text` begins within ends.
+/// The end of the string that `text` starts in.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     text.bytes()
@@ -61,7 +62,7 @@ fn push_string(out: &mut String, text: &str) {
         let (length, whole) = match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
             (Some(Half::High), Some(Half::Low)) => (12, true),
             (Some(_), _) => (6, false),
-            // `\` and what it escapes, which is ASCII or else not JSON.
+            // `\` and the escaped character, which is ASCII in valid JSON.
             (None, _) => (if escape.is_char_boundary(2) { 2 } else { 1 }, true),
         };
         let (escape, after) = escape.split_at(length.min(escape.len()));
@@ -77,7 +78,7 @@ enum Half {
     Low,
 }
 
-/// Which half of a surrogate pair `text` begins with, as an escape.
+/// The half of a surrogate pair that `text` starts with, as an escape.
 fn surrogate(text: &str) -> Option<Half> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     match u16::from_str_radix(digits, 16).ok()? {
@@ -92,7 +93,7 @@ mod tests {
     use super::repair;
 
     #[test]
-    fn what_is_json_stays() {
+    fn valid_json_is_unchanged() {
         for text in [
             r#"{"a":"NaN \" Infinity \\","b":[1,-0]}"#,
             r#"{"a":"\ud83d\ude00 \\ud83d"}"#,
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_becomes_it() {
+    fn almost_valid_json_is_repaired() {
         let cases = [
             (r#"{"a":NaN,"b":-Infinity}"#, r#"{"a":null,"b":null}"#),
             (r#"{"a":"x\ud83d"}"#, r#"{"a":"x\ufffd"}"#),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_stays_so() {
+    fn truncated_json_does_not_panic() {
         for text in [
             r#"{"a":"NaN \"#,
             r#"{"a":NaN,"b":"\u"#,

@@ -1,11 +1,11 @@
-//! How long a provider asks to be left alone.
+//! The delay that a provider requests before a retry.
 
 use http::HeaderMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Reads `retry-after-ms`, `x-ms-retry-after-ms` (milliseconds) and `retry-after` (seconds, with or
-/// without a fraction, or a date; RFC 9110, section 10.2.3). Of several the longest wins; more than
-/// `max` is `max`.
+/// Reads `retry-after-ms`, `x-ms-retry-after-ms` (milliseconds) and `retry-after` (seconds, with an
+/// optional fraction, or a date; RFC 9110, section 10.2.3). Returns the longest of several delays,
+/// limited to `max`.
 pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Option<Duration> {
     let texts = |name: &str| {
         let values = headers.get_all(name).iter();
@@ -25,7 +25,7 @@ pub(crate) fn read(headers: &HeaderMap, now: SystemTime, max: Duration) -> Optio
 }
 
 fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
-    // Not `f64`'s own words for numbers that are none.
+    // Excludes the names that `f64` parses as infinity and NaN.
     if !text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') {
         return None;
     }
@@ -33,9 +33,9 @@ fn seconds(text: &str, unit: f64, max: Duration) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(max))
 }
 
-/// Parses a date in any of the forms that must be taken (RFC 9110, section 5.6.7):
+/// Parses a date in any of the formats that RFC 9110, section 5.6.7, requires recipients to accept:
 ///
-/// - `Sun, 06 Nov 1994 08:49:37 GMT`, the one that servers may send today,
+/// - `Sun, 06 Nov 1994 08:49:37 GMT`, the only format that servers may generate today,
 /// - `Sunday, 06-Nov-94 08:49:37 GMT` (RFC 850),
 /// - `Sun Nov  6 08:49:37 1994` (C's `asctime`).
 fn date(text: &str, now: SystemTime) -> Option<SystemTime> {
@@ -71,16 +71,16 @@ fn date(text: &str, now: SystemTime) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// The year that ends with `digits`, and is no more than 50 years after `now`.
+/// The year that ends with `digits` and is at most 50 years after `now`.
 fn full_year(digits: u64, now: SystemTime) -> u64 {
-    // The mean year of the Gregorian calendar, in seconds.
+    // The mean length of a Gregorian year, in seconds.
     const YEAR: u64 = 31_556_952;
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let latest = 1970 + now.as_secs() / YEAR + 50;
     latest - (latest - digits) % 100
 }
 
-/// Days since 1970-01-01: Howard Hinnant's `days_from_civil`.
+/// Days since 1970-01-01, computed with Howard Hinnant's `days_from_civil`.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year / 400;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form() {
+    fn every_format_is_parsed() {
         let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
         let max = Duration::from_secs(100);
         let ms = Duration::from_millis;
@@ -123,7 +123,7 @@ mod tests {
                 "Wednesday, 21-Oct-37 07:28:00 GMT",
                 Some(max),
             ),
-            // 44 years from then, and not 56 years before.
+            // 44 years in the future, not 56 years in the past.
             ("retry-after", "Thursday, 06-Nov-44 08:49:37 GMT", Some(max)),
             ("retry-after", "Tuesday, 06-Nov-45 08:49:37 GMT", None),
             ("retry-after", "Sun Nov  6 08:49:47 1994", Some(ms(10_000))),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wins() {
+    fn the_longest_delay_wins() {
         let mut headers = HeaderMap::new();
         headers.insert("retry-after", "1".parse().unwrap());
         headers.insert("retry-after-ms", "0".parse().unwrap());

@@ -1,35 +1,36 @@
-//! Schemas as they are rewritten for a service.
+//! Schemas that are rewritten for a service.
 //!
-//! What stays as it was is borrowed, and what is written is counted: a schema may be the text of a
-//! stranger, and a few kilobytes of references can stand for gigabytes.
+//! Unchanged parts are borrowed, and the output is limited: a schema may come from an untrusted
+//! source, and a few kilobytes of references can expand to gigabytes.
 
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 use std::{borrow::Cow, io};
 
-/// The most that rewriting the schemas of one request may write, in bytes of JSON.
+/// The maximum size of the rewritten schemas of one request, in bytes of JSON.
 const WRITTEN: usize = 1024 * 1024;
 
-/// Counts for each schema, each field and each element besides its bytes: about what the shortest
-/// take, so that the memory and the work for them are bounded with the bytes.
+/// The additional size of each schema, field and element, close to the size of the shortest ones,
+/// so that the limit also bounds memory and work.
 const ENTRY: usize = 16;
 
-/// Why a schema is refused that takes more than that.
-pub(crate) const TOO_LARGE: &str = "more than the limit of 1 MiB once it is rewritten for the provider, with its references replaced";
+/// Describes a schema that exceeds the limit.
+pub(crate) const TOO_LARGE: &str =
+    "a size over the limit of 1 MiB after its references are replaced";
 
-/// How much may still be written.
+/// The remaining size for rewritten schemas.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: usize,
 }
 
-/// A schema, or a part of one, as it is written.
+/// A schema or a part of one, in its rewritten form.
 #[derive(Debug)]
 pub(crate) enum Node<'a> {
-    /// As it was.
+    /// An unchanged value.
     Kept(&'a Value),
-    /// The fields of an object, with `type` and `properties` if these are missing.
+    /// The fields of an object, with `type` and `properties` added if they are missing.
     Completed(&'a Map<String, Value>),
     Bool(bool),
     Text(Cow<'a, str>),
@@ -49,13 +50,13 @@ impl Budget {
     ///
     /// # Errors
     ///
-    /// They are more than may still be written.
+    /// Fails if `bytes` exceeds the remaining size.
     pub(crate) fn spend(&mut self, bytes: usize) -> Result<(), &'static str> {
         self.left = self.left.checked_sub(bytes).ok_or(TOO_LARGE)?;
         Ok(())
     }
 
-    /// Counts a schema, or an element of a list.
+    /// Counts a schema or an element of a list.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl Budget {
         self.spend(ENTRY)
     }
 
-    /// Counts `json`, which is looked at only as far as it may be written.
+    /// Counts the size of `json`. Serialization stops at the limit.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Budget {
         serde_json::to_writer(self, json).map_err(|_| TOO_LARGE)
     }
 
-    /// Takes `value` as it is.
+    /// Adds `value` unchanged.
     ///
     /// # Errors
     ///
@@ -101,7 +102,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Sets a field to what it was.
+    /// Sets a field to an unchanged value.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl Budget {
         self.put(out, name, value)
     }
 
-    /// Makes a list of `node`, if it is one.
+    /// Converts `node` to a list, or returns it if it is not one.
     ///
     /// # Errors
     ///
@@ -163,7 +164,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether both are written alike.
+    /// Whether both serialize to equal JSON.
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Kept(one), Self::Kept(other)) => one == other,

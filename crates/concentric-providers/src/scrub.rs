@@ -1,16 +1,16 @@
-//! Text of a provider's that goes into an error: bounded, on one line, without secrets.
+//! Sanitizes text from providers for errors: bounded, on one line, without secrets.
 
 use crate::ApiKey;
 use http::HeaderValue;
 use std::borrow::Cow;
 
-/// No message is longer, in bytes.
+/// The maximum length of a message, in bytes.
 const MAX: usize = 1024;
 
-/// What stands where a secret stood.
+/// The replacement for a secret.
 const GONE: &str = "[REDACTED]";
 
-/// What was sent, and nobody is told.
+/// The values of a request that must not appear in errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Secrets<'a> {
     pub(crate) key: Option<&'a ApiKey>,
@@ -18,34 +18,34 @@ pub(crate) struct Secrets<'a> {
 }
 
 impl<'a> Secrets<'a> {
-    /// Those that are in `text`, as they stand there, the longest first.
-    fn told_in(self, text: &str) -> Vec<Cow<'a, str>> {
-        // A shorter one is in many a text.
+    /// The secrets that occur in `text`, in the form in which they occur, the longest first.
+    fn found_in(self, text: &str) -> Vec<Cow<'a, str>> {
+        // Shorter secrets would match ordinary text.
         const LEAST: usize = 4;
         let key = self.key.map(ApiKey::expose);
         let headers = self.headers.iter();
         let headers = headers.filter_map(|value| value.to_str().ok());
         let headers = headers.flat_map(|value| [Some(value), credentials(value)]);
-        let mut told: Vec<Cow<'a, str>> = Vec::new();
+        let mut found: Vec<Cow<'a, str>> = Vec::new();
         for secret in headers.flatten().chain(key) {
             if secret.len() < LEAST {
                 continue;
             }
             let forms = [Some(Cow::Borrowed(secret)), escaped(secret).map(Cow::Owned)];
             let forms = forms.into_iter().flatten();
-            told.extend(forms.filter(|form| text.contains(&**form)));
+            found.extend(forms.filter(|form| text.contains(&**form)));
         }
-        told.sort_by_key(|form| std::cmp::Reverse(form.len()));
-        told
+        found.sort_by_key(|form| std::cmp::Reverse(form.len()));
+        found
     }
 
-    /// Whether any of them is in `text`.
-    pub(crate) fn are_told_in(self, text: &str) -> bool {
-        !self.told_in(text).is_empty()
+    /// Whether any secret occurs in `text`.
+    pub(crate) fn occur_in(self, text: &str) -> bool {
+        !self.found_in(text).is_empty()
     }
 }
 
-/// What stands behind the scheme of an `authorization`.
+/// The credentials after the scheme of an `authorization` header.
 fn credentials(value: &str) -> Option<&str> {
     let (scheme, credentials) = value.split_once(' ')?;
     let schemes = ["Basic", "Bearer"];
@@ -55,17 +55,17 @@ fn credentials(value: &str) -> Option<&str> {
     is_known.then(|| credentials.trim())
 }
 
-/// `secret` as it stands in JSON, if that is not as it is.
+/// The JSON-escaped form of `secret`, if it differs.
 fn escaped(secret: &str) -> Option<String> {
     let json = serde_json::to_string(secret).ok()?;
     let text = json.strip_prefix('"')?.strip_suffix('"')?;
     (text != secret).then(|| text.to_owned())
 }
 
-/// Makes `text` fit for an error.
+/// Sanitizes `text` for an error.
 pub(crate) fn scrub(text: &str, secrets: Secrets<'_>) -> String {
     let mut text = Cow::Borrowed(text);
-    for secret in secrets.told_in(&text) {
+    for secret in secrets.found_in(&text) {
         text = text.replace(&*secret, GONE).into();
     }
     let mut out = String::with_capacity(text.len().min(MAX));
@@ -90,7 +90,7 @@ pub(crate) fn scrub(text: &str, secrets: Secrets<'_>) -> String {
     out
 }
 
-/// Appends `word` without what looks like anybody's key.
+/// Appends `word`, without parts that look like an API key.
 fn push_word(out: &mut String, word: &str) {
     const PREFIXES: [&str; 7] = ["sk-", "AIza", "gsk_", "xai-", "hf_", "key-", "eyJ"];
     const LEAST: usize = 16;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_not_stay() {
+    fn keys_are_redacted() {
         let key = ApiKey::new("canary");
         let text =
             "bad key `canary`,\n\tor \"sk-proj-0123456789abcdef\" or Bearer eyJhbGciOiJIUzI1NiJ9.x";
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_do_headers_nor_what_json_makes_of_them() {
+    fn headers_and_escaped_secrets_are_redacted() {
         let key = ApiKey::new(r#"ca"na\ry"#);
         let headers = ["gate", "gateway", "Bearer token-of-mine", "no"];
         let headers = headers.map(HeaderValue::from_static);
@@ -153,14 +153,14 @@ mod tests {
                 "`[REDACTED]` is bearer of no",
             ),
         ] {
-            assert!(secrets.are_told_in(text), "{text}");
+            assert!(secrets.occur_in(text), "{text}");
             assert_eq!(scrub(text, secrets), expected);
         }
-        assert!(!secrets.are_told_in("no"));
+        assert!(!secrets.occur_in("no"));
     }
 
     #[test]
-    fn words_do() {
+    fn ordinary_words_are_kept() {
         let text = "Invalid 'task-specific-parameters-2': sk-short; see https://x.test/a?b=c";
         assert_eq!(scrub(text, Secrets::default()), text);
         assert_eq!(scrub(text, of(&ApiKey::new("k"))), text);

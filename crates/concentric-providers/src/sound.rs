@@ -1,4 +1,4 @@
-//! Sound that a model says.
+//! Audio that a model generates.
 
 use crate::api::Call;
 use base64::{
@@ -8,16 +8,17 @@ use base64::{
 use concentric_core::Str;
 use serde_json::Value;
 
-/// Reads base64 with padding and without.
+/// Decodes base64 with or without padding.
 const ANY: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Appends a piece of base64 (RFC 4648, section 4) to those before it.
+/// Appends a chunk of base64 (RFC 4648, section 4) to the previous chunks.
 ///
-/// Some services cut the text, and the pieces are one as they are. Others cut the bytes and encode each
-/// piece: behind padding another text begins, and the bytes of both are joined.
+/// Some services split the encoded text, so that the chunks can be concatenated. Others split the
+/// bytes and encode each chunk: padding then marks the end of a chunk, and the bytes of both chunks
+/// are joined.
 pub(crate) fn append(data: &mut String, piece: &str) {
     let end = data.len().saturating_sub(4);
     if data.ends_with('=')
@@ -32,13 +33,13 @@ pub(crate) fn append(data: &mut String, piece: &str) {
     }
 }
 
-/// The media type of what a call asks to hear, if it says which: its provider options have
-/// `{"audio": {"format": …}}`.
+/// The media type of the audio that a call requests with the provider option `{"audio": {"format":
+/// …}}`, if there is one.
 pub(crate) fn media_type(call: &Call<'_>) -> Option<Str> {
     let audio = call.request.options.provider.get("audio")?;
     Some(match audio.get("format").and_then(Value::as_str)? {
         "mp3" => Str::from_static("audio/mpeg"),
-        // Two bytes for each of 24,000 samples in a second, the lower one first.
+        // Samples of 16 bits, little-endian, 24,000 per second.
         "pcm16" => Str::from_static("audio/pcm"),
         format => format!("audio/{format}").into(),
     })
@@ -49,7 +50,7 @@ mod tests {
     use super::append;
 
     #[test]
-    fn pieces_of_bytes_and_pieces_of_text_are_joined() {
+    fn chunks_of_bytes_and_chunks_of_text_are_joined() {
         let cases: [(&[&str], &str); 8] = [
             (&[], ""),
             (&["QU", "JD"], "QUJD"),
@@ -58,7 +59,7 @@ mod tests {
             (&["QQ==", "Qg==", "Qw=="], "QUJD"),
             (&["QQ==", "QkM", "RA=="], "QUJDRA=="),
             (&["QQ==", "QkNE"], "QUJDRA=="),
-            // What is no base64 is handed on as it came.
+            // Invalid base64 is passed through.
             (&["Q===", "?"], "Q===?"),
         ];
         for (pieces, joined) in cases {

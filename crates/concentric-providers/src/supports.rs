@@ -1,12 +1,11 @@
-//! What a provider's layer supports, as traits: for code that is to compile with those only whose
-//! service does what it needs.
+//! Marker traits for the features that a provider layer supports, so that missing features are
+//! detected at compile time.
 //!
-//! They are [`Capabilities`](crate::Capabilities) that are known before the program runs: of each
-//! layer, and of the models that it makes, those that its API has, whatever the
-//! [profile](crate::openai::Profile) of a server. What a single model of the service can't do
-//! besides, or what a layer was [told](crate::ProviderLayer::capabilities) that it can't,
-//! [`check`](crate::ProviderLayer::check) says when the program runs. A model of your own implements
-//! those that it can promise.
+//! The traits correspond to [`Capabilities`](crate::Capabilities) that every layer and model of an
+//! API has, for any [profile](crate::openai::Profile) of a server. Restrictions of a single model,
+//! or those [configured](crate::ProviderLayer::capabilities) on a layer, are reported at run time
+//! by [`check`](crate::ProviderLayer::check). Implement the traits for your own models where they
+//! apply.
 //!
 //! ```
 //! use concentric_core::{Error, ModelService};
@@ -14,7 +13,7 @@
 //! use tower::Layer;
 //! # fn http() -> impl Clone {}
 //!
-//! /// Classifies by a tool that the model must call, so that it must be one that can be told to.
+//! /// Classifies with a forced tool call, which the model must support.
 //! fn classifier<M>(model: M) -> M
 //! where
 //!     M: supports::Tools + supports::ToolChoice,
@@ -27,7 +26,7 @@
 //! # let _ = model;
 //! ```
 //!
-//! With [`OllamaLayer`](crate::OllamaLayer), that does not compile:
+//! With [`OllamaLayer`](crate::OllamaLayer), this does not compile:
 //!
 //! ```compile_fail,E0277
 //! # use concentric_providers::{OllamaLayer, supports};
@@ -46,9 +45,9 @@ macro_rules! supports {
     ($($(#[$doc:meta])* $name:ident, $what:literal: $($api:ty)+;)+) => {$(
         $(#[$doc])*
         #[diagnostic::on_unimplemented(
-            message = "`{Self}` is not known to support this: its service may not take it",
+            message = "`{Self}` is not known to support this feature",
             label = $what,
-            note = "`concentric_providers::support` is a page of what each service does"
+            note = "see `concentric_providers::support` for the features of each service"
         )]
         pub trait $name {}
         $(
@@ -59,31 +58,34 @@ macro_rules! supports {
 }
 
 supports! {
-    /// It calls tools ([`Capabilities::tools`](crate::Capabilities::tools)).
+    /// Models that call tools ([`Capabilities::tools`](crate::Capabilities::tools)).
     Tools, "does not call tools": Responses Messages GenerateContent Ollama;
-    /// It can be told to call a tool, or which
+    /// Models that support a forced tool choice
     /// ([`Capabilities::tool_choice`](crate::Capabilities::tool_choice)).
-    ToolChoice, "can't be told to call a tool": Responses Messages GenerateContent;
-    /// It can be told to make one call at a time, or several
+    ToolChoice, "does not support a forced tool choice": Responses Messages GenerateContent;
+    /// Models with control over parallel tool calls
     /// ([`Capabilities::parallel_tool_calls`](crate::Capabilities::parallel_tool_calls)).
-    ParallelToolCalls, "can't be told how many calls to make at a time": Responses Messages;
-    /// It writes JSON of a schema ([`Capabilities::output_schema`](crate::Capabilities::output_schema)).
-    OutputSchema, "does not write JSON of a schema": Responses Messages GenerateContent Ollama;
-    /// It does so where it may call tools as well
+    ParallelToolCalls, "does not support `parallel_tool_calls`": Responses Messages;
+    /// Models that support an output schema
+    /// ([`Capabilities::output_schema`](crate::Capabilities::output_schema)).
+    OutputSchema, "does not support an output schema": Responses Messages GenerateContent Ollama;
+    /// Models that support an output schema in requests with tools
     /// ([`Capabilities::output_schema_with_tools`](crate::Capabilities::output_schema_with_tools)).
-    OutputSchemaWithTools, "does not write JSON of a schema where it may call tools":
+    OutputSchemaWithTools, "does not support an output schema together with tools":
         Responses Messages GenerateContent;
-    /// It takes images in a request ([`Capabilities::images`](crate::Capabilities::images)).
-    Images, "takes no images": Responses Messages GenerateContent Ollama;
-    /// It takes sound in a request ([`Capabilities::audio`](crate::Capabilities::audio)).
-    Audio, "takes no sound": GenerateContent;
-    /// It takes documents in a request ([`Capabilities::files`](crate::Capabilities::files)).
-    Files, "takes no documents": Responses Messages GenerateContent;
-    /// It can be told how much to reason
+    /// Models that accept images in a request
+    /// ([`Capabilities::images`](crate::Capabilities::images)).
+    Images, "does not accept images": Responses Messages GenerateContent Ollama;
+    /// Models that accept audio in a request ([`Capabilities::audio`](crate::Capabilities::audio)).
+    Audio, "does not accept audio": GenerateContent;
+    /// Models that accept documents in a request
+    /// ([`Capabilities::files`](crate::Capabilities::files)).
+    Files, "does not accept documents": Responses Messages GenerateContent;
+    /// Models that support a reasoning effort
     /// ([`Capabilities::reasoning_effort`](crate::Capabilities::reasoning_effort)).
-    ReasoningEffort, "can't be told how much to reason":
+    ReasoningEffort, "does not support a reasoning effort":
         Chat Responses Messages GenerateContent Ollama;
-    /// It goes on with an assistant's message at the end
+    /// Models that continue an assistant message at the end of a conversation
     /// ([`Capabilities::prefill`](crate::Capabilities::prefill)).
-    Prefill, "does not go on with an assistant's message": Responses Ollama;
+    Prefill, "does not continue an assistant message": Responses Ollama;
 }

@@ -1,30 +1,29 @@
 use std::time::Duration;
 
-/// How long a provider may take, before the call fails with
-/// [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout). `None` is for ever.
+/// The time limits for a provider. A call that exceeds one fails with
+/// [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout). `None` disables a limit.
 ///
-/// Time is counted while we wait for the service, and not while the consumer of the answer has yet
-/// to take what is there: a slow consumer is no stall. Lengths are measured by the
-/// [clock](concentric_core::context::Clock) of the run. The run's own
-/// [deadline](concentric_core::Context::deadline) holds, too.
+/// Only the time spent waiting for the service counts, not the time until the consumer polls
+/// available data, so a slow consumer does not cause a timeout. Durations are measured with the
+/// [clock](concentric_core::context::Clock) of the run. The
+/// [deadline](concentric_core::Context::deadline) of the run applies as well.
 ///
-/// The clock of a run is tokio's unless its [`Environment`](concentric_core::Environment) has another
-/// one, and tokio's timers panic outside of a runtime that has them: elsewhere, a service that keeps
-/// us waiting needs a clock of yours, or [`off`](Self::off) and no deadline.
+/// The clock of a run is tokio's unless its [`Environment`](concentric_core::Environment) has
+/// another. Tokio's timers panic outside of a tokio runtime with time enabled: elsewhere, provide a
+/// clock, or use [`off`](Self::off) without a deadline.
 ///
-/// | limit | by default | code of the error |
+/// | limit | default | error code |
 /// |---|---|---|
-/// | [`idle`](Self::idle) | 10 minutes: what OpenAI's and Anthropic's own clients wait for the next bytes | `idle` |
+/// | [`idle`](Self::idle) | 10 minutes, as in OpenAI's and Anthropic's own clients | `idle` |
 /// | [`progress`](Self::progress) | 10 minutes | `no_progress` |
-/// | [`total`](Self::total) | 1 hour: what Anthropic's own client reckons with for the longest answers (128,000 tokens) | `deadline` |
-/// | [`error`](Self::error) | 5 seconds | that of the error |
+/// | [`total`](Self::total) | 1 hour, which Anthropic's own client assumes for the longest responses (128,000 tokens) | `deadline` |
+/// | [`error`](Self::error) | 5 seconds | the code of the error |
 ///
-/// Zero fails a call as soon as there is something to wait for; a time of more than a year counts as
-/// one.
+/// Zero fails a call as soon as it has to wait; a limit of more than a year is reduced to a year.
 ///
-/// A provider's layer has others where more is known of its service: DeepSeek sends signs of life
-/// while a request waits, so that five minutes without any are a stall; and it gives up a request
-/// after 30 minutes, which is its time for progress.
+/// A provider layer may have other defaults: DeepSeek sends keep-alive data while a request is
+/// queued and closes a request after 30 minutes, so its defaults are five minutes for `idle` and 30
+/// minutes for `progress`.
 ///
 /// ```
 /// use concentric_providers::{ApiKey, OpenAiLayer, Timeouts};
@@ -41,15 +40,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// Without a byte. The head of the response counts as one, and so do comments and pings.
+    /// The maximum time without a byte. The response head, comments and pings count as bytes.
     pub idle: Option<Duration>,
-    /// Without progress: a chunk that makes an event or changes the answer. Comments, pings and
-    /// chunks that say nothing are none, nor are the bytes of a chunk that is not whole.
+    /// The maximum time without progress: a chunk that emits an event or changes the response.
+    /// Comments, pings, chunks without content and incomplete chunks are not progress.
     pub progress: Option<Duration>,
-    /// From the call to the end of the answer, the consumer's own time not counted.
+    /// The maximum time from the call to the end of the response, without the time of the consumer.
     pub total: Option<Duration>,
-    /// From the head of an answer whose status says that it failed to the end of its body. What has
-    /// come by then is what the error says; its kind is known by the status.
+    /// The maximum time for the body of an error response. At the limit, the error contains the
+    /// part of the body that has been received; its kind follows from the status.
     pub error: Option<Duration>,
 }
 
@@ -69,7 +68,7 @@ impl Timeouts {
         }
     }
 
-    /// None at all.
+    /// Disables all limits.
     pub const fn off() -> Self {
         Self {
             idle: None,

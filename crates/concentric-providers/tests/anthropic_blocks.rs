@@ -1,4 +1,4 @@
-//! What becomes of the blocks of Anthropic's answers, and of what is said of the message.
+//! Content blocks of Anthropic's responses, and message fields.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,7 +15,7 @@ use concentric_core::{FinishReason, Message, PartKind};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn the_end_of_a_block_that_the_next_one_has_ended_says_nothing() {
+async fn a_late_block_stop_is_ignored() {
     let begun = |index| {
         let block = json!({"type": "text", "text": ""});
         event(&json!({"type": "content_block_start", "index": index, "content_block": block}))
@@ -40,7 +40,7 @@ async fn the_end_of_a_block_that_the_next_one_has_ended_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_whole_message_says_the_same_as_a_stream() {
+async fn a_complete_message_yields_the_same_as_a_stream() {
     let citation = json!({"type": "char_location", "cited_text": "x", "document_index": 0});
     let search = json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search"});
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1",
@@ -126,7 +126,7 @@ async fn a_whole_message_says_the_same_as_a_stream() {
 }
 
 #[tokio::test]
-async fn thinking_that_is_not_shown_is_kept() {
+async fn hidden_thinking_is_stored() {
     let body = start()
         + &block(
             0,
@@ -157,7 +157,7 @@ async fn thinking_that_is_not_shown_is_kept() {
 }
 
 #[tokio::test]
-async fn a_compaction_and_a_fallback_are_kept_as_they_came() {
+async fn compactions_and_fallbacks_are_stored_unchanged() {
     let fallback = json!({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}});
     let body = start()
         + &block(0, &fallback, &[])
@@ -188,7 +188,7 @@ async fn a_compaction_and_a_fallback_are_kept_as_they_came() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_the_message_is_its_last_part_of_the_service() {
+async fn message_fields_are_the_last_provider_part() {
     let delta = json!({"type": "message_delta",
         "delta": {"stop_reason": "pause_turn", "container": {"id": "container_1"}},
         "context_management": {"applied_edits": []},
@@ -221,7 +221,7 @@ async fn what_is_said_of_the_message_is_its_last_part_of_the_service() {
 }
 
 #[tokio::test]
-async fn every_stop_reason_has_its_meaning() {
+async fn every_stop_reason_is_mapped() {
     for (theirs, ours) in [
         ("end_turn", FinishReason::Stop),
         ("stop_sequence", FinishReason::Stop),
@@ -238,7 +238,7 @@ async fn every_stop_reason_has_its_meaning() {
 }
 
 #[tokio::test]
-async fn arguments_come_in_deltas_or_with_the_beginning() {
+async fn arguments_arrive_in_deltas_or_at_the_start() {
     let with =
         |input: Value| json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": input});
     for (begun, deltas, expected) in [

@@ -1,4 +1,4 @@
-//! What Anthropic's service refuses.
+//! Errors of Anthropic's service.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -34,7 +34,7 @@ fn body_of(type_: &str, message: &str) -> String {
 }
 
 #[tokio::test]
-async fn f022_every_error_is_typed() {
+async fn every_error_is_typed() {
     let cases = [
         (
             400,
@@ -89,7 +89,7 @@ async fn f022_every_error_is_typed() {
 }
 
 #[tokio::test]
-async fn f017_the_service_says_when_to_come_back() {
+async fn the_retry_delay_is_read_from_the_response() {
     for (name, value, expected) in [
         ("retry-after", "7", Some(7)),
         ("retry-after", "999999999", Some(3600)),
@@ -109,7 +109,7 @@ async fn f017_the_service_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn f007_an_error_within_an_answer_is_typed() {
+async fn an_error_within_a_response_is_typed() {
     const SAID: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n\
         data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\"}}\n\n\
         data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hel\"}}\n\n";

@@ -1,4 +1,4 @@
-//! Conversations as Anthropic's Messages API is told of them.
+//! Conversations that are sent to Anthropic's Messages API.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn what_the_service_said_goes_back_as_it_was() {
+async fn provider_data_is_sent_back_unchanged() {
     let search = ToolCallPart::new(CallId::new("call_0"), "web_search", "{\"query\":\"a\"}")
         .with_provider_id(Some("srvtoolu_1".into()))
         .executed_by(Executor::Provider);
@@ -46,7 +46,7 @@ async fn what_the_service_said_goes_back_as_it_was() {
                 Some(json!({"citations": [{"cited_text": "x"}]})),
             ),
             opaque(json!({"type": "message", "stop_sequence": "a"})),
-            // It stood before the text.
+            // The call preceded the text.
             own(
                 PartKind::ToolCall(call("call_1", "toolu_1")),
                 Some(json!({"followed_by": 1})),
@@ -78,7 +78,7 @@ async fn what_the_service_said_goes_back_as_it_was() {
                 {"type": "tool_use", "id": "toolu_2", "name": "search", "input": {"q": 1},
                     "caller": {"type": "direct"}},
             ]},
-            // The results are together, and first.
+            // The results are grouped, and come first.
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "toolu_1", "content": "found"},
                 {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no", "is_error": true},
@@ -89,7 +89,7 @@ async fn what_the_service_said_goes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_back_as_it_came() {
+async fn a_response_is_sent_back_unchanged() {
     let content = json!([
         {"type": "thinking", "thinking": "Hmm.", "signature": "sig"},
         {"type": "redacted_thinking", "data": "abc"},
@@ -119,7 +119,7 @@ async fn an_answer_goes_back_as_it_came() {
         .filter(|call| call.executor == Executor::Loop)
         .map(|call| result(call.id.as_str(), ToolOutcome::done("ok")))
         .collect();
-    // As a store would keep it.
+    // As in a store.
     let kept: Turn = Round::new(message, results).unwrap().into();
     let kept: Turn = serde_json::from_value(serde_json::to_value(kept).unwrap()).unwrap();
     let mut request = ChatRequest::user("hi");
@@ -147,7 +147,7 @@ async fn call_with(layer: &AnthropicLayer, script: Script) -> (Head, Vec<Event>)
 }
 
 #[tokio::test]
-async fn what_others_said_is_told_as_far_as_it_can_be() {
+async fn other_providers_messages_are_converted() {
     let by = |kind: PartKind| {
         Part::new(kind)
             .by(Author::Model {
@@ -229,7 +229,7 @@ async fn what_others_said_is_told_as_far_as_it_can_be() {
 }
 
 #[tokio::test]
-async fn a_paused_turn_is_gone_on_with() {
+async fn a_paused_turn_continues() {
     let search = ToolCallPart::new(CallId::new("call_0"), "web_search", "{}")
         .with_provider_id(Some("srvtoolu_1".into()))
         .executed_by(Executor::Provider);
@@ -249,7 +249,7 @@ async fn a_paused_turn_is_gone_on_with() {
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
         ]})
     );
-    // Its result, in the next message, is of the same turn.
+    // The result arrives in the next message of the same turn.
     let found =
         json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []});
     let mut whole = request.clone();
@@ -261,7 +261,7 @@ async fn a_paused_turn_is_gone_on_with() {
     assert_eq!(body["messages"][1]["content"].as_array().unwrap().len(), 3);
     assert_eq!(body["messages"][1]["content"][1], found);
     assert!(body.get("container").is_none());
-    // Without it, the call is not told of; nor is a result without its call.
+    // Without a result, the call is omitted, and so is a result without a call.
     request
         .transcript
         .push(assistant(vec![Part::text("Done.")]));
@@ -284,7 +284,7 @@ async fn a_paused_turn_is_gone_on_with() {
 }
 
 #[tokio::test]
-async fn a_system_message_within_the_conversation_joins_the_others() {
+async fn a_later_system_message_joins_the_system_prompt() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     let message = Message::new(Role::System, vec![Part::text("Two.")]);
     request.transcript.push(Turn::message(message).unwrap());
@@ -298,7 +298,7 @@ async fn a_system_message_within_the_conversation_joins_the_others() {
 }
 
 #[tokio::test]
-async fn a_round_that_was_begun_without_thinking_is_gone_on_with_without() {
+async fn a_round_without_thinking_continues_without_it() {
     let thought = |signature: &str| {
         own(
             PartKind::Reasoning("Hmm.".into()),
@@ -321,10 +321,10 @@ async fn a_round_that_was_begun_without_thinking_is_gone_on_with_without() {
         let budget = sent(&of("claude-sonnet-4-5"), request.clone()).await;
         let found = budget["thinking"]["type"].as_str();
         assert_eq!(found, thinks.then_some("enabled"), "{budget:#}");
-        // One that is told in words may begin to think at any time.
+        // With an effort, thinking may start at any time.
         let words = sent(&plain(), request.clone()).await;
         assert_eq!(words["thinking"]["type"], "adaptive");
-        // So may any, when the round is over.
+        // With a budget, it may start again after the round.
         request.transcript.push(assistant(vec![Part::text("So.")]));
         request.transcript.push_user("and?");
         let budget = sent(&of("claude-sonnet-4-5"), request).await;

@@ -1,4 +1,4 @@
-//! What goes on the wire to Anthropic's Messages API.
+//! Requests to Anthropic's Messages API.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn the_least_request() {
+async fn a_minimal_request_is_encoded() {
     let (parts, body) = sent_by(&of("claude-opus-4-8"), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "https://api.anthropic.com/v1/messages");
@@ -42,7 +42,7 @@ async fn the_least_request() {
 }
 
 #[tokio::test]
-async fn every_option() {
+async fn every_option_is_encoded() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
     request.tools.push(tool("search", schema.clone()));
@@ -93,7 +93,7 @@ async fn every_option() {
 }
 
 #[tokio::test]
-async fn tool_choices() {
+async fn every_tool_choice_is_encoded() {
     for (choice, parallel, expected) in [
         (None, None, json!(null)),
         (
@@ -117,7 +117,7 @@ async fn tool_choices() {
         assert_eq!(body["tool_choice"], expected);
         assert_eq!(body["tools"][0]["input_schema"], json!({"type": "object"}));
     }
-    // A tool that the service defines and the host executes is offered as the service knows it.
+    // A tool that the service defines and the client executes keeps the service's definition.
     let mut request = ChatRequest::user("hi");
     request.tools.push(tool("bash", json!({})));
     let bash = json!({"type": "bash_20250124", "name": "bash"});
@@ -126,7 +126,7 @@ async fn tool_choices() {
 }
 
 #[tokio::test]
-async fn how_much_to_think() {
+async fn every_reasoning_effort_is_encoded() {
     let asked = async |model: &str, effort: &str, max: Option<u32>| {
         let mut request = ChatRequest::user("hi");
         request.options_mut().reasoning_effort = Some(effort.into());
@@ -221,7 +221,7 @@ async fn how_much_to_think() {
 }
 
 #[tokio::test]
-async fn a_call_may_be_demanded_where_the_model_decides_how_much_to_think() {
+async fn a_forced_call_is_allowed_with_adaptive_thinking() {
     for (model, effort, taken) in [
         ("claude-opus-4-8", "high", true),
         ("claude-opus-4-6", "high", true),
@@ -236,7 +236,7 @@ async fn a_call_may_be_demanded_where_the_model_decides_how_much_to_think() {
             options.reasoning_effort = Some(effort.into());
             let expected: &[&str] = match taken {
                 true => &[],
-                false => &["to be told to call a tool, beside a reasoning effort"],
+                false => &["a forced tool call together with a reasoning effort"],
             };
             let layer = of(model);
             assert_eq!(unsupported(&layer, &request), expected, "{model} {effort}");
@@ -253,7 +253,7 @@ async fn a_call_may_be_demanded_where_the_model_decides_how_much_to_think() {
 }
 
 #[tokio::test]
-async fn what_is_not_taken_is_said_before_it_is_sent() {
+async fn unsupported_features_are_rejected_before_sending() {
     let asks = |change: &dyn Fn(&mut ChatRequest)| {
         let mut request = ChatRequest::user("hi");
         change(&mut request);
@@ -302,7 +302,7 @@ async fn what_is_not_taken_is_said_before_it_is_sent() {
         assert_eq!(error.kind(), ErrorKind::InvalidRequest);
         assert_eq!(error.code(), Some("unsupported"));
     }
-    // Older models sample, and go on with what was written for them.
+    // Older models support sampling and prefill.
     let mut request = ChatRequest::user("hi");
     request
         .transcript
@@ -318,7 +318,7 @@ async fn what_is_not_taken_is_said_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn the_prompt_is_cached_where_it_stays_the_same() {
+async fn stable_prompt_prefixes_get_cache_breakpoints() {
     let places = |body: &Value| {
         let marks = |list: &Value| -> Vec<usize> {
             let list = list.as_array().into_iter().flatten().enumerate();
@@ -360,7 +360,7 @@ async fn the_prompt_is_cached_where_it_stays_the_same() {
 }
 
 #[tokio::test]
-async fn media() {
+async fn media_are_encoded() {
     let base64 = |kind: &str| Media::new(MediaSource::Base64("QUJD".into())).with_media_type(kind);
     let url = |url: &str| Media::new(MediaSource::Url(url.into()));
     let id = || Media::new(MediaSource::Id("file_1".into()));
@@ -382,7 +382,7 @@ async fn media() {
         opaque(json!({"type": "container_upload", "file_id": "file_2"})),
     ]);
     let body = sent(&plain(), request).await;
-    // Two turns of a user are one message.
+    // Consecutive user turns are merged.
     assert_eq!(
         body["messages"],
         json!([{"role": "user", "content": [
@@ -403,7 +403,7 @@ async fn media() {
 }
 
 #[tokio::test]
-async fn compatible_services() {
+async fn compatible_services_are_recognized() {
     let azure = "https://x.services.ai.azure.com/anthropic";
     let azure = AnthropicLayer::compatible(azure, "claude-opus-4-8", Some(ApiKey::new("k")));
     let (parts, _) = sent_by(&azure, ChatRequest::user("hi")).await;
@@ -415,7 +415,7 @@ async fn compatible_services() {
     let router = AnthropicLayer::compatible("https://openrouter.ai/api", "m", None)
         .header("authorization", "Bearer k")
         .max_tokens(100);
-    // What another service has signed is not for this one.
+    // Reasoning that another service has signed is omitted.
     let mut request = ChatRequest::user("hi");
     let thought = own(
         PartKind::Reasoning("Hmm.".into()),

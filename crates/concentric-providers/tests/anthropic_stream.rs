@@ -1,4 +1,4 @@
-//! Answers of Anthropic's Messages API, however they come.
+//! Streams of Anthropic's Messages API.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,7 +18,7 @@ use serde_json::json;
 use std::sync::{Arc, atomic::Ordering};
 
 #[tokio::test]
-async fn an_answer_is_read_as_it_comes() {
+async fn a_response_is_decoded_incrementally() {
     let ping = event(&json!({"type": "ping"}));
     let body = start() + &ping + &text_block(0, &["Hel", "", "lo"]) + &stop("end_turn");
     let script = Script::new([&body], End::Clean);
@@ -47,7 +47,7 @@ async fn an_answer_is_read_as_it_comes() {
 }
 
 #[tokio::test]
-async fn f001_an_end_before_message_stop_is_truncated() {
+async fn an_end_before_message_stop_is_truncated() {
     let search = json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search"});
     let body = start()
         + &call_block(0, &search, &["{}"])
@@ -68,7 +68,7 @@ async fn f001_an_end_before_message_stop_is_truncated() {
             _ => false,
         }));
     }
-    // The last blank line is no part of it.
+    // The trailing blank line is optional.
     let (events, error) = read(body.trim_end()).await;
     assert!(error.is_none());
     assert_eq!(calls(&events).len(), 2);
@@ -77,7 +77,7 @@ async fn f001_an_end_before_message_stop_is_truncated() {
 }
 
 #[tokio::test]
-async fn f005_bytes_in_any_pieces_say_the_same() {
+async fn every_split_of_the_bytes_yields_the_same() {
     let body = start()
         + &text_block(0, &["äöü€😀"])
         + &tool_use(1, "toolu_1", &["{\"q\":", "\"€\"}"])
@@ -92,7 +92,7 @@ async fn f005_bytes_in_any_pieces_say_the_same() {
 }
 
 #[tokio::test]
-async fn f008_another_message_behind_the_first_is_an_error() {
+async fn a_second_message_in_one_body_is_an_error() {
     let half = json!({"type": "content_block_start", "index": 0, "content_block":
         {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}});
     let body =
@@ -106,7 +106,7 @@ async fn f008_another_message_behind_the_first_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_contradicts_itself_is_a_protocol_error() {
+async fn contradictory_events_are_a_protocol_error() {
     let text = json!({"type": "text", "text": ""});
     let begun = event(&json!({"type": "content_block_start", "index": 0, "content_block": text}));
     let piece = |index: u64| {
@@ -128,7 +128,7 @@ async fn what_contradicts_itself_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn f014_what_is_not_known_costs_nothing() {
+async fn unknown_events_and_fields_are_ignored() {
     let body = start()
         + &event(&json!({"type": "new_event", "index": {}, "delta": 7, "usage": []}))
         + &block(
@@ -161,7 +161,7 @@ async fn f014_what_is_not_known_costs_nothing() {
 }
 
 #[tokio::test]
-async fn the_future_is_the_commit_point() {
+async fn the_future_resolves_at_the_first_content() {
     let begun = start()
         + &event(&json!({"type": "content_block_start", "index": 0,
         "content_block": {"type": "text", "text": ""}}));
@@ -189,7 +189,7 @@ async fn the_future_is_the_commit_point() {
 }
 
 #[tokio::test]
-async fn nothing_is_waited_for_behind_message_stop() {
+async fn the_body_ends_at_message_stop() {
     let body = start() + &text_block(0, &["a"]) + &stop("end_turn");
     let script = Script::new([body], End::Silent);
     let dropped = Arc::clone(&script.dropped);
@@ -198,7 +198,7 @@ async fn nothing_is_waited_for_behind_message_stop() {
     assert!(dropped.load(Ordering::SeqCst));
 }
 
-/// One event, sane or odd.
+/// A valid or invalid event.
 fn some_event() -> impl Strategy<Value = String> {
     let odd = prop_oneof![
         Just(json!(null)),
@@ -233,13 +233,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn whatever_comes_ends_once(
+    fn any_events_end_once(
         events in prop::collection::vec(some_event(), 0..12),
         sane in any::<bool>(),
     ) {
         let begun = if sane { start() } else { String::new() };
         let body = begun + &events.concat();
-        // Asserts that there is one terminal item.
+        // `read` asserts that there is a single terminal item.
         let (events, error) = read(body).now_or_never().unwrap();
         let executes = |event: &Event| match event {
             Event::ToolCall(event) => event.call.executor == Executor::Loop,

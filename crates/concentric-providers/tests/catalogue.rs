@@ -1,4 +1,4 @@
-//! What is known of models, and what their calls cost.
+//! The data of models, and the costs of their calls.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -28,7 +28,7 @@ fn found(provider: &str, model: &str) -> Option<String> {
 }
 
 #[test]
-fn the_data_are_sound() {
+fn the_built_in_data_are_plausible() {
     let catalogue = Catalogue::builtin();
     assert_eq!(catalogue.date().len(), "2026-01-01".len());
     assert!(catalogue.sources().count() >= 2);
@@ -42,12 +42,12 @@ fn the_data_are_sound() {
                 names.insert((model.provider.clone(), alias.clone())),
                 "{name} twice"
             );
-            // Each name finds its own.
+            // Each name resolves to its own model.
             assert_eq!(catalogue.get(&model.provider, alias), Some(model), "{name}");
         }
         let price = model.price.unwrap_or_else(|| panic!("{name} has no price"));
-        // Nobody's output is cheaper than its input, and a million tokens cost less than a
-        // thousand dollars: a slipped point would show.
+        // Output never costs less than input, and a million tokens cost less than a thousand
+        // dollars: this detects misplaced decimal points.
         assert!(0 < price.input && price.input <= price.output, "{name}");
         assert!(price.output < 1_000_000_000, "{name}");
         assert!(
@@ -58,7 +58,7 @@ fn the_data_are_sound() {
             price.cache_write.is_none_or(|write| write >= price.input),
             "{name}"
         );
-        // Anthropic's: 1.25 times the input for five minutes, twice for an hour.
+        // Anthropic's prices: 1.25 times the input for five minutes, twice for an hour.
         let writes = |input: u64| (Some(input / 4 * 5), Some(input * 2));
         let is_anthropic = model.provider == *"anthropic";
         match is_anthropic {
@@ -104,13 +104,13 @@ fn the_data_are_sound() {
 }
 
 #[test]
-fn a_version_behind_the_name_is_the_same_model() {
+fn a_version_suffix_is_the_same_model() {
     let same = [
         ("openai", "gpt-5.5-2026-04-23", "gpt-5.5"),
         ("openai", "GPT-5.5", "gpt-5.5"),
         ("openai", "gpt-5.6", "gpt-5.6-sol"),
         ("openai", "gpt-4o-2024-11-20", "gpt-4o"),
-        // That one had a price of its own.
+        // This version has its own price.
         ("openai", "gpt-4o-2024-05-13", "gpt-4o-2024-05-13"),
         ("anthropic", "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
         ("anthropic", "claude-opus-4-1-20250805", "claude-opus-4-1"),
@@ -132,7 +132,7 @@ fn a_version_behind_the_name_is_the_same_model() {
 }
 
 #[test]
-fn another_word_behind_the_name_is_another_model() {
+fn any_other_suffix_is_another_model() {
     let other = [
         ("openai", "gpt-5.5-turbo"),
         ("openai", "gpt-5.55"),
@@ -151,7 +151,7 @@ fn another_word_behind_the_name_is_another_model() {
 }
 
 #[test]
-fn the_longest_name_counts() {
+fn the_longest_matching_name_wins() {
     let catalogue = Catalogue::default()
         .with(ModelInfo::new("p", "m"))
         .with(ModelInfo::new("p", "m-preview"))
@@ -163,13 +163,13 @@ fn the_longest_name_counts() {
 }
 
 #[test]
-fn a_response_says_which_model_it_is_from() {
+fn a_response_is_matched_to_its_model() {
     let mut head = Head::default();
-    assert!(Catalogue::builtin().of(&head).is_none());
+    assert!(Catalogue::builtin().for_response(&head).is_none());
     head.provider = Some("openai".into());
     head.model = Some("gpt-5.5-2026-04-23".into());
     let catalogue = Catalogue::builtin();
-    assert_eq!(catalogue.of(&head).unwrap().model, "gpt-5.5");
+    assert_eq!(catalogue.for_response(&head).unwrap().model, "gpt-5.5");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn cached_tokens_are_part_of_the_input() {
     assert_eq!(cost.output, 500 * 15_000_000);
     assert_eq!(cost.to_string(), "$0.02355");
 
-    // Without a price for them they cost as other input does, and no more than all of it.
+    // Without a cache price, they are priced as other input, and are limited to all of it.
     let plain = Price::new(3_000_000, 15_000_000);
     let same = plain.cost(&usage(10_000, 6_000, 3_000, 500)).unwrap();
     assert_eq!(
@@ -196,7 +196,7 @@ fn cached_tokens_are_part_of_the_input() {
 }
 
 #[test]
-fn what_is_cached_for_an_hour_has_a_price_of_its_own() {
+fn one_hour_cache_writes_have_their_own_price() {
     let catalogue = Catalogue::builtin();
     let sonnet = catalogue.get("anthropic", "claude-sonnet-4-5").unwrap();
     let mut written = usage(10_000, 0, 3_000, 0);
@@ -204,7 +204,7 @@ fn what_is_cached_for_an_hour_has_a_price_of_its_own() {
     let cost = sonnet.cost(&written).unwrap();
     assert_eq!(cost.input, 7_000 * 3_000_000);
     assert_eq!(cost.cache_write, 2_000 * 3_750_000 + 1_000 * 6_000_000);
-    // It is a part of what is written, and no more than all of that.
+    // It is a part of the cache writes, and is limited to all of them.
     written.cache_write_1h_tokens = Some(5_000);
     let cost = sonnet.cost(&written).unwrap();
     assert_eq!(cost.cache_write, 3_000 * 6_000_000);
@@ -212,7 +212,7 @@ fn what_is_cached_for_an_hour_has_a_price_of_its_own() {
     long.cache_write_1h_tokens = Some(1);
     assert_eq!(sonnet.cost(&long).unwrap().cache_write, 12_000_000);
 
-    // Without a price for it, it costs as other input that is written.
+    // Without a one-hour price, other cache writes determine it.
     let price = Price::new(4, 20).cache_write(5);
     let cost = |price: Price| price.cost(&written).unwrap().cache_write;
     assert_eq!(cost(price), 3_000 * 5);
@@ -229,7 +229,7 @@ fn reasoning_is_part_of_the_output() {
 }
 
 #[test]
-fn what_was_not_counted_has_no_cost() {
+fn missing_counts_have_no_cost() {
     let price = Price::new(1, 1);
     let mut usage = Usage::new(1, 1);
     usage.output_tokens = None;
@@ -241,15 +241,15 @@ fn what_was_not_counted_has_no_cost() {
 }
 
 #[test]
-fn a_long_input_makes_the_whole_call_dearer() {
+fn a_long_input_raises_the_price_of_the_call() {
     let catalogue = Catalogue::builtin();
     let model = catalogue.get("openai", "gpt-5.5").unwrap();
-    // 5 dollars for a million, up to here.
+    // 5 dollars per million, up to this length.
     assert_eq!(
         model.cost(&Usage::new(272_000, 0)).unwrap().to_string(),
         "$1.36"
     );
-    // And 10 for each of them, beyond; 45 instead of 30 for output, and 1 for cached input.
+    // 10 per million beyond it; 45 instead of 30 for output, and 1 for cached input.
     assert_eq!(
         model
             .cost(&usage(272_001, 1, 0, 1_000))
@@ -260,8 +260,8 @@ fn a_long_input_makes_the_whole_call_dearer() {
 }
 
 #[test]
-fn a_cost_is_exact_and_rounded_up_where_it_must_be() {
-    // The cheapest there is.
+fn a_cost_is_exact_and_micros_round_up() {
+    // The lowest price.
     let price = Price::new(435_000, 870_000).cached_input(3_625);
     let cost = price.cost(&usage(1, 1, 0, 0)).unwrap();
     assert_eq!(cost.to_string(), "$0.000000003625");
@@ -270,7 +270,7 @@ fn a_cost_is_exact_and_rounded_up_where_it_must_be() {
     assert_eq!(cost.micros(), 3_625);
     assert_eq!(Cost::default().micros(), 0);
     assert_eq!(Cost::default().to_string(), "$0.00");
-    // The dearest there can be.
+    // The highest possible price.
     let most = Price::new(u64::MAX, u64::MAX);
     let mut sum = Cost::default();
     for _ in 0..3 {
@@ -280,7 +280,7 @@ fn a_cost_is_exact_and_rounded_up_where_it_must_be() {
 }
 
 #[test]
-fn whoever_pays_has_the_last_word() {
+fn custom_entries_replace_built_in_ones() {
     let ours = ModelInfo::new("openai", "gpt-5.5").price(Price::new(1, 2));
     let catalogue = Catalogue::builtin().with(ours.clone());
     assert_eq!(catalogue.get("openai", "gpt-5.5-2026-04-23"), Some(&ours));
@@ -288,10 +288,10 @@ fn whoever_pays_has_the_last_word() {
         catalogue.models().count(),
         Catalogue::builtin().models().count()
     );
-    // The built-in one is as it was.
+    // The built-in catalogue is unchanged.
     assert_ne!(Catalogue::builtin().get("openai", "gpt-5.5"), Some(&ours));
 
-    // What was another one's alias is the new one's name.
+    // The alias of another model becomes the new model's name.
     let catalogue = catalogue.with(ModelInfo::new("openai", "gpt-5.6"));
     assert_eq!(catalogue.get("openai", "gpt-5.6").unwrap().price, None);
     assert!(
@@ -314,7 +314,7 @@ fn whoever_pays_has_the_last_word() {
 }
 
 #[test]
-fn a_provider_has_one_name() {
+fn provider_aliases_are_normalized() {
     let price = Price::new(1, 2);
     for provider in ["google", "Gemini", "gcp.vertex_ai", "gcp.gemini"] {
         let ours = ModelInfo::new(provider, "gemini-3.5-flash").price(price);
@@ -338,7 +338,7 @@ fn a_provider_has_one_name() {
 }
 
 #[test]
-fn what_is_no_catalogue_is_refused() {
+fn an_invalid_catalogue_is_rejected() {
     let model = |fields: &str| {
         format!(r#"{{"version": 1, "date": "d", "models": [{{"provider": "p", {fields}}}]}}"#)
     };
@@ -358,7 +358,7 @@ fn what_is_no_catalogue_is_refused() {
 }
 
 #[test]
-fn capabilities_are_narrowed_by_what_is_known() {
+fn known_limits_narrow_the_capabilities() {
     let catalogue = Catalogue::builtin();
     let of = |provider, model| {
         catalogue
@@ -373,7 +373,7 @@ fn capabilities_are_narrowed_by_what_is_known() {
     assert_eq!(gpt.images, Sources::ALL);
     assert!(!gpt.temperature);
     assert!(!of("openai", "gpt-4.1").reasoning_effort);
-    // What is not known stays.
+    // Unknown fields do not narrow anything.
     let all = Capabilities::all();
     assert_eq!(ModelInfo::new("p", "m").narrow(all), all);
 }

@@ -1,4 +1,4 @@
-//! The default client, against real sockets.
+//! The default client with real sockets.
 #![cfg(feature = "client")]
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ async fn listen() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn f022_a_redirect_is_not_followed() {
+async fn a_redirect_is_not_followed() {
     let (listener, url) = listen().await;
     let (elsewhere, other) = listen().await;
     let answer = format!("HTTP/1.1 307 x\r\nlocation: {other}\r\ncontent-length: 0\r\n\r\n");
@@ -59,7 +59,7 @@ async fn f022_a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn f009_silence_is_a_timeout_and_a_broken_connection_is_one() {
+async fn silence_is_a_timeout_and_a_broken_connection_an_error() {
     let head = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n";
     let (listener, url) = listen().await;
     let answer = head.to_owned() + &delta(r#"{"content":"a"}"#);
@@ -81,7 +81,7 @@ async fn f009_silence_is_a_timeout_and_a_broken_connection_is_one() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_a_connection_error_without_the_address() {
+async fn a_refused_connection_is_an_error_without_the_url() {
     let (listener, url) = listen().await;
     drop(listener);
     let error = model(&format!("{url}?key={CANARY}"))
@@ -94,7 +94,7 @@ async fn nobody_at_the_address_is_a_connection_error_without_the_address() {
 }
 
 #[tokio::test]
-async fn f012_dropping_the_body_closes_the_connection() {
+async fn dropping_the_body_closes_the_connection() {
     let (listener, url) = listen().await;
     let head =
         "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -112,7 +112,7 @@ async fn f012_dropping_the_body_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn a_name_and_a_password_are_not_sent() {
+async fn user_information_is_not_sent() {
     let (listener, url) = listen().await;
     let url = url.replace("http://", &format!("http://name:{CANARY}@"));
     let client = HttpClient::new().unwrap();
@@ -132,7 +132,7 @@ async fn a_name_and_a_password_are_not_sent() {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
+async fn a_connection_is_reused() {
     let (listener, url) = listen().await;
     let client = HttpClient::new().unwrap();
     let server = tokio::spawn(async move {
@@ -154,19 +154,19 @@ async fn a_connection_is_used_again() {
         let model = OpenAiLayer::compatible(url.clone(), "m", None).layer(client.clone());
         let answer = model.oneshot(ChatRequest::user("hi")).await.unwrap();
         assert_eq!(answer.text().await.unwrap(), "a");
-        // The connection is put back by a task.
+        // A background task returns the connection to the pool.
         tokio::task::yield_now().await;
     }
     server.await.unwrap();
 }
 
-/// Where a process by itself is to ask, and how.
+/// The URL and the proxy setting for a child process.
 const URL: &str = "CONCENTRIC_CLIENT_URL";
 const PROXIES: &str = "CONCENTRIC_CLIENT_PROXIES";
 
-/// A call by the proxies that the environment of this process names; none by itself.
+/// Calls with the proxies from this process's environment; only runs in a child process.
 #[tokio::test]
-async fn one_call_by_the_environment() {
+async fn one_call_with_proxies_from_the_environment() {
     let Ok(url) = std::env::var(URL) else { return };
     let mut client = HttpClient::builder().connect_timeout(Duration::from_secs(20));
     if std::env::var(PROXIES).is_ok() {
@@ -178,10 +178,14 @@ async fn one_call_by_the_environment() {
     println!("{:?}: {error:#} {error:?}", error.kind());
 }
 
-/// Runs that in a process with this environment.
+/// Runs that test in a child process with this environment.
 async fn in_process(environment: &[(&str, &str)]) -> Output {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "one_call_by_the_environment", "--nocapture"]);
+    command.args([
+        "--exact",
+        "one_call_with_proxies_from_the_environment",
+        "--nocapture",
+    ]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
@@ -191,7 +195,7 @@ async fn in_process(environment: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// Reads one request's head, and hangs up.
+/// Reads the head of a request, and closes the connection.
 async fn head(listener: &TcpListener) -> String {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut read = Vec::new();
@@ -202,13 +206,13 @@ async fn head(listener: &TcpListener) -> String {
 }
 
 #[tokio::test]
-async fn proxies_are_those_of_the_environment_unless_told() {
+async fn proxies_come_from_the_environment_unless_disabled() {
     let (proxy, _) = listen().await;
     let (service, url) = listen().await;
     let at = format!("http://me:{CANARY}@{}", proxy.local_addr().unwrap());
     let auth = "proxy-authorization: Basic bWU6";
 
-    // Without TLS, it is sent the call.
+    // Without TLS, the proxy receives the call.
     let environment = [(URL, url.as_str()), ("HTTP_PROXY", &at)];
     let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
     assert!(
@@ -216,25 +220,25 @@ async fn proxies_are_those_of_the_environment_unless_told() {
         "{read}"
     );
     assert!(read.contains(auth), "{read}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("Connection") && !said.contains(CANARY),
-        "{said}"
+        stdout.contains("Connection") && !stdout.contains(CANARY),
+        "{stdout}"
     );
 
-    // With it, it is asked for a tunnel, and sees nothing else.
+    // With TLS, the proxy is asked for a tunnel, and sees nothing else.
     let environment = [(URL, "https://a.invalid/v1"), ("https_proxy", &at)];
     let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
     assert!(read.starts_with("CONNECT a.invalid:443 HTTP/1.1"), "{read}");
     assert!(read.to_lowercase().contains(&auth.to_lowercase()), "{read}");
     assert!(!read.contains("/v1") && !read.contains("Bearer"), "{read}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("Connection") && !said.contains(CANARY),
-        "{said}"
+        stdout.contains("Connection") && !stdout.contains(CANARY),
+        "{stdout}"
     );
 
-    // The service is called by itself where the environment or the caller says so.
+    // The service is called directly if the environment or the builder disables proxies.
     for more in [("NO_PROXY", "127.0.0.1"), (PROXIES, "off")] {
         let environment = [(URL, url.as_str()), ("ALL_PROXY", &at), more];
         let (_, read) = tokio::join!(in_process(&environment), head(&service));
@@ -246,9 +250,9 @@ async fn proxies_are_those_of_the_environment_unless_told() {
 
     let socks = at.replace("http://", "socks5://");
     let output = in_process(&[(URL, &url), ("ALL_PROXY", &socks)]).await;
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("Configuration") && !said.contains(CANARY),
-        "{said}"
+        stdout.contains("Configuration") && !stdout.contains(CANARY),
+        "{stdout}"
     );
 }

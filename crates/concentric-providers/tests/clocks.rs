@@ -1,4 +1,4 @@
-//! F9: services that stall, drip or only say that they live; and consumers that take their time.
+//! Services that stall, respond slowly or only send keep-alive data, and slow consumers.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -33,7 +33,7 @@ use std::{
 use tokio::{sync::mpsc, time::Instant};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxService};
 
-/// A connection: what is sent is kept until it is read, whoever reads it.
+/// A connection that buffers data until it is read.
 struct Connection(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Connection {
@@ -49,8 +49,8 @@ impl Body for Connection {
     }
 }
 
-/// Sends each piece after its pause in seconds, and then closes the connection, or leaves it open.
-/// The task says when it was closed from our side.
+/// Sends each chunk after a pause in seconds, and then closes the connection or leaves it open. The
+/// task returns the time at which the client closed it.
 fn serve(
     script: Vec<(u64, String)>,
     close: bool,
@@ -83,7 +83,7 @@ fn timeouts() -> Timeouts {
 
 type Response = ChatResponse<model::Body<Connection, Chat>>;
 
-/// Calls a service that answers with `connection` after some seconds.
+/// Calls a service that responds with `connection` after `head` seconds.
 async fn call(
     timeouts: impl Into<Option<Timeouts>>,
     context: Context,
@@ -106,7 +106,7 @@ async fn call(
     layer.layer(http).oneshot(request).await
 }
 
-/// What comes of a service with this script, and how many seconds it took.
+/// The result for a service with this script, and the elapsed seconds.
 async fn run(timeouts: Timeouts, script: Vec<(u64, String)>) -> (Vec<Event>, Option<Error>, u64) {
     let begun = Instant::now();
     let (connection, server) = serve(script, false);
@@ -118,7 +118,7 @@ async fn run(timeouts: Timeouts, script: Vec<(u64, String)>) -> (Vec<Event>, Opt
         }
     };
     let took = begun.elapsed().as_secs();
-    // Dropped at once.
+    // The connection is dropped immediately.
     assert_eq!(server.await.unwrap().unwrap().as_secs(), took);
     (events, error, took)
 }
@@ -146,7 +146,7 @@ fn code(error: Option<Error>) -> String {
     error.code().unwrap().to_owned()
 }
 
-fn says(text: &str) -> String {
+fn text_event(text: &str) -> String {
     delta(&format!("{{\"content\":\"{text}\"}}"))
 }
 
@@ -155,7 +155,7 @@ fn repeat(pause: u64, piece: &str, times: usize) -> Vec<(u64, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_stall_before_the_head() {
+async fn a_stall_before_the_head_times_out() {
     let begun = Instant::now();
     let (connection, server) = serve(Vec::new(), false);
     let error = call(timeouts(), Context::new(), 10_000, connection)
@@ -168,7 +168,7 @@ async fn f009_a_stall_before_the_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_stall_before_the_first_byte() {
+async fn a_stall_before_the_first_byte_times_out() {
     let begun = Instant::now();
     let (connection, _server) = serve(Vec::new(), false);
     let error = call(timeouts(), Context::new(), 20, connection)
@@ -181,8 +181,8 @@ async fn f009_a_stall_before_the_first_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_stall_within_the_stream() {
-    let script = vec![(5, says("a")), (25, says("b"))];
+async fn a_stall_within_the_stream_times_out() {
+    let script = vec![(5, text_event("a")), (25, text_event("b"))];
     let (events, error, took) = run(timeouts(), script).await;
     assert_eq!(text(&events), "ab");
     assert_eq!(code(error), "idle");
@@ -190,9 +190,9 @@ async fn f009_a_stall_within_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_byte_at_a_time_is_no_progress() {
-    let mut script = vec![(5, says("a"))];
-    script.extend(says("b").chars().map(|byte| (10, byte.to_string())));
+async fn single_bytes_are_no_progress() {
+    let mut script = vec![(5, text_event("a"))];
+    script.extend(text_event("b").chars().map(|byte| (10, byte.to_string())));
     let (events, error, took) = run(timeouts(), script).await;
     assert_eq!(text(&events), "a");
     assert_eq!(code(error), "no_progress");
@@ -200,7 +200,7 @@ async fn f009_a_byte_at_a_time_is_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_pings_are_no_progress() {
+async fn pings_are_no_progress() {
     let pings = [
         ": keep-alive\n\n",
         "\n\n",
@@ -215,8 +215,8 @@ async fn f009_pings_are_no_progress() {
         assert!(events.is_empty());
         assert_eq!(code(error), "no_progress", "{ping}");
         assert_eq!(took, 60);
-        // And after it.
-        let mut script = vec![(5, says("a"))];
+        // After the first content.
+        let mut script = vec![(5, text_event("a"))];
         script.extend(repeat(10, ping, 100));
         let (events, error, took) = run(timeouts(), script).await;
         assert_eq!(text(&events), "a");
@@ -226,11 +226,11 @@ async fn f009_pings_are_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_pings_are_signs_of_life() {
+async fn pings_reset_the_idle_timeout() {
     let mut script = repeat(20, ": keep-alive\n\n", 2);
-    script.push((15, says("a")));
+    script.push((15, text_event("a")));
     script.extend(repeat(25, ": keep-alive\n\n", 2));
-    script.push((5, says("b") + &finish("stop") + "data: [DONE]\n\n"));
+    script.push((5, text_event("b") + &finish("stop") + "data: [DONE]\n\n"));
     let (events, error, took) = run(timeouts(), script).await;
     assert!(error.is_none());
     assert_eq!(text(&events), "ab");
@@ -238,8 +238,8 @@ async fn f009_pings_are_signs_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_what_shows_no_event_may_be_progress() {
-    // Tokens of reasoning that is not shown, and the pieces of a sound.
+async fn hidden_content_is_progress() {
+    // Token counts of hidden reasoning, and chunks of audio.
     let usage = |n| format!("data: {{\"choices\":[],\"usage\":{{\"completion_tokens\":{n}}}}}\n\n");
     let sound = delta(r#"{"audio":{"data":"AAAA"}}"#);
     let mut script: Vec<_> = (0..10).map(|n| (20, usage(n))).collect();
@@ -252,8 +252,8 @@ async fn f009_what_shows_no_event_may_be_progress() {
 
 type Http = BoxService<http::Request<Full<Bytes>>, http::Response<Connection>, Infallible>;
 
-/// The code of the error that an answer of this script ends with under `layer`, and how many seconds
-/// it took.
+/// The code of the error that ends a response with this script under `layer`, and the elapsed
+/// seconds.
 async fn ended<L, B>(layer: L, script: Vec<(u64, String)>) -> (Option<String>, u64)
 where
     L: Layer<Http>,
@@ -286,7 +286,7 @@ fn data(data: &[&str]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_anthropics_signature_is_progress_and_its_ping_is_none() {
+async fn anthropic_signatures_are_progress_and_pings_are_not() {
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     let begin = [
         r#"{"type":"message_start","message":{"id":"msg_1","model":"m","content":[]}}"#,
@@ -313,7 +313,7 @@ async fn f009_anthropics_signature_is_progress_and_its_ping_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_picture_that_is_not_done_is_progress() {
+async fn a_partial_image_is_progress() {
     let begin = [
         r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress","output":[]}}"#,
         r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"image_generation_call","id":"ig_1","status":"in_progress"}}"#,
@@ -342,18 +342,18 @@ async fn f009_a_picture_that_is_not_done_is_progress() {
     }
 }
 
-/// Has somebody wait for the next event, who leaves before it comes and is back after `away`.
+/// Waits for the next event, stops before it arrives, and returns after `away` seconds.
 async fn leave(body: &mut model::Body<Connection, Chat>, away: u64) {
     assert!(body.next().now_or_never().is_none());
     tokio::time::sleep(Duration::from_secs(away)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_slow_consumer_of_what_is_there_is_no_stall() {
+async fn a_slow_consumer_of_available_data_is_no_stall() {
     let script = vec![
-        (0, says("a")),
-        (10, says("b")),
-        (0, says("c")),
+        (0, text_event("a")),
+        (10, text_event("b")),
+        (0, text_event("c")),
         (29, finish("stop")),
     ];
     let (connection, _server) = serve(script, true);
@@ -369,11 +369,11 @@ async fn f009_a_slow_consumer_of_what_is_there_is_no_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_slow_consumer_of_pings_is_no_stall() {
-    let mut script = vec![(0, says("a"))];
-    // What was sent while nobody read.
+async fn a_slow_consumer_of_pings_is_no_stall() {
+    let mut script = vec![(0, text_event("a"))];
+    // Sent while the consumer does not read.
     script.extend(repeat(10, ": keep-alive\n\n", 364));
-    script.push((5, says("b") + &finish("stop")));
+    script.push((5, text_event("b") + &finish("stop")));
     let (connection, _server) = serve(script, true);
     let mut response = call(timeouts(), Context::new(), 0, connection)
         .await
@@ -381,16 +381,16 @@ async fn f009_a_slow_consumer_of_pings_is_no_stall() {
     let body = &mut response.body;
     assert!(matches!(body.next().await, Some(Ok(Event::TextDelta(t))) if t == "a"));
     leave(body, 3600).await;
-    // The pings are read, and the answer goes on 45 seconds later.
+    // The pings are read, and the response continues 45 seconds later.
     let (events, error) = read(response).await;
     assert!(error.is_none(), "{error:?}");
     assert_eq!(text(&events), "b");
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_the_clock_goes_on_where_it_was_when_the_consumer_is_back() {
+async fn the_wait_resumes_when_the_consumer_returns() {
     let begun = Instant::now();
-    let mut script = vec![(0, says("a"))];
+    let mut script = vec![(0, text_event("a"))];
     script.extend(repeat(10, ": keep-alive\n\n", 1000));
     let (connection, _server) = serve(script, true);
     let mut response = call(timeouts(), Context::new(), 0, connection)
@@ -402,14 +402,14 @@ async fn f009_the_clock_goes_on_where_it_was_when_the_consumer_is_back() {
     let (events, error) = read(response).await;
     assert!(events.is_empty());
     assert_eq!(code(error), "no_progress");
-    // The first 10 seconds were waited for, and of the 60 since there were 50 left.
+    // The first 10 seconds were a wait, so that 50 of the 60 seconds were left.
     assert_eq!(begun.elapsed().as_secs(), 3650);
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_a_stall_while_the_consumer_is_away_is_one() {
+async fn a_stall_while_the_consumer_is_away_times_out() {
     let begun = Instant::now();
-    let (connection, server) = serve(vec![(0, says("a"))], false);
+    let (connection, server) = serve(vec![(0, text_event("a"))], false);
     let mut response = call(timeouts(), Context::new(), 0, connection)
         .await
         .unwrap();
@@ -423,15 +423,15 @@ async fn f009_a_stall_while_the_consumer_is_away_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_the_whole_answer_has_a_limit() {
+async fn the_total_time_is_limited() {
     let timeouts = timeouts().total(Duration::from_secs(95));
-    let (events, error, took) = run(timeouts, repeat(10, &says("a"), 100)).await;
+    let (events, error, took) = run(timeouts, repeat(10, &text_event("a"), 100)).await;
     assert_eq!(text(&events), "aaaaaaaaa");
     assert_eq!(code(error), "deadline");
     assert_eq!(took, 95);
 
-    // What the consumer takes is not counted.
-    let (connection, _server) = serve(repeat(10, &says("a"), 8), true);
+    // The time of the consumer does not count.
+    let (connection, _server) = serve(repeat(10, &text_event("a"), 8), true);
     let response = call(timeouts, Context::new(), 0, connection).await.unwrap();
     let mut body = response.body;
     for _ in 0..8 {
@@ -443,24 +443,24 @@ async fn f009_the_whole_answer_has_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_the_runs_own_deadline_holds() {
+async fn the_deadline_of_the_run_applies() {
     let begun = Instant::now();
     let context = Context::builder()
         .deadline(Environment::system().clock().now() + Duration::from_millis(25_500))
         .build();
-    let (connection, _server) = serve(repeat(10, &says("a"), 100), false);
+    let (connection, _server) = serve(repeat(10, &text_event("a"), 100), false);
     let response = call(Timeouts::off(), context, 0, connection).await.unwrap();
     let (events, error) = read(response).await;
     assert_eq!(text(&events), "aa");
     assert_eq!(code(error), "deadline");
-    // The deadline is a wall time, which has passed on a little since.
+    // The deadline is a wall-clock time, which has advanced slightly in the meantime.
     assert!(matches!(begun.elapsed().as_secs(), 20..=25));
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_off_is_off() {
+async fn disabled_timeouts_do_not_apply() {
     const YEAR: u64 = 365 * 24 * 60 * 60;
-    let script = vec![(YEAR, says("a")), (YEAR, finish("stop"))];
+    let script = vec![(YEAR, text_event("a")), (YEAR, finish("stop"))];
     let (connection, _server) = serve(script, true);
     let response = call(Timeouts::off(), Context::new(), YEAR, connection)
         .await
@@ -471,8 +471,8 @@ async fn f009_off_is_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_an_answer_that_is_whole_ends_though_its_connection_does_not() {
-    let (events, error, took) = run(timeouts(), vec![(5, says("a") + &finish("stop"))]).await;
+async fn a_complete_response_ends_on_an_open_connection() {
+    let (events, error, took) = run(timeouts(), vec![(5, text_event("a") + &finish("stop"))]).await;
     assert!(error.is_none());
     assert_eq!(text(&events), "a");
     assert!(events.last().is_some_and(Event::is_finish));
@@ -480,7 +480,7 @@ async fn f009_an_answer_that_is_whole_ends_though_its_connection_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_an_error_whose_body_stalls_is_what_its_status_says() {
+async fn an_error_with_a_stalled_body_keeps_its_status() {
     let limits = [
         (timeouts(), 31),
         (timeouts().error(Duration::from_secs(5)), 5),
@@ -507,7 +507,7 @@ async fn f009_an_error_whose_body_stalls_is_what_its_status_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f009_ten_minutes_unless_more_is_known_of_the_service() {
+async fn the_default_is_ten_minutes_or_the_profiles() {
     let layers = [
         (OpenAiLayer::new("gpt-test", ApiKey::new(CANARY)), 600),
         (
@@ -535,12 +535,12 @@ async fn f009_ten_minutes_unless_more_is_known_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_times_are_no_trouble() {
+async fn the_longest_durations_do_not_overflow() {
     let longest = Timeouts::off()
         .idle(Duration::MAX)
         .progress(Duration::MAX)
         .total(Duration::MAX);
-    let script = vec![(1, says("a")), (3600, finish("stop"))];
+    let script = vec![(1, text_event("a")), (3600, finish("stop"))];
     let (connection, _server) = serve(script, true);
     let response = call(longest, Context::new(), 0, connection).await.unwrap();
     let (events, error) = read(response).await;
@@ -549,8 +549,8 @@ async fn the_longest_times_are_no_trouble() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_moves_to_another_task_wakes_that_one() {
-    let (connection, _server) = serve(vec![(0, says("a")), (10, finish("stop"))], true);
+async fn a_body_wakes_the_task_that_polled_last() {
+    let (connection, _server) = serve(vec![(0, text_event("a")), (10, finish("stop"))], true);
     let mut response = call(timeouts(), Context::new(), 0, connection)
         .await
         .unwrap();
@@ -564,10 +564,10 @@ async fn a_body_that_moves_to_another_task_wakes_that_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_is_never_lost() {
-    // Who waits is another one at each poll, and whatever comes meanwhile wakes the last of them.
-    let mut script = vec![(0, says("a"))];
-    script.extend((0..50).map(|n| (n % 3, says("b"))));
+async fn a_wake_between_polls_is_not_lost() {
+    // A different task waits at each poll, and incoming data wakes the last one.
+    let mut script = vec![(0, text_event("a"))];
+    script.extend((0..50).map(|n| (n % 3, text_event("b"))));
     script.push((1, finish("stop")));
     let (connection, _server) = serve(script, true);
     let response = call(timeouts(), Context::new(), 0, connection)
@@ -591,7 +591,7 @@ async fn a_wake_is_never_lost() {
     assert_eq!(said, 51);
 }
 
-/// The system's clock, which counts how often it is read and set.
+/// The system's clock, which counts its readings and timers.
 #[derive(Clone, Default)]
 struct Counting(Arc<[AtomicUsize; 2]>);
 
@@ -630,13 +630,13 @@ impl Random for Counting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_bytes_flow_no_clock_is_read_and_no_timer_set() {
+async fn no_clock_is_read_while_bytes_arrive() {
     let clock = Counting::default();
     let environment = Environment::new(clock.clone(), clock.clone(), clock.clone());
     let context = Context::builder().environment(environment).build();
 
-    // All of it is there, but for the moment in which the service takes the call.
-    let mut script = repeat(0, &says("a"), 1000);
+    // All data are available before the service receives the call.
+    let mut script = repeat(0, &text_event("a"), 1000);
     script.push((0, finish("stop")));
     let (connection, server) = serve(script, true);
     server.await.unwrap();
@@ -645,14 +645,14 @@ async fn while_bytes_flow_no_clock_is_read_and_no_timer_set() {
         .unwrap();
     let before = clock.counts();
     let mut body = response.body;
-    // tokio makes a channel pause now and then, for other tasks' sake.
+    // tokio occasionally makes a channel return `Pending`, to let other tasks run.
     while let Some(event) = tokio::task::unconstrained(body.next()).await {
         event.unwrap();
     }
     assert_eq!(clock.counts(), before);
 
-    // Each piece is waited for. The timer is set when it rings, and not for each of them.
-    let mut script = repeat(1, &says("a"), 1000);
+    // Each chunk has to be awaited. A timer is set when the last one fires, not for each chunk.
+    let mut script = repeat(1, &text_event("a"), 1000);
     script.push((1, finish("stop")));
     let (connection, _server) = serve(script, true);
     let before = clock.counts();
@@ -678,7 +678,7 @@ async fn a_wake_within_the_poll_is_not_lost() {
             }
         })
         .await;
-        let (connection, _) = serve(vec![(0, says("a") + &finish("stop"))], true);
+        let (connection, _) = serve(vec![(0, text_event("a") + &finish("stop"))], true);
         Ok::<_, Infallible>(http::Response::new(connection))
     });
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What Google's services refuse, and that no key is ever shown.
+//! Errors of Google's services, which must never contain the key.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,7 +25,7 @@ fn status(code: u16, status: &str, message: &str, details: &serde_json::Value) -
 }
 
 #[tokio::test]
-async fn f022_every_status_is_typed() {
+async fn every_status_is_typed() {
     let info = |reason: &str| json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "googleapis.com"}]);
     let none = json!([]);
     let cases = [
@@ -97,7 +97,7 @@ async fn f022_every_status_is_typed() {
             ErrorKind::NotFound,
         ),
         (502, String::new(), ErrorKind::Server),
-        // As a stream of JSON answers it.
+        // The format of an error in a JSON stream.
         (
             429,
             format!("[{}]", status(429, "RESOURCE_EXHAUSTED", "no", &none)),
@@ -117,7 +117,7 @@ async fn f022_every_status_is_typed() {
 }
 
 #[tokio::test]
-async fn f017_the_service_says_when_to_come_back() {
+async fn the_retry_delay_is_read_from_the_response() {
     let retry = |delay: &str| {
         let details = json!([
             {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []},
@@ -160,7 +160,7 @@ async fn f017_the_service_says_when_to_come_back() {
         assert_eq!(error.retry_after(), *after, "{headers:?} {body}");
         assert!(error.is_retryable());
     }
-    // Within an answer too.
+    // Also within a response.
     let body = format!("data: {}\n\n", retry("2s"));
     let response = http::Response::new(Script::new([body], End::Clean));
     let error = call(&layer(), response).await.unwrap_err();
@@ -169,7 +169,7 @@ async fn f017_the_service_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn f055_the_key_is_never_shown() {
+async fn the_key_is_never_shown() {
     let layer = layer();
     let said = [
         status(

@@ -1,4 +1,4 @@
-//! What goes on the wire to Google's services.
+//! Requests to Google's services.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -75,7 +75,7 @@ fn by(provider: &str) -> Author {
 }
 
 #[tokio::test]
-async fn the_least_request() {
+async fn a_minimal_request_is_encoded() {
     let (parts, body) = sent(layer(), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(
@@ -99,7 +99,7 @@ async fn the_least_request() {
 }
 
 #[tokio::test]
-async fn vertex_is_asked_with_a_token_that_may_change() {
+async fn vertex_calls_use_the_current_token() {
     let count = Arc::new(AtomicU32::new(0));
     let token =
         ApiKey::from_fn(move || Ok(format!("token-{}", count.fetch_add(1, Ordering::Relaxed))));
@@ -127,7 +127,7 @@ async fn vertex_is_asked_with_a_token_that_may_change() {
 }
 
 #[tokio::test]
-async fn every_option() {
+async fn every_option_is_encoded() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     request.system.push(SystemSegment::new("Two."));
     let schema = json!({"type": "object", "properties": {"q": {"type": ["string", "null"]}}});
@@ -186,7 +186,7 @@ async fn every_option() {
 }
 
 #[tokio::test]
-async fn an_old_model_is_told_in_its_own_words() {
+async fn schemas_are_converted_for_old_models() {
     let mut request = ChatRequest::user("hi");
     let schema = json!({"type": "object", "properties": {"q": {"type": ["string", "null"]}}});
     for (name, schema) in [
@@ -211,7 +211,7 @@ async fn an_old_model_is_told_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn every_tool_choice_and_effort() {
+async fn every_tool_choice_and_effort_is_encoded() {
     let choices = [
         (ToolChoice::Auto, "AUTO"),
         (ToolChoice::None, "NONE"),
@@ -270,7 +270,7 @@ async fn every_tool_choice_and_effort() {
 }
 
 #[tokio::test]
-async fn media() {
+async fn media_are_encoded() {
     let base64 = |kind: &str| Media::new(MediaSource::Base64("QUJD".into())).with_media_type(kind);
     let url = |url: &str| Media::new(MediaSource::Url(url.into()));
     let parts = vec![
@@ -321,7 +321,7 @@ async fn media() {
 }
 
 #[tokio::test]
-async fn f028_a_round_is_sent_as_the_service_wants_it() {
+async fn a_round_is_sent_in_the_services_format() {
     let image = Media::new(MediaSource::Base64("QUJD".into())).with_media_type("image/png");
     let message = Message::new(
         Role::Assistant,
@@ -372,7 +372,7 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
             ]},
         ])
     );
-    // Older models take no media in a response.
+    // Older models do not accept media in a function response.
     let (_, body) = sent(old(), request).await;
     assert_eq!(body["contents"][1], model);
     assert_eq!(
@@ -387,7 +387,7 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
 }
 
 #[tokio::test]
-async fn a_history_of_somebody_elses_is_accepted() {
+async fn another_providers_history_is_converted() {
     let foreign = Arc::new(ProviderData::new(
         "anthropic",
         json!({"fields": {"thoughtSignature": "no"}}),
@@ -445,7 +445,7 @@ async fn a_history_of_somebody_elses_is_accepted() {
 }
 
 #[tokio::test]
-async fn vertex_and_gemini_are_strangers() {
+async fn vertex_and_gemini_do_not_share_signatures() {
     let message = Message::new(
         Role::Assistant,
         vec![
@@ -466,7 +466,7 @@ async fn vertex_and_gemini_are_strangers() {
 }
 
 #[tokio::test]
-async fn what_the_services_own_tools_did_goes_back_as_it_came() {
+async fn server_tool_parts_are_sent_back_unchanged() {
     let whole = |kind: PartKind, part: Value| {
         Part::new(kind).with_provider_data(own(json!({"part": part})))
     };
@@ -508,7 +508,7 @@ async fn what_the_services_own_tools_did_goes_back_as_it_came() {
 }
 
 #[tokio::test]
-async fn what_the_model_said_goes_back_as_it_came() {
+async fn model_parts_are_sent_back_unchanged() {
     let said = json!([
         {"text": "hm", "thought": true, "thoughtSignature": "s0"},
         {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {}, "id": "q"}, "thoughtSignature": "s1"},
@@ -554,7 +554,7 @@ async fn what_the_model_said_goes_back_as_it_came() {
 }
 
 #[tokio::test]
-async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
+async fn unsupported_features_are_rejected_before_sending() {
     let refused = |layer: GeminiLayer, change: &dyn Fn(&mut ChatRequest)| {
         let mut request = ChatRequest::user("hi");
         change(&mut request);
@@ -576,7 +576,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
         (
             old(),
             &|r| r.tools.push(tool("t", json!({"$ref": "#"}))),
-            "the schema of the tool `t`",
+            "the input schema of tool `t`",
         ),
         (
             layer(),
@@ -591,7 +591,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
         (
             layer(),
             &|r| r.options_mut().reasoning_effort = Some("none".into()),
-            "a reasoning effort of `none`",
+            "the reasoning effort `none`",
         ),
         (
             old(),
@@ -601,7 +601,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
         (
             layer(),
             &|r| r.options_mut().stop = vec!["x".into(); 6],
-            "as many stop sequences",
+            "that many stop sequences",
         ),
         (
             layer(),
@@ -609,7 +609,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
                 r.tools.push(tool("t", json!({})));
                 r.options_mut().parallel_tool_calls = Some(false);
             },
-            "to be told whether to make several tool calls at once",
+            "`parallel_tool_calls`",
         ),
         (
             GeminiLayer::new("gemini-2.5-pro", ApiKey::new("k")),
@@ -617,7 +617,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
                 r.tools.push(tool("t", json!({})));
                 r.options_mut().output_schema = Some(OutputSchema::new("o", json!({})));
             },
-            "an output schema beside tools",
+            "an output schema together with tools",
         ),
         (
             layer(),
@@ -625,7 +625,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
                 r.transcript
                     .push(Turn::message(Message::assistant("So")).unwrap())
             },
-            "to go on with an assistant's message",
+            "a prefilled assistant message",
         ),
         (
             old(),
@@ -638,7 +638,7 @@ async fn what_the_service_will_not_do_is_refused_before_it_is_sent() {
         (
             layer(),
             &|r| *r = ChatRequest::user(""),
-            "a conversation in which nothing is said",
+            "a conversation without content",
         ),
     ];
     for (layer, change, what) in cases {

@@ -1,4 +1,4 @@
-//! Gemini's answers, however they come.
+//! Streams of Gemini.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -42,7 +42,7 @@ fn reason(events: &[Event]) -> (FinishReason, Option<String>) {
     }
 }
 
-/// The message that a stream writes.
+/// The message built from a stream.
 async fn message(body: String) -> Message {
     let response = http::Response::new(Script::new([body], End::Clean));
     let answer = call(&layer(), response).await.unwrap().collect().await;
@@ -58,7 +58,7 @@ fn data(part: &Part) -> Value {
 }
 
 #[tokio::test]
-async fn f001_an_end_before_the_finish_reason_is_truncated() {
+async fn an_end_before_the_finish_reason_is_truncated() {
     let call = parts(r#"{"functionCall":{"name":"t","args":{}}}"#);
     for body in [
         gemini::text("Hel"),
@@ -84,7 +84,7 @@ async fn f001_an_end_before_the_finish_reason_is_truncated() {
 }
 
 #[tokio::test]
-async fn f002_a_connection_that_breaks_dispatches_no_call() {
+async fn a_broken_connection_emits_no_call() {
     let body = parts(r#"{"functionCall":{"name":"t","args":{}}}"#);
     let (events, error) = read_script(&layer(), Script::new([body], End::Broken)).await;
     assert!(calls(&events).is_empty());
@@ -92,7 +92,7 @@ async fn f002_a_connection_that_breaks_dispatches_no_call() {
 }
 
 #[tokio::test]
-async fn f006_the_framing_is_told_by_the_content() {
+async fn the_framing_is_detected_from_the_content() {
     let stream = hello();
     let json = stream.replace("data: ", "").replace("\r\n\r\n", "\n");
     let array = format!("[{}]", json.trim_end().replace('\n', "\n,\r\n"));
@@ -119,7 +119,7 @@ async fn f006_the_framing_is_told_by_the_content() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_whole_with_its_json() {
+async fn a_response_without_streaming_is_complete_with_its_json() {
     let body = r#"{"candidates":[{"content":{"parts":[{"inlineData":{"mimeType":"image/png","data":"QUJD"}}]}}]}"#;
     let script = || Script::new([body], End::Clean);
     let (events, error) = read_script(&layer().streaming(false), script()).await;
@@ -140,14 +140,14 @@ async fn an_answer_that_is_no_stream_is_whole_with_its_json() {
 }
 
 #[tokio::test]
-async fn f007_an_error_within_an_answer_is_typed() {
+async fn an_error_within_a_response_is_typed() {
     let error =
         r#"{"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}"#;
     for first in ["", &gemini::text("Hel")] {
         let frames = [
             format!("data: {error}\n\n"),
             format!("data: [{error}]\n\n"),
-            // Line by line, and not as an event.
+            // Spread over several lines, not as an event.
             error.replace(',', ",\n  ").replace('}', "\n}") + "\n",
         ];
         for frame in frames {
@@ -169,7 +169,7 @@ async fn f007_an_error_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
-async fn f008_a_second_answer_in_one_body_is_an_error() {
+async fn a_second_response_in_one_body_is_an_error() {
     let answer = |id: &str, text: &str| {
         format!(
             "data: {{\"responseId\":\"{id}\",\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}}}]}}\n\n"
@@ -183,7 +183,7 @@ async fn f008_a_second_answer_in_one_body_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_blocked_is_an_error() {
+async fn a_blocked_prompt_is_an_error() {
     let bodies = [
         (
             r#"{"promptFeedback":{"blockReason":"PROHIBITED_CONTENT"},"usageMetadata":{"promptTokenCount":3}}"#,
@@ -208,7 +208,7 @@ async fn a_prompt_that_is_blocked_is_an_error() {
             assert!(!error.is_retryable());
         }
     }
-    // Nothing was blocked.
+    // Feedback without a block reason.
     let feedback = "data: {\"promptFeedback\":{\"safetyRatings\":[]}}\n\n";
     let (events, error) = read(feedback.to_owned() + &hello()).await;
     assert!(error.is_none());
@@ -216,7 +216,7 @@ async fn a_prompt_that_is_blocked_is_an_error() {
 }
 
 #[tokio::test]
-async fn every_finish_reason_has_a_meaning() {
+async fn every_finish_reason_is_mapped() {
     use FinishReason::{ContentFilter, Length, Stop};
     let other = |reason: &str| FinishReason::Other(reason.into());
     let cases = [
@@ -238,7 +238,7 @@ async fn every_finish_reason_has_a_meaning() {
         assert!(error.is_none());
         assert_eq!(reason(&events), (expected, Some(word.to_owned())));
     }
-    // The last word counts.
+    // The last reason wins.
     let body = gemini::text("a") + &finish("STOP") + &gemini::text("b") + &finish("RECITATION");
     let (events, _) = read(body).await;
     assert_eq!(text(&events), "ab");
@@ -289,7 +289,7 @@ async fn thoughts_are_reasoning_and_signatures_stay_with_their_parts() {
 }
 
 #[tokio::test]
-async fn calls_of_one_name_are_told_apart() {
+async fn calls_with_the_same_name_are_distinct() {
     let body = parts(
         r#"{"functionCall":{"id":"x1","name":"t","args":{"a":1}}},{"functionCall":{"name":"t","args":null}}"#,
     ) + &parts(r#"{"functionCall":{"name":"t","args":{ "a": "x y" }}}"#)
@@ -336,9 +336,9 @@ fn pieces() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn arguments_in_pieces_are_put_together() {
+async fn partial_arguments_are_reassembled() {
     let whole = r#"{"list":[{"name":"a\"b"},{"count":2}],"is":true}"#;
-    // What ends the call may come by itself, with the last piece, or not at all.
+    // The end of a call may arrive separately, with the last fragment, or not at all.
     for ends in [
         vec![],
         vec![r#"{"functionCall":{}}"#],
@@ -366,7 +366,7 @@ async fn arguments_in_pieces_are_put_together() {
 }
 
 #[tokio::test]
-async fn arguments_that_were_cut_short_are_no_json() {
+async fn truncated_arguments_are_not_valid_json() {
     let body: String = pieces().into_iter().take(2).collect();
     let (events, error) = read(body + &finish("MAX_TOKENS")).await;
     assert!(error.is_none());
@@ -375,7 +375,7 @@ async fn arguments_that_were_cut_short_are_no_json() {
 }
 
 #[tokio::test]
-async fn pieces_that_make_no_call_are_an_error() {
+async fn invalid_partial_arguments_are_an_error() {
     let first = parts(r#"{"functionCall":{"name":"t","willContinue":true}}"#);
     let bodies = [
         parts(r#"{"functionCall":{"args":{"a":1}}}"#),
@@ -394,7 +394,7 @@ async fn pieces_that_make_no_call_are_an_error() {
 }
 
 #[tokio::test]
-async fn what_the_services_own_tools_do_is_kept_as_it_came() {
+async fn server_tool_parts_are_stored_unchanged() {
     let whole = [
         json!({"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {"queries": ["x"]}, "id": "q1"}, "thoughtSignature": "s"}),
         json!({"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "response": {"a": 1}, "id": "q1"}}),
@@ -429,7 +429,7 @@ async fn what_the_services_own_tools_do_is_kept_as_it_came() {
 }
 
 #[tokio::test]
-async fn sources_are_kept_and_joined() {
+async fn grounding_metadata_are_stored_and_merged() {
     let chunk = |more: &str| {
         format!(
             "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"a\"}}]}},{more}}}]}}\n\n"
@@ -463,7 +463,7 @@ async fn sources_are_kept_and_joined() {
 }
 
 #[tokio::test]
-async fn usage_is_counted_as_everybody_does() {
+async fn usage_uses_the_common_format() {
     let tokens = |json: &str| {
         format!(
             "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"a\"}}]}},\"finishReason\":\"STOP\"}}],\"usageMetadata\":{json}}}\n\n"
@@ -471,7 +471,7 @@ async fn usage_is_counted_as_everybody_does() {
     };
     let body = tokens(r#"{"promptTokenCount":1,"candidatesTokenCount":9}"#)
         + &tokens(r#"{"promptTokenCount":10,"candidatesTokenCount":5,"thoughtsTokenCount":7,"cachedContentTokenCount":4,"toolUsePromptTokenCount":100,"totalTokenCount":122}"#)
-        // No counts, no news.
+        // A chunk without counts changes nothing.
         + &tokens(r#"{"trafficType":"ON_DEMAND"}"#);
     let (events, _) = read(body).await;
     let found = usage(&events);
@@ -509,7 +509,7 @@ async fn usage_is_counted_as_everybody_does() {
 }
 
 #[tokio::test]
-async fn odd_chunks_cost_nothing() {
+async fn unexpected_chunks_are_ignored() {
     let odd = [
         r#"{"candidates":null}"#,
         r#"{"candidates":[null,3],"usageMetadata":[]}"#,
@@ -541,7 +541,7 @@ async fn odd_chunks_cost_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_larger_than_its_limit_is_an_error() {
+async fn exceeding_a_limit_is_an_error() {
     let mut limits = Limits::default();
     limits.tool_calls = 1;
     limits.tool_arguments = 8;
@@ -559,7 +559,7 @@ async fn what_is_larger_than_its_limit_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_head_says_who_answers() {
+async fn the_head_contains_the_id_and_the_model() {
     let body = "data: {\"responseId\":\"r1\",\"modelVersion\":\"gemini-3-exact\",\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"a\"}]},\"finishReason\":\"STOP\"}]}\n\n";
     let response = http::Response::new(Script::new([body], End::Clean));
     let head = call(&layer(), response).await.unwrap().head;

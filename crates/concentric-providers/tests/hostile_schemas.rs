@@ -1,4 +1,4 @@
-//! Schemas that a stranger wrote: small ones that stand for large ones, and large ones.
+//! Schemas from an untrusted source: small ones that expand to large ones, and large ones.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,7 +38,7 @@ const PROVIDERS: [&str; 7] = [
     "responses",
 ];
 
-/// What comes of a call: how many bytes are sent, or why none are.
+/// The number of bytes that a call sends, or its error.
 fn send(provider: &str, request: ChatRequest) -> Result<usize, Error> {
     let sent = Arc::new(Mutex::new(0));
     let key = || ApiKey::new(CANARY);
@@ -88,7 +88,7 @@ fn send(provider: &str, request: ChatRequest) -> Result<usize, Error> {
         }
     });
     match (*sent.lock().unwrap(), error) {
-        // Nobody answers.
+        // The service never responds.
         (sent, _) if sent > 0 => Ok(sent),
         (_, error) => Err(error.unwrap()),
     }
@@ -113,7 +113,7 @@ fn references(count: usize, size: usize) -> Value {
     })
 }
 
-/// As the text of a schema of about `size` bytes: all kinds of much.
+/// The text of a schema of about `size` bytes, in one of several shapes.
 fn shape(name: &str, size: usize) -> String {
     let many = |piece: &dyn Fn(usize) -> String, length: usize| {
         let pieces: Vec<String> = (0..size / length).map(piece).collect();
@@ -167,7 +167,7 @@ fn shape(name: &str, size: usize) -> String {
                 45
             )
         ),
-        // A few long references, in what is referred to often.
+        // A few long references, in a definition that is referenced often.
         "long references" => format!(
             "{{\"type\":\"object\",\"properties\":{{{}}},\"$defs\":{{\"d\":{{\"$ref\":\"#/{}\"}}}}}}",
             (0..4000)
@@ -176,7 +176,7 @@ fn shape(name: &str, size: usize) -> String {
                 .join(","),
             "~0".repeat(size / 2)
         ),
-        // One place under many names.
+        // One location under many spellings.
         "spellings" => {
             let name = "~".repeat(16);
             let spelling = |at: usize| -> String {
@@ -221,7 +221,7 @@ const SHAPES: [&str; 13] = [
 ];
 
 #[test]
-fn a_schema_over_the_limit_is_refused_by_its_bytes() {
+fn a_schema_over_the_size_limit_is_rejected() {
     for provider in ["ollama", "gemini-2.0"] {
         for (count, size) in [(500, MIB), (20, MIB), (2000, 1000), (20_000, 10)] {
             let error = send(provider, request([references(count, size)])).unwrap_err();
@@ -237,7 +237,7 @@ fn a_schema_over_the_limit_is_refused_by_its_bytes() {
 }
 
 #[test]
-fn the_schemas_of_one_request_count_together() {
+fn the_schemas_of_a_request_share_the_limit() {
     for provider in ["ollama", "gemini-2.0"] {
         let tools = |count: usize| request((0..count).map(|_| references(100, 1000)));
         assert!(send(provider, tools(5)).unwrap() > 500_000);
@@ -248,7 +248,7 @@ fn the_schemas_of_one_request_count_together() {
 }
 
 #[test]
-fn what_needs_no_rewriting_may_be_larger() {
+fn unchanged_schemas_are_not_limited() {
     let plain = || {
         let words = vec!["x".repeat(1000); 2000];
         request([json!({"type": "object", "properties": {"a": {"type": "string", "enum": words}}})])
@@ -258,7 +258,7 @@ fn what_needs_no_rewriting_may_be_larger() {
     }
 }
 
-/// Runs on a stack of a worker thread, and not for ever.
+/// Runs with the stack size of a worker thread and a time limit.
 fn watched<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = mpsc::channel();
     let thread = thread::Builder::new().stack_size(2 * MIB);
@@ -268,7 +268,7 @@ fn watched<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn no_schema_takes_long_or_more_stack_than_there_is() {
+fn no_schema_exhausts_time_or_stack() {
     for provider in PROVIDERS {
         for name in SHAPES {
             watched(&format!("{provider}: {name}"), move || {
@@ -285,7 +285,7 @@ fn no_schema_takes_long_or_more_stack_than_there_is() {
     }
 }
 
-/// Set for a process that is to make one call, and to say how much memory that took.
+/// The variable for a child process that makes one call and reports its memory.
 const CASE: &str = "CONCENTRIC_SCHEMA_CASE";
 
 fn memory(field: &str) -> usize {
@@ -299,9 +299,9 @@ fn memory(field: &str) -> usize {
         * 1024
 }
 
-/// The case that the environment names; none by itself.
+/// The case from the environment; only runs in a child process.
 #[test]
-fn one_case_of_memory() {
+fn one_memory_case() {
     let Ok(case) = std::env::var(CASE) else {
         return;
     };
@@ -316,7 +316,7 @@ fn one_case_of_memory() {
             request
         }
     };
-    // The peak counts from here.
+    // Resets the peak.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = memory("VmRSS");
     let outcome = send(provider, request);
@@ -332,7 +332,7 @@ fn one_case_of_memory() {
 #[cfg(target_os = "linux")]
 fn a_large_schema_takes_at_most_twelve_times_its_size() {
     for provider in PROVIDERS {
-        // The others send it as it is.
+        // Other services receive the schema unchanged.
         let rewrites = ["anthropic", "gemini-2.0", "openai", "mistral"].contains(&provider);
         for place in ["tool", "output"]
             .into_iter()
@@ -341,7 +341,7 @@ fn a_large_schema_takes_at_most_twelve_times_its_size() {
             for name in SHAPES {
                 let case = format!("{provider}/{place}/{name}");
                 let output = Command::new(std::env::current_exe().unwrap())
-                    .args(["--exact", "one_case_of_memory", "--nocapture"])
+                    .args(["--exact", "one_memory_case", "--nocapture"])
                     .env(CASE, &case)
                     .output()
                     .unwrap();

@@ -1,5 +1,5 @@
-//! Requests with as much of one thing as a stranger can send: work that grows with the square of it
-//! would take hours.
+//! Requests with as many elements as an untrusted client can send, for which quadratic work would
+//! take hours.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -29,7 +29,7 @@ fn watched<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'stat
         .unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
-/// How many bytes a layer sends of `request`, or why it sends none.
+/// The number of bytes that a layer sends for `request`, or its error.
 fn sent<L, B>(layer: &L, request: &ChatRequest) -> Result<u64, Error>
 where
     L: Layer<Http>,
@@ -48,7 +48,7 @@ where
     }
 }
 
-/// Sends `request` by each provider's layer.
+/// Sends `request` with the layer of each provider.
 fn send_by_all(request: impl Fn() -> ChatRequest + Clone + Send + 'static) {
     let run = move |name: &'static str, send: fn(&ChatRequest) -> Result<u64, Error>| {
         let build = request.clone();
@@ -102,7 +102,7 @@ fn result(at: usize, name: &str) -> ToolResult {
 }
 
 #[test]
-fn calls_and_their_results_take_no_quadratic_time() {
+fn calls_and_results_take_linear_time() {
     send_by_all(|| {
         let calls = (0..MANY).map(|at| call(at, "search")).collect();
         let results = (0..MANY).rev().map(|at| result(at, "search")).collect();
@@ -114,7 +114,7 @@ fn calls_and_their_results_take_no_quadratic_time() {
 }
 
 #[test]
-fn results_between_an_agents_own_calls_take_no_quadratic_time() {
+fn results_between_agent_calls_take_linear_time() {
     send_by_all(|| {
         let parts = (0..MANY / 2).flat_map(|at| {
             let Part { kind, .. } = call(at, "search");
@@ -136,8 +136,8 @@ fn results_between_an_agents_own_calls_take_no_quadratic_time() {
 }
 
 #[test]
-fn one_id_for_all_calls_takes_no_quadratic_time() {
-    // The service has given each call the same id, or one with the same beginning.
+fn equal_ids_of_calls_take_linear_time() {
+    // The service has assigned the same id to each call, or ids with the same prefix.
     for tail in ["", "x"] {
         let request = move || {
             let mut request = ChatRequest::user("hi");
@@ -170,8 +170,8 @@ fn one_id_for_all_calls_takes_no_quadratic_time() {
 }
 
 #[test]
-fn odd_names_beside_many_tools_take_no_quadratic_time() {
-    // Only some services take such names.
+fn converted_names_with_many_tools_take_linear_time() {
+    // Only some services accept such names.
     let request = || {
         let mut request = ChatRequest::user("hi");
         for at in 0..MANY / 10 {
@@ -199,7 +199,7 @@ fn odd_names_beside_many_tools_take_no_quadratic_time() {
 }
 
 #[test]
-fn required_properties_take_no_quadratic_time() {
+fn required_properties_take_linear_time() {
     let sent = watched("responses", || {
         let names = (0..5000).map(|at| format!("property_{at}"));
         let names: Vec<String> = names.collect();
@@ -207,7 +207,7 @@ fn required_properties_take_no_quadratic_time() {
             .iter()
             .map(|name| (name.clone(), json!({"type": "string"})));
         let properties: Map<_, _> = properties.collect();
-        // Each is behind all that come again.
+        // The names follow many repetitions of the last one.
         let again = std::iter::repeat_n(names.last().unwrap(), 2 * MANY);
         let required: Vec<&String> = again.chain(&names).collect();
         let schema = json!({
@@ -228,7 +228,7 @@ fn required_properties_take_no_quadratic_time() {
 }
 
 #[test]
-fn an_error_names_a_few_of_many_refused_parts() {
+fn an_error_names_a_few_of_many_unsupported_parts() {
     let mut request = ChatRequest::user("hi");
     for at in 0..MANY / 10 {
         let spec = ToolSpec::new(format!("tool {at}"), "", json!({"type": "object"}));

@@ -1,4 +1,4 @@
-//! What Ollama refuses.
+//! Errors of Ollama.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,7 +21,7 @@ async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> E
 }
 
 #[tokio::test]
-async fn f022_every_status_is_typed() {
+async fn every_status_is_typed() {
     let cases: &[(u16, &str, ErrorKind, &str)] = &[
         (
             400,
@@ -82,14 +82,14 @@ async fn f022_every_status_is_typed() {
 }
 
 #[tokio::test]
-async fn f017_the_service_says_when_to_come_back() {
+async fn the_retry_delay_is_read_from_the_response() {
     let error = refused(429, &[("retry-after", "7")], "{}").await;
     assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     assert!(error.is_retryable());
 }
 
 #[tokio::test]
-async fn f007_an_error_line_within_an_answer_is_typed() {
+async fn an_error_line_within_a_response_is_typed() {
     let first = "{\"message\":{\"content\":\"a\"},\"done\":false}\n";
     for before in ["", first] {
         let error = refused(200, &[], &format!("{before}{{\"error\":\"it broke\"}}\n")).await;
@@ -115,7 +115,7 @@ async fn f007_an_error_line_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
-async fn f055_the_key_is_never_shown() {
+async fn the_key_is_never_shown() {
     for status in [200, 401, 500] {
         let error = refused(status, &[], &format!("{{\"error\":\"bad key {CANARY}\"}}")).await;
         assert!(!format!("{error} {error:?}").contains(CANARY));

@@ -1,4 +1,4 @@
-//! What goes on the wire to Ollama.
+//! Requests to Ollama.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -36,7 +36,7 @@ fn search() -> Arc<ToolSpec> {
 }
 
 #[tokio::test]
-async fn the_least_request() {
+async fn a_minimal_request_is_encoded() {
     let (parts, body) = try_sent_by(&layer(), ChatRequest::user("hi"))
         .await
         .unwrap();
@@ -53,7 +53,7 @@ async fn the_least_request() {
 }
 
 #[tokio::test]
-async fn a_host_and_a_key() {
+async fn a_host_and_a_key_are_used() {
     let cloud = OllamaLayer::with_host("ollama.com", "m", Some(ApiKey::new(CANARY)));
     let (parts, _) = try_sent_by(&cloud, ChatRequest::user("hi")).await.unwrap();
     assert_eq!(parts.uri, "https://ollama.com:443/api/chat");
@@ -67,7 +67,7 @@ async fn a_host_and_a_key() {
 }
 
 #[tokio::test]
-async fn every_option() {
+async fn every_option_is_encoded() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     request.system.push(SystemSegment::new("Two."));
     request.tools.push(search());
@@ -110,7 +110,7 @@ async fn every_option() {
 }
 
 #[tokio::test]
-async fn a_schema_is_the_format_and_no_effort_is_no_thinking() {
+async fn a_schema_is_the_format_and_none_disables_thinking() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
     let mut request = ChatRequest::user("hi");
     request.options_mut().output_schema = Some(OutputSchema::new("out", schema.clone()));
@@ -120,7 +120,7 @@ async fn a_schema_is_the_format_and_no_effort_is_no_thinking() {
 }
 
 #[tokio::test]
-async fn tools_that_may_not_be_called_are_not_named() {
+async fn disabled_tools_are_omitted() {
     let mut request = ChatRequest::user("hi");
     request.tools.push(search());
     request.options_mut().tool_choice = Some(ToolChoice::None);
@@ -128,7 +128,7 @@ async fn tools_that_may_not_be_called_are_not_named() {
 }
 
 #[tokio::test]
-async fn what_the_server_does_not_do_is_refused_before_it_is_sent() {
+async fn unsupported_features_are_rejected_before_sending() {
     let mut request = ChatRequest::user("hi");
     request.tools.push(search());
     let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
@@ -144,9 +144,9 @@ async fn what_the_server_does_not_do_is_refused_before_it_is_sent() {
     assert_eq!(
         said,
         [
-            "to be told to call a tool",
-            "to be told whether to make several tool calls at once",
-            "an output schema beside tools",
+            "a forced tool call",
+            "`parallel_tool_calls`",
+            "an output schema together with tools",
             "an image at a URL (turn 1)",
             "the reasoning effort `extreme`",
         ]
@@ -157,7 +157,7 @@ async fn what_the_server_does_not_do_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_tool_whose_schema_holds_itself_too_often_is_refused() {
+async fn an_exponential_tool_schema_is_rejected() {
     let properties = (0..10).map(|at| (at.to_string(), json!({"$ref": "#"})));
     let properties: serde_json::Map<_, _> = properties.collect();
     let schema = json!({"type": "object", "properties": properties});
@@ -166,14 +166,14 @@ async fn a_tool_whose_schema_holds_itself_too_often_is_refused() {
     request.tools.push(tool);
     let unsupported = layer().check(&request);
     let said: Vec<String> = unsupported.iter().map(ToString::to_string).collect();
-    let what = "more than the limit of 1 MiB once it is rewritten for the provider, with its references replaced";
-    assert_eq!(said, [format!("the schema of the tool `grow`: {what}")]);
+    let what = "a size over the limit of 1 MiB after its references are replaced";
+    assert_eq!(said, [format!("the input schema of tool `grow`: {what}")]);
     let error = try_sent_by(&layer(), request).await.unwrap_err();
     assert_eq!(error.code(), Some("unsupported"));
 }
 
 #[tokio::test]
-async fn f028_a_round_is_sent_as_the_server_wants_it() {
+async fn a_round_is_sent_in_the_servers_format() {
     let call = |id: &str, arguments: &str, provider_id: Option<&str>| {
         ToolCallPart::new(CallId::new(id), "t", arguments)
             .with_provider_id(provider_id.map(Str::from))
@@ -244,7 +244,7 @@ async fn f028_a_round_is_sent_as_the_server_wants_it() {
 }
 
 #[tokio::test]
-async fn a_prompt_to_go_on_with() {
+async fn generate_sends_a_prompt() {
     let layer = layer().generate();
     let mut request = ChatRequest::user("def f(").with_system("Code.");
     request
@@ -262,7 +262,7 @@ async fn a_prompt_to_go_on_with() {
     request.transcript.push_user("and");
     let error = try_sent_by(&layer, request).await.unwrap_err();
     assert!(
-        error.message().contains("more than one user's message"),
+        error.message().contains("more than one user message"),
         "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! Answers of Ollama, however they come.
+//! Streams of Ollama.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +27,7 @@ fn line(message: &str) -> String {
     format!("{{\"model\":\"m:1\",\"message\":{message},\"done\":false}}\n")
 }
 
-fn said(text: &str) -> String {
+fn content(text: &str) -> String {
     line(&format!(r#"{{"role":"assistant","content":"{text}"}}"#))
 }
 
@@ -43,8 +43,8 @@ fn finish(events: &[Event]) -> &Finish {
 }
 
 #[tokio::test]
-async fn text_thinking_and_usage() {
-    let body = line(r#"{"content":"","thinking":"hm"}"#) + &said("Hel") + &said("lo") + DONE;
+async fn text_thinking_and_usage_are_decoded() {
+    let body = line(r#"{"content":"","thinking":"hm"}"#) + &content("Hel") + &content("lo") + DONE;
     let response = http::Response::new(Script::new([body], End::Clean));
     let answer = ask(&OllamaLayer::new("m"), ChatRequest::user("hi"), response).await;
     let head = answer.as_ref().unwrap().head.clone();
@@ -69,8 +69,8 @@ async fn text_thinking_and_usage() {
 }
 
 #[tokio::test]
-async fn f005_f006_the_same_however_it_is_cut() {
-    let body = said("äöü") + "\n\r\n" + &said("€😀") + DONE.trim_end();
+async fn every_split_of_the_bytes_yields_the_same() {
+    let body = content("äöü") + "\n\r\n" + &content("€😀") + DONE.trim_end();
     for size in 1..body.len() {
         let script = Script::new(body.as_bytes().chunks(size), End::Clean);
         let (events, error) = read_by(&OllamaLayer::new("m"), script).await;
@@ -80,7 +80,7 @@ async fn f005_f006_the_same_however_it_is_cut() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_is_a_stream_of_one_line() {
+async fn a_complete_response_is_a_single_line() {
     let (events, error) = read(
         r#"{"model":"m","message":{"content":"Hello","thinking":"hm"},"done":true,"done_reason":"length"}"#,
     )
@@ -91,7 +91,7 @@ async fn a_whole_answer_is_a_stream_of_one_line() {
 }
 
 #[tokio::test]
-async fn what_generate_answers() {
+async fn a_generate_response_is_decoded() {
     let body = "{\"response\":\"a\",\"thinking\":\"hm\",\"done\":false}\n\
                 {\"response\":\"b\",\"done\":false}\n{\"response\":\"\",\"done\":true}\n";
     let (events, error) = read(body).await;
@@ -102,7 +102,7 @@ async fn what_generate_answers() {
 }
 
 #[tokio::test]
-async fn every_reason() {
+async fn every_done_reason_is_mapped() {
     let reasons = [
         ("stop", FinishReason::Stop),
         ("length", FinishReason::Length),
@@ -117,9 +117,9 @@ async fn every_reason() {
 }
 
 #[tokio::test]
-async fn calls_come_whole_with_ids_or_without() {
+async fn complete_calls_need_no_id() {
     let body = [
-        // As versions have sent them: all of index 0, no ids, one line or several.
+        // Formats of different versions: all with index 0, without ids, in one line or several.
         line(r#"{"content":"","tool_calls":[
             {"function":{"index":0,"name":"t","arguments":{"a":{"b":[1]}}}},
             {"function":{"index":0,"name":"t","arguments":{}}}]}"#),
@@ -162,7 +162,7 @@ async fn calls_come_whole_with_ids_or_without() {
 }
 
 #[tokio::test]
-async fn more_calls_than_the_limit() {
+async fn too_many_calls_are_an_error() {
     let mut limits = Limits::default();
     limits.tool_calls = 1;
     let call = line(r#"{"tool_calls":[{"function":{"name":"t","arguments":{}}}]}"#);
@@ -173,35 +173,40 @@ async fn more_calls_than_the_limit() {
 }
 
 #[tokio::test]
-async fn f001_an_end_before_the_line_that_is_done_is_truncated() {
+async fn an_end_before_the_done_line_is_truncated() {
     let half = r#"{"message":{"content":"Hel"},"done":tr"#.to_owned();
-    for body in [String::new(), said("Hel"), half, said("Hel") + &DONE[..40]] {
+    for body in [
+        String::new(),
+        content("Hel"),
+        half,
+        content("Hel") + &DONE[..40],
+    ] {
         let (_, error) = read(&body).await;
         assert_eq!(error.unwrap().kind(), ErrorKind::Truncated, "{body}");
     }
     let (_, error) = read_by(
         &OllamaLayer::new("m"),
-        Script::new([said("a")], End::Broken),
+        Script::new([content("a")], End::Broken),
     )
     .await;
     assert_eq!(error.unwrap().kind(), ErrorKind::Connection);
 }
 
 #[tokio::test]
-async fn nothing_is_waited_for_behind_the_end() {
+async fn the_body_ends_at_the_done_line() {
     for end in [End::Broken, End::Silent] {
-        let script = Script::new([said("a") + DONE], end);
+        let script = Script::new([content("a") + DONE], end);
         let (events, error) = read_by(&OllamaLayer::new("m"), script).await;
         assert!(error.is_none());
         assert_eq!(text(&events), "a");
     }
-    let (events, error) = read(said("a") + DONE + &said("b")).await;
+    let (events, error) = read(content("a") + DONE + &content("b")).await;
     assert!(error.is_none());
     assert_eq!(text(&events), "a");
 }
 
 #[tokio::test]
-async fn odd_fields_cost_nothing() {
+async fn unexpected_fields_are_ignored() {
     let body = "{\"model\":1,\"message\":{\"content\":\"a\",\"thinking\":[],\"tool_calls\":null,\
                 \"images\":{}},\"done\":\"no\",\"logprobs\":[{}],\"new\":{}}\n\
                 {\"error\":\"\",\"done\":false}\n{\"error\":false}\n{\"error\":{}}\n\
@@ -212,15 +217,15 @@ async fn odd_fields_cost_nothing() {
 }
 
 #[tokio::test]
-async fn f010_a_line_has_a_limit_and_a_whole_answer_that_of_a_response() {
+async fn a_line_and_a_complete_response_have_separate_limits() {
     let mut limits = Limits::default();
     (limits.event, limits.response) = (200, 1000);
-    let long = said(&"x".repeat(300));
+    let long = content(&"x".repeat(300));
     let endless = format!("{{\"message\":{{\"content\":\"{}", "x".repeat(300));
     for (body, streaming, is_too_large) in [
         (long.clone(), true, true),
         (endless, true, true),
-        (said("x").repeat(20), true, true),
+        (content("x").repeat(20), true, true),
         (long.clone() + DONE, false, false),
         (long.repeat(4), false, true),
     ] {
@@ -236,8 +241,8 @@ async fn f010_a_line_has_a_limit_and_a_whole_answer_that_of_a_response() {
 }
 
 #[tokio::test]
-async fn dropping_the_body_drops_the_servers() {
-    let script = Script::new([said("a")], End::Silent);
+async fn dropping_the_body_drops_the_http_body() {
+    let script = Script::new([content("a")], End::Silent);
     let dropped = Arc::clone(&script.dropped);
     let response = http::Response::new(script);
     let answer = ask(&OllamaLayer::new("m"), ChatRequest::user("hi"), response).await;

@@ -1,4 +1,4 @@
-//! Tool calls, put together from their pieces.
+//! Tool calls that are assembled from fragments.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -36,10 +36,10 @@ async fn read_calls(
 }
 
 #[tokio::test]
-async fn f016_pieces_go_where_they_belong() {
+async fn fragments_are_assigned_to_their_calls() {
     let whole = |index, id: &str, name: &str| json!({"index": index, "id": id, "function": {"name": name, "arguments": "{}"}});
     let cases = [
-        // No index: by the id (Mistral).
+        // Without an index, the id identifies the call (Mistral).
         (
             vec![
                 json!({"id": "a", "function": {"name": "t", "arguments": "{\"x\":"}}),
@@ -48,7 +48,7 @@ async fn f016_pieces_go_where_they_belong() {
             ],
             Ok(vec![called("a", "t", "{\"x\":1}"), called("b", "u", "{}")]),
         ),
-        // No index and no id: to the last one.
+        // Without an index and an id, a fragment belongs to the last call.
         (
             vec![
                 json!({"id": "a", "function": {"name": "t", "arguments": "{"}}),
@@ -56,7 +56,7 @@ async fn f016_pieces_go_where_they_belong() {
             ],
             Ok(vec![called("a", "t", "{}")]),
         ),
-        // The name late, or repeated.
+        // A late or repeated name.
         (
             vec![
                 json!({"index": 0, "id": "a", "function": {"arguments": "{"}}),
@@ -65,7 +65,7 @@ async fn f016_pieces_go_where_they_belong() {
             ],
             Ok(vec![called("a", "t", "{}")]),
         ),
-        // Every call whole, under one index (Gemini).
+        // Complete calls that all have the same index (Gemini).
         (
             vec![whole(0, "a", "t"), whole(0, "b", "u")],
             Ok(vec![called("a", "t", "{}"), called("b", "u", "{}")]),
@@ -97,7 +97,7 @@ async fn f016_pieces_go_where_they_belong() {
             vec![json!({"index": 0, "id": "a"})],
             Err(ErrorKind::Protocol),
         ),
-        // Arguments that are no text, or no JSON.
+        // Arguments that are not a string, or not JSON.
         (
             vec![
                 json!({"index": 0, "id": "a", "function": {"name": "t", "arguments": {"x": [1]}}}),
@@ -125,17 +125,20 @@ async fn f016_pieces_go_where_they_belong() {
 }
 
 #[tokio::test]
-async fn what_changes_within_a_call_is_told() {
+async fn a_changed_id_index_or_name_is_an_error() {
     let open = json!({"index": 0, "id": "a", "function": {"name": "t", "arguments": "{"}});
     let cases = [
-        (json!({"index": 0, "id": "b"}), "two ids for one tool call"),
+        (
+            json!({"index": 0, "id": "b"}),
+            "the provider sent two ids for one tool call",
+        ),
         (
             json!({"index": 1, "id": "a"}),
-            "two places for one tool call",
+            "the provider sent two indexes for one tool call",
         ),
         (
             json!({"index": 0, "function": {"name": "u"}}),
-            "two names for one tool call",
+            "the provider sent two names for one tool call",
         ),
     ];
     for (next, expected) in cases {
@@ -145,7 +148,7 @@ async fn what_changes_within_a_call_is_told() {
 }
 
 #[tokio::test]
-async fn a_legacy_call_is_a_call() {
+async fn a_function_call_field_is_a_call() {
     let body = delta(r#"{"function_call":{"name":"t","arguments":"{"}}"#)
         + &delta(r#"{"function_call":{"arguments":"}"}}"#)
         + &finish("function_call");
@@ -157,9 +160,9 @@ async fn a_legacy_call_is_a_call() {
 }
 
 proptest! {
-    /// Whatever the order of the pieces of several calls, each gets its own.
+    /// In any order of the fragments of several calls, each call gets its own.
     #[test]
-    fn f016_interleavings(
+    fn every_interleaving_yields_the_same_calls(
         arguments in prop::collection::vec("[a-z]{1,12}", 1..5),
         cuts in prop::collection::vec(1_usize..5, 5),
         order in prop::collection::vec(any::<prop::sample::Index>(), 80),
@@ -206,7 +209,7 @@ proptest! {
         expected.sort();
         prop_assert_eq!(found, expected);
 
-        // The preview says the same as the calls.
+        // The preview matches the calls.
         let mut preview: Vec<(String, String)> = Vec::new();
         for event in &events {
             match event {

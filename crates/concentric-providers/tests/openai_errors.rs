@@ -1,4 +1,4 @@
-//! What a service refuses, and that no key is ever shown.
+//! Errors of chat completions services, which must never contain the key.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,7 +25,7 @@ async fn refused(
 }
 
 #[tokio::test]
-async fn f022_every_status_is_typed() {
+async fn every_status_is_typed() {
     let long_page = format!("<html><body>{}</body></html>", "oops ".repeat(100_000));
     let cases: &[(u16, &str, ErrorKind, &str)] = &[
         (
@@ -106,7 +106,7 @@ async fn f022_every_status_is_typed() {
             "no",
         ),
         (504, "\0\u{1}binary", ErrorKind::Timeout, "binary"),
-        (302, "", ErrorKind::Protocol, "the provider redirects"),
+        (302, "", ErrorKind::Protocol, "the provider redirected"),
     ];
     for (status, body, kind, message) in cases {
         let error = refused(*status, &[("x-request-id", "req_1")], body).await;
@@ -120,7 +120,7 @@ async fn f022_every_status_is_typed() {
 }
 
 #[tokio::test]
-async fn f017_the_service_says_when_to_come_back() {
+async fn the_retry_delay_is_read_from_the_response() {
     let error = refused(429, &[("retry-after", "7")], "{}").await;
     assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     assert!(error.is_retryable());
@@ -129,7 +129,7 @@ async fn f017_the_service_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_waited_for_for_ever() {
+async fn reading_an_error_body_is_limited_in_time() {
     let mut response = http::Response::new(Script::new(["x".repeat(1 << 20)], End::Silent));
     *response.status_mut() = http::StatusCode::BAD_REQUEST;
     let error = call(&layer(), response).await.unwrap_err();
@@ -137,7 +137,7 @@ async fn a_refusal_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn settings_that_are_wrong_are_said_by_poll_ready() {
+async fn invalid_settings_fail_poll_ready() {
     let http = service_fn(|_| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(Script::new([""], End::Clean)))
     });
@@ -165,7 +165,7 @@ async fn settings_that_are_wrong_are_said_by_poll_ready() {
 }
 
 #[tokio::test]
-async fn f055_the_key_is_never_shown() {
+async fn the_key_is_never_shown() {
     let layer = layer()
         .header("x-other-secret", CANARY)
         .base_url(format!("https://h.test/?key={CANARY}"));
@@ -218,7 +218,7 @@ async fn f055_the_key_is_never_shown() {
     let response = future.await.unwrap();
     shown.push(format!("{response:?}"));
     shown.extend(shown_requests.into_inner().unwrap());
-    // What the HTTP service fails with.
+    // Errors of the HTTP service.
     for kind in [io::ErrorKind::Other, io::ErrorKind::ConnectionReset] {
         let http = service_fn(|_: http::Request<_>| {
             let error = io::Error::new(kind, format!("no: {CANARY}"));
@@ -256,7 +256,7 @@ async fn a_header_of_the_layer_is_never_shown() {
     for body in &bodies {
         errors.push(call(&layer, response(401, &[], body)).await.unwrap_err());
     }
-    // What is reported within an answer, and what the HTTP service says.
+    // Errors that are reported within a response, and errors of the HTTP service.
     let answer = call(
         &layer,
         response(200, &[], &format!("data: {}\n\n", bodies[0])),

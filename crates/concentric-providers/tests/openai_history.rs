@@ -1,4 +1,4 @@
-//! What was said before, as the services that speak chat completions are told it.
+//! Histories that are sent to chat completions services.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 mod common;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn reasoning_goes_back_where_it_is_wanted_to_who_thought_it() {
+async fn reasoning_is_sent_back_to_its_own_provider() {
     let wanted = [
         (Profile::DEEPSEEK, Some("reasoning_content"), json!("")),
         (Profile::VLLM, Some("reasoning"), Value::Null),
@@ -37,7 +37,7 @@ async fn reasoning_goes_back_where_it_is_wanted_to_who_thought_it() {
 }
 
 #[tokio::test]
-async fn reasoning_is_never_missing_where_it_is_demanded() {
+async fn required_reasoning_is_never_missing() {
     let reasoning = async |profile: Profile, request: ChatRequest| -> Vec<Value> {
         let messages = messages(profile, request).await;
         let said = messages.as_array().unwrap().iter();
@@ -49,7 +49,7 @@ async fn reasoning_is_never_missing_where_it_is_demanded() {
         let mut request = round_of(vec![thought("theirs", "anthropic")]);
         request.transcript.push(assistant("So."));
         request.transcript.push_user("and?");
-        // A call demands it, and so does each message where tools are offered.
+        // A call requires reasoning, and with tools every message does.
         let found = reasoning(profile, request.clone()).await;
         assert_eq!(found, [json!(" "), Value::Null], "{}", profile.name);
         let spec = ToolSpec::new("t", "", json!({"type": "object"}));
@@ -66,7 +66,7 @@ async fn reasoning_is_never_missing_where_it_is_demanded() {
 }
 
 #[tokio::test]
-async fn mistral_is_told_what_it_thought_and_nobody_else_did() {
+async fn mistral_receives_only_its_own_reasoning() {
     let parts = vec![
         thought("mine", "mistral_ai"),
         thought("theirs", "anthropic"),
@@ -87,7 +87,7 @@ async fn mistral_is_told_what_it_thought_and_nobody_else_did() {
 }
 
 #[tokio::test]
-async fn what_is_nothing_to_the_service_is_no_message() {
+async fn empty_messages_are_omitted() {
     let mut request = ChatRequest::user("one");
     let opaque = concentric_core::ProviderData::new("elsewhere", json!({}));
     let parts = vec![Part::new(PartKind::Provider(opaque))];
@@ -103,7 +103,7 @@ async fn what_is_nothing_to_the_service_is_no_message() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_said_again() {
+async fn a_refusal_is_sent_back() {
     let refusal = Part::new(PartKind::Refusal("I can't.".into()));
     let text = json!({"role": "assistant", "content": "I can't."});
     let field = json!({"role": "assistant", "content": null, "refusal": "I can't."});
@@ -120,7 +120,7 @@ async fn a_refusal_is_said_again() {
         let said = messages(profile, request).await[1].take();
         assert_eq!(said, *expected, "{}", profile.name);
     }
-    // What was said besides stays what it is.
+    // Other content is unchanged.
     let mut request = ChatRequest::user("one");
     let parts = vec![Part::text("No."), refusal];
     let message = Message::new(Role::Assistant, parts);
@@ -133,7 +133,7 @@ async fn a_refusal_is_said_again() {
 }
 
 #[tokio::test]
-async fn what_was_said_aloud_is_said_again_in_writing() {
+async fn generated_audio_is_sent_as_its_transcript() {
     let body = json!({"choices": [{
         "message": {"audio": {"id": "a", "data": "QUJD", "transcript": "Hello."}},
         "finish_reason": "stop",
@@ -151,13 +151,13 @@ async fn what_was_said_aloud_is_said_again_in_writing() {
     request.transcript.push_user("two");
     let said = messages(Profile::OPENAI, request.clone()).await[1].take();
     assert_eq!(said, json!({"role": "assistant", "content": "Hello."}));
-    // To others it is a sound that they can't be given.
+    // Other services receive a placeholder for the audio.
     let said = messages(Profile::GROQ, request).await[1].take();
     assert_eq!(said, json!({"role": "assistant", "content": "[sound]"}));
 }
 
 #[tokio::test]
-async fn an_id_that_is_too_long_is_made_short() {
+async fn a_long_id_is_shortened() {
     let long = "x".repeat(60);
     let call = ToolCallPart::new(CallId::new(&*long), "t", "{}");
     let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
@@ -173,7 +173,7 @@ async fn an_id_that_is_too_long_is_made_short() {
 }
 
 #[tokio::test]
-async fn mistral_is_told_as_the_user_what_the_operator_says_behind_an_answer() {
+async fn mistral_receives_later_system_messages_as_user_messages() {
     let system = |text: &str| {
         let message = Message::new(Role::System, vec![Part::text(text)]);
         Turn::message(message).unwrap()

@@ -1,4 +1,4 @@
-//! The services that speak chat completions, each as it wants to be spoken to.
+//! The known chat completions services and their differences.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,7 +20,7 @@ use serde_json::json;
 use std::{collections::HashSet, sync::Arc};
 
 #[test]
-fn each_is_known_by_its_name_and_its_address() {
+fn a_profile_is_found_by_name_and_url() {
     let mut names = HashSet::new();
     for profile in Profile::ALL {
         assert!(
@@ -52,7 +52,7 @@ fn each_is_known_by_its_name_and_its_address() {
 }
 
 #[tokio::test]
-async fn each_takes_a_request_at_its_address() {
+async fn every_profile_calls_its_own_url() {
     for profile in Profile::ALL {
         let layer = OpenAiLayer::profile(*profile, "m", Some(ApiKey::new("k")));
         let sent = try_sent_by(&layer, ChatRequest::user("hi")).await;
@@ -70,7 +70,7 @@ async fn each_takes_a_request_at_its_address() {
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own() {
+async fn a_generic_profile_can_be_customized() {
     let mut mine = Profile::generic("mine");
     mine.instructions = "developer";
     mine.max_tokens = "most";
@@ -84,7 +84,7 @@ async fn a_server_of_ones_own() {
 }
 
 #[test]
-fn the_key_is_the_environments() {
+fn the_key_is_read_from_the_environment() {
     let mut profile = Profile::generic("mine");
     profile.base_url = "http://a.test";
     profile.key_env = &["CONCENTRIC_NO_SUCH_VARIABLE", "CONCENTRIC_NOR_THIS"];
@@ -96,13 +96,13 @@ fn the_key_is_the_environments() {
         error.message().contains("CONCENTRIC_NO_SUCH_VARIABLE"),
         "{error}"
     );
-    // Set by cargo, to something that is no secret.
+    // Set by cargo to a value that is not a secret.
     profile.key_env = &["CONCENTRIC_NO_SUCH_VARIABLE", "CARGO_PKG_NAME"];
     OpenAiLayer::from_env(profile, "m").unwrap();
 }
 
 #[tokio::test]
-async fn mistral_wants_ids_of_nine_and_an_answer_behind_a_tool() {
+async fn mistral_gets_short_ids_and_an_assistant_message() {
     let messages = messages(Profile::MISTRAL, round()).await;
     let id = messages[1]["tool_calls"][0]["id"]
         .as_str()
@@ -125,7 +125,7 @@ async fn mistral_wants_ids_of_nine_and_an_answer_behind_a_tool() {
 }
 
 #[tokio::test]
-async fn mistral_has_words_of_its_own() {
+async fn mistral_uses_its_own_fields() {
     let file = |source| Part::new(PartKind::File(Media::new(source).with_name("a.pdf")));
     let parts = vec![
         file(MediaSource::Url("https://a.test/a.pdf".into())),
@@ -149,7 +149,7 @@ async fn mistral_has_words_of_its_own() {
 }
 
 #[tokio::test]
-async fn an_assistants_message_at_the_end_is_one_to_go_on_with() {
+async fn a_final_assistant_message_is_a_prefill() {
     let mut request = ChatRequest::user("hi");
     request.transcript.push(assistant("Well,"));
     let cases = [
@@ -188,13 +188,13 @@ async fn an_assistants_message_at_the_end_is_one_to_go_on_with() {
         .unwrap_err();
     assert_eq!(error.code(), Some("unsupported"));
 
-    // One that has been answered is not.
+    // A message with results is not a prefill.
     let (_, body) = try_sent_by(&of(Profile::VLLM), round()).await.unwrap();
     assert!(body.get("continue_final_message").is_none());
 }
 
 #[tokio::test]
-async fn roles_take_turns_where_they_must() {
+async fn roles_alternate_where_required() {
     let mut request = ChatRequest::user("one").with_system("Be brief.");
     request.transcript.push_user("two");
     request.transcript.push(assistant("three"));
@@ -227,12 +227,12 @@ async fn roles_take_turns_where_they_must() {
     let unsupported = of(Profile::PERPLEXITY).check(&request);
     assert_eq!(
         unsupported[0].to_string(),
-        "a conversation that the assistant begins (turn 0)"
+        "a conversation that starts with an assistant message (turn 0)"
     );
 }
 
 #[tokio::test]
-async fn an_image_that_the_service_does_not_take_is_none_in_a_result_either() {
+async fn an_unsupported_image_in_a_result_is_rejected() {
     let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
     let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
     let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
@@ -252,7 +252,7 @@ async fn an_image_that_the_service_does_not_take_is_none_in_a_result_either() {
 }
 
 #[tokio::test]
-async fn who_knows_no_tools_is_told_what_they_returned() {
+async fn a_service_without_tools_receives_the_results() {
     let expected = json!([
         {"role": "user", "content": [
             {"type": "text", "text": "hi"},
@@ -264,7 +264,7 @@ async fn who_knows_no_tools_is_told_what_they_returned() {
 }
 
 #[tokio::test]
-async fn where_no_tool_may_be_called_none_is_named() {
+async fn disabled_tools_are_omitted_without_tool_choice() {
     let mut request = ChatRequest::user("hi");
     let spec = ToolSpec::new("t", "", json!({"type": "object"}));
     request.tools.push(Arc::new(spec));
@@ -278,7 +278,7 @@ async fn where_no_tool_may_be_called_none_is_named() {
 }
 
 #[tokio::test]
-async fn a_thought_signature_goes_back_with_its_call() {
+async fn a_thought_signature_is_sent_back_with_its_call() {
     let extra = json!({"google": {"thought_signature": "abc"}});
     let body = json!({"choices": [{"message": {"content": null, "tool_calls": [
         {"id": "a", "function": {"name": "t", "arguments": "{}"}, "extra_content": extra},
@@ -316,7 +316,7 @@ async fn a_thought_signature_goes_back_with_its_call() {
 }
 
 #[tokio::test]
-async fn usage_means_the_same_of_every_service() {
+async fn usage_has_the_same_meaning_for_every_service() {
     let counted = |input: u64, output: u64, total: u64, reasoning: Option<u64>| {
         let mut usage = Usage::new(input, output);
         usage.total_tokens = Some(total);

@@ -1,4 +1,4 @@
-//! What goes on the wire.
+//! Requests to chat completions services.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,7 +23,7 @@ fn part(kind: PartKind) -> Part {
 }
 
 #[tokio::test]
-async fn the_least_request() {
+async fn a_minimal_request_is_encoded() {
     let (parts, body) = sent_by(&layer(), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "https://api.openai.com/v1/chat/completions");
@@ -42,7 +42,7 @@ async fn the_least_request() {
 }
 
 #[tokio::test]
-async fn every_option() {
+async fn every_option_is_encoded() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     request.system.push(SystemSegment::new("Two."));
     let schema = json!({"type": "object", "properties": {"q": {"type": "string"}},
@@ -103,7 +103,7 @@ async fn every_option() {
 }
 
 #[tokio::test]
-async fn compatible_services() {
+async fn compatible_services_are_recognized() {
     let azure = OpenAiLayer::compatible(
         "https://x.openai.azure.com/openai/v1?api-version=1",
         "m",
@@ -120,7 +120,7 @@ async fn compatible_services() {
 }
 
 #[tokio::test]
-async fn media() {
+async fn media_are_encoded() {
     let base64 = |kind: &str| Media::new(MediaSource::Base64("QUJD".into())).with_media_type(kind);
     let mut request = ChatRequest::user("hi");
     let parts = vec![
@@ -151,7 +151,7 @@ async fn media() {
 }
 
 #[tokio::test]
-async fn f028_a_round_is_sent_as_the_service_wants_it() {
+async fn a_round_is_sent_in_the_services_format() {
     let call = |id: &str, arguments: &str, provider_id: Option<&str>| {
         ToolCallPart::new(CallId::new(id), "t", arguments)
             .with_provider_id(provider_id.map(Str::from))
@@ -181,7 +181,7 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
                 Some("theirs"),
             )))
             .by(by("openrouter")),
-            // What somebody else calls it is nothing to this one.
+            // Another service's id of a call is not used.
             part(PartKind::ToolCall(call(
                 "call_2",
                 "{\"a\":",
@@ -232,7 +232,7 @@ async fn f028_a_round_is_sent_as_the_service_wants_it() {
 }
 
 #[tokio::test]
-async fn what_an_agent_in_the_models_place_did_is_sent_step_by_step() {
+async fn an_agents_steps_are_sent_in_order() {
     let call = ToolCallPart::new(CallId::new("a"), "t", "{}").executed_by(Executor::Agent);
     let result = ToolResult::new(CallId::new("a"), "t", ToolOutcome::done("ok"));
     let message = Message::new(

@@ -1,4 +1,4 @@
-//! The schemas and names that go to OpenAI's own service, and to others.
+//! Schemas and names for OpenAI's own service, and for others.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 mod common;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
+async fn schemas_are_converted_or_sent_unchanged() {
     let open =
         json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
     let mut closed = open.clone();
@@ -27,7 +27,7 @@ async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
         let mut output = OutputSchema::new("out", schema.clone());
         output.strict = strict;
         request.options_mut().output_schema = Some(output);
-        // What some take without tools only.
+        // Some services support it only without tools.
         let layer = of(profile).capabilities(Capabilities::all());
         let (_, mut body) = try_sent_by(&layer, request).await.unwrap();
         let mut format = body["response_format"]["json_schema"].take();
@@ -41,7 +41,7 @@ async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
         for (schema, strict, expected) in [
             (&open, true, (&closed, true)),
             (&open, false, (&open, false)),
-            // That `q` may be missing can't be said strictly.
+            // The strict subset cannot express an optional `q`.
             (&loose, true, (&loose, false)),
         ] {
             let (schema, strict, parameters) = sent(profile, schema, strict).await;
@@ -49,7 +49,7 @@ async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
             assert_eq!(parameters, named);
         }
     }
-    // Others have subsets of their own, in which objects are closed.
+    // Other services have different subsets, in which objects are closed.
     for profile in [
         Profile::GROQ,
         Profile::CEREBRAS,
@@ -70,7 +70,7 @@ async fn schemas_are_as_the_service_takes_them_and_else_as_they_are() {
 }
 
 #[test]
-fn what_openai_takes_in_no_form_is_said_before() {
+fn schemas_without_a_valid_form_are_rejected() {
     let mut request = ChatRequest::user("hi");
     let schema = json!({"type": "object", "properties": {}});
     request.options_mut().output_schema = Some(OutputSchema::new("Vec<T>", schema));
@@ -93,14 +93,14 @@ fn what_openai_takes_in_no_form_is_said_before() {
         "an output schema named `Vec<T>`".to_owned(),
         "a tool named `bad name`".to_owned(),
         format!("a tool named `{long}`"),
-        "the schema of the tool `list`, which is of no object".to_owned(),
-        "the schema of the tool `any`, which has `anyOf` at its top".to_owned(),
+        "the input schema of tool `list`: a type other than `object`".to_owned(),
+        "the input schema of tool `any`: `anyOf` at the top level".to_owned(),
     ];
     for profile in [Profile::OPENAI, Profile::AZURE] {
         assert_eq!(check(profile, &request), refused);
     }
     assert!(check(Profile::TOGETHER, &request).is_empty());
-    // Tools of the options' are sent instead.
+    // Tools in the provider options replace those of the request.
     let options = request.options_mut();
     options.provider.insert("tools".into(), json!([]));
     assert_eq!(check(Profile::OPENAI, &request), refused[..1]);

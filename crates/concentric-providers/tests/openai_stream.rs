@@ -1,4 +1,4 @@
-//! Answers, however they come.
+//! Streams of chat completions.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,7 +25,7 @@ fn hello() -> String {
 }
 
 #[tokio::test]
-async fn f001_an_end_before_the_finish_reason_is_truncated() {
+async fn an_end_before_the_finish_reason_is_truncated() {
     for end in ["", DONE] {
         let (events, error) = read(delta(r#"{"content":"Hel"}"#) + end).await;
         assert_eq!(text(&events), "Hel");
@@ -38,7 +38,7 @@ async fn f001_an_end_before_the_finish_reason_is_truncated() {
 }
 
 #[tokio::test]
-async fn f002_a_connection_that_breaks_dispatches_no_call() {
+async fn a_broken_connection_emits_no_call() {
     let call =
         delta(r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"t","arguments":"{}"}}]}"#);
     let (events, error) = read_script(&layer(), Script::new([call], End::Broken)).await;
@@ -47,14 +47,14 @@ async fn f002_a_connection_that_breaks_dispatches_no_call() {
 }
 
 #[tokio::test]
-async fn what_breaks_after_the_finish_reason_breaks_nothing() {
+async fn errors_after_the_finish_reason_are_ignored() {
     let (events, error) = read_script(&layer(), Script::new([hello()], End::Broken)).await;
     assert!(error.is_none());
     assert_eq!(text(&events), "Hello");
 }
 
 #[tokio::test]
-async fn f005_a_character_in_two_chunks_is_whole() {
+async fn a_character_split_across_chunks_is_decoded() {
     let body = delta(r#"{"content":"äöü€😀"}"#) + &finish("stop");
     for size in 1..body.len() {
         let script = Script::new(body.as_bytes().chunks(size), End::Clean);
@@ -65,7 +65,7 @@ async fn f005_a_character_in_two_chunks_is_whole() {
 }
 
 #[tokio::test]
-async fn f006_the_framing_is_told_by_the_content() {
+async fn the_framing_is_detected_from_the_content() {
     let stream = hello();
     let bodies = [
         stream.clone(),
@@ -82,12 +82,12 @@ async fn f006_the_framing_is_told_by_the_content() {
         "data: {\"choices\":[{\"message\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\n".to_owned(),
     ];
     for body in bodies {
-        says_hello(&layer(), &body).await;
+        assert_hello(&layer(), &body).await;
     }
 }
 
 #[tokio::test]
-async fn f007_an_error_within_an_answer_is_typed() {
+async fn an_error_within_a_response_is_typed() {
     let errors = [
         r#"{"error":{"message":"no room","code":502}}"#,
         r#"{"choices":[{"index":0,"delta":{"content":""},"error":{"message":"no room","code":502}}]}"#,
@@ -113,7 +113,7 @@ async fn f007_an_error_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
-async fn f008_another_answer_behind_the_first_one_is_an_error() {
+async fn a_second_response_in_one_body_is_an_error() {
     let of = |id: &str, delta: &str| {
         format!("data: {{\"id\":\"{id}\",\"choices\":[{{\"delta\":{delta}}}]}}\n\n")
     };
@@ -127,7 +127,7 @@ async fn f008_another_answer_behind_the_first_one_is_an_error() {
     assert_eq!(text(&events), "Spa");
     assert_eq!(error.unwrap().kind(), ErrorKind::Protocol);
 
-    // Some give an answer several ids, and name its role in every chunk.
+    // Some services use several ids within a response, and repeat the role in every chunk.
     let body = of("a", r#"{"role":"assistant","content":"Spa"}"#)
         + &of("b", r#"{"role":"assistant","content":"rk"}"#)
         + &finish("stop");
@@ -137,7 +137,7 @@ async fn f008_another_answer_behind_the_first_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn f010_limits_hold() {
+async fn exceeding_a_limit_is_an_error() {
     let mut limits = Limits::default();
     (
         limits.line,
@@ -167,7 +167,7 @@ async fn f010_limits_hold() {
 }
 
 #[tokio::test]
-async fn f014_odd_fields_cost_nothing() {
+async fn unexpected_fields_are_ignored() {
     let chunks = [
         r#"{"choices":null,"usage":null,"error":null}"#,
         r#"{"choices":[null,7,{"delta":null},{"delta":7,"finish_reason":null}]}"#,
@@ -207,7 +207,7 @@ async fn invalid_bytes_become_the_replacement_character() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_protocol_error() {
+async fn an_invalid_body_is_a_protocol_error() {
     for body in [
         "<html><title>Sign in</title></html>",
         "Internal Server Error",
@@ -219,7 +219,7 @@ async fn what_is_no_answer_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn reasoning_is_found_wherever_it_is() {
+async fn every_reasoning_field_is_read() {
     for said in [
         r#"{"reasoning":"hm"}"#,
         r#"{"reasoning_content":"hm"}"#,
@@ -243,7 +243,7 @@ async fn reasoning_is_found_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn sound_is_one_part_of_the_type_that_was_asked_for() {
+async fn audio_is_one_part_of_the_requested_type() {
     let body = delta(r#"{"audio":{"id":"a","data":"QUI="}}"#)
         + &delta(r#"{"audio":{"data":"Qw==","transcript":"Hi"}}"#)
         + &finish("stop");
@@ -274,7 +274,7 @@ async fn sound_is_one_part_of_the_type_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn f004_the_native_reason_tells_of_a_cut() {
+async fn the_native_reason_reveals_truncation() {
     let body = delta(
         "{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"t\",\"arguments\":\"{\\\"a\"}}]}",
     ) + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\",\"native_finish_reason\":\"max_output_tokens\"}]}\n\n";
@@ -288,7 +288,7 @@ async fn f004_the_native_reason_tells_of_a_cut() {
 }
 
 #[tokio::test]
-async fn the_future_is_the_commit_point() {
+async fn the_future_resolves_at_the_first_content() {
     let role = delta(r#"{"role":"assistant","content":""}"#);
     let script = Script::new([role.clone()], End::Silent);
     assert!(
@@ -307,7 +307,7 @@ async fn the_future_is_the_commit_point() {
 }
 
 #[tokio::test]
-async fn f012_dropping_either_drops_the_http_body() {
+async fn dropping_the_future_or_body_drops_the_http_body() {
     for pieces in [vec![], vec![delta(r#"{"content":"a"}"#)]] {
         let script = Script::new(&pieces, End::Silent);
         let dropped = Arc::clone(&script.dropped);
@@ -325,7 +325,7 @@ async fn f012_dropping_either_drops_the_http_body() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_done_holds_nothing() {
+async fn a_completed_body_holds_no_resources() {
     let script = Script::new([hello(), DONE.to_owned()], End::Silent);
     let dropped = Arc::clone(&script.dropped);
     let mut body = call(&layer(), http::Response::new(script))
@@ -339,8 +339,8 @@ async fn a_body_that_is_done_holds_nothing() {
 }
 
 #[tokio::test]
-async fn white_space_before_an_answer_is_passed_over() {
-    // Very much of it, in very many pieces.
+async fn leading_white_space_is_skipped() {
+    // A large amount of white space, in many chunks.
     const BLANK: usize = 20_000;
     let body = delta(r#"{"content":"a"}"#) + &finish("stop");
     let blank = "\n".repeat(256);

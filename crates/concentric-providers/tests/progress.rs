@@ -1,5 +1,5 @@
-//! What counts as progress of an answer, by every decoder: what adds something to it, and not what
-//! only shows that the service is alive.
+//! Progress of a response, for every decoder: chunks that add content count, and chunks that only
+//! show that the service is alive do not.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -16,15 +16,15 @@ use http_body_util::{Full, StreamBody};
 use std::{convert::Infallible, time::Duration};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// Between two pieces.
+/// The pause between chunks.
 const PAUSE: Duration = Duration::from_secs(10);
 const PROGRESS: Duration = Duration::from_secs(60);
-/// Far more pieces than fit in that time.
+/// Far more chunks than fit in that time.
 const PIECES: usize = 100;
 
 type Pieces = std::pin::Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
 
-/// `first` at once, and then `again` after each pause.
+/// `first` immediately, and then `again` after each pause.
 fn body(first: &str, again: impl Fn(usize) -> String + Send + 'static) -> StreamBody<Pieces> {
     let first = Bytes::copy_from_slice(first.as_bytes());
     let more = stream::iter(0..PIECES).then(move |at| {
@@ -38,7 +38,7 @@ fn body(first: &str, again: impl Fn(usize) -> String + Send + 'static) -> Stream
     StreamBody::new(Box::pin(all.map(|piece| Ok(Frame::data(piece)))))
 }
 
-/// The code of the error that ends the answer.
+/// The code of the error that ends the response.
 async fn ends<L, S, B>(layer: L, body: StreamBody<Pieces>) -> Option<String>
 where
     L: Layer<Answers, Service = S>,
@@ -100,7 +100,7 @@ const RESPONSES_CALL: &str = r#"{"type":"response.output_item.added","output_ind
 const OLLAMA_TEXT: &str = r#"{"model":"m","message":{"role":"assistant","content":"a"}}"#;
 
 #[tokio::test(start_paused = true)]
-async fn pieces_that_add_nothing_are_no_progress() {
+async fn chunks_without_content_are_no_progress() {
     let openai = [
         (
             OPENAI_CALL,
@@ -203,7 +203,7 @@ async fn pieces_that_add_nothing_are_no_progress() {
         let layer = AnthropicLayer::new("m", ApiKey::new(CANARY)).timeouts(timeouts());
         let first = sse(ANTHROPIC_START) + &sse(first);
         let code = ends(layer, body(&first, move |_| again.clone())).await;
-        // An answer that has ended may take its time to close.
+        // The limit also applies after the response has ended.
         assert_eq!(
             code.as_deref(),
             Some("no_progress"),
@@ -296,14 +296,14 @@ async fn pieces_that_add_nothing_are_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pieces_that_add_something_are_progress() {
-    // They come until the body ends, which is before the service's last word.
+async fn chunks_with_content_are_progress() {
+    // The body ends before the terminal event.
     let openai = [
         (
             OPENAI_CALL,
             r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":" "}}]}}]}"#,
         ),
-        // Before its name, a call's arguments are kept.
+        // Arguments before the name are buffered.
         (
             OPENAI_TEXT,
             r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":5,"function":{"arguments":" "}}]}}]}"#,

@@ -1,5 +1,4 @@
-//! Readiness: the instance that was ready is the one that is called, once, at once; for every
-//! provider's layer.
+//! Readiness of every provider's model: the instance that was ready is called once, immediately.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +21,7 @@ use tower_test::mock;
 type Mock = mock::Mock<http::Request<Full<Bytes>>, http::Response<Script>>;
 type Handle = mock::Handle<http::Request<Full<Bytes>>, http::Response<Script>>;
 
-/// The model that `layer` makes of a strict service, and the service's other side.
+/// The model that `layer` creates over a mock service, and the handle of the mock.
 fn strict<L, S>(layer: &L) -> (tokio_test::task::Spawn<S>, Handle)
 where
     L: Layer<Mock, Service = S>,
@@ -32,14 +31,15 @@ where
     (tokio_test::task::spawn(layer.layer(mock)), handle)
 }
 
-/// `readiness!(module, provider, layer, answer)`: tests the models that `layer` makes; the answer says `a`.
+/// `readiness!(module, provider, layer, answer)` tests the models that `layer` creates; the text of
+/// the answer is `a`.
 macro_rules! readiness {
     ($provider:ident, $name:expr, $layer:expr, $answer:expr) => {
         mod $provider {
             use super::*;
 
             #[tokio::test]
-            async fn readiness_is_the_inner_services() {
+            async fn readiness_is_forwarded() {
                 let (mut service, mut handle) = strict(&$layer);
                 handle.allow(0);
                 let ready = service.enter(|cx, mut service| service.poll_ready(cx));
@@ -48,7 +48,7 @@ macro_rules! readiness {
                 let ready = service.enter(|cx, mut service| service.poll_ready(cx));
                 assert!(ready.is_ready());
 
-                // Called at once: before the future is polled.
+                // Called immediately, before the future is polled.
                 let future = service.call(ChatRequest::user("hi"));
                 let (request, reply) = handle.next_request().await.unwrap();
                 assert_eq!(request.method(), http::Method::POST);

@@ -1,4 +1,4 @@
-//! What a service refuses, and that no key is ever shown.
+//! Errors of Responses services, which must never contain the key.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ async fn refused(status: u16, headers: &[(&'static str, &str)], body: &str) -> E
 }
 
 #[tokio::test]
-async fn f022_every_status_is_typed() {
+async fn every_status_is_typed() {
     let of = |code: &str| {
         format!(
             r#"{{"error":{{"message":"no","type":"invalid_request_error","param":"x","code":"{code}"}}}}"#
@@ -64,7 +64,7 @@ async fn f022_every_status_is_typed() {
             "an HTML page: 502",
         ),
         (504, "", ErrorKind::Timeout, "Gateway Timeout"),
-        (302, "", ErrorKind::Protocol, "the provider redirects"),
+        (302, "", ErrorKind::Protocol, "the provider redirected"),
     ];
     for (status, body, kind, message) in cases {
         let error = refused(*status, &[("x-request-id", "req_1")], body).await;
@@ -77,7 +77,7 @@ async fn f022_every_status_is_typed() {
 }
 
 #[tokio::test]
-async fn f017_the_service_says_when_to_come_back() {
+async fn the_retry_delay_is_read_from_the_response() {
     let cases = [
         ("retry-after", "7", Some(7000)),
         ("retry-after", "0.5", Some(500)),
@@ -100,7 +100,7 @@ async fn f017_the_service_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_protocol_error() {
+async fn an_invalid_body_is_a_protocol_error() {
     for body in [
         "<html><title>Sign in</title></html>",
         "Internal Server Error",
@@ -115,7 +115,7 @@ async fn what_is_no_answer_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn f055_the_key_is_never_shown() {
+async fn the_key_is_never_shown() {
     let echo = format!(r#"{{"message":"bad key {CANARY}","code":"{CANARY}"}}"#);
     let bodies = [
         format!("data: {{\"type\":\"error\",\"error\":{echo}}}\n\n"),

@@ -1,4 +1,4 @@
-//! What goes on the wire.
+//! Requests to Responses services.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -33,7 +33,7 @@ fn provider_options(request: &mut ChatRequest, options: Value) {
     request.options_mut().provider = options;
 }
 
-/// The input that is sent of `transcript`, with these options of the service's own.
+/// The input that is sent for `transcript` with these provider options.
 async fn input(layer: OpenAiResponsesLayer, transcript: Transcript, options: Value) -> Value {
     let mut request = ChatRequest::new(transcript);
     provider_options(&mut request, options);
@@ -46,7 +46,7 @@ fn user_of(parts: Vec<Part>) -> Transcript {
 }
 
 #[tokio::test]
-async fn the_least_request() {
+async fn a_minimal_request_is_encoded() {
     let (parts, body) = sent_by(&layer(), ChatRequest::user("hi")).await;
     assert_eq!(parts.method, http::Method::POST);
     assert_eq!(parts.uri, "https://api.openai.com/v1/responses");
@@ -66,7 +66,7 @@ async fn the_least_request() {
 }
 
 #[tokio::test]
-async fn every_option() {
+async fn every_option_is_encoded() {
     let mut request = ChatRequest::user("hi").with_system("One.");
     request.system.push(SystemSegment::new("Two."));
     let closed = json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": false});
@@ -129,7 +129,7 @@ async fn every_option() {
         })
     );
 
-    // The service's own fields win, also within these two.
+    // Provider options take precedence, including fields of these two objects.
     provider_options(
         &mut request,
         json!({"text": {"format": {"type": "text"}}, "reasoning": null, "tools": []}),
@@ -143,7 +143,7 @@ async fn every_option() {
 }
 
 #[tokio::test]
-async fn memory_is_the_hosts_to_choose() {
+async fn storage_is_configurable() {
     let of = async |model: &str, options: Value| {
         let mut request = ChatRequest::user("hi");
         request.options_mut().model = Some(model.into());
@@ -156,7 +156,7 @@ async fn memory_is_the_hosts_to_choose() {
         of("gpt-5.5", json!({"store": true})).await,
         (json!(true), false)
     );
-    // What does not reason can't be asked for reasoning.
+    // Encrypted reasoning is requested only from models that reason.
     for model in [
         "gpt-4o",
         "gpt-4.1-mini",
@@ -169,7 +169,7 @@ async fn memory_is_the_hosts_to_choose() {
 }
 
 #[tokio::test]
-async fn compatible_services() {
+async fn compatible_services_are_recognized() {
     let request = || {
         let mut request = ChatRequest::user("hi");
         let schema = json!({"type": "object", "properties": {}});
@@ -204,7 +204,7 @@ async fn compatible_services() {
 }
 
 #[tokio::test]
-async fn media() {
+async fn media_are_encoded() {
     let base64 = |kind: &str| Media::new(MediaSource::Base64("QUJD".into())).with_media_type(kind);
     let url = |url: &str| Media::new(MediaSource::Url(url.into()));
     let id = |id: &str| Media::new(MediaSource::Id(id.into()));
@@ -233,7 +233,7 @@ async fn media() {
 }
 
 #[tokio::test]
-async fn breakpoints_of_the_cache_are_in_the_input() {
+async fn cache_breakpoints_are_in_the_input() {
     let mut request = ChatRequest::user("hi");
     for (text, stability) in [
         ("a", Stability::Fixed),
@@ -266,9 +266,9 @@ async fn breakpoints_of_the_cache_are_in_the_input() {
     );
 }
 
-/// A conversation that the service's own `output` is part of: each call in it answered by `result`.
+/// A conversation with `output` from the service, in which each call has the outcome `result`.
 fn after(output: &Value, result: &ToolOutcome) -> Transcript {
-    // As the layer reads it.
+    // Decoded by the layer.
     let body =
         json!({"id": "resp_1", "model": "gpt-test-1", "status": "completed", "output": output})
             .to_string();
@@ -295,7 +295,7 @@ fn after(output: &Value, result: &ToolOutcome) -> Transcript {
 }
 
 #[tokio::test]
-async fn an_own_answer_goes_back_as_it_came() {
+async fn an_own_response_is_sent_back_unchanged() {
     let cited = json!([{"type": "url_citation", "url": "https://a.test", "title": "A", "start_index": 0, "end_index": 2}]);
     let output = json!([
         {"type": "reasoning", "id": "rs_1", "encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "hm"}]},
@@ -320,15 +320,15 @@ async fn an_own_answer_goes_back_as_it_came() {
     ]);
     assert_eq!(sent, Value::Array(expected.clone()));
 
-    // The service remembers its own answer.
+    // The service has stored its own response.
     let options = json!({"store": true, "previous_response_id": "resp_1"});
     let remembered = input(layer(), transcript.clone(), options).await;
     assert_eq!(remembered, json!(expected[expected.len() - 2..]));
-    // Or another one.
+    // A different response.
     let options = json!({"store": true, "previous_response_id": "resp_0"});
     assert_eq!(input(layer(), transcript.clone(), options).await, sent);
 
-    // Another service is told what was said and called, and that alone.
+    // Another service receives only texts and calls.
     let other = OpenAiResponsesLayer::compatible("https://api.x.ai/v1", "grok", None);
     let sent = input(other, transcript, json!({})).await;
     let items: Vec<&str> = sent
@@ -358,7 +358,7 @@ async fn an_own_answer_goes_back_as_it_came() {
 }
 
 #[tokio::test]
-async fn reasoning_goes_back_only_where_it_can_be_read() {
+async fn only_readable_reasoning_is_sent_back() {
     let call = json!({"type": "function_call", "id": "fc_1", "call_id": "call_a", "name": "f", "arguments": "{}"});
     let of = async |reasoning: Value, options: Value| {
         let transcript = after(&json!([reasoning, call]), &ToolOutcome::done("ok"));
@@ -378,7 +378,7 @@ async fn reasoning_goes_back_only_where_it_can_be_read() {
     assert_eq!(of(shown, json!({})).await, (true, true));
     assert_eq!(of(encrypted.clone(), json!({})).await, (true, true));
 
-    // An id that is too long is the service's own affair.
+    // An id over the limit is omitted.
     let mut long = encrypted.clone();
     long["id"] = json!("x".repeat(65));
     let sent = input(
@@ -389,7 +389,7 @@ async fn reasoning_goes_back_only_where_it_can_be_read() {
     .await;
     assert!(sent[1].get("id").is_none() && sent[1]["encrypted_content"] == "gAAA");
 
-    // Nothing came of it.
+    // Reasoning without a following item.
     let sent = input(
         layer(),
         after(&json!([encrypted]), &ToolOutcome::done("ok")),
@@ -400,7 +400,7 @@ async fn reasoning_goes_back_only_where_it_can_be_read() {
 }
 
 #[tokio::test]
-async fn tools_of_the_services_making_have_results_of_their_own() {
+async fn service_defined_tools_have_their_own_result_types() {
     let output = json!([
         {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "math", "input": "4 + 4"},
         {"type": "local_shell_call", "id": "lsh_1", "call_id": "c2", "action": {"command": ["ls"], "env": {}, "type": "exec"}, "status": "completed"},
@@ -409,7 +409,7 @@ async fn tools_of_the_services_making_have_results_of_their_own() {
     ]);
     let sent = input(layer(), after(&output, &ToolOutcome::done("ok")), json!({})).await;
     let mut calls = output.as_array().unwrap().clone();
-    // They are known without.
+    // The ids are not needed.
     calls[0].as_object_mut().unwrap().remove("id");
     calls[3].as_object_mut().unwrap().remove("id");
     assert_eq!(json!(sent.as_array().unwrap()[1..5]), json!(calls));
@@ -437,7 +437,7 @@ async fn tools_of_the_services_making_have_results_of_their_own() {
 }
 
 #[tokio::test]
-async fn results_may_hold_images_and_documents() {
+async fn results_may_contain_images_and_documents() {
     let output = json!([{"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}]);
     let image = Media::new(MediaSource::Url("https://a.test/x.png".into()));
     let result = ToolOutcome::done(vec![Part::text("Here."), part(PartKind::Image(image))]);
@@ -455,7 +455,7 @@ async fn results_may_hold_images_and_documents() {
 }
 
 #[tokio::test]
-async fn a_history_of_anybody() {
+async fn every_history_is_converted() {
     let by = |provider: &'static str| Author::Model {
         provider: provider.into(),
         model: "m".into(),
@@ -538,7 +538,7 @@ async fn a_history_of_anybody() {
 }
 
 #[tokio::test]
-async fn what_an_agent_in_the_models_place_did_is_sent_step_by_step() {
+async fn an_agents_steps_are_sent_in_order() {
     let call = ToolCallPart::new(CallId::new("a"), "t", "{}").executed_by(Executor::Agent);
     let result = ToolResult::new(CallId::new("a"), "t", ToolOutcome::done("ok"));
     let message = Message::new(
@@ -565,7 +565,7 @@ async fn what_an_agent_in_the_models_place_did_is_sent_step_by_step() {
 }
 
 #[test]
-fn what_the_service_does_not_do_is_said_before() {
+fn unsupported_features_are_rejected_before_sending() {
     let refused = |request: &ChatRequest| -> Vec<String> {
         let all = layer().check(request);
         all.iter().map(ToString::to_string).collect()
@@ -601,12 +601,12 @@ fn what_the_service_does_not_do_is_said_before() {
             "a frequency penalty",
             "a presence penalty",
             "a seed",
-            "as many stop sequences",
-            "sound (turn 1)",
+            "that many stop sequences",
+            "audio (turn 1)",
             "an output schema named `Vec<T>`",
             "a tool named `bad name`",
-            "the schema of the tool `list`, which is of no object",
-            "the schema of the tool `any`, which has `anyOf` at its top",
+            "the input schema of tool `list`: a type other than `object`",
+            "the input schema of tool `any`: `anyOf` at the top level",
         ]
     );
     let mut request = ChatRequest::new(Transcript::new());
@@ -615,7 +615,7 @@ fn what_the_service_does_not_do_is_said_before() {
 }
 
 #[tokio::test]
-async fn what_the_layer_was_told_of_is_sent() {
+async fn configured_capabilities_are_sent() {
     let mut request = ChatRequest::user("hi");
     let options = request.options_mut();
     options.seed = Some(1);

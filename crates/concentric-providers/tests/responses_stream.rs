@@ -1,4 +1,4 @@
-//! Answers, however they come.
+//! Streams of Responses.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -109,7 +109,7 @@ fn finish_of(events: &[Event]) -> concentric_core::Finish {
 }
 
 #[tokio::test]
-async fn a_stream_of_text() {
+async fn a_text_stream_is_decoded() {
     let script = Script::new([stream(&hello())], End::Clean);
     let response = call(&layer(), http::Response::new(script)).await.unwrap();
     assert_eq!(response.head.id.as_deref(), Some("resp_1"));
@@ -133,7 +133,7 @@ async fn a_stream_of_text() {
 }
 
 #[tokio::test]
-async fn f001_an_end_before_the_terminal_event_is_truncated() {
+async fn an_end_before_the_terminal_event_is_truncated() {
     let events = hello();
     for count in 0..events.len() {
         for end in ["", DONE] {
@@ -156,7 +156,7 @@ async fn f001_an_end_before_the_terminal_event_is_truncated() {
 }
 
 #[tokio::test]
-async fn f002_a_connection_that_breaks_dispatches_no_call() {
+async fn a_broken_connection_emits_no_call() {
     let body = stream(&[created(), done(0, function("a", "t", "{}"))]);
     let (events, error) = read_script(&layer(), Script::new([body], End::Broken)).await;
     assert!(calls(&events).is_empty());
@@ -164,7 +164,7 @@ async fn f002_a_connection_that_breaks_dispatches_no_call() {
 }
 
 #[tokio::test]
-async fn what_comes_behind_the_terminal_event_is_not_waited_for() {
+async fn the_body_ends_at_the_terminal_event() {
     for end in [End::Broken, End::Silent] {
         let (events, error) = read_script(&layer(), Script::new([stream(&hello())], end)).await;
         assert!(error.is_none());
@@ -173,7 +173,7 @@ async fn what_comes_behind_the_terminal_event_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn f006_the_framing_is_told_by_the_content() {
+async fn the_framing_is_detected_from_the_content() {
     let stream = stream(&hello());
     let unary = ended(json!([message("Hello")]))["response"].to_string();
     for body in [
@@ -182,12 +182,12 @@ async fn f006_the_framing_is_told_by_the_content() {
         unary.clone(),
         format!("data: {unary}\n\n"),
     ] {
-        says_hello(&layer(), &body).await;
+        assert_hello(&layer(), &body).await;
     }
 }
 
 #[tokio::test]
-async fn f015_the_deltas_are_the_truth_and_the_rest_fills_gaps() {
+async fn other_events_only_fill_gaps_between_deltas() {
     let begin = || {
         vec![
             created(),
@@ -196,7 +196,7 @@ async fn f015_the_deltas_are_the_truth_and_the_rest_fills_gaps() {
     };
     let text_done = json!({"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hello"});
     let said: [Vec<Value>; 7] = [
-        // The last event leaves out what was said, or says something else.
+        // The last event omits the text, or contains a different one.
         vec![text_delta(0, "Hello"), ended(json!([]))],
         vec![text_delta(0, "Hello"), ended(json!([message("Bye")]))],
         vec![
@@ -204,11 +204,11 @@ async fn f015_the_deltas_are_the_truth_and_the_rest_fills_gaps() {
             done(0, message("Bye")),
             ended(json!(null)),
         ],
-        // No delta says it.
+        // Without deltas.
         vec![text_done, ended(json!([]))],
         vec![done(0, message("Hello")), ended(json!([]))],
         vec![ended(json!([message("Hello")]))],
-        // Another id, at a place of its own.
+        // A different id at the same index.
         vec![
             done(0, message("Hello")),
             ended(json!([{"type": "message", "id": "other",
@@ -239,7 +239,7 @@ async fn f015_the_deltas_are_the_truth_and_the_rest_fills_gaps() {
         vec![all_done, ended(json!([]))],
         vec![done(0, call.clone()), ended(json!([call.clone()]))],
         vec![ended(json!([call.clone()]))],
-        // The list is shorter than what was said.
+        // The list omits an item that was streamed.
         vec![
             arguments(0, "{\"x\":1}"),
             done(0, call.clone()),
@@ -257,7 +257,7 @@ async fn f015_the_deltas_are_the_truth_and_the_rest_fills_gaps() {
 }
 
 #[tokio::test]
-async fn f016_parallel_calls_are_told_by_their_place() {
+async fn parallel_calls_are_matched_by_index() {
     let pieces = |index| {
         [
             arguments(index, "{\"n\":"),
@@ -265,7 +265,7 @@ async fn f016_parallel_calls_are_told_by_their_place() {
         ]
     };
     let (one, two) = (pieces(0), pieces(1));
-    // All ways to interleave the two.
+    // Every interleaving of the two.
     for mask in 0_u32..16 {
         if mask.count_ones() != 2 {
             continue;
@@ -299,7 +299,7 @@ async fn f016_parallel_calls_are_told_by_their_place() {
         );
         assert_eq!(finish_of(&events).reason, FinishReason::ToolCalls);
     }
-    // Without places, the items' ids tell.
+    // Without indexes, the ids identify the items.
     let by_id = |id: &str, delta: &str| json!({"type": "response.function_call_arguments.delta", "item_id": id, "delta": delta});
     let begin = |id: &str, name: &str| json!({"type": "response.output_item.added", "item": function(id, name, "")});
     let body = stream(&[
@@ -316,7 +316,7 @@ async fn f016_parallel_calls_are_told_by_their_place() {
         ("{\"n\":0}", "{}")
     );
 
-    // An id of an item may change, that of a call may not.
+    // The id of an item may change, the id of a call may not.
     let mut renamed = function("a", "f", "{}");
     renamed["id"] = json!("another");
     let (events, error) = read(stream(&[
@@ -344,7 +344,7 @@ async fn f016_parallel_calls_are_told_by_their_place() {
 }
 
 #[tokio::test]
-async fn items_without_a_place_or_in_one_place_are_told_apart() {
+async fn items_with_missing_or_equal_indexes_are_distinct() {
     let whole = [
         json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "g",
             "content": [{"type": "reasoning_text", "text": "hm"}]}),
@@ -371,7 +371,7 @@ async fn items_without_a_place_or_in_one_place_are_told_apart() {
         events
     };
     let done = |of: &Value| json!({"type": "response.output_item.done", "item": of});
-    // Each done before the next begins, all at the end, or never.
+    // Each completed before the next starts, all at the end, or never.
     let apart: Vec<Value> = whole
         .iter()
         .flat_map(|of| [events(of), vec![done(of)]].concat())
@@ -380,7 +380,7 @@ async fn items_without_a_place_or_in_one_place_are_told_apart() {
     let together = [begun.clone(), whole.iter().map(done).collect()].concat();
     for (way, events) in [apart, together, begun].into_iter().enumerate() {
         for place in [None, Some(0)] {
-            // Two calls in one place that are not done can't be told apart.
+            // Two incomplete calls with the same index cannot be distinguished.
             if place.is_some() && way > 0 {
                 continue;
             }
@@ -419,7 +419,7 @@ async fn items_without_a_place_or_in_one_place_are_told_apart() {
 }
 
 #[tokio::test]
-async fn f008_another_answer_behind_the_first_one_is_an_error() {
+async fn a_second_response_in_one_body_is_an_error() {
     let body = stream(&[
         created(),
         text_delta(0, "Spa"),
@@ -433,7 +433,7 @@ async fn f008_another_answer_behind_the_first_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn f007_an_error_within_an_answer_is_typed() {
+async fn an_error_within_a_response_is_typed() {
     let failed = |code: &str| {
         json!({"type": "response.failed", "response": {"id": "resp_1", "status": "failed",
         "output": [], "error": {"code": code, "message": "no room"}}})
@@ -514,7 +514,7 @@ async fn f007_an_error_within_an_answer_is_typed() {
 }
 
 #[tokio::test]
-async fn f004_an_answer_that_is_cut_says_why() {
+async fn a_truncated_response_has_a_reason() {
     let cases = [
         (
             json!({"reason": "max_output_tokens"}),
@@ -556,7 +556,7 @@ async fn f004_an_answer_that_is_cut_says_why() {
 }
 
 #[tokio::test]
-async fn f010_limits_hold() {
+async fn exceeding_a_limit_is_an_error() {
     let mut limits = Limits::default();
     (limits.tool_arguments, limits.tool_calls) = (10, 2);
     let layer = layer().limits(limits);
@@ -591,7 +591,7 @@ async fn f010_limits_hold() {
 }
 
 #[tokio::test]
-async fn f014_odd_events_and_fields_cost_nothing() {
+async fn unexpected_events_and_fields_are_ignored() {
     let odd = [
         r#"{"type":"response.new_thing.delta","delta":"x","output_index":9}"#,
         r#"{"type":"codex.rate_limits","message":{"plan":"x"}}"#,
@@ -627,7 +627,7 @@ async fn f014_odd_events_and_fields_cost_nothing() {
 }
 
 #[tokio::test]
-async fn reasoning_is_shown_and_kept_whole() {
+async fn reasoning_is_emitted_and_stored_unchanged() {
     let item = |id: &str| {
         json!({"type": "reasoning", "id": id, "encrypted_content": "gAAA", "status": null,
             "summary": [{"type": "summary_text", "text": "one"}, {"type": "summary_text", "text": "two"}]})
@@ -661,7 +661,7 @@ async fn reasoning_is_shown_and_kept_whole() {
             ],
             &["one"],
         ),
-        // Nothing is shown, and it goes back all the same.
+        // Hidden reasoning is sent back as well.
         (
             vec![
                 added(
@@ -705,7 +705,7 @@ async fn reasoning_is_shown_and_kept_whole() {
 }
 
 #[tokio::test]
-async fn refusals_citations_and_phases() {
+async fn refusals_citations_and_phases_are_stored() {
     let refusal = json!({"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "No."});
     let (events, _) = read(stream(&[refusal, ended(json!([]))])).await;
     assert_eq!(
@@ -757,7 +757,7 @@ async fn refusals_citations_and_phases() {
 }
 
 #[tokio::test]
-async fn a_citation_is_handed_out_once() {
+async fn a_citation_is_emitted_once() {
     let text = |delta: &str| text_delta(0, delta);
     let other = json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 1, "delta": "-"});
     let annotation = |of: &str| json!({"type": "response.output_text.annotation.added", "output_index": 0, "content_index": 0, "annotation": of});
@@ -791,7 +791,7 @@ async fn a_citation_is_handed_out_once() {
 }
 
 #[tokio::test]
-async fn every_item_becomes_something() {
+async fn every_item_is_converted() {
     let items = [
         json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}),
         json!({"type": "file_search_call", "id": "fs_1", "queries": ["x"], "results": null}),
@@ -832,7 +832,7 @@ async fn every_item_becomes_something() {
     let (events, error) = read(stream(&events)).await;
     assert!(error.is_none());
     let parts = built(&events).parts;
-    // Whether maps keep the order of their fields is not for this to say.
+    // The result must not depend on the order of fields in maps.
     let json_of = |text: &str| text.parse().unwrap_or_else(|_| Value::from(text));
     let made: Vec<(&str, Value, Executor)> = parts
         .iter()
@@ -892,7 +892,7 @@ async fn every_item_becomes_something() {
     assert_eq!(image.source, MediaSource::Base64("QUJD".into()));
     assert_eq!(image.media_type.as_deref(), Some("image/webp"));
     assert!(data.data["item"].get("result").is_none());
-    // The provider's own calls are nothing to wait for.
+    // The loop does not wait for the provider's own calls.
     let (events, _) = read(stream(&[done(0, items[0].clone()), ended(json!([]))])).await;
     assert_eq!(finish_of(&events).reason, FinishReason::Stop);
     let grok = OpenAiResponsesLayer::compatible("https://api.x.ai/v1", "grok", None);
@@ -902,7 +902,7 @@ async fn every_item_becomes_something() {
 }
 
 #[tokio::test]
-async fn calls_are_shown_as_they_are_written() {
+async fn calls_are_emitted_incrementally() {
     let (events, _) = read(stream(&[
         added(0, function("a", "t", "")),
         arguments(0, "{\"x\""),
@@ -924,7 +924,7 @@ async fn calls_are_shown_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn sound_is_one_part() {
+async fn audio_is_one_part() {
     let sound = |type_: &str, delta: &str| json!({"type": type_, "delta": delta});
     let (events, _) = read(stream(&[
         sound("response.audio.delta", "QU"),
@@ -945,7 +945,7 @@ async fn sound_is_one_part() {
 }
 
 #[tokio::test]
-async fn pieces_of_sound_are_joined_as_bytes() {
+async fn audio_chunks_are_joined_as_bytes() {
     let sound = |delta: &str| json!({"type": "response.audio.delta", "delta": delta});
     let body = stream(&[sound("QUI="), sound("Qw=="), ended(json!([]))]);
     let (events, _) = read(body).await;
@@ -957,7 +957,7 @@ async fn pieces_of_sound_are_joined_as_bytes() {
 }
 
 #[tokio::test]
-async fn the_future_is_the_commit_point() {
+async fn the_future_resolves_at_the_first_content() {
     let begin = stream(&hello()[..2]);
     let script = Script::new([begin.clone()], End::Silent);
     assert!(
@@ -975,7 +975,7 @@ async fn the_future_is_the_commit_point() {
 }
 
 #[tokio::test]
-async fn f012_dropping_either_drops_the_http_body() {
+async fn dropping_the_future_or_body_drops_the_http_body() {
     for pieces in [vec![], vec![event(&text_delta(0, "a"))]] {
         let script = Script::new(&pieces, End::Silent);
         let dropped = Arc::clone(&script.dropped);
@@ -992,7 +992,7 @@ async fn f012_dropping_either_drops_the_http_body() {
     }
 }
 
-/// An event of a stream that need not make sense.
+/// An event of a stream, possibly invalid.
 fn any_event() -> impl Strategy<Value = Value> {
     let item = (0_u64..3, 0_usize..5).prop_map(|(id, kind)| match kind {
         0 => json!({"type": "message", "id": format!("m{id}"), "content": [{"type": "output_text", "text": "x"}]}),
@@ -1022,10 +1022,10 @@ fn any_event() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// F14: whatever comes in whatever order, there is one end, and an answer that is not whole
-    /// makes no call. (`read_script` counts the ends.)
+    /// Any events in any order have a single end, and an incomplete response emits no call.
+    /// (`read_script` asserts the single end.)
     #[test]
-    fn f014_any_events_make_one_end(events in prop::collection::vec(any_event(), 0..12), whole: bool) {
+    fn any_events_end_once(events in prop::collection::vec(any_event(), 0..12), whole: bool) {
         let mut events = events;
         if whole {
             let output: Vec<Value> = events.iter().filter_map(|event| event.get("item").cloned()).collect();
@@ -1039,7 +1039,7 @@ proptest! {
             prop_assert!(!whole || kind == ErrorKind::Protocol);
         } else {
             prop_assert!(whole);
-            // What has data has something that it is of.
+            // Provider data belong to a part with content.
             let message = built(&events);
             let empty = message.parts.iter().filter(|part| part.kind == PartKind::Text("".into()));
             prop_assert_eq!(empty.count(), 0);

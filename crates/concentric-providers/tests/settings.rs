@@ -1,5 +1,5 @@
-//! Every number and every length of time that a caller can set, at zero, at the least and at the most:
-//! each means something, and none panics or waits for ever.
+//! Every number and duration that a caller can set, at zero and at the minimum and maximum: each is
+//! accepted without a panic or an endless wait.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -14,7 +14,7 @@ const LEAST: Duration = Duration::from_nanos(1);
 
 type Set<T> = fn(Timeouts, T) -> Timeouts;
 
-/// What comes of an answer that is cut up by one of the clocks, or by the run's own end.
+/// The outcome of a response under these timeouts and the deadline of the run.
 async fn answer(timeouts: Timeouts, status: u16, script: Script) -> Result<String, Error> {
     let mut response = http::Response::new(script);
     *response.status_mut() = status.try_into().unwrap();
@@ -31,7 +31,7 @@ fn hello() -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_timeout_takes_zero_the_least_and_the_most() {
+async fn every_timeout_accepts_extreme_values() {
     let clocks: [(Set<Duration>, &str); 3] = [
         (|timeouts, time| timeouts.idle(time), "idle"),
         (|timeouts, time| timeouts.progress(time), "no_progress"),
@@ -42,11 +42,11 @@ async fn every_timeout_takes_zero_the_least_and_the_most() {
             (Duration::ZERO, code),
             (LEAST, code),
             (Duration::from_secs(1), code),
-            // The run's own end comes first.
+            // The deadline of the run comes first.
             (Duration::MAX, "deadline"),
         ] {
             let timeouts = set(Timeouts::off(), time);
-            // What is there is never too late.
+            // Available data never time out.
             let script = Script::new([hello()], End::Clean);
             assert_eq!(answer(timeouts, 200, script).await.unwrap(), "Hello");
             let script = Script::new([delta(r#"{"content":"a"}"#)], End::Silent);
@@ -65,7 +65,7 @@ async fn every_timeout_takes_zero_the_least_and_the_most() {
 }
 
 #[tokio::test]
-async fn every_limit_takes_zero_one_and_the_most() {
+async fn every_limit_accepts_extreme_values() {
     type Set = fn(&mut Limits, usize);
     let call = delta(
         r#"{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"a\":1}"}}]}"#,
@@ -83,7 +83,7 @@ async fn every_limit_takes_zero_one_and_the_most() {
     for (name, set) in limits {
         for (most, fits) in [
             (0, false),
-            // One call is as many as it makes.
+            // The response contains one call.
             (1, name == "tool_calls"),
             (usize::MAX, true),
         ] {
@@ -96,7 +96,7 @@ async fn every_limit_takes_zero_one_and_the_most() {
             let expected = (!fits).then_some(ErrorKind::TooLarge);
             assert_eq!(kind, expected, "{name} {most}");
 
-            // Lines of JSON have no other lines.
+            // The line limit does not apply to NDJSON.
             let fits = fits || name == "line";
             let layer = OllamaLayer::new("m").limits(limits);
             let line =
@@ -136,7 +136,7 @@ async fn call_once(layer: &OpenAiLayer, response: http::Response<Script>) -> Res
 }
 
 #[tokio::test]
-async fn every_number_of_output_tokens_is_sent() {
+async fn every_output_limit_is_sent() {
     for (tokens, effort) in [
         (0, None),
         (1, None),
@@ -154,7 +154,7 @@ async fn every_number_of_output_tokens_is_sent() {
         let (_, body) = sent_by(&layer, request).await;
         assert_eq!(body["max_tokens"], tokens, "{effort:?}");
     }
-    // What they can't be had with is said before anything is sent.
+    // Options that are incompatible with the limit are rejected before sending.
     for tokens in [0, 1] {
         let layer = AnthropicLayer::new("claude-haiku-4-5", ApiKey::new(CANARY)).max_tokens(tokens);
         let mut request = ChatRequest::user("hi");
@@ -173,7 +173,7 @@ mod client {
         net::TcpListener,
     };
 
-    /// A service that answers at once, or never; where it is.
+    /// Starts a service that responds immediately or never, and returns its URL.
     async fn serve(answers: bool) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -203,12 +203,12 @@ mod client {
     }
 
     #[tokio::test]
-    async fn every_time_of_the_client_takes_zero_the_least_and_the_most() {
+    async fn every_client_timeout_accepts_extreme_values() {
         for time in [Duration::ZERO, LEAST] {
             let client = HttpClient::builder().connect_timeout(time);
             let url = serve(true).await;
             match ask(client.build().unwrap(), url).await {
-                // Within the millisecond that tokio's clock counts in.
+                // Within the resolution of tokio's clock, a millisecond.
                 Ok(_) => assert_eq!(time, LEAST),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Timeout, "{error}"),
             }

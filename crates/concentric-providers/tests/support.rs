@@ -1,6 +1,6 @@
-//! The page of the docs that says what each service does is what the layers say.
+//! Compares the documentation page of supported features with the layers.
 //!
-//! `WRITE_GOLDEN=1` writes it.
+//! `WRITE_GOLDEN=1` writes the page.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{ChatRequest, Message, Transcript, Turn};
@@ -10,22 +10,22 @@ use concentric_providers::{
 };
 use std::{fmt::Write as _, path::PathBuf};
 
-/// What a layer says: a field of [`Capabilities`], and what is in it.
-type Said = Vec<(String, String)>;
+/// The capabilities of a layer: the fields of [`Capabilities`] and their values.
+type Features = Vec<(String, String)>;
 
-/// Reads what `Debug` shows, which leaves no field out.
-fn said(capabilities: &Capabilities) -> Said {
+/// Parses the `Debug` output, which contains every field.
+fn features(capabilities: &Capabilities) -> Features {
     let shown = format!("{capabilities:#?}");
-    let mut said = Said::new();
+    let mut features = Features::new();
     for line in shown.lines() {
         let Some((field, value)) = line.split_once(": ") else {
             continue;
         };
         let (field, value) = (field.trim(), value.trim_end_matches(','));
         if line.starts_with("        ") {
-            // One of the sources of the medium above.
+            // A source of the medium above.
             if value == "true" {
-                let sources = &mut said.last_mut().unwrap().1;
+                let sources = &mut features.last_mut().unwrap().1;
                 let source = if field == "url" { "URL" } else { field };
                 *sources = match &**sources {
                     "no" => source.to_owned(),
@@ -43,12 +43,12 @@ fn said(capabilities: &Capabilities) -> Said {
                 format!("up to {most}")
             }
         };
-        said.push((field.to_owned(), value));
+        features.push((field.to_owned(), value));
     }
-    said
+    features
 }
 
-/// A request that ends with the assistant's words.
+/// A request with a prefilled assistant message.
 fn prefilled() -> ChatRequest {
     let mut transcript = Transcript::new();
     transcript.push_user("Count to three.");
@@ -57,13 +57,13 @@ fn prefilled() -> ChatRequest {
     ChatRequest::new(transcript)
 }
 
-/// What a layer says. Whether it goes on with words depends on more than its capabilities.
-macro_rules! said {
+/// The capabilities of a layer. Prefill also depends on its check.
+macro_rules! features {
     ($layer:expr) => {{
         let layer = $layer;
         let mut capabilities = layer.supports();
         capabilities.prefill &= layer.check(&prefilled()).is_empty();
-        said(&capabilities)
+        features(&capabilities)
     }};
 }
 
@@ -71,31 +71,31 @@ fn link(field: &str) -> String {
     format!("[`{field}`](crate::Capabilities::{field})")
 }
 
-/// The services of the APIs, field by field.
+/// The table of the APIs, with a row for each field.
 fn services() -> String {
     let key = || ApiKey::new("key");
     let services = [
         (
             "OpenAI, chat completions",
             "gpt-5.5",
-            said!(OpenAiLayer::new("gpt-5.5", key())),
+            features!(OpenAiLayer::new("gpt-5.5", key())),
         ),
         (
             "OpenAI, Responses",
             "gpt-5.5",
-            said!(OpenAiResponsesLayer::new("gpt-5.5", key())),
+            features!(OpenAiResponsesLayer::new("gpt-5.5", key())),
         ),
         (
             "Anthropic",
             "claude-opus-4-8",
-            said!(AnthropicLayer::new("claude-opus-4-8", key())),
+            features!(AnthropicLayer::new("claude-opus-4-8", key())),
         ),
         (
             "Gemini",
             "gemini-3.5-flash",
-            said!(GeminiLayer::new("gemini-3.5-flash", key())),
+            features!(GeminiLayer::new("gemini-3.5-flash", key())),
         ),
-        ("Ollama", "qwen3", said!(OllamaLayer::new("qwen3"))),
+        ("Ollama", "qwen3", features!(OllamaLayer::new("qwen3"))),
     ];
     let mut table = String::from("| |");
     for (name, model, _) in &services {
@@ -105,24 +105,27 @@ fn services() -> String {
     table += &"---|".repeat(services.len());
     for (row, (field, _)) in services[0].2.iter().enumerate() {
         let _ = write!(table, "\n| {} |", link(field));
-        for (.., said) in &services {
-            assert_eq!(said[row].0, *field);
-            let _ = write!(table, " {} |", said[row].1);
+        for (.., features) in &services {
+            assert_eq!(features[row].0, *field);
+            let _ = write!(table, " {} |", features[row].1);
         }
     }
     table
 }
 
-/// The services that speak chat completions, and what they do not do.
+/// The table of the chat completions services and their exceptions.
 fn profiles() -> String {
-    let all = said(&Capabilities::all());
-    let mut table = String::from("| profile | key | all but |\n|---|---|---|");
+    let all = features(&Capabilities::all());
+    let mut table = String::from("| profile | key | exceptions |\n|---|---|---|");
     for profile in Profile::ALL {
         let layer = OpenAiLayer::profile(*profile, "a-model", Some(ApiKey::new("key")));
-        let said = said!(layer);
-        let differs = said.iter().zip(&all).filter(|(said, all)| said != all);
+        let features = features!(layer);
+        let differs = features
+            .iter()
+            .zip(&all)
+            .filter(|(features, all)| features != all);
         let (no, some): (Vec<_>, Vec<_>) = differs
-            .map(|(said, _)| said)
+            .map(|(features, _)| features)
             .partition(|(_, value)| value == "no");
         let mut but: Vec<String> = no
             .iter()
@@ -145,18 +148,18 @@ fn profiles() -> String {
 }
 
 #[test]
-fn the_page_of_what_services_do_is_what_the_layers_say() {
+fn the_support_page_matches_the_layers() {
     let page = format!(
-        "What each service does, as its layer says \
+        "The features that each service supports, as reported by its layer \
          ([`ProviderLayer::supports`](crate::ProviderLayer::supports)).\n\n\
-         It is what a layer lets through. Of Anthropic's and Gemini's models, it depends on the model: \
-         here it is of the one named. What a single model of a service can't do besides, the layer is \
-         told ([`capabilities`](crate::ProviderLayer::capabilities)). A call that asks for more is \
-         refused before it is sent ([`check`](crate::ProviderLayer::check)).\n\n\
+         For Anthropic and Gemini, the features depend on the model; the table shows the named one. \
+         Restrictions of a single model are configured on the layer \
+         ([`capabilities`](crate::ProviderLayer::capabilities)). A call that needs more is rejected \
+         before it is sent ([`check`](crate::ProviderLayer::check)).\n\n\
          {}\n\n\
-         # Services that speak chat completions\n\n\
-         By [`Profile`](crate::openai::Profile): each does all that \
-         [`Capabilities`](crate::Capabilities) names, but for what stands here.\n\n\
+         # Services with the chat completions API\n\n\
+         By [`Profile`](crate::openai::Profile): each supports everything that \
+         [`Capabilities`](crate::Capabilities) lists, except as noted.\n\n\
          {}\n",
         services(),
         profiles(),
@@ -170,26 +173,26 @@ fn the_page_of_what_services_do_is_what_the_layers_say() {
 }
 
 #[test]
-fn what_a_layer_is_told_is_what_it_supports() {
-    let mut told = Capabilities::all();
-    told.tools = false;
+fn configured_capabilities_are_reported() {
+    let mut configured = Capabilities::all();
+    configured.tools = false;
     let layer = OllamaLayer::new("m");
     assert!(layer.supports().tools);
-    assert_eq!(layer.capabilities(told).supports(), told);
+    assert_eq!(layer.capabilities(configured).supports(), configured);
 }
 
 #[test]
-fn every_kind_of_a_field_is_read() {
+fn every_field_type_is_read() {
     let mut capabilities = Capabilities::all();
     capabilities.tools = false;
     capabilities.stop = 4;
     capabilities.audio = concentric_providers::Sources::NONE;
-    let said = said(&capabilities);
+    let features = features(&capabilities);
     let of = |name: &str| {
-        let found = said.iter().find(|(field, _)| field == name);
+        let found = features.iter().find(|(field, _)| field == name);
         found.map(|(_, value)| value.as_str())
     };
-    assert_eq!(said.len(), 16);
+    assert_eq!(features.len(), 16);
     assert_eq!(of("tools"), Some("no"));
     assert_eq!(of("seed"), Some("yes"));
     assert_eq!(of("audio"), Some("no"));

@@ -1,4 +1,4 @@
-//! What the traits say of the layers is what the layers say of themselves.
+//! Compares the marker traits with the capabilities of the layers.
 
 use concentric_core::{ChatRequest, Message, Turn};
 use concentric_providers::{
@@ -8,7 +8,7 @@ use concentric_providers::{
 use std::marker::PhantomData;
 use tower::Layer;
 
-/// Whether a type implements a trait: what is inherent goes before what is a trait's.
+/// Whether a type implements a trait: an inherent constant takes precedence over a trait's.
 macro_rules! implements {
     ($type:ty: $trait:path) => {{
         #[allow(dead_code, reason = "where the other trait is implemented")]
@@ -25,7 +25,7 @@ macro_rules! implements {
     }};
 }
 
-/// What the traits say of a layer, in the order of [`known`].
+/// The implemented traits of a layer, in the order of [`known`].
 macro_rules! promised {
     ($type:ty) => {
         [
@@ -59,8 +59,8 @@ fn known(capabilities: Capabilities) -> [bool; 10] {
     ]
 }
 
-/// What a layer says. Whether it goes on with words depends on more than its capabilities.
-macro_rules! said {
+/// The capabilities of a layer. Prefill also depends on its check.
+macro_rules! reported {
     ($layer:expr) => {{
         let layer = $layer;
         let mut capabilities = layer.supports();
@@ -73,24 +73,24 @@ macro_rules! said {
 }
 
 #[test]
-fn a_layer_promises_what_it_says_of_its_newest_models() {
+fn layer_traits_match_the_newest_models() {
     let key = || ApiKey::new("key");
-    let responses = said!(OpenAiResponsesLayer::new("gpt-5.5", key()));
+    let responses = reported!(OpenAiResponsesLayer::new("gpt-5.5", key()));
     assert_eq!(promised!(OpenAiResponsesLayer), responses);
-    let anthropic = said!(AnthropicLayer::new("claude-opus-4-8", key()));
+    let anthropic = reported!(AnthropicLayer::new("claude-opus-4-8", key()));
     assert_eq!(promised!(AnthropicLayer), anthropic);
-    let gemini = said!(GeminiLayer::new("gemini-3.5-flash", key()));
+    let gemini = reported!(GeminiLayer::new("gemini-3.5-flash", key()));
     assert_eq!(promised!(GeminiLayer), gemini);
-    let ollama = said!(OllamaLayer::new("qwen3"));
+    let ollama = reported!(OllamaLayer::new("qwen3"));
     assert_eq!(promised!(OllamaLayer), ollama);
 }
 
 #[test]
-fn chat_completions_promise_what_every_server_of_theirs_does() {
+fn chat_traits_match_every_profile() {
     let mut all = [true; 10];
     for profile in Profile::ALL {
         let layer = OpenAiLayer::profile(*profile, "m", None);
-        for (all, one) in all.iter_mut().zip(said!(layer)) {
+        for (all, one) in all.iter_mut().zip(reported!(layer)) {
             *all &= one;
         }
     }
@@ -98,7 +98,7 @@ fn chat_completions_promise_what_every_server_of_theirs_does() {
 }
 
 #[test]
-fn a_model_promises_what_its_layer_does() {
+fn model_traits_match_the_layer() {
     fn model_of<L: Layer<()>>(_: fn() -> L) -> PhantomData<L::Service> {
         PhantomData
     }

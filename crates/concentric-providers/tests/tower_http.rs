@@ -1,4 +1,4 @@
-//! tower-http's own layers below a provider.
+//! tower-http's layers below a provider.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
@@ -18,10 +18,10 @@ const ANSWER: &str = concat!(
     "data: [DONE]\n\n",
 );
 
-/// Asks a model whose upstream waits for `delay` before it answers.
+/// Calls a model whose upstream responds after `delay`.
 async fn ask(delay: Duration) -> Result<String, Error> {
     let upstream = service_fn(move |request: Request<Full<Bytes>>| async move {
-        // Whatever logs the request on the way does not show the key.
+        // The key is marked as sensitive for layers that log the request.
         let key = request.headers().get(header::AUTHORIZATION).unwrap();
         assert!(key.is_sensitive());
         assert_eq!(key, "Bearer secret");
@@ -42,7 +42,7 @@ async fn ask(delay: Duration) -> Result<String, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn they_let_an_answer_through() {
+async fn a_response_passes_through() {
     assert_eq!(ask(Duration::from_secs(1)).await.unwrap(), "hi");
 }
 

@@ -1,8 +1,7 @@
 use concentric_core::{Str, store::StoreError};
 use std::{error::Error as StdError, fmt};
 
-/// What is wrong with a store, or with what it is to keep; the source of a [`StoreError::Failed`] or
-/// a [`StoreError::Unwritable`].
+/// Failure of a store, the source of a [`StoreError::Failed`] or a [`StoreError::Unwritable`].
 ///
 /// ```
 /// use concentric_core::store::StoreError;
@@ -17,48 +16,49 @@ use std::{error::Error as StdError, fmt};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A row is not as it was written: it was torn, or somebody changed it. It is not used.
+    /// A row was torn, or changed by another program. It was not used.
     Corrupt {
-        /// What it is of.
+        /// The row, for example the run it belongs to.
         what: Str,
-        /// What is wrong with it.
+        /// The reason.
         why: Str,
     },
-    /// A state, or the replies to it, have more bytes than [may be](crate::Options::max_state_bytes).
-    /// They were not written ([`StoreError::Unwritable`]), or not read ([`StoreError::Failed`]: a
-    /// store with another limit reads them).
+    /// A state or its replies exceed [`Options::max_state_bytes`](crate::Options::max_state_bytes).
+    ///
+    /// They were not written ([`StoreError::Unwritable`]) or not read ([`StoreError::Failed`]; a
+    /// store with a larger limit can read them).
     TooLarge {
-        /// How many it has.
+        /// The size in bytes.
         bytes: usize,
-        /// How many it may have.
+        /// The limit in bytes.
         max: usize,
     },
-    /// Something is nested so deep that it could not be read again. It was not written
+    /// A value is nested too deeply to be parsed again. It was not written
     /// ([`StoreError::Unwritable`]).
     TooDeep,
-    /// A newer version of this library has written the file.
+    /// The file was written by a newer version of this crate.
     Newer {
-        /// The version of its form.
+        /// The schema version of the file.
         found: i64,
-        /// The newest that this code knows.
+        /// The newest schema version that this version of the crate supports.
         known: i64,
     },
-    /// The file is another program's database.
+    /// The file is a database of another program.
     Foreign,
     /// The database failed.
     Database(Box<dyn StdError + Send + Sync>),
-    /// The SQLite library that the program is linked with is too old: it may corrupt a database that
-    /// several connections use (the WAL-reset bug).
+    /// The linked SQLite library is too old: it may corrupt a database that several connections use
+    /// (the WAL-reset bug).
     OldSqlite {
-        /// The version of the library, as `sqlite3_libversion_number` returns it.
+        /// The version of the library, as returned by `sqlite3_libversion_number`.
         found: i32,
-        /// The oldest that is accepted.
+        /// The oldest accepted version.
         oldest: i32,
     },
-    /// The store's thread panicked over this work, and goes on with a new connection. It is done or
-    /// not, as a whole.
+    /// The store's thread panicked during this operation, which was applied completely or not at
+    /// all. The store continues with a new connection.
     Panicked,
-    /// The store's thread is gone.
+    /// The store's thread has exited.
     Closed,
 }
 
@@ -74,25 +74,26 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Corrupt { what, why } => write!(f, "{what} is not as it was written: {why}"),
+            Self::Corrupt { what, why } => write!(f, "{what} is corrupt: {why}"),
             Self::TooLarge { bytes, max } => {
-                write!(f, "a state has {bytes} bytes, and may have {max}")
+                write!(f, "state of {bytes} bytes exceeds the limit of {max} bytes")
             }
-            Self::TooDeep => f.write_str("a state is nested deeper than 127 levels"),
+            Self::TooDeep => f.write_str("state is nested deeper than 127 levels"),
             Self::Newer { found, known } => write!(
                 f,
-                "the file is of version {found}, and this code knows version {known}"
+                "the file has schema version {found}, but this version of concentric-store supports \
+                 only up to {known}; upgrade concentric-store"
             ),
-            Self::Foreign => f.write_str("the file is another program's database"),
+            Self::Foreign => f.write_str("the file is a database of another program"),
             Self::Database(_) => f.write_str("the database failed"),
             Self::OldSqlite { found, oldest } => write!(
                 f,
-                "SQLite {} is linked, which may corrupt the file; link {} or newer, or the bundled one",
+                "the linked SQLite {} may corrupt the file; link {} or newer, or the bundled version",
                 sqlite_version(*found),
                 sqlite_version(*oldest)
             ),
-            Self::Panicked => f.write_str("the store's thread panicked over this work"),
-            Self::Closed => f.write_str("the store's thread is gone"),
+            Self::Panicked => f.write_str("the store's thread panicked during the operation"),
+            Self::Closed => f.write_str("the store's thread has exited"),
         }
     }
 }

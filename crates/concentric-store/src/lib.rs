@@ -1,8 +1,9 @@
-//! Stores for Concentric: runs that wait or whose process died, the effects of tools, decisions.
+//! Durable stores for Concentric: suspended and abandoned runs, the ledger of tool effects, used
+//! keys and stored decisions.
 //!
-//! [`SqliteStore`] keeps them in one file, which any number of processes on one machine share;
-//! [`MemoryStore`] in memory, for tests. Both implement [`RunStore`], [`Ledger`], [`Once`] and
-//! [`Decisions`] of `concentric-core`, in the same way, which one suite of tests holds them to.
+//! [`SqliteStore`] stores them in one file that any number of processes on one machine share.
+//! [`MemoryStore`] stores them in memory, for tests. Both implement [`RunStore`], [`Ledger`],
+//! [`Once`] and [`Decisions`] of `concentric-core`, and both pass the same test suite.
 //!
 //! ```
 //! use concentric_core::{
@@ -22,11 +23,11 @@
 //! # let machine = Machine::new(Transcript::new(), Rules::default());
 //! # let state = || machine.state().ok_or("a model stream is half read");
 //! let (now, lease) = (SystemTime::now(), Duration::from_secs(30));
-//! // The id that the client gave its request may repeat; the key may not.
+//! // A client may reuse the id of its request; the key is unique.
 //! let client_id = RunId::new("run_of_a_client");
 //! let fence = store.begin(key.clone(), client_id, state()?, now + lease).await?;
 //!
-//! // This process is held up, and another one takes the run over when the lease is over.
+//! // This process stalls, and another process claims the run when the lease expires.
 //! let later = now + lease;
 //! let other = SqliteStore::open(&path)?;
 //! let left = other.abandoned(later, 10).await?;
@@ -34,97 +35,102 @@
 //! let taken = other.claim(key.clone(), version, vec![], later, later + lease).await?;
 //! assert!(taken.fence > fence);
 //!
-//! // What this one writes now is refused.
+//! // The store rejects writes of the first process from then on.
 //! let zombie = store.save(key, fence, state()?, later + lease).await;
 //! assert!(matches!(zombie, Err(StoreError::Stale)));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Most programs do not call a store, but give it to a layer: `SuspendLayer` of `concentric-layers`,
-//! or the approvals and the ledger of `concentric-tools`.
+//! Most programs do not call a store directly. They pass it to a layer: `SuspendLayer` of
+//! `concentric-layers`, or the approvals and the ledger of `concentric-tools`.
 //!
-//! # What is durable when
+//! # Durability
 //!
-//! | | |
+//! | event | effect |
 //! |---|---|
-//! | a write's future has resolved | it is on the disk, and outlives the process and the machine (SQLite's write-ahead log, `synchronous=FULL`, and `fullfsync` where that matters) |
-//! | a write's future was polled, and then dropped | it is done or not, as a whole |
-//! | a write's future was never polled | it is not done |
-//! | the last handle is dropped | what was asked for by then is done, and the threads end |
-//! | a read and a write are under way at once | the read waits for no write, and sees what was acknowledged before it was asked for |
-//! | the work panics | nothing is written: [`Fault::Panicked`]; the store goes on with a new connection |
-//! | a row was torn, or changed by hand | a run is refused as [`Fault::Corrupt`]: its names, state and replies have a SHA-256 sum, which tells accidents, and not whoever can write the file, who decides what runs. It does not hide the others: it is logged, and left out of [`RunStore::abandoned`] |
-//! | a state is over the [limit](Options::max_state_bytes), or nested too deep to be read again | it is not written, however often that is tried: [`StoreError::Unwritable`], for [`Fault::TooLarge`] or [`Fault::TooDeep`] |
-//! | the disk is full, or another process writes for longer than the [time to wait](Options::busy_timeout) | nothing is written: [`Fault::Database`] |
+//! | the future of a write resolves | the write is on disk and survives a crash of the process or the machine (SQLite's write-ahead log, `synchronous=FULL`, and `fullfsync` on macOS) |
+//! | the future of a write is dropped after its first poll | the write is applied completely or not at all |
+//! | the future of a write is dropped before its first poll | nothing is written |
+//! | the last handle is dropped | the threads finish the queued work and exit |
+//! | a read runs concurrently with a write | the read does not wait, and sees every write acknowledged before it started |
+//! | the work panics | nothing is written; the call fails with [`Fault::Panicked`], and the store continues with a new connection |
+//! | a row is torn, or was edited by hand | loading the run fails with [`Fault::Corrupt`]. A SHA-256 checksum covers its key, state and replies; it detects accidents, not tampering: a writer of the file controls which runs execute. [`RunStore::abandoned`] logs and skips the run, and still returns the others |
+//! | a state exceeds the [size limit](Options::max_state_bytes), or is nested too deeply to be parsed again | every attempt to write it fails with [`StoreError::Unwritable`], caused by [`Fault::TooLarge`] or [`Fault::TooDeep`] |
+//! | the disk is full, or another process holds the write lock for longer than the [busy timeout](Options::busy_timeout) | nothing is written; the call fails with [`Fault::Database`] |
 //!
 //! # Fences
 //!
-//! Whoever drives a run has claimed it, until a time that it puts off as long as it lives (the
-//! lease). Clocks differ and processes sleep, so a lease alone keeps nobody from writing: each claim
-//! has a number, greater than all before (the *fence*), each write names its claim's, and one with
-//! an older fence is refused ([`StoreError::Stale`]). [`Ledger::begin`] compares it in the same
-//! transaction, so that a process whose run was taken over starts no tool. A tool hands it on to a
-//! service of its own as [`RunClaim::fence`].
+//! A process claims a run before it drives it, and renews the claim's lease while it does. A lease
+//! alone cannot stop a late writer, since clocks differ and processes sleep. Each claim therefore
+//! has a number greater than all before it, the *fence*. Each write carries the fence of its claim,
+//! and a write with an older fence fails with [`StoreError::Stale`]. [`Ledger::begin`] compares the
+//! fence in the same transaction, so that a process that lost its run starts no tool. A tool passes
+//! the fence to a service of its own as [`RunClaim::fence`].
 //!
-//! A claim names the version of the run that it has seen, and of several that name the same, one is
-//! granted: the others learn [`StoreError::Taken`].
+//! A claim names the version of the run that it is based on. Of several claims of the same version,
+//! one succeeds; the others fail with [`StoreError::Taken`].
 //!
-//! Leases are renewed by a thread and a connection of their own, all that wait in one transaction, and
-//! before the next write of this process: no read or write of a large state delays them.
+//! A dedicated thread with its own connection renews leases, all queued renewals in one
+//! transaction, and before the next write of this process. Reads and writes of large states do not
+//! delay renewals.
 //!
 //! # Limits
 //!
-//! | | default | beyond it |
+//! | limit | default | error |
 //! |---|---|---|
 //! | [bytes of a state](Options::max_state_bytes) | 64 MiB | [`StoreError::Unwritable`] |
-//! | runs that wait for replies [in a conversation](Options::max_waiting_per_thread) | 32 | [`StoreError::TooManyWaiting`] |
-//! | the same [of a tenant](Options::max_waiting_per_tenant) | 10,000 | the same |
+//! | waiting runs [per conversation](Options::max_waiting_per_thread) | 32 | [`StoreError::TooManyWaiting`] |
+//! | waiting runs [per tenant](Options::max_waiting_per_tenant) | 10,000 | [`StoreError::TooManyWaiting`] |
 //!
-//! A run counts as waiting from when it first waits until it is over. Lists of runs
-//! ([`RunStore::of_thread`]) read no states, and questions are looked up in one query
-//! ([`RunStore::asking`]).
+//! A run counts as waiting from its first suspension until it ends. Lists of runs
+//! ([`RunStore::of_thread`]) do not read states, and one query finds the run of any number of
+//! interrupts ([`RunStore::asking`]).
 //!
 //! # Several processes
 //!
-//! Each opens the file. A write waits for the others' (`BEGIN IMMEDIATE`), reads wait for nobody. All
-//! times are the callers': their clocks are to agree, to less than a lease. The file is to be on a
-//! local disk, since the locks of network file systems do not hold.
+//! Each process opens the file. Writes of different processes are serialized (`BEGIN IMMEDIATE`);
+//! reads do not wait. All times come from the callers, so the clocks must agree to within less than
+//! a lease. The file must be on a local disk, since the locks of network file systems are
+//! unreliable.
 //!
-//! One that dies in the middle of a write has not written, and keeps nobody waiting. One that is
-//! stopped there (`SIGSTOP`, a frozen container) has SQLite's lock until it goes on or is killed:
-//! the others' writes fail meanwhile, with [`Fault::Database`].
+//! If a process dies during a write, the write is rolled back and its lock is released. A process
+//! that is stopped during a write (`SIGSTOP`, a frozen container) holds SQLite's lock until it
+//! continues or is killed; meanwhile, writes of other processes fail with [`Fault::Database`].
 //!
-//! A newer release migrates the file when it opens it, and an older one refuses it from then on
-//! ([`Fault::Newer`]). A program that is linked with a SQLite older than 3.51.3 (the bundled one is
-//! not) is refused with [`Fault::OldSqlite`]: connections that write and checkpoint at once could
+//! A newer release migrates the file when it opens it, and older releases refuse the file from then
+//! on ([`Fault::Newer`]). Opening fails with [`Fault::OldSqlite`] if the program is linked with a
+//! SQLite older than 3.51.3 (the bundled one is newer): concurrent writes and checkpoints could
 //! corrupt the file.
 //!
-//! # What is forgotten
+//! # Retention
 //!
-//! | | when |
+//! | entry | retention |
 //! |---|---|
-//! | a run that waits, for somebody or to be taken up | it is over after [90 days](Options::keep_waiting) |
-//! | a run that is over, with what it asked, the effects of its tools and the decisions for it | [a week](Options::keep_ended) after its end |
-//! | the effects of a run that is in no store | [a month](Options::keep_effects) after the store has first looked |
-//! | a key that was used once | after its time, if [100,000](Options::keep_used_keys) others were used since |
-//! | a decision for a conversation or for always | never |
+//! | a run that waits for replies, or was abandoned | ends after [90 days](Options::keep_waiting) |
+//! | an ended run, with its interrupts, tool effects and run-scoped decisions | removed [7 days](Options::keep_ended) after its end |
+//! | the effects of a run that is in no store | removed [30 days](Options::keep_effects) after a purge first saw them |
+//! | a used key | removed when its time has passed and [100,000](Options::keep_used_keys) keys were used after it |
+//! | a decision for a conversation or for the tenant | kept until it is revoked |
 //!
-//! The store looks at the end of each run, for up to a hundred of each, and for all of them in
-//! [`purge`](SqliteStore::purge).
+//! The end of each run removes up to a hundred expired entries of each kind;
+//! [`purge`](SqliteStore::purge) removes all of them.
 //!
 //! # Backups
 //!
-//! [`SqliteStore::back_up`] copies the database while it is in use; leases are renewed meanwhile. A copy of the file alone misses
-//! what is still in the log beside it (`-wal`). Whoever goes back to a copy takes up runs as they
-//! were then: what tools have done since is not in its ledger, so calls of
-//! tools that are not idempotent may be made again.
+//! [`SqliteStore::back_up`] copies the database while it is in use, and leases are still renewed. A
+//! plain copy of the file lacks the part that is still in the log beside it (`-wal`). After a
+//! backup is restored, runs resume from their state at that time. Its ledger lacks the effects
+//! since then, so calls of tools that are not idempotent may be repeated.
 //!
 //! # Place in the stack
 //!
-//! It is in none: clone the handle into every layer that needs it. Features: `sqlite` (default), with
-//! SQLite compiled in. Beside sqlx, which holds an older `libsqlite3-sys`, cargo picks `rusqlite`
-//! 0.39.
+//! A store is not a layer: clone the handle into every layer that needs it.
+//!
+//! # Features
+//!
+//! `sqlite` (default) compiles SQLite in. In a workspace with sqlx, which requires an older
+//! `libsqlite3-sys`, cargo selects `rusqlite` 0.39.
 //!
 //! [`Decisions`]: concentric_core::store::Decisions
 //! [`Ledger`]: concentric_core::store::Ledger

@@ -1,7 +1,7 @@
 use crate::{
     Options,
     rules::{
-        Standing, Written, check_text, check_waiting, merge_replies, read_state, readable,
+        Standing, Written, check_text, check_waiting, is_over, merge_replies, read_state, readable,
         replaces, same_arguments, write_replies, write_state,
     },
 };
@@ -17,13 +17,13 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
-/// A store in memory: for tests, and for a program of one process whose runs may be lost with it.
+/// An in-memory store, for tests and for single-process programs whose runs need not survive them.
 ///
-/// It keeps to what [`SqliteStore`](crate::SqliteStore) does, the form that states are written in
-/// included. Clones share what is kept. A store's futures are done when they are first polled.
+/// It behaves like [`SqliteStore`](crate::SqliteStore) and serializes states in the same format.
+/// Clones share their contents. The futures resolve at the first poll.
 ///
 /// ```
 /// use concentric_core::{Str, store::{Once, Tenant}};
@@ -48,15 +48,15 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct Kept {
-    // Counts the writes; versions and fences are taken from it.
+    // The number of writes, the source of versions and fences.
     count: u64,
     runs: HashMap<RunKey, Row>,
     effects: HashMap<EffectKey, Entry>,
-    // Until when each key is kept, and which it was in the order of use.
+    // The expiry of each key, and its number in the order of use.
     once: HashMap<(Tenant, Str), (SystemTime, u64)>,
-    // How many keys were used.
+    // The number of keys used so far.
     used: u64,
-    // The newest is the last.
+    // In the order of insertion.
     decisions: Vec<Remembered>,
 }
 
@@ -64,11 +64,9 @@ struct Row {
     standing: Standing,
     client_id: RunId,
     begun: u64,
-    // Since when it waits, or is over.
-    since: Option<SystemTime>,
-    // Whether it waits, or has waited.
+    // Whether the run was ever suspended.
     waited: bool,
-    // Of its open round.
+    // The message of the open round.
     message: Option<MessageId>,
     state: String,
     replies: Vec<Reply>,
@@ -78,7 +76,7 @@ struct Row {
 
 struct Entry {
     run: Option<RunKey>,
-    // When it was first seen by `purge`, if it has no run.
+    // The time of the first purge, for an entry without a run.
     seen: Option<SystemTime>,
     tool: Str,
     arguments: Str,
@@ -92,14 +90,15 @@ impl MemoryStore {
         Self::default()
     }
 
-    pub(crate) fn with(options: Options) -> Self {
+    /// Creates an empty store with these options.
+    pub fn with_options(options: Options) -> Self {
         Self {
             options,
             ..Self::default()
         }
     }
 
-    /// Forgets what need not be kept any longer, as the end of each run does.
+    /// Removes all expired entries, as the end of each run also does.
     pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
         let Self { options, .. } = *self;
         self.work(move |kept| {
@@ -139,7 +138,7 @@ impl Kept {
         self.runs.get_mut(key).ok_or(StoreError::NotFound)
     }
 
-    /// The row, for whoever holds `fence`; it has its next version.
+    /// Returns the row if `fence` is its current fence, and advances its version.
     fn held(&mut self, key: &RunKey, fence: u64) -> Result<&mut Row, StoreError> {
         self.row(key)?.standing.check_fence(fence)?;
         let version = self.count();
@@ -158,7 +157,7 @@ impl Kept {
         found.take(limit).collect()
     }
 
-    /// Fails if as many other runs wait as may.
+    /// Fails if the conversation or the tenant has reached its limit of waiting runs.
     fn check_waiting(&self, options: &Options, key: &RunKey) -> Result<(), StoreError> {
         let (mut thread, mut tenant) = (0, 0);
         for (other, row) in &self.runs {
@@ -171,32 +170,28 @@ impl Kept {
         check_waiting(options, thread, tenant)
     }
 
-    fn purge(&mut self, options: &Options, now: SystemTime) {
-        let is_over = |time: SystemTime, keep: Duration| {
-            now.checked_sub(keep).is_some_and(|before| time <= before)
-        };
-        let waited = |row: &Row| {
-            let since = match row.standing.status {
-                RunStatus::Suspended => row.since,
-                RunStatus::Running => Some(row.standing.lease_until),
-                RunStatus::Ended => None,
-            };
-            since.is_some_and(|since| is_over(since, options.keep_waiting))
-        };
-        let rows = self.runs.values_mut();
-        let mut waited: Vec<&mut Row> = rows.filter(|row| waited(row)).collect();
-        waited.sort_by_key(|row| row.begun);
-        for row in waited {
+    /// Ends the runs for which `is_meant` is true, oldest first; returns their number.
+    fn end_all(&mut self, now: SystemTime, is_meant: impl Fn(&RunKey, &Row) -> bool) -> usize {
+        let rows = self.runs.iter_mut();
+        let rows = rows.filter(|(key, row)| is_meant(key, row));
+        let mut rows: Vec<&mut Row> = rows.map(|(_, row)| row).collect();
+        rows.sort_by_key(|row| row.begun);
+        for row in &mut rows {
             self.count += 1;
             row.standing.version = self.count;
             row.standing.status = RunStatus::Ended;
-            row.since = Some(now);
+            row.standing.since = Some(now);
         }
+        rows.len()
+    }
+
+    fn purge(&mut self, options: &Options, now: SystemTime) {
+        self.end_all(now, |_, row| row.standing.is_overdue(options, now));
         let mut gone = HashSet::new();
         self.runs.retain(|key, row| {
             let ended = row.standing.status == RunStatus::Ended;
-            let gone_by = |since| is_over(since, options.keep_ended);
-            let keep = !(ended && row.since.is_some_and(gone_by));
+            let gone_by = |since| is_over(since, options.keep_ended, now);
+            let keep = !(ended && row.standing.since.is_some_and(gone_by));
             if !keep {
                 gone.insert(key.clone());
             }
@@ -206,7 +201,7 @@ impl Kept {
             Some(run) => !gone.contains(run),
             None => {
                 let seen = *entry.seen.get_or_insert(now);
-                !is_over(seen, options.keep_effects)
+                !is_over(seen, options.keep_effects, now)
             }
         });
         self.decisions.retain(|decision| match &decision.span {
@@ -226,13 +221,16 @@ impl Row {
     fn set_state(&mut self, state: Written) {
         self.state = state.json;
         self.message = state.message;
-        self.replies.clear();
-        self.replied_at = None;
         for id in state.asks {
             if let Err(at) = self.asked.binary_search(&id) {
                 self.asked.insert(at, id);
             }
         }
+    }
+
+    fn forget_replies(&mut self) {
+        self.replies.clear();
+        self.replied_at = None;
     }
 
     fn record(&self, key: RunKey, options: &Options) -> Result<RunRecord, StoreError> {
@@ -258,7 +256,7 @@ impl Row {
     }
 }
 
-/// Whether a run that `client_id` began in a conversation is live.
+/// Returns whether a run begun with `client_id` in the conversation is running.
 fn is_live(
     runs: &HashMap<RunKey, Row>,
     tenant: &Tenant,
@@ -297,10 +295,10 @@ impl RunStore for MemoryStore {
                     version: fence,
                     fence,
                     lease_until,
+                    since: None,
                 },
                 client_id,
                 begun: fence,
-                since: None,
                 waited: false,
                 message: None,
                 state: String::new(),
@@ -337,10 +335,10 @@ impl RunStore for MemoryStore {
         let Self { options, .. } = *self;
         self.work(move |kept| {
             let row = kept.row(&key)?;
-            row.standing.check_claim(version, now)?;
+            row.standing.check_claim(version, &options, now)?;
             let replies = merge_replies(&row.replies, replies);
             write_replies(&replies, options.max_state_bytes)?;
-            // A state that cannot be read is not claimed.
+            // A run whose state cannot be read must not be claimed.
             row.record(key.clone(), &options)?;
             let fence = kept.count();
             let row = kept.row(&key)?;
@@ -349,12 +347,33 @@ impl RunStore for MemoryStore {
                 version: fence,
                 fence,
                 lease_until,
+                ..row.standing
             };
             if !replies.is_empty() {
                 row.replies = replies;
                 row.replied_at.get_or_insert(now);
             }
             row.record(key, &options)
+        })
+    }
+
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let state = write_state(&state, options.max_state_bytes)?;
+            let standing = kept.row(&key)?.standing;
+            standing.check_claim(version, &options, now)?;
+            let version = kept.count();
+            let row = kept.row(&key)?;
+            row.standing.version = version;
+            row.set_state(state);
+            Ok(version)
         })
     }
 
@@ -371,6 +390,7 @@ impl RunStore for MemoryStore {
             let row = kept.held(&key, fence)?;
             row.standing.lease_until = lease_until;
             row.set_state(state);
+            row.forget_replies();
             Ok(())
         })
     }
@@ -395,14 +415,17 @@ impl RunStore for MemoryStore {
             let row = kept.row(&key)?;
             row.standing.check_fence(fence)?;
             let has_waited = row.waited;
-            if !has_waited {
+            if !has_waited && kept.check_waiting(&options, &key).is_err() {
+                // Some may be overdue.
+                kept.purge(&options, now);
                 kept.check_waiting(&options, &key)?;
             }
             let row = kept.held(&key, fence)?;
             row.standing.status = RunStatus::Suspended;
-            row.since = Some(now);
+            row.standing.since = Some(now);
             row.waited = true;
             row.set_state(state);
+            row.forget_replies();
             Ok(())
         })
     }
@@ -415,10 +438,23 @@ impl RunStore for MemoryStore {
             if standing.status != RunStatus::Ended {
                 let row = kept.held(&key, fence)?;
                 row.standing.status = RunStatus::Ended;
-                row.since = Some(now);
+                row.standing.since = Some(now);
             }
             kept.purge(&options, now);
             Ok(())
+        })
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        let Self { options, .. } = *self;
+        self.work(move |kept| {
+            let waiting = kept.end_all(now, |key, row| {
+                row.standing.status == RunStatus::Suspended
+                    && key.tenant == tenant
+                    && key.thread == thread
+            });
+            kept.purge(&options, now);
+            Ok(waiting)
         })
     }
 
@@ -533,6 +569,19 @@ impl Ledger for MemoryStore {
 
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         self.work(move |kept| Ok(kept.effect(&key)))
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        self.work(move |kept| {
+            if kept
+                .effects
+                .get(&key)
+                .is_some_and(|it| it.outcome.is_none())
+            {
+                kept.effects.remove(&key);
+            }
+            Ok(())
+        })
     }
 }
 

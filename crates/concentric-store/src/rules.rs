@@ -1,4 +1,4 @@
-//! What both stores decide by.
+//! Rules shared by both stores.
 
 use crate::{Fault, Options};
 use concentric_core::{
@@ -6,21 +6,44 @@ use concentric_core::{
     machine::{MachineState, StateError},
     store::{RunKey, RunRecord, RunStatus, StoreError},
 };
-use std::{collections::HashSet, time::SystemTime};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
-/// How a run stands, without its state.
+/// The status, version and lease of a run, without its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     pub(crate) status: RunStatus,
     pub(crate) version: u64,
     pub(crate) fence: u64,
     pub(crate) lease_until: SystemTime,
+    /// The time of its suspension or its end.
+    pub(crate) since: Option<SystemTime>,
 }
 
 impl Standing {
-    /// Whether the run may be claimed at `now` by one who has seen `version`.
-    pub(crate) fn check_claim(&self, version: u64, now: SystemTime) -> Result<(), StoreError> {
+    /// Returns whether the run has waited for a reply, or for a process that resumes it, for longer than
+    /// [`Options::keep_waiting`].
+    pub(crate) fn is_overdue(&self, options: &Options, now: SystemTime) -> bool {
+        let since = match self.status {
+            RunStatus::Suspended => self.since,
+            RunStatus::Running => Some(self.lease_until),
+            RunStatus::Ended => None,
+        };
+        since.is_some_and(|since| is_over(since, options.keep_waiting, now))
+    }
+
+    /// Checks that a claim based on `version` may take the run at `now`.
+    pub(crate) fn check_claim(
+        &self,
+        version: u64,
+        options: &Options,
+        now: SystemTime,
+    ) -> Result<(), StoreError> {
         let free = match self.status {
+            // The store ends overdue runs in batches, so this one may not be ended yet.
+            _ if self.is_overdue(options, now) => return Err(StoreError::Ended),
             RunStatus::Ended => return Err(StoreError::Ended),
             RunStatus::Suspended => true,
             RunStatus::Running => self.lease_until <= now,
@@ -31,18 +54,18 @@ impl Standing {
         }
     }
 
-    /// Whether the run may be written under `fence`.
+    /// Checks that a write with `fence` is allowed.
     pub(crate) fn check_fence(&self, fence: u64) -> Result<(), StoreError> {
         match self.status {
             _ if self.fence != fence => Err(StoreError::Stale),
             RunStatus::Running => Ok(()),
-            // The claim was given up.
+            // A suspension releases the claim.
             RunStatus::Suspended => Err(StoreError::Stale),
             RunStatus::Ended => Err(StoreError::Ended),
         }
     }
 
-    /// Whether the run may be ended under `fence`, or was.
+    /// Checks that a claim with `fence` may end the run, or has already ended it.
     pub(crate) fn check_end(&self, fence: u64) -> Result<(), StoreError> {
         match self.check_fence(fence) {
             Err(StoreError::Ended) => Ok(()),
@@ -51,12 +74,12 @@ impl Standing {
     }
 }
 
-/// A state as it is stored.
+/// A serialized state and the values indexed beside it.
 pub(crate) struct Written {
     pub(crate) json: String,
-    /// The questions that it waits on.
+    /// The interrupts that the state waits on.
     pub(crate) asks: Vec<InterruptId>,
-    /// The message of its open round.
+    /// The message of the open round.
     pub(crate) message: Option<MessageId>,
 }
 
@@ -78,7 +101,7 @@ pub(crate) fn message_of(state: &MachineState) -> Option<MessageId> {
         .and_then(|round| round.message().id.clone())
 }
 
-/// What is kept once `replies` come to a run that has `accepted` some: those are not replaced.
+/// Adds `replies` to those already `accepted`, which are not replaced.
 pub(crate) fn merge_replies(accepted: &[Reply], replies: Vec<Reply>) -> Vec<Reply> {
     let known: HashSet<_> = accepted.iter().map(|it| &it.interrupt_id).collect();
     let new = replies.into_iter();
@@ -86,7 +109,8 @@ pub(crate) fn merge_replies(accepted: &[Reply], replies: Vec<Reply>) -> Vec<Repl
     accepted.iter().cloned().chain(new).collect()
 }
 
-/// Fails if as many runs wait as may: `thread` and `tenant` are how many do, without this one.
+/// Fails if the conversation or the tenant has reached its limit of waiting runs; `thread` and
+/// `tenant` count the other waiting runs.
 pub(crate) fn check_waiting(
     options: &Options,
     thread: usize,
@@ -103,12 +127,18 @@ pub(crate) fn check_waiting(
     Ok(())
 }
 
-/// Whether an effect's outcome gives way to a new one.
+/// Returns whether `now` is at least `keep` after `time`.
+pub(crate) fn is_over(time: SystemTime, keep: Duration, now: SystemTime) -> bool {
+    now.checked_sub(keep).is_some_and(|before| time <= before)
+}
+
+/// Returns whether `outcome` replaces the `first` outcome of an effect.
 pub(crate) fn replaces(first: &ToolOutcome, outcome: &ToolOutcome, repeatable: bool) -> bool {
     repeatable && first.status == ToolStatus::Failed && outcome.status == ToolStatus::Done
 }
 
-/// Whether two texts of arguments say the same: they may have been written anew in between.
+/// Returns whether two argument texts are equal as JSON: they may have been serialized again in
+/// between.
 pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
     let read = |text| serde_json::from_str::<serde_json::Value>(text).ok();
     one == other || read(one).is_some_and(|one| Some(one) == read(other))
@@ -117,7 +147,7 @@ pub(crate) fn same_arguments(one: &str, other: &str) -> bool {
 pub(crate) fn read_state(key: &RunKey, json: &str, max: usize) -> Result<MachineState, StoreError> {
     MachineState::from_json(json.as_bytes(), max).map_err(|error| match error {
         StateError::TooLarge(bytes) => Fault::TooLarge { bytes, max }.into(),
-        // It is whole, and not for this code.
+        // The state is intact, but of a version that this code cannot read.
         StateError::Version(_) => StoreError::failed(error),
         other => Fault::corrupt(name(key), other).into(),
     })
@@ -129,7 +159,7 @@ pub(crate) fn write_replies(replies: &[Reply], max: usize) -> Result<String, Sto
     Ok(json)
 }
 
-/// Leaves a run out that cannot be read, where several are looked for; not if the database failed.
+/// Skips and logs an unreadable run in a list of runs; a failure of the database is returned.
 pub(crate) fn readable(
     record: Result<RunRecord, StoreError>,
 ) -> Result<Option<RunRecord>, StoreError> {
@@ -141,16 +171,16 @@ pub(crate) fn readable(
     if let Some(Fault::Database(_)) = why.downcast_ref() {
         return Err(StoreError::Failed(why));
     }
-    tracing::error!(%why, "a run is left out, which cannot be read");
+    tracing::error!(%why, "skipped a run that cannot be read");
     Ok(None)
 }
 
-/// What a run is called where something is wrong with it.
+/// The name of a run in error messages.
 pub(crate) fn name(key: &RunKey) -> String {
-    format!("the run `{}` of the thread `{}`", key.run, key.thread)
+    format!("run `{}` of thread `{}`", key.run, key.thread)
 }
 
-/// Refuses what could not be read again.
+/// Rejects JSON that could not be read again.
 pub(crate) fn check_text(json: &str, max: usize) -> Result<(), StoreError> {
     if json.len() > max {
         let bytes = json.len();
@@ -162,7 +192,7 @@ pub(crate) fn check_text(json: &str, max: usize) -> Result<(), StoreError> {
     }
 }
 
-/// Whether `serde_json` would refuse to read `json` for its depth.
+/// Returns whether `json` exceeds the recursion limit of `serde_json`.
 fn is_too_deep(json: &str) -> bool {
     const MOST: usize = 127;
     let (mut depth, mut text, mut escaped) = (0_usize, false, false);
@@ -187,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depth_is_what_the_parser_takes() {
+    fn the_depth_limit_equals_that_of_the_parser() {
         for depth in [1, 100, 126, 127, 128, 129, 500] {
             let json = format!(r#"{}"[[\"["{}"#, "[".repeat(depth), "]".repeat(depth));
             let read = serde_json::from_str::<serde_json::Value>(&json);

@@ -1,7 +1,7 @@
-//! Several processes and one file.
+//! Several processes that share one file.
 //!
-//! This program starts itself again as the processes that race, with [`DB`] in their environment. How
-//! many races there are is for `CONCENTRIC_RACES` to say (20).
+//! The test program starts itself as each of the racing processes, with [`DB`] in their
+//! environment. `CONCENTRIC_RACES` sets the number of races (default 20).
 #![cfg(all(feature = "sqlite", unix))]
 #![allow(
     clippy::indexing_slicing,
@@ -30,12 +30,12 @@ use std::{
 const DB: &str = "CONCENTRIC_RACE_DB";
 const RUN: &str = "CONCENTRIC_RACE_RUN";
 
-// ---- the processes that are started ----
+// ---- child processes ----
 
-/// A process that says what it does, a line at a time, and waits to be told to go on.
+/// A child process that reports its progress on stdout and waits for a line on stdin.
 struct Actor {
     child: Child,
-    says: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Actor {
@@ -55,17 +55,18 @@ impl Actor {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        Self { child, says }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
     }
 
-    /// What it says next; the test harness says things, too.
-    fn hear(&mut self) -> String {
+    /// Reads the next report, without the output of the test harness.
+    fn next(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "it died");
-            if let Some((_, said)) = line.split_once("> ") {
-                return said.trim().to_owned();
+            let len = self.stdout.read_line(&mut line).unwrap();
+            assert_ne!(len, 0, "the child process exited");
+            if let Some((_, report)) = line.split_once("> ") {
+                return report.trim().to_owned();
             }
         }
     }
@@ -88,7 +89,7 @@ impl Actor {
     fn end(mut self) {
         drop(self.child.stdin.take());
         let mut rest = String::new();
-        self.says.read_to_string(&mut rest).unwrap();
+        self.stdout.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
     }
 }
@@ -100,10 +101,10 @@ impl Drop for Actor {
     }
 }
 
-// ---- what they play ----
+// ---- roles of the child processes ----
 
-fn say(what: impl Debug) {
-    println!("> {what:?}");
+fn report(value: impl Debug) {
+    println!("> {value:?}");
 }
 
 fn wait() {
@@ -111,7 +112,7 @@ fn wait() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-fn told<T: Debug>(result: Result<T, StoreError>) -> String {
+fn result<T: Debug>(result: Result<T, StoreError>) -> String {
     match result {
         Ok(value) => format!("{value:?}"),
         Err(error) => error.code().to_owned(),
@@ -125,11 +126,12 @@ fn block<T>(work: StoreFuture<T>) -> Result<T, StoreError> {
     runtime.block_on(work)
 }
 
-/// The store and the run that a part is about; `None` if this is no part that is played.
+/// The store and the run of this role; `None` if this process was not started by [`Actor::start`].
 fn part() -> Option<(SqliteStore, String)> {
     let db = std::env::var_os(DB)?;
-    // Its runs all wait in one conversation.
-    let store = Options::new().max_waiting_per_thread(usize::MAX).open(db);
+    // All its runs wait in one conversation.
+    let options = Options::new().max_waiting_per_thread(usize::MAX);
+    let store = SqliteStore::open_with(db, options);
     Some((store.unwrap(), std::env::var(RUN).unwrap()))
 }
 
@@ -143,7 +145,7 @@ fn intent(run: &str, fence: u64) -> Intent {
     intent
 }
 
-/// Answers the question of a run, and drives it if it is the first.
+/// Replies to the interrupt of a run, and drives the run if its claim succeeds.
 #[test]
 #[ignore = "a child process of the tests below"]
 fn racer() {
@@ -151,9 +153,9 @@ fn racer() {
     let thread = || ThreadId::new("thread");
     let find = || block(store.asking(tenant("acme"), thread(), vec![question(&run)]));
     let seen = find().unwrap();
-    say("ready");
+    report("ready");
     wait();
-    // Every other one looks again, and may see that it is too late.
+    // Half of the processes read the run again, and may find it already claimed.
     let seen = match std::process::id() % 2 {
         0 => seen,
         _ => find().unwrap(),
@@ -169,13 +171,23 @@ fn racer() {
             assert_eq!(begun.unwrap(), Effect::New);
             block(store.finish(effect(&run), ToolOutcome::done("paid"))).unwrap();
             block(store.end(key(&run), fence, at(1))).unwrap();
-            say("won");
+            report("won");
         }
-        Err(error) => say(error.code()),
+        Err(error) => report(error.code()),
     }
 }
 
-/// Begins a run, and is stopped before it goes on.
+/// Withdraws the waiting runs of the conversation.
+#[test]
+#[ignore = "a child process of the tests below"]
+fn withdrawer() {
+    let Some((store, _)) = part() else { return };
+    report("ready");
+    wait();
+    report(block(store.withdraw(tenant("acme"), ThreadId::new("thread"), at(0))).unwrap());
+}
+
+/// Begins a run, is stopped, and then tries to write.
 #[test]
 #[ignore = "a child process of the tests below"]
 fn zombie() {
@@ -188,29 +200,29 @@ fn zombie() {
         at(30),
     ))
     .unwrap();
-    say(fence);
+    report(fence);
     wait();
     let begun = block(Ledger::begin(&store, effect(&run), intent(&run, fence)));
-    say([
-        told(block(store.save(
+    report([
+        result(block(store.save(
             key(&run),
             fence,
             running("zombie"),
             at(90),
         ))),
-        told(block(store.renew(key(&run), fence, at(90)))),
-        told(block(store.suspend(
+        result(block(store.renew(key(&run), fence, at(90)))),
+        result(block(store.suspend(
             key(&run),
             fence,
             waiting("z", "z"),
             at(0),
         ))),
-        told(block(store.end(key(&run), fence, at(50)))),
-        told(begun),
+        result(block(store.end(key(&run), fence, at(50)))),
+        result(begun),
     ]);
 }
 
-/// Writes until it is killed, and says what was acknowledged.
+/// Writes until it is killed, and reports each acknowledged write.
 #[test]
 #[ignore = "a child process of the tests below"]
 fn writer() {
@@ -226,7 +238,7 @@ fn writer() {
         ))
         .unwrap();
         block(store.suspend(key(&name), fence, waiting(&name, &name), at(0))).unwrap();
-        say(n);
+        report(n);
     }
 }
 
@@ -258,7 +270,7 @@ fn one_of_several_processes_resumes_a_run() {
             .map(|_| Actor::start("racer", &db, &run))
             .collect();
         for racer in &mut racers {
-            assert_eq!(racer.hear(), r#""ready""#);
+            assert_eq!(racer.next(), r#""ready""#);
         }
         for racer in &mut racers {
             racer.go();
@@ -266,7 +278,7 @@ fn one_of_several_processes_resumes_a_run() {
         processes += racers.len();
         let mut won = 0;
         for mut racer in racers {
-            match racer.hear().as_str() {
+            match racer.next().as_str() {
                 r#""won""# => won += 1,
                 r#""already_resumed""# | r#""run_ended""# => refused += 1,
                 other => panic!("{other}"),
@@ -287,12 +299,55 @@ fn one_of_several_processes_resumes_a_run() {
 }
 
 #[test]
-fn a_process_that_slept_through_its_lease_writes_nothing() {
+fn a_run_is_either_resumed_or_withdrawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("runs.db");
+    let store = SqliteStore::open(&db).unwrap();
+    let mut resumed = 0;
+    for race in 0..races() {
+        let run = format!("race{race}");
+        let begun = RunStore::begin(&store, key(&run), client(&run), running("hi"), at(30));
+        let fence = block(begun).unwrap();
+        block(store.suspend(key(&run), fence, waiting("hi", &run), at(0))).unwrap();
+        let mut actors = ["racer", "withdrawer"].map(|part| Actor::start(part, &db, &run));
+        for actor in &mut actors {
+            assert_eq!(actor.next(), r#""ready""#);
+        }
+        // Alternates which process starts first.
+        if race % 2 == 0 {
+            actors.iter_mut().for_each(Actor::go);
+        } else {
+            actors.iter_mut().rev().for_each(Actor::go);
+        }
+        let [replied, withdrawn] = actors.map(|mut actor| {
+            let report = actor.next();
+            actor.end();
+            report
+        });
+        let won = replied == r#""won""#;
+        resumed += usize::from(won);
+        if !won {
+            assert!(
+                [r#""already_resumed""#, r#""run_ended""#].contains(&&*replied),
+                "{replied}"
+            );
+        }
+        assert_eq!(withdrawn, usize::from(!won).to_string(), "{replied}");
+        let done = block(store.known(effect(&run))).unwrap() != Effect::New;
+        assert_eq!(done, won);
+        let record = block(store.get(key(&run))).unwrap();
+        assert_eq!(record.status, RunStatus::Ended);
+    }
+    println!("{} races: {resumed} resumed, the others withdrawn", races());
+}
+
+#[test]
+fn a_process_that_missed_its_lease_cannot_write() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
     let store = SqliteStore::open(&db).unwrap();
     let mut zombie = Actor::start("zombie", &db, "run");
-    let old: u64 = zombie.hear().parse().unwrap();
+    let old: u64 = zombie.next().parse().unwrap();
     zombie.signal("-STOP");
 
     let left = block(store.abandoned(at(30), 9)).unwrap();
@@ -306,18 +361,18 @@ fn a_process_that_slept_through_its_lease_writes_nothing() {
 
     zombie.signal("-CONT");
     zombie.go();
-    assert_eq!(zombie.hear(), format!("{:?}", ["stale_claim"; 5]));
+    assert_eq!(zombie.next(), format!("{:?}", ["stale_claim"; 5]));
     zombie.end();
     let unchanged = block(store.get(key("run"))).unwrap() == record;
     println!(
-        "1 process that slept through its lease tried to write, {} runs changed",
+        "1 process that missed its lease tried to write, {} runs changed",
         usize::from(!unchanged)
     );
     assert!(unchanged);
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
+fn acknowledged_writes_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("runs.db");
     let (mut kills, mut acknowledged, mut found) = (0, 0, 0);
@@ -326,7 +381,7 @@ fn what_was_acknowledged_survives_a_kill() {
         let mut writer = Actor::start("writer", &db, &run);
         let mut last = 0;
         for _ in 0..=n * 7 {
-            last = writer.hear().parse().unwrap();
+            last = writer.next().parse().unwrap();
         }
         writer.signal("-KILL");
         kills += 1;

@@ -1,4 +1,4 @@
-//! Each setting with zero, one and its maximum.
+//! Each option with zero, one and its maximum.
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,
@@ -10,10 +10,12 @@ mod common;
 
 use common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::store::{EffectKey, Intent, Ledger, Once, RunStatus, RunStore, StoreError};
+#[cfg(feature = "sqlite")]
+use concentric_store::SqliteStore;
 use concentric_store::{MemoryStore, Options};
 use std::time::Duration;
 
-/// Both kinds of stores.
+/// Either kind of store, with its `purge`.
 trait Store: RunStore + Ledger + Once {
     async fn forget(&self, now: u64);
 }
@@ -31,13 +33,13 @@ impl Store for concentric_store::SqliteStore {
     }
 }
 
-/// Checks a setting with each kind of store.
+/// Checks an option with each kind of store.
 macro_rules! each {
     ($check:ident, $set:expr) => {
         for (options, expected) in $set {
-            $check(options.in_memory(), expected).await;
+            $check(MemoryStore::with_options(options), expected).await;
             #[cfg(feature = "sqlite")]
-            $check(options.open_in_memory().unwrap(), expected).await;
+            $check(SqliteStore::open_in_memory_with(options).unwrap(), expected).await;
         }
     };
 }
@@ -59,7 +61,7 @@ async fn suspend<S: Store>(store: &S, run: &str) -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn a_state_has_no_more_bytes_than_the_limit() {
+async fn the_state_limit_is_enforced() {
     async fn check<S: Store>(store: S, expected: &str) {
         let begun = RunStore::begin(&store, key("r"), client("r"), running("hi"), at(30));
         assert_eq!(code(begun.await), expected);
@@ -79,7 +81,7 @@ async fn a_state_has_no_more_bytes_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_waiting_run_is_over_after_its_time() {
+async fn a_waiting_run_ends_after_its_retention() {
     async fn check<S: Store>(store: S, (before, at): (u64, Option<u64>)) {
         suspend(&store, "r").await.unwrap();
         let status = async || store.get(key("r")).await.unwrap().status;
@@ -103,7 +105,7 @@ async fn a_waiting_run_is_over_after_its_time() {
 }
 
 #[tokio::test]
-async fn an_ended_run_is_forgotten_after_its_time() {
+async fn an_ended_run_is_removed_after_its_retention() {
     async fn check<S: Store>(store: S, (before, at): (&str, Option<u64>)) {
         let fence = begin(&store, "r").await;
         store.end(key("r"), fence, common::at(0)).await.unwrap();
@@ -124,7 +126,7 @@ async fn an_ended_run_is_forgotten_after_its_time() {
 }
 
 #[tokio::test]
-async fn an_effect_of_no_run_is_forgotten_after_its_time() {
+async fn an_effect_without_a_run_is_removed_after_its_retention() {
     async fn check<S: Store>(store: S, forgotten: bool) {
         let effect = || EffectKey::new(tenant("acme"), "e");
         let context = concentric_core::Context::new();
@@ -148,7 +150,7 @@ async fn an_effect_of_no_run_is_forgotten_after_its_time() {
 }
 
 #[tokio::test]
-async fn used_keys_are_kept_up_to_their_number() {
+async fn the_configured_number_of_used_keys_is_kept() {
     async fn check<S: Store>(store: S, kept: [bool; 3]) {
         for name in ["0", "1", "2"] {
             assert!(
@@ -176,7 +178,7 @@ async fn used_keys_are_kept_up_to_their_number() {
 }
 
 #[tokio::test]
-async fn as_many_runs_wait_as_may() {
+async fn the_limit_of_waiting_runs_is_enforced() {
     async fn check<S: Store>(store: S, expected: [&str; 2]) {
         for (run, expected) in ["a", "b"].into_iter().zip(expected) {
             assert_eq!(code(suspend(&store, run).await), expected);
@@ -205,7 +207,7 @@ async fn as_many_runs_wait_as_may() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn a_file_is_waited_for_up_to_the_busy_timeout() {
+async fn a_write_waits_up_to_the_busy_timeout() {
     let dir = tempfile::tempdir().unwrap();
     for timeout in [
         Duration::ZERO,
@@ -213,9 +215,10 @@ async fn a_file_is_waited_for_up_to_the_busy_timeout() {
         Duration::from_millis(i32::MAX as u64 + 1),
         Duration::MAX,
     ] {
-        // A file of its own: the store before is closed by its threads, and not waited for.
+        // A new file each time, since dropping the previous store does not wait for its threads.
         let path = dir.path().join(format!("runs-{}.db", timeout.as_nanos()));
-        let store = Options::new().busy_timeout(timeout).open(&path).unwrap();
+        let options = Options::new().busy_timeout(timeout);
+        let store = SqliteStore::open_with(&path, options).unwrap();
         let run = format!("{timeout:?}");
         begin(&store, &run).await;
         let copy = dir.path().join(format!("{}.db", timeout.as_nanos()));

@@ -1,4 +1,4 @@
-//! What a file adds to what every store keeps to.
+//! Behaviour of the SQLite store beyond the shared suite.
 #![cfg(feature = "sqlite")]
 #![allow(
     clippy::indexing_slicing,
@@ -52,7 +52,7 @@ async fn begun(store: &SqliteStore, run: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_for_the_next_who_opens() {
+async fn acknowledged_writes_are_visible_after_reopening() {
     let (_dir, path) = file();
     let fence = begun(&SqliteStore::open(&path).unwrap(), "run").await;
     let store = SqliteStore::open(&path).unwrap();
@@ -93,7 +93,7 @@ async fn many_writers_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn a_run_is_claimed_by_one_of_many_handles() {
+async fn one_of_many_handles_claims_a_run() {
     let (_dir, path) = file();
     let stores: Vec<_> = (0..6).map(|_| SqliteStore::open(&path).unwrap()).collect();
     for round in 0..20 {
@@ -118,7 +118,7 @@ async fn a_run_is_claimed_by_one_of_many_handles() {
 }
 
 #[tokio::test]
-async fn a_row_that_was_changed_is_refused() {
+async fn a_modified_row_is_rejected() {
     for change in [
         "UPDATE runs SET state = replace(state, '\"order\\\":7', '\"order\\\":8')",
         "UPDATE runs SET state = substr(state, 1, length(state) / 2)",
@@ -126,7 +126,7 @@ async fn a_row_that_was_changed_is_refused() {
          \"payload\":{\"approved\":true}}]'",
         "UPDATE runs SET checksum = zeroblob(32)",
         "UPDATE runs SET checksum = x''",
-        // Another run's.
+        // The checksum of another run.
         "UPDATE runs SET state = (SELECT state FROM runs WHERE run = 'other'),
                          checksum = (SELECT checksum FROM runs WHERE run = 'other')",
     ] {
@@ -148,34 +148,34 @@ async fn a_row_that_was_changed_is_refused() {
             .claim(key("run"), version, vec![], at(60), at(90))
             .await;
         for error in [store.get(key("run")).await.unwrap_err(), claim.unwrap_err()] {
-            let said = fault(error);
-            let expected = "the run `run` of the thread `thread` is not as it was written";
-            assert!(said.starts_with(expected), "{change}: {said}");
+            let message = fault(error);
+            let expected = "run `run` of thread `thread` is corrupt: ";
+            assert!(message.starts_with(expected), "{change}: {message}");
         }
-        hides_no_other(&store).await;
+        assert_other_run_is_listed(&store).await;
     }
 }
 
-/// The runs of the thread that are not over.
+/// The runs of the thread that have not ended.
 async fn listed(store: &SqliteStore) -> Result<Vec<String>, StoreError> {
     let found = store.of_thread(tenant("acme"), ThreadId::new("thread"), None, 9);
     let found = found.await?;
     Ok(found.iter().map(|run| run.key.run.to_string()).collect())
 }
 
-/// The other run of the thread goes on.
-async fn hides_no_other(store: &SqliteStore) {
+/// Asserts that the other run of the thread is still found.
+async fn assert_other_run_is_listed(store: &SqliteStore) {
     let left = store.abandoned(at(60), 1).await.unwrap();
     let left: Vec<_> = left.into_iter().map(|record| record.key).collect();
     assert_eq!(left, [key("other")]);
-    // No state is read for a list.
+    // A list does not read states, so it includes the broken run.
     let mut listed = listed(store).await.unwrap();
     listed.sort();
     assert_eq!(listed, ["other", "run"]);
 }
 
 #[tokio::test]
-async fn a_row_that_is_no_text_is_refused_and_hides_no_other() {
+async fn a_row_with_invalid_text_hides_no_other_row() {
     for change in [
         "UPDATE runs SET state = CAST(x'ff' AS TEXT) WHERE run = 'run'",
         "UPDATE questions SET question = CAST(x'ff' AS TEXT) WHERE run = 'run'",
@@ -189,14 +189,14 @@ async fn a_row_that_is_no_text_is_refused_and_hides_no_other() {
         begun(&store, "other").await;
         let changed = Connection::open(&path).unwrap().execute(change, []);
         assert_eq!(changed.unwrap(), 1);
-        let said = fault(store.get(key("run")).await.unwrap_err());
-        assert!(said.starts_with("a row is not as it was written"), "{said}");
-        hides_no_other(&store).await;
+        let message = fault(store.get(key("run")).await.unwrap_err());
+        assert!(message.starts_with("a row is corrupt"), "{message}");
+        assert_other_run_is_listed(&store).await;
     }
 }
 
 #[tokio::test]
-async fn a_database_that_fails_is_not_taken_for_one_without_runs() {
+async fn a_database_failure_is_not_reported_as_no_runs() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     begun(&store, "run").await;
@@ -210,7 +210,7 @@ async fn a_database_that_fails_is_not_taken_for_one_without_runs() {
 }
 
 #[tokio::test]
-async fn a_file_of_a_newer_version_is_refused() {
+async fn a_file_of_a_newer_version_is_rejected() {
     let (_dir, path) = file();
     begun(&SqliteStore::open(&path).unwrap(), "run").await;
     let connection = Connection::open(&path).unwrap();
@@ -230,7 +230,7 @@ async fn a_file_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
-async fn another_programs_file_is_refused_and_left_as_it_is() {
+async fn a_file_of_another_program_is_rejected_unchanged() {
     let (_dir, path) = file();
     let connection = Connection::open(&path).unwrap();
     connection.execute_batch("CREATE TABLE mine (a)").unwrap();
@@ -246,7 +246,7 @@ async fn another_programs_file_is_refused_and_left_as_it_is() {
     let (dir, path) = file();
     std::fs::write(
         &path,
-        "this is no database, and longer than its header".repeat(9),
+        "not a database, but longer than the header of one".repeat(9),
     )
     .unwrap();
     assert!(matches!(
@@ -261,7 +261,7 @@ async fn another_programs_file_is_refused_and_left_as_it_is() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_file_is_only_for_its_owner() {
+async fn a_new_file_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let (dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
@@ -274,12 +274,12 @@ async fn a_file_is_only_for_its_owner() {
         assert_eq!(mode & 0o077, 0, "{entry:?}");
         files += 1;
     }
-    // With its log and the log's index.
+    // Both databases, the log and its index.
     assert_eq!(files, 4);
 }
 
 #[tokio::test]
-async fn a_copy_is_a_store() {
+async fn a_backup_opens_as_a_store() {
     let (dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     begun(&store, "run").await;
@@ -299,7 +299,7 @@ async fn a_copy_is_a_store() {
 }
 
 #[tokio::test]
-async fn a_database_in_memory_is_copied() {
+async fn an_in_memory_database_is_backed_up() {
     let (_dir, path) = file();
     let store = SqliteStore::open_in_memory().unwrap();
     begun(&store, "run").await;
@@ -309,7 +309,7 @@ async fn a_database_in_memory_is_copied() {
 }
 
 #[tokio::test]
-async fn leases_are_renewed_while_a_large_database_is_copied() {
+async fn leases_are_renewed_during_a_large_backup() {
     let (dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let fence = begun(&store, "run").await;
@@ -330,18 +330,18 @@ async fn leases_are_renewed_while_a_large_database_is_copied() {
         }
         renewed += 1;
     }
-    assert!(renewed > 0, "the renewals have waited for the copy");
+    assert!(renewed > 0, "the renewals waited for the copy");
     let copy = SqliteStore::open(copy).unwrap();
     copy.get(key("run")).await.unwrap();
 }
 
-/// Polls once, and drops.
+/// Polls a future once and drops it.
 fn start<T>(work: impl Future<Output = T>) {
     let _ = pin!(work).poll(&mut Context::from_waker(Waker::noop()));
 }
 
 #[tokio::test]
-async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
+async fn queued_work_completes_after_the_store_is_dropped() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     for n in 0..20 {
@@ -353,7 +353,7 @@ async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
             at(30),
         ));
     }
-    // Nothing is done for a future that is never polled.
+    // A future that is never polled has no effect.
     drop(RunStore::begin(
         &store,
         key("never"),
@@ -362,7 +362,7 @@ async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
         at(30),
     ));
     drop(store);
-    // The log is gone once the last connection is.
+    // SQLite removes the log when the last connection closes.
     let log = path.with_file_name("runs.db-wal");
     for _ in 0..500 {
         if !log.exists() {
@@ -370,7 +370,7 @@ async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(!log.exists(), "the thread has not ended");
+    assert!(!log.exists(), "the thread has not exited");
     let store = SqliteStore::open(&path).unwrap();
     for n in 0..20 {
         store.get(key(&n.to_string())).await.unwrap();
@@ -382,19 +382,17 @@ async fn what_was_begun_is_done_after_its_future_and_the_store_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_process_writes_for_too_long_fails_and_nothing_is_written() {
+async fn a_write_that_exceeds_the_busy_timeout_changes_nothing() {
     let (_dir, path) = file();
-    let store = Options::new()
-        .busy_timeout(Duration::from_millis(50))
-        .open(&path)
-        .unwrap();
+    let options = Options::new().busy_timeout(Duration::from_millis(50));
+    let store = SqliteStore::open_with(&path, options).unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let error = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap_err();
     assert_eq!(fault(error), "the database failed");
-    // To read does not wait.
+    // Reads do not wait.
     assert!(matches!(
         store.get(key("run")).await,
         Err(StoreError::NotFound)
@@ -404,7 +402,7 @@ async fn a_file_that_another_process_writes_for_too_long_fails_and_nothing_is_wr
 }
 
 #[tokio::test]
-async fn to_read_waits_for_no_writer() {
+async fn reads_do_not_wait_for_writers() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     begun(&store, "run").await;
@@ -443,7 +441,7 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
         done.load(Ordering::Relaxed)
     };
     let before = match select(pin!(jobs), pin!(renewals)).await {
-        Either::Left(_) => panic!("the renewals have waited for all jobs"),
+        Either::Left(_) => panic!("the renewals waited for all jobs"),
         Either::Right((before, jobs)) => {
             jobs.await;
             before
@@ -453,7 +451,7 @@ async fn a_renewal_does_not_wait_for_large_reads_or_writes() {
 }
 
 #[tokio::test]
-async fn renewals_are_each_told_what_came_of_them() {
+async fn each_renewal_gets_its_own_result() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let mut fences = Vec::new();
@@ -461,7 +459,7 @@ async fn renewals_are_each_told_what_came_of_them() {
         fences.push(begun(&store, &n.to_string()).await);
     }
     let renewals = fences.iter().enumerate().map(|(n, fence)| {
-        // Every other one has a fence of before.
+        // Every other renewal has an older fence.
         let fence = fence - u64::from(n % 2 == 1);
         store.renew(key(&n.to_string()), fence, at(60))
     });
@@ -473,7 +471,7 @@ async fn renewals_are_each_told_what_came_of_them() {
 }
 
 #[tokio::test]
-async fn a_question_is_found_among_more_than_a_statement_takes() {
+async fn interrupts_may_exceed_the_parameter_limit_of_sqlite() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let fence = begun(&store, "run").await;
@@ -490,12 +488,10 @@ async fn a_question_is_found_among_more_than_a_statement_takes() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_run_forgets_a_hundred_others_at_most() {
+async fn the_end_of_a_run_removes_at_most_a_hundred_others() {
     let (_dir, path) = file();
-    let store = Options::new()
-        .keep_ended(Duration::ZERO)
-        .open(&path)
-        .unwrap();
+    let options = Options::new().keep_ended(Duration::ZERO);
+    let store = SqliteStore::open_with(&path, options).unwrap();
     let fence = begun(&store, "run").await;
     let rows = || {
         let db = Connection::open(&path).unwrap();
@@ -518,15 +514,15 @@ async fn the_end_of_a_run_forgets_a_hundred_others_at_most() {
     assert_eq!(rows(), 0);
 }
 
-/// The tables as the first version of this crate has made them.
+/// A dump of a file written by the first schema version.
 const FIRST: &str = include_str!("golden/schema_1.sql");
 
 #[tokio::test]
-async fn a_file_of_the_first_version_is_read_and_continued() {
+async fn a_file_of_the_first_version_is_migrated() {
     let (_dir, path) = file();
     let old = Connection::open(&path).unwrap();
     old.execute_batch(FIRST).unwrap();
-    // In a transaction of its own, as a crate of that version has left it.
+    // The first version also used a write-ahead log.
     old.pragma_update(None, "journal_mode", "WAL").unwrap();
     drop(old);
 
@@ -541,7 +537,7 @@ async fn a_file_of_the_first_version_is_read_and_continued() {
     assert_eq!(record.status, RunStatus::Suspended);
     assert_eq!(record.state.interrupts(), waiting("hi", "q").interrupts());
     assert_eq!(record.state.transcript(), waiting("hi", "q").transcript());
-    // It is found by the message that it waits in.
+    // The migration fills the message of the open round.
     let message = |id| Some(MessageId::new(id));
     let found = store.of_thread(tenant("acme"), thread(), message("m"), 9);
     let found: Vec<_> = found
@@ -559,14 +555,14 @@ async fn a_file_of_the_first_version_is_read_and_continued() {
     let claimed = claim.await.unwrap();
     let end = store.end(claimed.key, claimed.fence, at(1));
     end.await.unwrap();
-    // One whose process died is live, and one that is over is not.
+    // An abandoned run is live, an ended run is not.
     let live = |id| store.is_live(tenant("acme"), thread(), client(id));
     assert!(live("left").await.unwrap());
     assert!(!live("over").await.unwrap());
     let left = store.abandoned(at(60), 9).await.unwrap();
     assert_eq!((left.len(), &left[0].key), (1, &key("left")));
     assert_eq!(left[0].state.transcript(), running("left").transcript());
-    // What was done, used and decided is known.
+    // Effects, used keys and decisions are kept.
     let effect = EffectKey::new(tenant("acme"), "effect");
     let done = Effect::Done(Box::new(ToolOutcome::done("paid")));
     assert_eq!(store.known(effect).await.unwrap(), done);
@@ -583,12 +579,12 @@ async fn a_file_of_the_first_version_is_read_and_continued() {
             .unwrap()
     );
     assert_eq!(store.list(tenant("acme")).await.unwrap().len(), 1);
-    // And it is of the newest version now.
+    // The migrated file opens again.
     drop(SqliteStore::open(&path).unwrap());
 }
 
 #[tokio::test]
-async fn times_that_no_number_holds_are_kept_as_the_nearest_that_one_does() {
+async fn out_of_range_times_are_clamped() {
     let (_dir, path) = file();
     let store = SqliteStore::open(&path).unwrap();
     let far = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);

@@ -1,4 +1,4 @@
-//! What every store keeps to, once for each.
+//! The contract of a store, checked for each implementation.
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,
@@ -16,11 +16,13 @@ use concentric_core::{
         RunStatus, RunStore, Span, StoreError, Tenant,
     },
 };
+#[cfg(feature = "sqlite")]
+use concentric_store::SqliteStore;
 use concentric_store::{Fault, MemoryStore, Options};
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
 
-/// A store, and what it has besides the traits.
+/// A store, with its `purge`.
 trait Store: RunStore + Ledger + Once + Decisions + Clone {
     async fn forget(&self, now: SystemTime);
 }
@@ -41,26 +43,33 @@ impl Store for concentric_store::SqliteStore {
 macro_rules! suite {
     ($($name:ident)*) => {
         mod in_memory {
+            use super::*;
+
             $(#[tokio::test]
             async fn $name() {
-                super::$name(super::options().in_memory()).await;
+                super::$name(MemoryStore::with_options(options())).await;
             })*
         }
 
         #[cfg(feature = "sqlite")]
         mod sqlite {
+            use super::*;
+
             $(#[tokio::test]
             async fn $name() {
                 let dir = tempfile::tempdir().unwrap();
-                super::$name(super::options().open(dir.path().join("runs.db")).unwrap()).await;
+                let path = dir.path().join("runs.db");
+                super::$name(SqliteStore::open_with(path, options()).unwrap()).await;
             })*
         }
 
         #[cfg(feature = "sqlite")]
         mod sqlite_in_memory {
+            use super::*;
+
             $(#[tokio::test]
             async fn $name() {
-                super::$name(super::options().open_in_memory().unwrap()).await;
+                super::$name(SqliteStore::open_in_memory_with(options()).unwrap()).await;
             })*
         }
     };
@@ -78,44 +87,48 @@ fn options() -> Options {
 }
 
 suite! {
-    a_run_is_begun_once
-    a_run_that_is_not_there_is_not_found
-    what_is_written_is_read
-    a_run_that_is_driven_is_claimed_only_when_its_lease_is_over
-    a_run_that_waits_is_claimed_once
-    a_claim_of_an_older_version_is_too_late
+    a_key_identifies_one_run
+    an_unknown_run_is_not_found
+    writes_are_visible_to_reads
+    a_running_run_is_claimed_only_after_its_lease
+    a_suspended_run_is_claimed_once
+    a_claim_of_an_older_version_fails
     replies_are_kept_until_the_next_state
-    replies_that_were_accepted_are_not_replaced
-    f047_an_older_fence_writes_nothing
-    a_claim_that_was_given_up_writes_nothing
-    a_run_that_is_over_stays_over
-    a_run_is_found_by_all_it_has_asked
-    tenants_and_threads_are_kept_apart
-    the_runs_of_a_thread_come_oldest_first
-    abandoned_runs_are_those_whose_lease_is_over
-    ended_runs_are_forgotten_after_a_while
-    runs_that_have_waited_for_too_long_are_over
-    a_client_id_repeats_once_its_run_is_over_or_waits
-    a_client_id_of_a_live_run_is_refused
-    runs_that_wait_are_limited
-    replies_to_other_questions_are_kept_beside_accepted_ones
-    another_run_of_a_name_has_other_versions_and_fences
-    a_state_that_is_too_large_is_not_written
-    a_state_that_is_too_deep_is_not_written
-    an_effect_is_begun_once
-    an_effect_needs_the_newest_claim
-    what_came_of_an_effect_stays
+    accepted_replies_are_not_replaced
+    writes_with_an_older_fence_are_rejected
+    writes_with_a_released_claim_are_rejected
+    an_ended_run_stays_ended
+    a_run_is_found_by_each_of_its_interrupts
+    tenants_and_threads_are_isolated
+    the_runs_of_a_thread_are_listed_oldest_first
+    abandoned_runs_are_those_with_an_expired_lease
+    ended_runs_are_removed_after_their_retention
+    runs_that_wait_too_long_are_ended
+    a_client_id_may_repeat_when_its_run_is_not_running
+    a_client_id_of_a_live_run_is_rejected
+    waiting_runs_are_limited
+    waiting_runs_are_withdrawn_together
+    a_withdrawn_run_cannot_be_claimed
+    a_state_is_amended_only_while_the_run_is_claimable
+    replies_to_further_interrupts_are_added_to_accepted_ones
+    a_reused_key_gets_new_versions_and_fences
+    a_state_over_the_size_limit_is_not_written
+    a_state_nested_too_deeply_is_not_written
+    an_effect_begins_once
+    an_effect_requires_the_newest_claim
+    the_first_outcome_of_an_effect_stays
     a_success_replaces_a_failure_of_a_repeatable_effect
-    an_effect_of_another_tool_or_arguments_is_refused
-    effects_are_forgotten_with_their_run
-    effects_of_no_run_are_forgotten_after_a_while
+    an_effect_with_another_tool_or_arguments_is_rejected
+    an_effect_without_an_outcome_is_retracted
+    effects_are_removed_with_their_run
+    effects_without_a_run_are_removed_after_their_retention
     a_key_is_used_once
-    the_keys_used_last_are_kept_after_their_time
-    a_decision_holds_where_it_was_made
-    a_decision_for_a_run_is_not_one_for_a_run_of_that_name_in_another_thread
+    recently_used_keys_are_kept_after_their_time
+    a_decision_applies_within_its_span
+    a_run_decision_does_not_apply_in_another_thread
     a_decision_replaces_one_for_the_same_calls
     a_decision_is_revoked
-    decisions_for_a_run_are_forgotten_with_it
+    decisions_for_a_run_are_removed_with_it
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, StoreError>) -> &'static str {
@@ -126,7 +139,7 @@ fn approve(id: &str) -> Vec<Reply> {
     vec![Reply::approve(question(id))]
 }
 
-/// A run that waits for a reply to `id`, and its version.
+/// Creates a run that waits for a reply to the interrupt `id`; returns its version.
 async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
     let fence = RunStore::begin(store, key(run), client(run), running("hi"), at(30))
         .await
@@ -138,13 +151,13 @@ async fn suspended<S: Store>(store: &S, run: &str, id: &str) -> u64 {
     store.get(key(run)).await.unwrap().version
 }
 
-async fn a_run_is_begun_once<S: Store>(store: S) {
+async fn a_key_identifies_one_run<S: Store>(store: S) {
     let begin = || RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30));
     assert!(begin().await.unwrap() > 0);
     assert_eq!(code(begin().await), "run_exists");
 }
 
-async fn a_run_that_is_not_there_is_not_found<S: Store>(store: S) {
+async fn an_unknown_run_is_not_found<S: Store>(store: S) {
     let state = || running("hi");
     let none = key("none");
     assert_eq!(code(store.get(none.clone()).await), "run_not_found");
@@ -166,7 +179,7 @@ async fn a_run_that_is_not_there_is_not_found<S: Store>(store: S) {
     assert!(store.abandoned(at(9999), 10).await.unwrap().is_empty());
 }
 
-async fn what_is_written_is_read<S: Store>(store: S) {
+async fn writes_are_visible_to_reads<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("1"), at(30))
         .await
         .unwrap();
@@ -197,7 +210,7 @@ async fn what_is_written_is_read<S: Store>(store: S) {
     assert_eq!(record.asked, [question("q")]);
 }
 
-async fn a_run_that_is_driven_is_claimed_only_when_its_lease_is_over<S: Store>(store: S) {
+async fn a_running_run_is_claimed_only_after_its_lease<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -210,7 +223,7 @@ async fn a_run_that_is_driven_is_claimed_only_when_its_lease_is_over<S: Store>(s
     assert_eq!(record, store.get(key("run")).await.unwrap());
 }
 
-async fn a_run_that_waits_is_claimed_once<S: Store>(store: S) {
+async fn a_suspended_run_is_claimed_once<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = || store.claim(key("run"), version, approve("q"), at(0), at(30));
     let record = claim().await.unwrap();
@@ -219,7 +232,7 @@ async fn a_run_that_waits_is_claimed_once<S: Store>(store: S) {
     assert_eq!(code(claim().await), "already_resumed");
 }
 
-async fn a_claim_of_an_older_version_is_too_late<S: Store>(store: S) {
+async fn a_claim_of_an_older_version_fails<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = |version| store.claim(key("run"), version, vec![], at(0), at(30));
     assert_eq!(code(claim(version - 1).await), "already_resumed");
@@ -240,22 +253,22 @@ async fn replies_are_kept_until_the_next_state<S: Store>(store: S) {
     assert!(store.get(key("run")).await.unwrap().replies.is_empty());
 }
 
-async fn replies_that_were_accepted_are_not_replaced<S: Store>(store: S) {
+async fn accepted_replies_are_not_replaced<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
     let version = claim.await.unwrap().version;
-    // Its holder dies.
+    // The process that holds the claim dies.
     let denied = vec![Reply::deny(question("q"), "no")];
     let record = store
         .claim(key("run"), version, denied, at(30), at(60))
         .await
         .unwrap();
     assert_eq!(record.replies, approve("q"));
-    // They came in time, whenever they are looked at.
+    // The time of the first claim counts, not that of the later ones.
     assert_eq!(record.replied_at, Some(at(0)));
 }
 
-async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
+async fn writes_with_an_older_fence_are_rejected<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -281,13 +294,13 @@ async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
         code(store.end(key("run"), old, at(40)).await),
         "stale_claim"
     );
-    // A fence that is yet to come is none.
+    // A future fence is rejected as well.
     assert_eq!(
         code(store.renew(key("run"), new.fence + 1, at(90)).await),
         "stale_claim"
     );
     assert_eq!(store.get(key("run")).await.unwrap(), new);
-    // Also when the run is over.
+    // The same holds after the run has ended.
     store.end(key("run"), new.fence, at(40)).await.unwrap();
     assert_eq!(
         code(store.save(key("run"), old, state(), at(90)).await),
@@ -299,7 +312,7 @@ async fn f047_an_older_fence_writes_nothing<S: Store>(store: S) {
     );
 }
 
-async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
+async fn writes_with_a_released_claim_are_rejected<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -328,7 +341,7 @@ async fn a_claim_that_was_given_up_writes_nothing<S: Store>(store: S) {
     assert_eq!(store.get(key("run")).await.unwrap(), record);
 }
 
-async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
+async fn an_ended_run_stays_ended<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -351,19 +364,19 @@ async fn a_run_that_is_over_stays_over<S: Store>(store: S) {
         code(store.suspend(key("run"), fence, running("on"), at(0)).await),
         "run_ended"
     );
-    // To say it again is no error, and changes nothing.
+    // Ending it again is no error and changes nothing.
     store.end(key("run"), fence, at(20)).await.unwrap();
     assert_eq!(store.get(key("run")).await.unwrap(), record);
     let begin = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30)).await;
     assert_eq!(code(begin), "run_exists");
 }
 
-/// Begins a run that a client calls `name`.
+/// Begins a run with the client id `name`.
 async fn begin_as<S: Store>(store: &S, run: &str, name: &str) -> Result<u64, StoreError> {
     RunStore::begin(store, key(run), client(name), running("hi"), at(30)).await
 }
 
-async fn a_client_id_repeats_once_its_run_is_over_or_waits<S: Store>(store: S) {
+async fn a_client_id_may_repeat_when_its_run_is_not_running<S: Store>(store: S) {
     let live = || store.is_live(tenant("acme"), ThreadId::new("thread"), client("r1"));
     assert!(!live().await.unwrap());
     let fence = begin_as(&store, "over", "r1").await.unwrap();
@@ -387,15 +400,15 @@ async fn a_client_id_repeats_once_its_run_is_over_or_waits<S: Store>(store: S) {
     }
 }
 
-async fn a_client_id_of_a_live_run_is_refused<S: Store>(store: S) {
+async fn a_client_id_of_a_live_run_is_rejected<S: Store>(store: S) {
     let fence = begin_as(&store, "first", "r1").await.unwrap();
     assert_eq!(code(begin_as(&store, "second", "r1").await), "run_live");
     assert_eq!(code(store.get(key("second")).await), "run_not_found");
-    // Whether or not its process is alive: it is going to be continued.
+    // Even after its lease has expired, since another process will resume it.
     store.renew(key("first"), fence, at(0)).await.unwrap();
     assert_eq!(code(begin_as(&store, "second", "r1").await), "run_live");
     begin_as(&store, "second", "r2").await.unwrap();
-    // Other tenants and conversations have ids of their own.
+    // Client ids are scoped to a tenant and a conversation.
     for (of, thread) in [("other", "thread"), ("acme", "other")] {
         let live = store.is_live(tenant(of), ThreadId::new(thread), client("r1"));
         assert!(!live.await.unwrap());
@@ -405,7 +418,7 @@ async fn a_client_id_of_a_live_run_is_refused<S: Store>(store: S) {
     }
 }
 
-/// Has a run wait, as `code` says that it may.
+/// Begins a run and suspends it.
 async fn wait_in<S: Store>(store: &S, thread: &'static str, run: &str) -> Result<(), StoreError> {
     let key = RunKey::new(tenant("acme"), ThreadId::new(thread), RunId::new(run));
     let begun = RunStore::begin(store, key.clone(), client(run), running("hi"), at(30));
@@ -413,7 +426,7 @@ async fn wait_in<S: Store>(store: &S, thread: &'static str, run: &str) -> Result
     store.suspend(key, fence, waiting("hi", run), at(0)).await
 }
 
-async fn runs_that_wait_are_limited<S: Store>(store: S) {
+async fn waiting_runs_are_limited<S: Store>(store: S) {
     for run in ["1", "2", "3"] {
         wait_in(&store, "thread", run).await.unwrap();
     }
@@ -428,7 +441,7 @@ async fn runs_that_wait_are_limited<S: Store>(store: S) {
         ),
         "{refused:?}"
     );
-    // It goes on as it was.
+    // The rejected suspension leaves the run unchanged.
     assert_eq!(
         store.get(key("4")).await.unwrap().status,
         RunStatus::Running
@@ -447,7 +460,7 @@ async fn runs_that_wait_are_limited<S: Store>(store: S) {
         "{refused:?}"
     );
 
-    // One that has waited may wait again, also if another would meanwhile.
+    // A run that has waited keeps its place in the limit while it runs.
     let version = store.get(key("1")).await.unwrap().version;
     let claim = store.claim(key("1"), version, approve("1"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
@@ -458,7 +471,7 @@ async fn runs_that_wait_are_limited<S: Store>(store: S) {
     let state = waiting("hi", "again");
     store.suspend(key("1"), fence, state, at(0)).await.unwrap();
 
-    // Its end makes room for another.
+    // Its end lets another run wait.
     let version = store.get(key("1")).await.unwrap().version;
     let claim = store.claim(key("1"), version, approve("again"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
@@ -466,11 +479,101 @@ async fn runs_that_wait_are_limited<S: Store>(store: S) {
     wait_in(&store, "thread", "9").await.unwrap();
 }
 
-async fn replies_to_other_questions_are_kept_beside_accepted_ones<S: Store>(store: S) {
+async fn waiting_runs_are_withdrawn_together<S: Store>(store: S) {
+    let withdraw = |of, thread| store.withdraw(tenant(of), ThreadId::new(thread), at(40));
+    let status = async |run| store.get(key(run)).await.unwrap().status;
+    for run in ["1", "2", "3"] {
+        suspended(&store, run, run).await;
+    }
+    wait_in(&store, "other", "1").await.unwrap();
+    let version = store.get(key("3")).await.unwrap().version;
+    let claim = store.claim(key("3"), version, approve("3"), at(0), at(30));
+    let fence = claim.await.unwrap().fence;
+    let begun = RunStore::begin(&store, key("4"), client("4"), running("hi"), at(30));
+    begun.await.unwrap();
+
+    assert_eq!(withdraw("nobody", "thread").await.unwrap(), 0);
+    assert_eq!(withdraw("acme", "none").await.unwrap(), 0);
+    assert_eq!(withdraw("acme", "thread").await.unwrap(), 2);
+    assert_eq!(withdraw("acme", "thread").await.unwrap(), 0);
+    assert_eq!(status("1").await, RunStatus::Ended);
+    assert_eq!(status("2").await, RunStatus::Ended);
+    // A running run is not withdrawn, even if it has waited before.
+    assert_eq!(status("3").await, RunStatus::Running);
+    assert_eq!(status("4").await, RunStatus::Running);
+    let others = store.of_thread(tenant("acme"), ThreadId::new("other"), None, 9);
+    assert_eq!(others.await.unwrap()[0].status, RunStatus::Suspended);
+    let state = waiting("hi", "again");
+    store.suspend(key("3"), fence, state, at(40)).await.unwrap();
+
+    // Withdrawn runs no longer count, and are removed like other ended runs.
+    wait_in(&store, "thread", "5").await.unwrap();
+    wait_in(&store, "thread", "6").await.unwrap();
+    store.forget(at(1039)).await;
+    assert_eq!(status("1").await, RunStatus::Ended);
+    store.forget(at(1040)).await;
+    for run in ["1", "2"] {
+        assert_eq!(code(store.get(key(run)).await), "run_not_found");
+        let asking = store.asking(tenant("acme"), ThreadId::new("thread"), vec![question(run)]);
+        assert_eq!(code(asking.await), "run_not_found");
+    }
+}
+
+async fn a_withdrawn_run_cannot_be_claimed<S: Store>(store: S) {
+    let version = suspended(&store, "run", "q").await;
+    let withdrawn = store
+        .withdraw(tenant("acme"), ThreadId::new("thread"), at(0))
+        .await;
+    assert_eq!(withdrawn.unwrap(), 1);
+    let newest = store.get(key("run")).await.unwrap().version;
+    assert!(newest > version);
+    for version in [version, newest] {
+        let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+        assert_eq!(code(claim.await), "run_ended");
+    }
+    let asking = store.asking(tenant("acme"), ThreadId::new("thread"), vec![question("q")]);
+    let record = asking.await.unwrap();
+    assert_eq!(record.status, RunStatus::Ended);
+    assert!(record.replies.is_empty());
+}
+
+async fn a_state_is_amended_only_while_the_run_is_claimable<S: Store>(store: S) {
+    let amend = |version, said, now| store.amend(key("run"), version, waiting(said, "q"), at(now));
+    assert_eq!(code(amend(0, "2", 0).await), "run_not_found");
+    let version = suspended(&store, "run", "q").await;
+    let mut record = store.get(key("run")).await.unwrap();
+    let newer = amend(version, "2", 0).await.unwrap();
+    assert!(newer > version);
+    record.version = newer;
+    record.state = waiting("2", "q");
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+    assert_eq!(code(amend(version, "3", 0).await), "already_resumed");
+    let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
+    assert_eq!(code(claim.await), "already_resumed");
+
+    // The replies of an abandoned run stay.
+    let claim = store.claim(key("run"), newer, approve("q"), at(0), at(30));
+    let mut record = claim.await.unwrap();
+    assert_eq!(
+        code(amend(record.version, "3", 29).await),
+        "already_resumed"
+    );
+    record.version = amend(record.version, "3", 30).await.unwrap();
+    record.state = waiting("3", "q");
+    assert_eq!(record.replies, approve("q"));
+    assert_eq!(store.get(key("run")).await.unwrap(), record);
+    let claim = store.claim(key("run"), record.version, vec![], at(30), at(60));
+    let fence = claim.await.unwrap().fence;
+    store.end(key("run"), fence, at(30)).await.unwrap();
+    let version = store.get(key("run")).await.unwrap().version;
+    assert_eq!(code(amend(version, "4", 60).await), "run_ended");
+}
+
+async fn replies_to_further_interrupts_are_added_to_accepted_ones<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
     let version = claim.await.unwrap().version;
-    // Its holder dies, and so does the next.
+    // The process that holds the claim dies, and so does the next one.
     let mut replies = vec![Reply::deny(question("q"), "no")];
     replies.extend(approve("p"));
     let claim = store.claim(key("run"), version, replies, at(30), at(60));
@@ -482,7 +585,7 @@ async fn replies_to_other_questions_are_kept_beside_accepted_ones<S: Store>(stor
     assert_eq!(record, store.get(key("run")).await.unwrap());
 }
 
-async fn a_run_is_found_by_all_it_has_asked<S: Store>(store: S) {
+async fn a_run_is_found_by_each_of_its_interrupts<S: Store>(store: S) {
     let version = suspended(&store, "run", "q1").await;
     let asking = |ids: &[&str]| {
         let ids = ids.iter().map(|id| question(id)).collect();
@@ -513,7 +616,7 @@ async fn a_run_is_found_by_all_it_has_asked<S: Store>(store: S) {
     assert_eq!(asking(&["q1"]).await.unwrap().status, RunStatus::Ended);
 }
 
-async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
+async fn tenants_and_threads_are_isolated<S: Store>(store: S) {
     suspended(&store, "run", "q").await;
     let thread = || ThreadId::new("thread");
     let other = RunKey::new(tenant("other"), thread(), RunId::new("run"));
@@ -533,7 +636,7 @@ async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
             .unwrap()
             .is_empty()
     );
-    // Names are not put together.
+    // The parts of a key are not concatenated.
     let odd = RunKey::new(tenant("acmethread"), ThreadId::new(""), RunId::new("run"));
     assert_eq!(code(store.get(odd).await), "run_not_found");
     RunStore::begin(&store, other, client("run"), running("hi"), at(30))
@@ -541,7 +644,7 @@ async fn tenants_and_threads_are_kept_apart<S: Store>(store: S) {
         .unwrap();
 }
 
-async fn the_runs_of_a_thread_come_oldest_first<S: Store>(store: S) {
+async fn the_runs_of_a_thread_are_listed_oldest_first<S: Store>(store: S) {
     begin_as(&store, "driven", "1").await.unwrap();
     let begun = RunStore::begin(&store, key("late"), client("2"), running("hi"), at(9));
     begun.await.unwrap();
@@ -561,7 +664,7 @@ async fn the_runs_of_a_thread_come_oldest_first<S: Store>(store: S) {
             .map(|run| (run.key.run.to_string(), run.is_driven(at(10))))
             .collect::<Vec<_>>()
     };
-    // Those that are running come after those that wait, by the end of their leases.
+    // Waiting runs first, then running runs by the end of their leases.
     let all = [
         ("b", false),
         ("c", false),
@@ -577,7 +680,7 @@ async fn the_runs_of_a_thread_come_oldest_first<S: Store>(store: S) {
     assert_eq!(listed(Some("other"), 9).await, all[..0]);
 }
 
-async fn abandoned_runs_are_those_whose_lease_is_over<S: Store>(store: S) {
+async fn abandoned_runs_are_those_with_an_expired_lease<S: Store>(store: S) {
     for (run, until) in [("late", 50), ("soon", 20), ("long", 900)] {
         RunStore::begin(&store, key(run), client(run), running("hi"), at(until))
             .await
@@ -602,7 +705,7 @@ async fn abandoned_runs_are_those_whose_lease_is_over<S: Store>(store: S) {
     assert_eq!(found(at(60), 0).await, [""; 0]);
 }
 
-async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
+async fn ended_runs_are_removed_after_their_retention<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = store.claim(key("run"), version, approve("q"), at(0), at(30));
     let fence = claim.await.unwrap().fence;
@@ -615,11 +718,11 @@ async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
         .asking(tenant("acme"), ThreadId::new("thread"), vec![question("q")])
         .await;
     assert_eq!(code(asking), "run_not_found");
-    // One that waits is not.
+    // A waiting run is kept.
     suspended(&store, "waits", "q").await;
     store.forget(at(1_000_000)).await;
     store.get(key("waits")).await.unwrap();
-    // The end of another run has the same forgotten.
+    // The end of another run also removes expired runs.
     let fence = RunStore::begin(&store, key("a"), client("a"), running("hi"), at(30))
         .await
         .unwrap();
@@ -632,7 +735,7 @@ async fn ended_runs_are_forgotten_after_a_while<S: Store>(store: S) {
     store.get(key("b")).await.unwrap();
 }
 
-async fn runs_that_have_waited_for_too_long_are_over<S: Store>(store: S) {
+async fn runs_that_wait_too_long_are_ended<S: Store>(store: S) {
     let version = suspended(&store, "asks", "q").await;
     let begin =
         |run, until| RunStore::begin(&store, key(run), client(run), running("hi"), at(until));
@@ -671,7 +774,7 @@ async fn runs_that_have_waited_for_too_long_are_over<S: Store>(store: S) {
     assert_eq!(states(2_000_001).await, [over, over, runs, runs]);
     assert_eq!(states(2_000_002).await, [over, over, over, runs]);
 
-    // A late reply is told so, for as long as of any run that is over.
+    // A late reply fails as it does for any ended run, for as long as the run is kept.
     let asking = || {
         let thread = ThreadId::new("thread");
         store.asking(tenant("acme"), thread, vec![question("q")])
@@ -688,7 +791,41 @@ async fn runs_that_have_waited_for_too_long_are_over<S: Store>(store: S) {
 }
 
 #[tokio::test]
-async fn a_run_may_wait_for_ever() {
+async fn an_overdue_run_is_neither_claimed_nor_counted() {
+    async fn overdue<S: Store>(store: S) {
+        let version = suspended(&store, "first", "q").await;
+        let claim = |at_seconds| {
+            let replies = approve("q");
+            store.claim(key("first"), version, replies, at(at_seconds), at(9_000))
+        };
+        let late = claim(1_000).await;
+        assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
+        // It is the one run that may wait.
+        let begin = RunStore::begin(
+            &store,
+            key("second"),
+            client("second"),
+            running("hi"),
+            at(2_000),
+        );
+        let second = begin.await.unwrap();
+        let wait = |now| store.suspend(key("second"), second, waiting("hi", "r"), now);
+        let early = wait(at(500)).await;
+        assert!(matches!(early, Err(StoreError::TooManyWaiting { .. })));
+        wait(at(1_000)).await.unwrap();
+        let late = claim(500).await;
+        assert!(matches!(late, Err(StoreError::Ended)), "{late:?}");
+    }
+    let options = Options::new()
+        .keep_waiting(Duration::from_secs(900))
+        .max_waiting_per_thread(1);
+    overdue(MemoryStore::with_options(options)).await;
+    #[cfg(feature = "sqlite")]
+    overdue(SqliteStore::open_in_memory_with(options).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_run_may_wait_without_limit() {
     async fn waits_on<S: Store>(store: S) {
         suspended(&store, "run", "q").await;
         store.forget(at(1 << 32)).await;
@@ -696,12 +833,12 @@ async fn a_run_may_wait_for_ever() {
         assert_eq!(record.status, RunStatus::Suspended);
     }
     let options = Options::new().keep_waiting(Duration::MAX);
-    waits_on(options.in_memory()).await;
+    waits_on(MemoryStore::with_options(options)).await;
     #[cfg(feature = "sqlite")]
-    waits_on(options.open_in_memory().unwrap()).await;
+    waits_on(SqliteStore::open_in_memory_with(options).unwrap()).await;
 }
 
-async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S) {
+async fn a_reused_key_gets_new_versions_and_fences<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -716,7 +853,7 @@ async fn another_run_of_a_name_has_other_versions_and_fences<S: Store>(store: S)
     assert_eq!(code(store.end(key("run"), old, at(0)).await), "stale_claim");
 }
 
-/// Why no attempt can write something.
+/// The cause of [`StoreError::Unwritable`].
 fn fault(error: &StoreError) -> &Fault {
     match error {
         StoreError::Unwritable(error) => error.downcast_ref().unwrap(),
@@ -724,7 +861,7 @@ fn fault(error: &StoreError) -> &Fault {
     }
 }
 
-async fn a_state_that_is_too_large_is_not_written<S: Store>(store: S) {
+async fn a_state_over_the_size_limit_is_not_written<S: Store>(store: S) {
     let large = || running(&"x".repeat(100_000));
     let error = RunStore::begin(&store, key("run"), client("run"), large(), at(30))
         .await
@@ -758,7 +895,7 @@ fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |value, _| json!([value]))
 }
 
-async fn a_state_that_is_too_deep_is_not_written<S: Store>(store: S) {
+async fn a_state_nested_too_deeply_is_not_written<S: Store>(store: S) {
     let version = suspended(&store, "run", "q").await;
     let claim = |levels| {
         let replies = vec![Reply::answer(question("q"), nested(levels))];
@@ -784,7 +921,7 @@ fn intent(claim: Option<RunClaim>) -> Intent {
     intent
 }
 
-async fn an_effect_is_begun_once<S: Store>(store: S) {
+async fn an_effect_begins_once<S: Store>(store: S) {
     let begin = |name| Ledger::begin(&store, effect(name), intent(None));
     assert_eq!(begin("e").await.unwrap(), Effect::New);
     assert_eq!(begin("e").await.unwrap(), Effect::Begun);
@@ -799,7 +936,7 @@ async fn an_effect_is_begun_once<S: Store>(store: S) {
     );
 }
 
-async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
+async fn an_effect_requires_the_newest_claim<S: Store>(store: S) {
     let old = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -813,11 +950,11 @@ async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
         .unwrap()
         .fence;
     assert_eq!(code(begin("b", old).await), "stale_claim");
-    // Nor does it learn what came of one.
+    // An older claim does not get the outcome of a known effect either.
     assert_eq!(code(begin("a", old).await), "stale_claim");
     assert_eq!(begin("a", new).await.unwrap(), Effect::Begun);
     assert_eq!(begin("b", new).await.unwrap(), Effect::New);
-    // What a zombie has done is told all the same.
+    // The outcome of an effect is recorded even if its claim was superseded.
     store
         .finish(effect("a"), ToolOutcome::done("paid"))
         .await
@@ -833,7 +970,7 @@ async fn an_effect_needs_the_newest_claim<S: Store>(store: S) {
     assert_eq!(code(begin), "stale_claim");
 }
 
-async fn what_came_of_an_effect_stays<S: Store>(store: S) {
+async fn the_first_outcome_of_an_effect_stays<S: Store>(store: S) {
     Ledger::begin(&store, effect("e"), intent(None))
         .await
         .unwrap();
@@ -874,7 +1011,7 @@ async fn a_success_replaces_a_failure_of_a_repeatable_effect<S: Store>(store: S)
     }
 }
 
-async fn an_effect_of_another_tool_or_arguments_is_refused<S: Store>(store: S) {
+async fn an_effect_with_another_tool_or_arguments_is_rejected<S: Store>(store: S) {
     let begin = |tool: &'static str, arguments: &'static str| {
         let context = concentric_core::Context::new();
         let intent = Intent::new(tool.into(), arguments.into(), &context);
@@ -883,7 +1020,7 @@ async fn an_effect_of_another_tool_or_arguments_is_refused<S: Store>(store: S) {
     let arguments = r#"{"to":"ann","n":1}"#;
     assert_eq!(begin("pay", arguments).await.unwrap(), Effect::New);
     assert_eq!(begin("pay", arguments).await.unwrap(), Effect::Begun);
-    // The same, written otherwise.
+    // The same arguments, formatted differently.
     let same = begin("pay", r#"{ "n": 1, "to": "ann" }"#).await;
     assert_eq!(same.unwrap(), Effect::Begun);
     for (tool, arguments) in [
@@ -900,7 +1037,23 @@ async fn an_effect_of_another_tool_or_arguments_is_refused<S: Store>(store: S) {
     assert_eq!(code(begin("pay", "{}").await), "effect_mismatch");
 }
 
-async fn effects_are_forgotten_with_their_run<S: Store>(store: S) {
+async fn an_effect_without_an_outcome_is_retracted<S: Store>(store: S) {
+    let begin = || Ledger::begin(&store, effect("e"), intent(None));
+    // Retracting an unknown effect is no error.
+    store.retract(effect("e")).await.unwrap();
+    assert_eq!(begin().await.unwrap(), Effect::New);
+    store.retract(effect("other")).await.unwrap();
+    assert_eq!(begin().await.unwrap(), Effect::Begun);
+    store.retract(effect("e")).await.unwrap();
+    assert_eq!(store.known(effect("e")).await.unwrap(), Effect::New);
+    assert_eq!(begin().await.unwrap(), Effect::New);
+    let done = ToolOutcome::done("paid");
+    store.finish(effect("e"), done.clone()).await.unwrap();
+    store.retract(effect("e")).await.unwrap();
+    assert_eq!(begin().await.unwrap(), Effect::Done(Box::new(done)));
+}
+
+async fn effects_are_removed_with_their_run<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();
@@ -922,14 +1075,14 @@ async fn effects_are_forgotten_with_their_run<S: Store>(store: S) {
     assert_eq!(known().await, Effect::New);
 }
 
-async fn effects_of_no_run_are_forgotten_after_a_while<S: Store>(store: S) {
+async fn effects_without_a_run_are_removed_after_their_retention<S: Store>(store: S) {
     let known = async || {
         Ledger::begin(&store, effect("e"), intent(None))
             .await
             .unwrap()
     };
     assert_eq!(known().await, Effect::New);
-    // Only now is it known how late it is.
+    // The first purge starts the retention time.
     store.forget(at(5000)).await;
     store.forget(at(6999)).await;
     assert_eq!(known().await, Effect::Begun);
@@ -949,12 +1102,12 @@ async fn a_key_is_used_once<S: Store>(store: S) {
     assert!(once("acme", "k").await.unwrap());
 }
 
-async fn the_keys_used_last_are_kept_after_their_time<S: Store>(store: S) {
+async fn recently_used_keys_are_kept_after_their_time<S: Store>(store: S) {
     let once = |key: &'static str| store.once(tenant("acme"), key.into(), at(100));
     for key in ["1", "2", "3", "4"] {
         assert!(once(key).await.unwrap());
     }
-    // The clock is set ahead, and back.
+    // The clock is set ahead and back again.
     for _ in 0..3 {
         store.forget(at(1_000_000_000)).await;
         assert!(!once("3").await.unwrap());
@@ -984,7 +1137,7 @@ fn in_run(thread: Option<&str>, run: &str) -> Span {
     }
 }
 
-async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
+async fn a_decision_applies_within_its_span<S: Store>(store: S) {
     let in_run = decision("refund", in_run(Some("t"), "r"), true);
     let in_thread = decision("refund", Span::Thread(ThreadId::new("t")), false);
     let always = decision("refund", Span::Always, true);
@@ -1013,9 +1166,7 @@ async fn a_decision_holds_where_it_was_made<S: Store>(store: S) {
     assert_eq!(store.list(tenant("acme")).await.unwrap()[0], other);
 }
 
-async fn a_decision_for_a_run_is_not_one_for_a_run_of_that_name_in_another_thread<S: Store>(
-    store: S,
-) {
+async fn a_run_decision_does_not_apply_in_another_thread<S: Store>(store: S) {
     let spans = [
         in_run(Some("a/b"), "c"),
         in_run(Some("a"), "b/c"),
@@ -1064,7 +1215,7 @@ async fn a_decision_is_revoked<S: Store>(store: S) {
     assert_eq!(store.list(tenant("acme")).await.unwrap(), []);
 }
 
-async fn decisions_for_a_run_are_forgotten_with_it<S: Store>(store: S) {
+async fn decisions_for_a_run_are_removed_with_it<S: Store>(store: S) {
     let fence = RunStore::begin(&store, key("run"), client("run"), running("hi"), at(30))
         .await
         .unwrap();

@@ -1,4 +1,4 @@
-//! Time, ids and randomness that a test decides about.
+//! Time, ids and random numbers under the control of a test.
 //!
 //! ```
 //! use concentric_test::TestEnvironment;
@@ -10,7 +10,7 @@
 //! let context = test.context();
 //! assert_eq!(context.run_id().as_str(), "run_1");
 //!
-//! // No time passes by itself.
+//! // Time does not pass by itself.
 //! let mut nap = tokio_test::task::spawn(context.sleep(Duration::from_secs(3600)));
 //! tokio_test::assert_pending!(nap.poll());
 //! test.advance(Duration::from_secs(3600));
@@ -35,9 +35,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A [`ManualClock`], [`SequentialIds`] and [`SeededRandom`], as an [`Environment`].
+/// An [`Environment`] of a [`ManualClock`], [`SequentialIds`] and [`SeededRandom`].
 ///
-/// Clones share them. See the [module docs](self) for an example.
+/// Clones share all three. See the [module docs](self) for an example.
 #[derive(Clone, Debug)]
 pub struct TestEnvironment {
     clock: ManualClock,
@@ -45,12 +45,12 @@ pub struct TestEnvironment {
 }
 
 impl TestEnvironment {
-    /// Creates an environment in which it is 2001-09-09 01:46:40 UTC.
+    /// Creates an environment whose clock shows 2001-09-09 01:46:40 UTC, with the seed 0.
     pub fn new() -> Self {
         Self::with_seed(0)
     }
 
-    /// The same, with other random numbers.
+    /// Creates an environment like [`new`](Self::new), with another seed for its random numbers.
     pub fn with_seed(seed: u64) -> Self {
         let clock = ManualClock::new();
         Self {
@@ -63,32 +63,32 @@ impl TestEnvironment {
         }
     }
 
-    /// The environment, for a [`Context`].
+    /// Returns the environment, for a [`Context`].
     pub fn environment(&self) -> Environment {
         self.environment.clone()
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
 
-    /// Starts to build a context in this environment.
+    /// Creates a builder of a context in this environment.
     pub fn context_builder(&self) -> ContextBuilder {
         Context::builder().environment(self.environment())
     }
 
-    /// The context of a new run in this environment.
+    /// Creates the context of a new run in this environment.
     pub fn context(&self) -> Context {
         self.context_builder().build()
     }
 
-    /// A request of one user's message, as a run in this environment.
+    /// Creates a request with one user message, as a new run in this environment.
     pub fn request(&self, text: impl Into<Str>) -> ChatRequest {
         ChatRequest::user(text).with_context(self.context())
     }
 
-    /// Lets time pass, and wakes the sleeps that are over.
+    /// Advances the clock, and wakes the sleeps that have ended.
     pub fn advance(&self, duration: Duration) {
         self.clock.advance(duration);
     }
@@ -100,9 +100,9 @@ impl Default for TestEnvironment {
     }
 }
 
-/// A clock that stands still until it is told to go on.
+/// A clock that moves only when a test advances it.
 ///
-/// Clones are the same clock.
+/// Clones share the time.
 ///
 /// ```
 /// use concentric_core::context::Clock;
@@ -120,9 +120,9 @@ pub struct ManualClock(Arc<Mutex<Time>>);
 #[derive(Debug)]
 struct Time {
     now: SystemTime,
-    // By when they end, and a number that tells two of one time apart.
+    // By end time, with a number to distinguish sleeps that end at the same time.
     sleeps: BTreeMap<(SystemTime, u64), Waker>,
-    // Those that end later than this clock can show.
+    // Sleeps whose end `SystemTime` cannot represent.
     endless: BTreeSet<u64>,
     next: u64,
 }
@@ -147,11 +147,11 @@ impl ManualClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets time pass, and wakes the sleeps that are over, in the order of their ends.
+    /// Advances the time, and wakes the sleeps that have ended, in the order of their ends.
     ///
     /// # Panics
     ///
-    /// If [`SystemTime`] cannot represent the time that it is then.
+    /// Panics if [`SystemTime`] cannot represent the new time.
     pub fn advance(&self, duration: Duration) {
         let mut time = self.lock();
         time.now += duration;
@@ -162,13 +162,13 @@ impl ManualClock {
         over.into_values().for_each(Waker::wake);
     }
 
-    /// How many sleeps have been polled and are not over: what the code under test waits for.
+    /// Returns the number of sleeps that have been polled and have not ended.
     pub fn sleepers(&self) -> usize {
         let time = self.lock();
         time.sleeps.len() + time.endless.len()
     }
 
-    /// How long until the next of them is over; `None` if none ever is.
+    /// Returns the time until the next sleep ends; `None` if no pending sleep ever ends.
     pub fn next_wake(&self) -> Option<Duration> {
         let time = self.lock();
         let ((end, _), _) = time.sleeps.first_key_value()?;
@@ -201,10 +201,10 @@ impl Clock for ManualClock {
     }
 }
 
-/// One sleep by a [`ManualClock`].
+/// A sleep on a [`ManualClock`].
 struct Nap {
     clock: ManualClock,
-    // `None` if it never ends.
+    // `None` if `SystemTime` cannot represent it: the sleep never ends.
     end: Option<SystemTime>,
     id: u64,
 }
@@ -233,7 +233,7 @@ impl Drop for Nap {
     }
 }
 
-/// Ids that count up, per prefix: `run_1`, `msg_1`, `msg_2`.
+/// Ids that are numbered from 1 for each prefix: `run_1`, `msg_1`, `msg_2`.
 ///
 /// ```
 /// use concentric_core::context::Ids;
@@ -256,7 +256,7 @@ impl Ids for SequentialIds {
     }
 }
 
-/// Random numbers that are the same for the same seed (SplitMix64).
+/// A random number generator that yields the same sequence for the same seed (SplitMix64).
 ///
 /// ```
 /// use concentric_core::context::Random;
@@ -272,7 +272,7 @@ pub struct SeededRandom(AtomicU64);
 impl SeededRandom {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// Creates a source of random numbers.
+    /// Creates a generator.
     pub const fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }

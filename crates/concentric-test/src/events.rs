@@ -1,4 +1,4 @@
-//! What came out of a body.
+//! Reading and asserting the events of a response body.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error, ErrorKind};
@@ -29,7 +29,7 @@ use concentric_core::{Error, Event, Finish};
 use futures_util::{Stream, StreamExt};
 use std::{pin::pin, task::Poll};
 
-/// Reads a body to its terminal item, or to `None` if it has none.
+/// Reads a body up to its terminal item, or to its end if it has none.
 ///
 /// ```
 /// # use concentric_core::{ChatResponse, Event};
@@ -47,7 +47,7 @@ where
     read(body).await.0
 }
 
-/// The same, and whether anything was yielded after the terminal item.
+/// Reads a body like [`collect_events`], and returns any item after the terminal one as well.
 pub(crate) async fn read<B>(body: B) -> (Vec<Result<Event, Error>>, Option<Result<Event, Error>>)
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -58,7 +58,7 @@ where
         let terminal = item.as_ref().map_or(true, Event::is_finish);
         items.push(item);
         if terminal {
-            // Pending is as good as `None`: nobody needs to poll on.
+            // The consumer does not poll again, so `Pending` is as good as `None`.
             let after = std::future::poll_fn(|cx| match body.as_mut().poll_next(cx) {
                 Poll::Ready(after) => Poll::Ready(after),
                 Poll::Pending => Poll::Ready(None),
@@ -69,11 +69,11 @@ where
     (items, None)
 }
 
-/// Reads a body that must finish, and returns all its events with how it finished.
+/// Reads a body that must finish, and returns its events and its [`Finish`].
 ///
 /// # Panics
 ///
-/// If it fails, ends early, or yields anything after its finish.
+/// Panics if the body fails, ends early, or yields an item after its finish.
 pub async fn assert_finishes<B>(body: B) -> (Vec<Event>, Finish)
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -81,12 +81,12 @@ where
     let (items, after) = read(body).await;
     assert!(
         after.is_none(),
-        "something followed the terminal item: {after:?}"
+        "an item follows the terminal item: {after:?}"
     );
     let (events, error) = split(items);
     assert!(
         error.is_none(),
-        "expected a finish after `{}`, and the body failed: {error:?}",
+        "the body failed after `{}`; expected a finish: {error:?}",
         shape(&events)
     );
     let finish = match events.last() {
@@ -94,7 +94,7 @@ where
         _ => None,
     };
     let seen = shape(&events);
-    let finish = finish.unwrap_or_else(|| fail(&format!("the body ended early, after `{seen}`")));
+    let finish = finish.unwrap_or_else(|| fail(&format!("the body ended early after `{seen}`")));
     (events, finish)
 }
 
@@ -102,7 +102,7 @@ where
 ///
 /// # Panics
 ///
-/// If it finishes, ends early, or yields anything after its error.
+/// Panics if the body finishes, ends early, or yields an item after its error.
 pub async fn assert_fails<B>(body: B) -> (Vec<Event>, Error)
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -110,11 +110,11 @@ where
     let (items, after) = read(body).await;
     assert!(
         after.is_none(),
-        "something followed the terminal item: {after:?}"
+        "an item follows the terminal item: {after:?}"
     );
     let (events, error) = split(items);
     let seen = shape(&events);
-    let error = error.unwrap_or_else(|| fail(&format!("the body did not fail, after `{seen}`")));
+    let error = error.unwrap_or_else(|| fail(&format!("the body did not fail after `{seen}`")));
     (events, error)
 }
 
@@ -122,7 +122,7 @@ where
 ///
 /// # Panics
 ///
-/// If it finishes or fails.
+/// Panics if the body finishes or fails.
 pub async fn assert_ends_early<B>(body: B) -> Vec<Event>
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -153,7 +153,7 @@ fn split(items: Vec<Result<Event, Error>>) -> (Vec<Event>, Option<Error>) {
     (events, None)
 }
 
-/// The kinds of `events`, in order: `step_start text text step_finish finish`.
+/// Returns the kinds of `events`, in order: `step_start text text step_finish finish`.
 ///
 /// ```
 /// use concentric_core::Event;
@@ -164,7 +164,7 @@ pub fn shape<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
     kinds.join(" ")
 }
 
-/// The text deltas in `events`, joined.
+/// Returns the text deltas in `events`, joined.
 ///
 /// ```
 /// use concentric_core::Event;

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Something that waits until the test lets it go on.
+/// A barrier that blocks a test double until the test opens it.
 ///
-/// Clones are the same gate. Once opened it stays open.
+/// Clones share one state. An open gate stays open.
 ///
 /// ```
 /// use concentric_core::ChatRequest;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// let gate = Gate::new();
 /// let model = ScriptedModel::new().text("Well,").wait(&gate).text(" yes.");
 ///
-/// let answer = model.oneshot(ChatRequest::user("hi")).await?; // the first text is there
+/// let answer = model.oneshot(ChatRequest::user("hi")).await?; // the first text has arrived
 /// let text = tokio::spawn(answer.text());
 /// gate.reached().await;
 /// assert!(!text.is_finished());
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Gate {
-    /// Creates a gate that is shut.
+    /// Creates a closed gate.
     pub fn new() -> Self {
         Self {
             state: Arc::new(State {
@@ -46,29 +46,29 @@ impl Gate {
         }
     }
 
-    /// Lets all that waits, and all that comes later, go on.
+    /// Opens the gate for all current and later waiters.
     pub fn open(&self) {
         self.state.open.send_replace(true);
     }
 
-    /// Whether it was opened.
+    /// Returns `true` if the gate is open.
     pub fn is_open(&self) -> bool {
         *self.state.open.borrow()
     }
 
-    /// Resolves once something has come to the gate.
+    /// Waits until the gate has been reached once.
     pub async fn reached(&self) {
         self.reached_times(1).await;
     }
 
-    /// Resolves once something has come to the gate `times` times.
+    /// Waits until the gate has been reached `times` times.
     pub async fn reached_times(&self, times: usize) {
         let mut reached = self.state.reached.subscribe();
-        // `self` holds the sender, so it is never closed.
+        // `self` holds the sender, so the channel is never closed.
         let _ = reached.wait_for(|count| *count >= times).await;
     }
 
-    /// Comes to the gate, and waits until it is open.
+    /// Reaches the gate, and waits until it is open.
     pub async fn pass(&self) {
         self.state.reached.send_modify(|count| *count += 1);
         let mut open = self.state.open.subscribe();

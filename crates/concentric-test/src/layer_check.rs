@@ -1,4 +1,4 @@
-//! What every layer over a model must keep.
+//! Checks of the contract of every layer over a model.
 //!
 //! ```
 //! use concentric_core::layers::inspect_events;
@@ -12,19 +12,19 @@
 //!
 //! | check | the layer |
 //! |---|---|
-//! | [`readiness`] | calls only what it polled ready, hands on no readiness to a clone, gives it back when dropped, and wakes who waits |
+//! | [`readiness`] | calls only services that it polled ready, does not pass readiness to a clone, releases readiness on drop, and wakes its callers |
 //! | [`finished`] | ends its body with the finish, once, and yields nothing after it |
-//! | [`failed`] | hands on the error, as the future's or as the last item, with its kind and code |
-//! | [`ended_early`] | does not make a finish of a body that has none |
-//! | [`polled`] | bears polls that nothing has woken it for, and is woken by the waker it was polled with last |
-//! | [`dropped`] | drops what is inside when its future or its body is dropped, wherever they wait |
-//! | [`size_hint`] | promises no more and no fewer items than come |
+//! | [`failed`] | passes on the error with its kind and code, from the future or as the last item |
+//! | [`ended_early`] | does not add a finish to a body without one |
+//! | [`polled`] | tolerates spurious polls, and wakes the waker of its last poll |
+//! | [`dropped`] | drops the inner future and body when its own are dropped, at any await point |
+//! | [`size_hint`] | gives a size hint that holds at every point of the body |
 //!
-//! The bounds on the layer check the rest: what it makes is `Clone + Send + Sync`, and its futures
-//! and bodies are `Send`. A layer that is meant to break one of the rules, as one that turns a
-//! failure into an apology does, runs the other checks one by one.
+//! The bounds on the layer cover the rest: its service is `Clone + Send + Sync`, and its futures
+//! and bodies are `Send`. A layer that breaks one of the rules on purpose, such as one that
+//! replaces an error with an apology, runs the other checks one by one.
 //!
-//! The checks need a tokio runtime with a timer, which may be paused. A layer that spawns may do so.
+//! The checks need a tokio runtime with a timer, which may be paused. A layer may spawn tasks.
 
 use crate::{Pace, ScriptedModel, Spurious, Strict, drop_at_each_wait, events::read};
 use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event, ModelService};
@@ -45,11 +45,11 @@ use tower::{ServiceExt, util::Oneshot};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// The model that a layer is checked over.
+/// The model under a layer that is checked.
 pub type TestModel = Strict<ScriptedModel>;
 
-/// A service that can be put into [`BoxModel`](concentric_core::BoxModel), which every layer over a
-/// model makes.
+/// A service that [`BoxModel`](concentric_core::BoxModel) accepts. Every layer over a model must
+/// produce one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a model service that can be shared between tasks",
     note = "a layer's service must be `Clone + Send + Sync + 'static`, and its futures and bodies `Send + 'static`, whenever those of the inner service are"
@@ -64,13 +64,13 @@ impl<S> SharedModel for S where
 {
 }
 
-/// Checks all that every layer over a model must keep.
+/// Runs all checks of this module.
 ///
-/// See the [module docs](self) for what that is.
+/// See the [module docs](self) for the rules.
 ///
 /// # Panics
 ///
-/// If the layer breaks one of the rules; the message says which.
+/// Panics if the layer breaks a rule; the message names it.
 pub async fn check_layer<L>(layer: L)
 where
     L: Layer<TestModel, Service: SharedModel>,
@@ -84,11 +84,11 @@ where
     size_hint(&layer).await;
 }
 
-/// Checks that the layer calls only what is ready, and loses no readiness.
+/// Checks that the layer calls only services that are ready, and leaks no readiness.
 ///
 /// # Panics
 ///
-/// If it does not.
+/// Panics if the check fails.
 pub async fn readiness<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
@@ -150,19 +150,19 @@ where
         let inner = Strict::with_capacity(ScriptedModel::new().text("hi").repeat(), 1);
         let mut holder = inner.clone();
         ready(&mut holder).await;
-        // Polls the call only when it was woken.
+        // `FuturesUnordered` polls the call only after a wakeup.
         let mut calls = FuturesUnordered::new();
         calls.push(Oneshot::new(layer.layer(inner), request()));
         let early = for_a_while(calls.next()).await;
         drop(holder);
         let response = match early {
-            // It answers without the inner service.
+            // The layer responds without the inner service.
             Some(response) => response,
             None => calls.next().await,
         };
         match response {
             Some(response) => finish(response).await,
-            None => fail("there is one call"),
+            None => fail("the call ended without a result"),
         }
     })
     .await;
@@ -180,7 +180,7 @@ where
         assert_eq!(
             (inner.reserved(), inner.running()),
             (0, 0),
-            "the layer keeps something of a call that was dropped"
+            "the layer keeps state of a call that was dropped"
         );
         let mut again = inner.clone();
         ready(&mut again).await;
@@ -192,22 +192,22 @@ where
         let result = Oneshot::new(layer.layer(inner.clone()), request()).await;
         assert!(
             result.is_err() || inner.calls() == 0,
-            "the layer called a service that had failed"
+            "the layer called a service whose readiness had failed"
         );
     })
     .await;
 }
 
-/// Checks that a whole answer stays whole.
+/// Checks that a complete response stays complete.
 ///
 /// # Panics
 ///
-/// If it does not.
+/// Panics if the check fails.
 pub async fn finished<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
 {
-    in_time("an answer that finishes", async {
+    in_time("a response that finishes", async {
         let model = ScriptedModel::new().deltas(["Hello. ", "It is ", "me."]);
         finish(call(layer, &model).await).await;
         settle().await;
@@ -215,7 +215,7 @@ where
     })
     .await;
 
-    in_time("an answer that finishes and pauses", async {
+    in_time("a response that pauses", async {
         let model = ScriptedModel::new()
             .pause()
             .reasoning("Hm.")
@@ -229,11 +229,11 @@ where
     .await;
 }
 
-/// Checks that an error comes out as it is, and ends the answer.
+/// Checks that an error is passed on unchanged, and ends the response.
 ///
 /// # Panics
 ///
-/// If it does not.
+/// Panics if the check fails.
 pub async fn failed<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
@@ -244,7 +244,7 @@ where
             Ok(_) => assert_eq!(
                 model.calls(),
                 0,
-                "the call failed before it had a body, and the layer made one"
+                "the call failed before it had a body, and the layer responded with one"
             ),
             Err(error) => assert_same(&error),
         }
@@ -253,7 +253,7 @@ where
     })
     .await;
 
-    in_time("an answer that fails", async {
+    in_time("a response that fails", async {
         let model = ScriptedModel::new()
             .text("Hello. ")
             .pause()
@@ -263,7 +263,7 @@ where
             Err(error) => assert_same(&error),
             Ok(response) => {
                 let (items, after) = read(response.body).await;
-                assert!(after.is_none(), "something followed the error: {after:?}");
+                assert!(after.is_none(), "an item follows the error: {after:?}");
                 match items.last() {
                     Some(Err(error)) => assert_same(error),
                     other => assert_eq!(
@@ -280,41 +280,41 @@ where
     .await;
 }
 
-/// Checks that an answer that is cut short does not pass for a whole one.
+/// Checks that a truncated response is not passed on as a complete one.
 ///
 /// # Panics
 ///
-/// If it does.
+/// Panics if the check fails.
 pub async fn ended_early<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
 {
-    in_time("an answer that ends early", async {
+    in_time("a response that ends early", async {
         let model = ScriptedModel::new().text("Hello. ").end_early().repeat();
         if let Ok(response) = call(layer, &model).await {
             let (items, after) = read(response.body).await;
-            assert!(after.is_none(), "something followed the end: {after:?}");
+            assert!(after.is_none(), "an item follows the end: {after:?}");
             let finished = matches!(items.last(), Some(Ok(Event::Finish(_))));
             assert!(
                 !finished || model.calls() == 0,
-                "the layer made a finish of a body that ended early"
+                "the layer added a finish to a body that ended early"
             );
         }
     })
     .await;
 }
 
-/// Checks that polls that nothing has woken the layer for change nothing, and lose no wakeup.
+/// Checks that spurious polls change nothing, and lose no wakeup.
 ///
 /// # Panics
 ///
-/// If they do.
+/// Panics if the check fails.
 pub async fn polled<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
 {
     for pace in Pace::ALL {
-        in_time("an answer that is polled without a wakeup", async {
+        in_time("a response that is polled without a wakeup", async {
             let model = ScriptedModel::new().paced(pace).deltas(ANSWER);
             let response = Spurious::new(call(layer, &model)).await;
             finish(response.map(|it| it.map_body(Spurious::new))).await;
@@ -323,11 +323,11 @@ where
     }
 }
 
-/// Checks that dropping an answer drops what is inside.
+/// Checks that dropping a response, at any await point, drops the inner one.
 ///
 /// # Panics
 ///
-/// If it does not.
+/// Panics if the check fails.
 pub async fn dropped<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
@@ -343,7 +343,7 @@ where
     })
     .await;
 
-    in_time("an answer that is dropped", async {
+    in_time("a response that is dropped", async {
         let model = ScriptedModel::new().text("Hello. ").text("It is ").never();
         {
             let mut call = Box::pin(call(layer, &model));
@@ -358,7 +358,7 @@ where
     .await;
 
     for pace in Pace::ALL {
-        in_time("an answer that is dropped wherever it waits", async {
+        in_time("a response that is dropped at each await point", async {
             let models = RefCell::new(Vec::new());
             let answer = || {
                 let model = ScriptedModel::new().paced(pace).deltas(ANSWER);
@@ -375,7 +375,7 @@ where
                 let live: usize = models.take().iter().map(ScriptedModel::live).sum();
                 assert_eq!(
                     live, 0,
-                    "the layer keeps an answer dropped after {polls} polls"
+                    "the layer keeps a response dropped after {polls} polls"
                 );
             })
             .await;
@@ -384,11 +384,11 @@ where
     }
 }
 
-/// Checks that the body's size hint is true at every point.
+/// Checks that the body's size hint holds at every point.
 ///
 /// # Panics
 ///
-/// If it is not.
+/// Panics if the check fails.
 pub async fn size_hint<L>(layer: &L)
 where
     L: Layer<TestModel, Service: SharedModel>,
@@ -424,7 +424,7 @@ where
                 let left = all - at;
                 assert!(
                     least <= left && most.is_none_or(|most| left <= most),
-                    "the size hint is {least} to {most:?}, and {left} items come"
+                    "the size hint is {least} to {most:?}, but {left} items follow"
                 );
             }
         })
@@ -432,7 +432,7 @@ where
     }
 }
 
-// ---- what the checks are made of ----
+// ---- helpers ----
 
 const ANSWER: [&str; 3] = ["Hello. ", "It is ", "me."];
 
@@ -441,7 +441,7 @@ fn request() -> ChatRequest {
 }
 
 fn broken() -> Error {
-    // Of a kind that no policy tries again.
+    // A kind that no policy retries.
     Error::new(ErrorKind::InvalidRequest, "this is wrong").with_code("E7")
 }
 
@@ -450,7 +450,7 @@ fn assert_same(error: &Error) {
     assert_eq!(
         (error.kind(), error.code()),
         (ErrorKind::InvalidRequest, Some("E7")),
-        "the layer hands on another error than it got: {error:?}"
+        "the layer replaced the error: {error:?}"
     );
 }
 
@@ -487,24 +487,24 @@ fn fail(message: &str) -> ! {
     panic!("{message}")
 }
 
-/// How long a check may take by the clock of the runtime.
+/// The time limit of a check, by the clock of the runtime.
 const LIMIT: Duration = Duration::from_secs(20);
 
 async fn in_time(what: &str, check: impl Future<Output = ()>) {
-    // The limit is looked at first, so that its own wakeup does not help the check on.
+    // The timeout is polled first, so that its own wakeup does not drive the check.
     if let Either::Left(_) = select(pin!(sleep(LIMIT)), pin!(check)).await {
-        fail(&format!("{what}: it hangs; is a wakeup lost?"));
+        fail(&format!("{what}: the check timed out; was a wakeup lost?"));
     }
 }
 
-/// Lets tasks that a layer has spawned do their work.
+/// Lets tasks that a layer has spawned run.
 async fn settle() {
     for _ in 0..32 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Polls `future` until it has nothing to do, and no longer.
+/// Polls `future` at most 32 times, and lets other tasks run in between.
 async fn for_a_while<F>(mut future: F) -> Option<F::Output>
 where
     F: Future + Unpin,

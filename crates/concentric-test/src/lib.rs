@@ -1,16 +1,16 @@
-//! Test doubles, record and replay, and the checks that a layer must pass, for Concentric.
+//! Test doubles, record and replay, and contract checks for Concentric.
 //!
-//! | to test | take |
+//! | to test | use |
 //! |---|---|
-//! | what an agent or a layer makes of a model's answers | [`ScriptedModel`], [`Gate`] |
-//! | how it uses tools | [`ScriptedTools`] |
-//! | time, ids and chance | [`TestEnvironment`] |
-//! | that nothing depends on when a double is ready, and nothing spins | [`Pace`], [`watched`] |
-//! | that a future or body can be dropped wherever it waits, and is woken | [`drop_at_each_wait`], [`Spurious`] |
+//! | an agent or a layer against scripted model responses | [`ScriptedModel`], [`Gate`] |
+//! | the tool calls of an agent | [`ScriptedTools`] |
+//! | code that uses time, ids or random numbers | [`TestEnvironment`] |
+//! | that nothing depends on when a double is ready, and nothing busy-loops | [`Pace`], [`watched`] |
+//! | cancel safety at every await point, and wakeups | [`drop_at_each_wait`], [`Spurious`] |
 //! | that a service is called only when it is ready | [`Strict`] |
-//! | what came out | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
-//! | traffic with a real service, again and again | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
-//! | that a layer of your own keeps the rules | [`check_layer`] |
+//! | the events of a response body | [`collect_events`], [`assert_finishes`], [`assert_fails`], [`shape`] |
+//! | code against recorded HTTP traffic | [`RecordLayer`](cassette::RecordLayer), [`ReplayLayer`](cassette::ReplayLayer) |
+//! | that a custom layer follows the contract of layers | [`check_layer`] |
 
 pub mod cassette;
 pub mod environment;

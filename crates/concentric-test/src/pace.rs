@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-/// When a test double is ready.
+/// The point at which a test double becomes ready.
 ///
-/// A double that answers at once hides what a loop does while it waits. Run each scenario in which
-/// something waits for something else at [each pace](Self::ALL):
+/// A double that is ready at its first poll hides the behaviour of a loop while it waits. Run each
+/// scenario that waits at [each pace](Self::ALL):
 ///
 /// ```
 /// use concentric_core::{AgentLayer, ChatRequest, ToolOutcome};
@@ -34,12 +34,12 @@ use std::{
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// At its first poll.
+    /// Ready at the first poll.
     #[default]
     AtOnce,
-    /// Once the executor has run another task: a loop that does not return to it waits for ever.
+    /// Ready once the executor has run another task. A loop that does not yield to it never ends.
     NextTick,
-    /// The same, after it has emitted an event named [`PACE`] into its run.
+    /// Like [`NextTick`](Self::NextTick), after emitting an event named [`PACE`] into the run.
     AfterEvent,
 }
 
@@ -47,36 +47,36 @@ pub enum Pace {
 pub const PACE: &str = "pace";
 
 impl Pace {
-    /// All of them.
+    /// All paces.
     pub const ALL: [Self; 3] = [Self::AtOnce, Self::NextTick, Self::AfterEvent];
 
-    /// Waits as long as this pace does, in the run of `context`.
+    /// Waits according to this pace, in the run of `context`.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime, unless the pace is [`AtOnce`](Self::AtOnce).
+    /// Panics outside a tokio runtime, unless the pace is [`AtOnce`](Self::AtOnce).
     pub async fn pass(self, context: &Context) {
         if self == Self::AtOnce {
             return;
         }
         if self == Self::AfterEvent {
-            // The run may have ended, which the double need not know.
+            // The run may have ended, which does not matter to the double.
             let _ = context.emit(Event::Custom(Box::new(Custom::new(PACE, Value::Null))));
         }
-        // `yield_now` would be ready at the second poll, whether or not the executor had its turn.
+        // `yield_now` would be ready at the second poll even if no other task ran.
         let _ = tokio::spawn(ready(())).await;
     }
 }
 
-/// How long [`watched`] waits.
+/// The time limit of [`watched`].
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs `test` on a current-thread runtime in a thread of its own.
+/// Runs `test` on a current-thread runtime in a thread of its own, with a limit of 60 seconds of
+/// wall time.
 ///
 /// # Panics
 ///
-/// If `test` panics, or has not finished after a minute of wall time, as when it spins; its thread
-/// is then left behind.
+/// Panics if `test` panics or exceeds the limit, as a busy loop does. Its thread is then leaked.
 #[track_caller]
 #[expect(clippy::panic, reason = "an assertion")]
 pub fn watched<F>(test: F) -> F::Output

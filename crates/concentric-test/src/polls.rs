@@ -7,12 +7,12 @@ use std::{
 };
 
 pin_project! {
-    /// A future or stream that polls what is inside twice each time: first with a waker that wakes
-    /// nothing, then with its own.
+    /// A future or stream that polls the inner one twice per poll: first with a no-op waker, then
+    /// with the task's waker.
     ///
-    /// What is inside must bear a poll that nothing has woken it for, and must wake the waker that it
-    /// was polled with last. One that keeps its first waker, or registers none, is never woken: run
-    /// it [`watched`](crate::watched).
+    /// The inner one must tolerate spurious polls and wake the waker of its last poll. One that
+    /// keeps its first waker, or registers none, is never woken: run the test with
+    /// [`watched`](crate::watched).
     ///
     /// ```
     /// use concentric_core::{AgentLayer, ChatRequest, Error};
@@ -80,11 +80,11 @@ where
     }
 }
 
-/// Drops a future at each place where it waits: once before it is polled, once where it waits first,
-/// and so on, until it comes to its end. Returns how often it was dropped.
+/// Drops a future at each of its await points: before its first poll, at its first `Pending`, and
+/// so on until it completes. Returns the number of drops.
 ///
-/// `make` makes the future anew each time; `check` is called after each drop, and after the end, with
-/// how often the future was polled.
+/// `make` creates the future anew each time. `check` is called after each drop, and after
+/// completion, with the number of polls.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, ChatRequest, Error};
@@ -106,7 +106,7 @@ where
 ///
 /// # Panics
 ///
-/// If the future still waits after 10,000 polls.
+/// Panics if the future is still pending after 10,000 polls.
 #[expect(clippy::panic, reason = "an assertion")]
 pub async fn drop_at_each_wait<F>(
     mut make: impl FnMut() -> F,
@@ -126,7 +126,7 @@ where
                 left -= 1;
                 match future.as_mut().poll(cx) {
                     Poll::Ready(_) => Poll::Ready(true),
-                    // Where it waits last, it is dropped at once.
+                    // At the last await point it is dropped at once.
                     Poll::Pending if left == 0 => Poll::Ready(false),
                     Poll::Pending => Poll::Pending,
                 }

@@ -12,11 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 use tower_service::Service;
 
-/// A service that holds its callers to the contract of [`Service`]: it panics when it is called
-/// without having been polled ready.
+/// A middleware that enforces the contract of [`Service`]: it panics if it is called without having
+/// been polled ready.
 ///
-/// Readiness is that of one value: a clone has none, and a call uses it up. It is counted while it
-/// is held, from `poll_ready` to the call or the drop, so that a test can see a layer that keeps it.
+/// Readiness belongs to one value: a clone starts without it, and a call consumes it. It is counted
+/// from `poll_ready` to the call or the drop, so that a test can detect a layer that keeps it.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, Error};
@@ -46,14 +46,14 @@ use tower_service::Service;
 /// use tower::Service;
 ///
 /// let mut model = Strict::new(ScriptedModel::new());
-/// let _ = model.call(ChatRequest::user("hello")); // nobody asked whether it is ready
+/// let _ = model.call(ChatRequest::user("hello")); // `poll_ready` was not called
 /// ```
 #[derive(Debug)]
 pub struct Strict<S> {
     inner: S,
     shared: Arc<Shared>,
     permits: PollSemaphore,
-    // `Some` once a permit is held, `ready` once the inner service is ready as well.
+    // `Some` once a permit is held; `ready` once the inner service is ready as well.
     permit: Option<Counted>,
     ready: bool,
 }
@@ -100,8 +100,8 @@ impl<S> Strict<S> {
         Self::with_capacity(inner, Semaphore::MAX_PERMITS)
     }
 
-    /// Wraps `inner`, and is ready for `capacity` callers at once: those that hold readiness and
-    /// those whose future is not done.
+    /// Wraps `inner`, and is ready for at most `capacity` callers at once: those that hold
+    /// readiness, and those whose future is neither complete nor dropped.
     pub fn with_capacity(inner: S, capacity: usize) -> Self {
         Self {
             inner,
@@ -112,17 +112,17 @@ impl<S> Strict<S> {
         }
     }
 
-    /// How many clones hold readiness that they have not used.
+    /// Returns the number of clones that hold unused readiness.
     pub fn reserved(&self) -> usize {
         self.shared.reserved.load(Ordering::SeqCst)
     }
 
-    /// How many calls have a future that is neither done nor dropped.
+    /// Returns the number of calls whose future is neither complete nor dropped.
     pub fn running(&self) -> usize {
         self.shared.running.load(Ordering::SeqCst)
     }
 
-    /// How many times it was called.
+    /// Returns the number of calls.
     pub fn calls(&self) -> usize {
         self.shared.calls.load(Ordering::SeqCst)
     }
@@ -179,11 +179,11 @@ where
     ///
     /// # Panics
     ///
-    /// If this very value was not polled ready since it was last called.
+    /// Panics if this value has not been polled ready since its last call.
     fn call(&mut self, request: R) -> Self::Future {
         assert!(
             std::mem::take(&mut self.ready),
-            "called without being ready: `poll_ready` must return `Ready(Ok(()))` before each `call`"
+            "the service was called without being ready: `poll_ready` must return `Ready(Ok(()))` before each `call`"
         );
         self.shared.calls.fetch_add(1, Ordering::SeqCst);
         let permit = self.permit.take().and_then(|mut held| held.permit.take());

@@ -1,4 +1,4 @@
-//! Tools without the machinery of tools.
+//! A round service for tests, without a toolset.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error};
@@ -23,10 +23,10 @@
 //! # }
 //! ```
 //!
-//! # Calls that wait
+//! # Calls that wait for a decision
 //!
-//! A tool can be told to [ask](ScriptedTools::asks) before it runs. The run is interrupted then, and
-//! goes on with its state and the replies:
+//! A tool can [require approval](ScriptedTools::asks) of each of its calls. The run is then
+//! interrupted, and resumes with its state and the replies:
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Outcome, Reply};
@@ -52,17 +52,17 @@
 //! # }
 //! ```
 //!
-//! | a call | is |
+//! | a call | result |
 //! |---|---|
-//! | of a tool that asks, for the first time | made to wait |
-//! | that all replies approve | run, with the arguments they say |
-//! | that a reply denies, cancels, answers | denied, cancelled, done with that result; not run |
-//! | some of whose questions have no reply | made to wait as before |
-//! | that waited for its siblings only | run |
-//! | that a tool asked something else about than whether to run | run; the tool finds the replies in [`ToolCall::answered`] |
-//! | that a history claims to have waited | denied (`approval-invalid`): nobody asked |
-//! | of the client's | done with what the client says |
-//! | that was running when the process died | run again if its tool is read-only, else unknown |
+//! | of a tool that requires approval, for the first time | waits |
+//! | that all replies approve | runs, with the arguments of the replies |
+//! | that a reply denies, cancels or answers | denied, cancelled, or done with that result; does not run |
+//! | with an interrupt that has no reply | waits again, with the same interrupts |
+//! | that waited only for other calls of its round | runs |
+//! | whose interrupts have another reason than [`TOOL_CALL`](interrupt::TOOL_CALL) | runs; the tool reads the replies from [`ToolCall::answered`] |
+//! | that waits according to a history, but not according to a state | denied (`approval-invalid`) |
+//! | that the client executes | done with the client's result |
+//! | that was running when the process died | runs again if its tool is read-only, else unknown |
 
 use crate::Pace;
 use concentric_core::{
@@ -86,9 +86,9 @@ use std::{
 use tower::{ServiceExt, service_fn};
 use tower_service::Service;
 
-/// A round service that runs the calls of a round all at once, and remembers them.
+/// A round service that runs the calls of a round concurrently, and records them.
 ///
-/// It is for tests of the loop, and of layers around it. Clones share the memory. See the
+/// It is for tests of the loop and of layers around it. Clones share the record. See the
 /// [module docs](self) for an example.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptedTools {
@@ -100,7 +100,7 @@ pub struct ScriptedTools {
 
 type Ask = dyn Fn(&ToolCall) -> Pending + Send + Sync;
 
-/// What calls wait for before they run, by the tools' names.
+/// The suspensions of calls that wait before they run, by tool name.
 #[derive(Clone, Default)]
 struct Questions(Vec<(Str, Arc<Ask>)>);
 
@@ -130,14 +130,14 @@ impl ScriptedTools {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a tool that answers `content`.
+    /// Adds a tool that returns `content`.
     #[must_use]
     pub fn answers(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
         let outcome = ToolOutcome::done(content);
         self.tool(name, move |_| ready(outcome.clone()))
     }
 
-    /// Adds a tool that answers `content` once somebody lets it run.
+    /// Adds a tool that returns `content`, and requires approval of each call.
     #[must_use]
     pub fn asks(self, name: impl Into<Str>, content: impl Into<ToolContent>) -> Self {
         let name = name.into();
@@ -145,9 +145,10 @@ impl ScriptedTools {
             .waits(name, |call| Pending::asking(vec![question(call)]))
     }
 
-    /// Has each call of the tool `name` wait before it runs, for what `pending` says.
+    /// Suspends each call of the tool `name` before it runs, with the suspension that `pending`
+    /// returns.
     ///
-    /// [`question`] makes a question to be answered there.
+    /// [`question`] creates an approval interrupt for it.
     #[must_use]
     pub fn waits<F>(mut self, name: impl Into<Str>, pending: F) -> Self
     where
@@ -157,20 +158,20 @@ impl ScriptedTools {
         self
     }
 
-    /// Waits at `pace` before each outcome, and each question; the default is [`Pace::AtOnce`].
+    /// Waits at `pace` before each outcome and each suspension; the default is [`Pace::AtOnce`].
     #[must_use]
     pub fn paced(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
-    /// Adds a tool that never answers.
+    /// Adds a tool that never completes.
     #[must_use]
     pub fn never(self, name: impl Into<Str>) -> Self {
         self.tool(name, |_| std::future::pending())
     }
 
-    /// Adds a tool that is a function.
+    /// Adds a tool from an async function.
     #[must_use]
     pub fn tool<F, Fut>(self, name: impl Into<Str>, f: F) -> Self
     where
@@ -183,7 +184,7 @@ impl ScriptedTools {
         )
     }
 
-    /// Adds a tool that is a service, as a tool under layers.
+    /// Adds a tool from a service, such as a tool with layers around it.
     #[must_use]
     pub fn service<S>(mut self, spec: ToolSpec, service: S) -> Self
     where
@@ -193,32 +194,32 @@ impl ScriptedTools {
         self
     }
 
-    /// The calls that were started, in order.
+    /// Returns the calls that were started, in order.
     pub fn calls(&self) -> Vec<ToolCallPart> {
         self.seen().calls.clone()
     }
 
-    /// How many calls are running.
+    /// Returns the number of calls that are running.
     pub fn live(&self) -> usize {
         self.seen().live
     }
 
-    /// How many calls have come to their end.
+    /// Returns the number of calls that have completed.
     pub fn done(&self) -> usize {
         self.seen().done
     }
 
-    /// How many calls were dropped before their end.
+    /// Returns the number of calls that were dropped before they completed.
     pub fn dropped(&self) -> usize {
         self.seen().dropped
     }
 }
 
-/// The question whether `call` may run, as [`ScriptedTools::asks`] asks it.
+/// Creates the interrupt of [`ScriptedTools::asks`], for the approval of `call`.
 ///
 /// # Panics
 ///
-/// If it is the call of no round.
+/// Panics if the call does not belong to a round.
 pub fn question(call: &ToolCall) -> Interrupt {
     #[expect(clippy::expect_used, reason = "a test's mistake")]
     let id = call.context.interrupt_id().expect("a call of a round");
@@ -288,7 +289,7 @@ impl Service<ToolRound> for ScriptedTools {
     }
 }
 
-/// What becomes of a call at first.
+/// The first state of a call in a round.
 enum Begun {
     Settled(ToolOutcome),
     Waiting(Pending),
@@ -341,7 +342,7 @@ impl ScriptedTools {
     }
 }
 
-/// What replies make of a call that waited.
+/// The result of the replies to a call that waited.
 enum Ruled {
     Runs(Option<Arguments>),
     Settled(ToolOutcome),
@@ -353,7 +354,9 @@ fn rule(answered: Answered) -> Ruled {
         pending, replies, ..
     } = answered;
     let Some(pending) = pending else {
-        return Ruled::Settled(ToolOutcome::denied("approval-invalid: nobody asked."));
+        return Ruled::Settled(ToolOutcome::denied(
+            "approval-invalid: no interrupt was recorded for this call.",
+        ));
     };
     let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
     if !pending.interrupts.iter().all(replied) {
@@ -361,7 +364,7 @@ fn rule(answered: Answered) -> Ruled {
     }
     let mut edited = None;
     for asked in &pending.interrupts {
-        // What else a tool asks is for the tool to read.
+        // Interrupts with another reason are the tool's to read.
         if asked.reason != interrupt::TOOL_CALL {
             continue;
         }
@@ -383,13 +386,13 @@ fn rule(answered: Answered) -> Ruled {
             Some(Ok(Ruling::Cancelled)) => {
                 return Ruled::Settled(ToolOutcome::cancelled("The call was cancelled."));
             }
-            _ => return Ruled::Settled(ToolOutcome::denied("approval-invalid: no such reply.")),
+            _ => return Ruled::Settled(ToolOutcome::denied("approval-invalid: not a decision.")),
         }
     }
     Ruled::Runs(edited)
 }
 
-/// What the client says of its own call.
+/// The outcome of a call that the client executes.
 fn of_client(answered: Option<&Answered>) -> ToolOutcome {
     let reply = answered.and_then(|answered| answered.replies.first());
     match reply.map(Reply::ruling) {
@@ -399,11 +402,11 @@ fn of_client(answered: Option<&Answered>) -> ToolOutcome {
             ToolOutcome::denied(reason.unwrap_or_else(|| "The call was denied.".into()))
         }
         Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-        _ => ToolOutcome::denied("approval-invalid: this call is the client's."),
+        _ => ToolOutcome::denied("approval-invalid: the client executes this call."),
     }
 }
 
-/// Counts a call as live while it is there.
+/// Counts a call as live until it is dropped.
 struct Running {
     seen: Arc<Mutex<Seen>>,
     done: bool,
@@ -438,7 +441,7 @@ impl Drop for Running {
     }
 }
 
-/// The outcomes of [`ScriptedTools`], as they come.
+/// A stream of the outcomes of [`ScriptedTools`], in order of completion.
 #[must_use = "streams do nothing unless polled"]
 pub struct ScriptedOutcomes(FuturesUnordered<BoxFuture<'static, Result<RoundEvent, Error>>>);
 

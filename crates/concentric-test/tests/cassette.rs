@@ -1,4 +1,4 @@
-//! Traffic recorded and replayed.
+//! Recording and replaying HTTP traffic.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -34,7 +34,7 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -60,7 +60,7 @@ impl Drop for Dir {
 
 type Pieces = Vec<Result<Bytes, std::io::Error>>;
 
-/// A service that answers with these, one after another.
+/// A service that returns the given responses, one after another.
 fn answers(
     answers: Vec<Pieces>,
 ) -> impl Service<
@@ -122,7 +122,7 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
-// ---- a whole agent ----
+// ---- an agent ----
 
 fn says(delta: &str, reason: &str) -> String {
     format!(
@@ -130,7 +130,7 @@ fn says(delta: &str, reason: &str) -> String {
     )
 }
 
-/// An HTTP server on a socket that answers with these bodies, chunk by chunk.
+/// An HTTP server on a socket that returns the given bodies, chunk by chunk.
 async fn server(bodies: Vec<Vec<String>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -163,7 +163,7 @@ async fn server(bodies: Vec<Vec<String>>) -> String {
     url
 }
 
-/// What an agent makes of a question that it needs a tool for.
+/// Runs an agent on a question that needs a tool.
 async fn run(model: BoxModel) -> String {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(
@@ -225,12 +225,12 @@ async fn an_agent_is_recorded_and_replayed() {
     }
     let lines = lines(&path);
     assert_eq!(lines.len(), 2);
-    // The model reads no further than `[DONE]`; whether the end is there by then is the socket's.
+    // The model does not read beyond `[DONE]`; the end may or may not have arrived by then.
     assert!(lines[0]["end"] == "finished" || lines[0]["end"] == "dropped");
     assert_eq!(lines[0]["response"]["headers"]["x-request-id"], "req_1");
     assert_eq!(lines[0]["request"]["path"], "/v1/chat/completions");
     assert!(lines[0]["response"].get("times").is_none());
-    // Nothing but the cassette is there.
+    // Only the cassette is left.
     assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 1);
 
     let replay = ReplayLayer::load(&path).unwrap().redaction(redaction);
@@ -246,10 +246,10 @@ async fn an_agent_is_recorded_and_replayed() {
 // ---- recording ----
 
 #[tokio::test]
-async fn pieces_come_as_they_are_and_are_kept_so() {
+async fn chunks_are_passed_on_and_recorded_unchanged() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file()).times();
-    // A character in two pieces.
+    // A character that is split over two chunks.
     let given: Pieces = [&b"a\xc3"[..], b"\xa4b", b"c"]
         .into_iter()
         .map(|piece| Ok(Bytes::from_static(piece)))
@@ -280,7 +280,7 @@ async fn pieces_come_as_they_are_and_are_kept_so() {
 }
 
 #[tokio::test]
-async fn a_secret_in_two_pieces_is_found() {
+async fn a_secret_in_two_chunks_is_removed() {
     let dir = Dir::new();
     let given = vec![pieces(["key: sk-canary", "-0123456789", " end"])];
     record(&dir.file(), vec![("/p", json!({}))], given).await;
@@ -292,7 +292,7 @@ async fn a_secret_in_two_pieces_is_found() {
 }
 
 #[tokio::test]
-async fn a_key_in_a_header_that_comes_back_in_the_body_is_found() {
+async fn a_header_key_repeated_in_the_body_is_removed() {
     let dir = Dir::new();
     let key = "0123456789abcdef0123456789abcdef";
     let asked = |name: &str, value: &str, key: &str| {
@@ -309,7 +309,7 @@ async fn a_key_in_a_header_that_comes_back_in_the_body_is_found() {
         layer.save().unwrap();
         assert!(!std::fs::read_to_string(dir.file()).unwrap().contains(key));
 
-        // Whichever key is in the test.
+        // The key of the test does not matter.
         let replay = ReplayLayer::load(dir.file()).unwrap();
         let other = "another key of another length";
         let request = asked(name, other, other).unwrap();
@@ -320,7 +320,7 @@ async fn a_key_in_a_header_that_comes_back_in_the_body_is_found() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_stay_as_they_are() {
+async fn binary_bodies_are_unchanged() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());
     let bytes: Vec<u8> = (0..=255).collect();
@@ -338,7 +338,7 @@ async fn bytes_that_are_no_text_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_early_is_recorded_as_dropped() {
+async fn a_dropped_call_is_recorded_as_dropped() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());
     let service = layer.layer(answers(vec![pieces(["a", "b"]), pieces(["c"])]));
@@ -346,7 +346,7 @@ async fn what_is_dropped_early_is_recorded_as_dropped() {
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
     drop(body);
-    // Before its head, too.
+    // Also before the response head.
     drop(service.clone().oneshot(post("/p", "2")));
     let mut service = service;
     drop(service.ready().await.unwrap().call(post("/p", "3")));
@@ -372,7 +372,7 @@ async fn what_is_dropped_early_is_recorded_as_dropped() {
 }
 
 #[tokio::test]
-async fn failures_are_recorded_and_come_again() {
+async fn failures_are_recorded_and_replayed() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());
     let broken: Pieces = vec![
@@ -405,7 +405,7 @@ async fn failures_are_recorded_and_come_again() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_not_kept() {
+async fn a_compressed_body_is_not_recorded() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());
     let zipped = service_fn(|_: http::Request<Full<Bytes>>| {
@@ -432,14 +432,14 @@ async fn a_compressed_body_is_not_kept() {
 }
 
 #[tokio::test]
-async fn calls_are_in_the_order_in_which_they_were_made() {
+async fn calls_are_recorded_in_call_order() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file());
     let service = layer.layer(answers(vec![pieces(["1"]), pieces(["2"])]));
     let first = service.clone().oneshot(post("/1", "")).await.unwrap();
     let second = service.clone().oneshot(post("/2", "")).await.unwrap();
     second.into_body().collect().await.unwrap();
-    // What is not over is not there yet.
+    // The call in progress is not in the file yet.
     assert_eq!(lines(&dir.file()).len(), 1);
     first.into_body().collect().await.unwrap();
     let paths: Vec<_> = lines(&dir.file())
@@ -465,7 +465,7 @@ async fn a_file_that_cannot_be_written_fails_no_call() {
 // ---- replaying ----
 
 #[tokio::test]
-async fn the_meaning_of_a_request_counts() {
+async fn requests_match_by_value() {
     let dir = Dir::new();
     let asked = vec![("https://a.test/p?b=2&a=1", json!({"x": 1, "y": [2.0]}))];
     record(&dir.file(), asked, vec![pieces(["yes"])]).await;
@@ -494,7 +494,7 @@ async fn equal_requests_are_answered_in_order_and_once() {
     let error = ask(&replay, "/p", json!(0)).await.unwrap_err();
     assert_eq!(error.code(), Some("no_recording"));
     assert!(
-        error.message().contains("were used, the last in line 3"),
+        error.message().contains("are used, the last in line 3"),
         "{error}"
     );
 
@@ -505,7 +505,7 @@ async fn equal_requests_are_answered_in_order_and_once() {
 }
 
 #[tokio::test]
-async fn a_miss_tells_the_nearest_and_the_first_difference() {
+async fn a_miss_reports_the_first_difference_to_the_nearest_recording() {
     let dir = Dir::new();
     let chat = |text: &str| json!({"model": "m", "messages": [{"role": "user", "content": text}]});
     let asked = vec![
@@ -519,17 +519,17 @@ async fn a_miss_tells_the_nearest_and_the_first_difference() {
     assert!(!error.is_retryable());
     assert_eq!(
         error.message(),
-        "no recording answers POST /v1/chat: the nearest, in line 3, differs in 1, first at \
-         /body/messages/0/content: recorded \"hi\", asked \"ho\""
+        "no recording matches POST /v1/chat: the nearest recording, in line 3, first differs at \
+         /body/messages/0/content (1 of 1): recorded \"hi\", received \"ho\""
     );
     let error = ask(&replay, "/v1/chat", chat(&"x".repeat(5000)))
         .await
         .unwrap_err();
     assert!(error.message().len() < 500);
-    // Nothing was used up.
+    // No recording was used.
     assert_eq!(replay.unused(), 2);
 
-    // A model says it, as it was said.
+    // A model passes the error on.
     let model = OpenAiLayer::new("gpt-test", ApiKey::new("k")).layer(replay.layer(()));
     let error = model.oneshot(ChatRequest::user("hi")).await.unwrap_err();
     assert_eq!(error.code(), Some("no_recording"));
@@ -537,7 +537,7 @@ async fn a_miss_tells_the_nearest_and_the_first_difference() {
 }
 
 #[tokio::test]
-async fn what_differs_each_time_can_be_ignored() {
+async fn changing_parts_of_requests_can_be_ignored() {
     let dir = Dir::new();
     let body =
         |id: u32| json!({"metadata": {"run": id}, "messages": [{"id": id, "content": "hi"}]});
@@ -557,7 +557,7 @@ async fn what_differs_each_time_can_be_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pieces_come_when_they_came_if_asked() {
+async fn chunks_are_replayed_at_recorded_times_on_request() {
     let dir = Dir::new();
     let layer = RecordLayer::new(dir.file()).times();
     let slow = service_fn(|_: http::Request<Full<Bytes>>| async {
@@ -585,13 +585,13 @@ async fn pieces_come_when_they_came_if_asked() {
 }
 
 #[test]
-fn what_is_no_cassette_is_refused() {
+fn invalid_cassettes_are_rejected() {
     let dir = Dir::new();
     assert!(ReplayLayer::load(dir.file()).is_err());
     let cases = [
-        ("", "no cassette"),
-        ("{}\n", "no cassette"),
-        ("{\"concentric_cassette\":2}\n", "another version"),
+        ("", "not a cassette"),
+        ("{}\n", "not a cassette"),
+        ("{\"concentric_cassette\":2}\n", "unsupported version"),
         ("{\"concentric_cassette\":1}\n\n{\"request\":\n", "line 3"),
     ];
     for (text, expected) in cases {

@@ -1,4 +1,4 @@
-//! A provider's clocks by the clock of the test.
+//! A provider's use of the clock of the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use tokio_test::{assert_pending, task::spawn};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[test]
-fn f009_the_time_is_that_of_the_runs_environment() {
+fn providers_use_the_time_of_the_runs_environment() {
     let test = TestEnvironment::new();
     let layer = OpenAiLayer::new("gpt-test", ApiKey::new("key"))
         .timeouts(Timeouts::off().idle(Duration::from_secs(30)));

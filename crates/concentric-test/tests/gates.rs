@@ -1,4 +1,4 @@
-//! Gates between the steps of a loop, and what is kept of a run while it waits for their questions.
+//! Step gates, and the state of a run that waits for their interrupts.
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,
@@ -8,13 +8,13 @@
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,
-    ErrorKind, Event, Interrupt, InterruptId, Message, Outcome, Part, Reply, ReplyError, Resume,
-    Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
+    ErrorKind, Event, Interrupt, InterruptId, LiveInterrupts, Message, Outcome, Part, Reply,
+    ReplyError, Resume, Role, Str, Suspended, ToolSpec, ToolStatus, Turn, Usage,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepGates, StepView},
+    ask::Unanswered,
     context::{Clock, Ids, Random, Sleep},
     interrupt,
     layers::map_events,
-    live::{LiveInterrupts, Unanswered},
     machine::MachineState,
     state::{Durable, Scope, Slot, Transient},
     store::{Checkpoint, Tenant},
@@ -30,7 +30,7 @@ use tower::{Layer, ServiceExt};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A gate of closures.
+/// A gate from closures.
 struct Gate<M, R, F> {
     name: &'static str,
     model: M,
@@ -99,13 +99,13 @@ fn finish_gate(
     }
 }
 
-/// Looks again and again.
+/// A model that calls a tool in every step.
 fn looker() -> (ScriptedModel, ScriptedTools) {
     let model = ScriptedModel::new().tool_call("look", json!({})).repeat();
     (model, ScriptedTools::new().answers("look", "seen"))
 }
 
-/// Looks once, and says so.
+/// A model that calls a tool once, and then answers.
 fn once() -> (ScriptedModel, ScriptedTools) {
     let model = ScriptedModel::new()
         .tool_call("look", json!({}))
@@ -150,10 +150,10 @@ fn user(text: &str) -> Turn {
     Turn::message(Message::new(Role::User, vec![Part::text(text)])).unwrap()
 }
 
-// ---- to stop ----
+// ---- stopping ----
 
 #[tokio::test]
-async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
+async fn one_gate_can_end_a_run_normally() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools.clone())
         .gate(model_gate("goes on", |_| BeforeStep::Continue))
@@ -168,7 +168,7 @@ async fn c057_one_vote_against_another_step_is_enough_for_a_normal_finish() {
 }
 
 #[tokio::test]
-async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
+async fn a_halt_keeps_the_transcript_and_the_usage() {
     let (model, tools) = looker();
     let layer = AgentLayer::new(tools)
         .gate(model_gate("votes", |_| BeforeStep::Finish))
@@ -176,7 +176,7 @@ async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
             0 => BeforeStep::Continue,
             _ => BeforeStep::halt("no money left"),
         }));
-    // The vote stops it before the first step.
+    // The gate stops the run before its first step.
     let answer = run(layer.clone(), &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
     assert_eq!(model.calls(), 0);
@@ -193,7 +193,7 @@ async fn c048_a_halt_is_an_outcome_of_its_own_and_keeps_what_was_paid_for() {
 }
 
 #[tokio::test]
-async fn a_round_that_is_halted_or_skipped_runs_no_call_and_is_closed() {
+async fn a_halted_or_skipped_round_is_closed_without_running_calls() {
     for halts in [true, false] {
         let (model, tools) = once();
         let layer = AgentLayer::new(tools.clone()).gate(round_gate("no", move |step| {
@@ -220,14 +220,14 @@ async fn a_round_that_is_halted_or_skipped_runs_no_call_and_is_closed() {
     }
 }
 
-// ---- to go on ----
+// ---- continuing ----
 
 #[tokio::test]
-async fn a_run_that_may_not_finish_makes_another_step_with_what_was_said() {
+async fn a_run_that_may_not_finish_makes_another_step() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(finish_gate(|step| {
         let said: Vec<_> = step.transcript.iter().collect();
-        // The one just made.
+        // The response of this step.
         assert!([1, 2].contains(&step.step), "{}", step.step);
         match said.len() {
             ..5 => BeforeFinish::Continue(vec![user("Are you sure?")]),
@@ -236,7 +236,7 @@ async fn a_run_that_may_not_finish_makes_another_step_with_what_was_said() {
     }));
     let answer = run(layer, &model, ChatRequest::user("hi")).await;
     assert_eq!(answer.finish.outcome, Outcome::Completed);
-    // A question, a round, an answer, a doubt, and the answer to that.
+    // The question, a round, an answer, the gate's message, and the final answer.
     assert_eq!(model.calls(), 3);
     let last = model.request(2).transcript;
     let asked = last.last().unwrap().as_message().clone();
@@ -245,7 +245,7 @@ async fn a_run_that_may_not_finish_makes_another_step_with_what_was_said() {
 }
 
 #[tokio::test]
-async fn to_go_on_has_the_same_limit() {
+async fn continued_runs_have_the_same_step_limit() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools)
         .step_limit(4)
@@ -256,7 +256,7 @@ async fn to_go_on_has_the_same_limit() {
 }
 
 #[tokio::test]
-async fn what_a_gate_says_is_said_before_the_next_step() {
+async fn a_gates_messages_precede_the_next_step() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(model_gate("steers", |step| match step.step {
         1 => BeforeStep::Say(vec![user("Be quick.")]),
@@ -268,7 +268,7 @@ async fn what_a_gate_says_is_said_before_the_next_step() {
     assert_eq!(sent.last().unwrap().as_message().role, Role::User);
 }
 
-// ---- to ask ----
+// ---- interrupts ----
 
 fn asks(name: &'static str, log: &Log) -> impl Fn(&StepView) -> Option<Interrupt> + use<> {
     let log = log.clone();
@@ -286,7 +286,7 @@ fn asks(name: &'static str, log: &Log) -> impl Fn(&StepView) -> Option<Interrupt
 }
 
 #[tokio::test]
-async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
+async fn interrupts_of_several_gates_are_raised_together_and_once() {
     for before_a_round in [false, true] {
         let log = Log::default();
         let (model, tools) = once();
@@ -317,7 +317,7 @@ async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
         assert_eq!(model.calls(), usize::from(before_a_round));
         assert_eq!(tools.calls().len(), 0);
 
-        // All of them are to be answered, and nothing else is.
+        // All of them need a reply, and nothing else does.
         let one = vec![Reply::resolve(ids[0].clone(), json!({}))];
         let error = try_run(layer(), &model, ChatRequest::resume(state.clone(), one)).await;
         assert_eq!(error.unwrap_err().code(), Some("missing_reply"));
@@ -337,7 +337,7 @@ async fn c094_what_gates_ask_at_one_moment_is_one_batch_and_seen_once() {
 }
 
 #[tokio::test]
-async fn c094_the_strictest_of_what_is_made_of_the_answers_counts() {
+async fn the_strictest_decision_of_several_gates_wins() {
     let log = Log::default();
     let (model, tools) = once();
     let layer = || {
@@ -361,7 +361,7 @@ async fn c094_the_strictest_of_what_is_made_of_the_answers_counts() {
     assert_eq!(model.calls(), 0);
 }
 
-// ---- to fail, and to be given up ----
+// ---- errors and cancellation ----
 
 struct Fails;
 
@@ -376,7 +376,7 @@ impl StepGate for Fails {
 }
 
 #[tokio::test]
-async fn whether_a_run_may_finish_can_be_asked_and_is_asked_again_where_it_goes_on() {
+async fn a_finish_gate_asks_again_after_the_run_continues() {
     let model = ScriptedModel::new().text("A.").then().text("B.");
     let log = Log::default();
     let layer = || {
@@ -407,7 +407,7 @@ async fn whether_a_run_may_finish_can_be_asked_and_is_asked_again_where_it_goes_
 }
 
 #[tokio::test]
-async fn a_question_before_the_end_keeps_its_place_while_nobody_replies() {
+async fn an_interrupt_of_a_finish_gate_stays_open_without_a_reply() {
     let model = ScriptedModel::new().text("A.").repeat();
     let layer = || {
         AgentLayer::new(ScriptedTools::new()).gate(finish_gate(|step| {
@@ -433,7 +433,7 @@ async fn a_question_before_the_end_keeps_its_place_while_nobody_replies() {
 }
 
 #[tokio::test]
-async fn a_question_before_the_end_is_not_passed_over_where_its_gate_is_gone() {
+async fn a_reply_to_a_missing_finish_gate_is_an_error() {
     let model = ScriptedModel::new().text("A.");
     let layer = AgentLayer::new(ScriptedTools::new());
     let asking = layer.clone().gate(finish_gate(|step| {
@@ -448,7 +448,7 @@ async fn a_question_before_the_end_is_not_passed_over_where_its_gate_is_gone() {
 }
 
 #[tokio::test]
-async fn two_gates_that_ask_have_two_names() {
+async fn gates_that_raise_interrupts_need_distinct_names() {
     let model = ScriptedModel::new().text("A.");
     let layer =
         ["same", "same"]
@@ -465,7 +465,7 @@ async fn two_gates_that_ask_have_two_names() {
 }
 
 #[tokio::test]
-async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
+async fn a_gates_messages_are_kept_when_another_gate_stops() {
     for (verdict, outcome) in [
         (BeforeStep::Finish, Outcome::Completed),
         (
@@ -492,7 +492,7 @@ async fn what_a_gate_says_is_kept_whatever_the_others_answer() {
 }
 
 #[tokio::test]
-async fn c048_an_error_that_halts_is_an_outcome_wherever_it_comes_from() {
+async fn a_halting_error_from_any_source_is_an_outcome() {
     let halted = |answer: &Answer| {
         assert_eq!(
             answer.finish.outcome,
@@ -501,7 +501,7 @@ async fn c048_an_error_that_halts_is_an_outcome_wherever_it_comes_from() {
             }
         );
     };
-    // The model's call, at the first step and at a later one; and its body.
+    // A failed model call, in the first step and in a later one, and a failed body.
     let first = ScriptedModel::new().error(Error::halted("enough"));
     let later = ScriptedModel::new().tool_call("look", json!({})).then();
     let later = later.error(Error::halted("enough"));
@@ -514,7 +514,7 @@ async fn c048_an_error_that_halts_is_an_outcome_wherever_it_comes_from() {
         halted(&answer);
         assert_eq!(answer.transcript().unwrap().len(), turns);
     }
-    // A gate.
+    // A failed gate.
     let (model, tools) = once();
     let layer = AgentLayer::new(tools).gate(Failing);
     halted(&run(layer, &model, ChatRequest::user("hi")).await);
@@ -533,7 +533,7 @@ impl StepGate for Failing {
 }
 
 #[tokio::test]
-async fn what_is_asked_live_is_replied_to_by_the_runs_handle() {
+async fn live_interrupts_are_answered_through_the_runs_handle() {
     let request = ChatRequest::user("hi");
     let context = request.context.clone();
     let log = Log::default();
@@ -556,14 +556,14 @@ async fn what_is_asked_live_is_replied_to_by_the_runs_handle() {
     context
         .reply(Reply::resolve(asked.id.clone(), json!(3)))
         .unwrap();
-    // It is answered once.
+    // A second reply is not accepted.
     assert!(context.reply(Reply::resolve(asked.id, json!(4))).is_err());
     assert_eq!(run.await.unwrap().finish.outcome, Outcome::Completed);
     assert_eq!(*log.lock().unwrap(), ["3"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_answers_live_is_late_and_taken_back() {
+async fn a_live_interrupt_without_a_reply_times_out_and_is_withdrawn() {
     let context = Context::new();
     let ask = || Interrupt::new(InterruptId::new("q"), "row");
     let minute = Duration::from_secs(60);
@@ -572,7 +572,7 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
         tokio::task::yield_now().await;
         context.ask(ask(), minute).await
     };
-    // Nobody drives the run: what it shows stays where it is.
+    // The run is not polled, so its events are not delivered.
     let (late, twice) = tokio::join!(waits, twice);
     assert_eq!(late, Err(Unanswered::Late));
     assert_eq!(twice, Err(Unanswered::Asked(InterruptId::new("q"))));
@@ -586,7 +586,7 @@ async fn what_nobody_answers_live_is_late_and_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_finds_no_room_is_late_too() {
+async fn a_live_interrupt_without_room_times_out() {
     let context = Context::new();
     let event = || Event::Custom(Box::new(Custom::new("full", json!({}))));
     while context.emit(event()).is_ok() {}
@@ -596,7 +596,7 @@ async fn a_question_that_finds_no_room_is_late_too() {
     assert_eq!(asked.unwrap(), Err(Unanswered::Late));
 }
 
-/// A world in which the question `q` is replied to just as its time is over.
+/// An environment in which the reply to the interrupt `q` arrives as its deadline passes.
 struct LastMoment(LiveInterrupts);
 
 impl Clock for LastMoment {
@@ -627,7 +627,7 @@ impl Random for LastMoment {
 }
 
 #[tokio::test]
-async fn a_reply_that_was_accepted_is_handed_over_however_late_it_is() {
+async fn an_accepted_reply_is_delivered_after_the_deadline() {
     let live = LiveInterrupts::new();
     let world = || LastMoment(live.clone());
     let environment = Environment::new(world(), world(), world());
@@ -654,7 +654,7 @@ impl StepGate for Asking {
 }
 
 #[tokio::test]
-async fn a_round_of_the_clients_calls_only_is_decided_about_too() {
+async fn a_round_of_client_calls_is_gated() {
     let model = ScriptedModel::new()
         .tool_call("confirm", json!({}))
         .then()
@@ -692,7 +692,7 @@ async fn a_round_of_the_clients_calls_only_is_decided_about_too() {
         [(ToolStatus::Denied, "not now".to_owned())]
     );
 
-    // Asked first, and then the client runs it.
+    // The gate asks first, and then the client executes the call.
     let model = ScriptedModel::new()
         .tool_call("confirm", json!({}))
         .then()
@@ -709,14 +709,14 @@ async fn a_round_of_the_clients_calls_only_is_decided_about_too() {
     let call = waits.finish.interrupts()[0].id.clone();
     let mut resumed = ChatRequest::resume(state_of(&waits), vec![Reply::answer(call, "yes")]);
     resumed.tools = request().tools;
-    // What the client has done is not decided about any more.
+    // The gate does not decide about calls that the client has executed.
     let done = run(agent(BeforeRound::halt("too late")), &model, resumed).await;
     assert_eq!(done.finish.outcome, Outcome::Completed);
     assert_eq!(results(&done), [(ToolStatus::Done, "yes".to_owned())]);
 }
 
 #[tokio::test]
-async fn a_second_question_of_a_gate_is_not_answered_by_a_reply_that_comes_twice() {
+async fn a_duplicate_reply_does_not_answer_the_next_interrupt() {
     let (model, tools) = once();
     let gate = || {
         round_gate("two", |step| {
@@ -745,7 +745,7 @@ async fn a_second_question_of_a_gate_is_not_answered_by_a_reply_that_comes_twice
 }
 
 #[tokio::test]
-async fn what_is_said_beside_a_question_is_said_once() {
+async fn messages_added_with_an_interrupt_are_added_once() {
     let log = Log::default();
     let layer = || {
         let ask = asks("asks", &log);
@@ -769,7 +769,7 @@ async fn what_is_said_beside_a_question_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_step_that_says_that_the_run_is_halted_runs_none_of_its_calls() {
+async fn a_halted_step_runs_none_of_its_calls() {
     let (model, tools) = once();
     let spent = map_events(|event: &mut Event| {
         if let Event::Finish(finish) = event {
@@ -797,7 +797,7 @@ async fn a_step_that_says_that_the_run_is_halted_runs_none_of_its_calls() {
 }
 
 #[tokio::test]
-async fn what_is_asked_live_inside_a_sub_run_is_replied_to_by_the_outer_ones_handle() {
+async fn live_interrupts_of_a_sub_run_use_the_outer_handle() {
     let outer = Context::new();
     let inner = outer.child().build();
     let ask = Interrupt::new(InterruptId::new("q"), "row");
@@ -820,7 +820,7 @@ impl Slot for Visits {
 }
 
 #[tokio::test]
-async fn the_slots_of_a_run_that_goes_on_are_there_before_it_does() {
+async fn slots_are_restored_before_a_run_resumes() {
     let (model, tools) = once();
     let log = Log::default();
     let layer = || {
@@ -861,7 +861,7 @@ impl Slot for Noted {
 }
 
 #[tokio::test]
-async fn a_request_that_is_to_go_on_has_the_slots_of_that_run_whatever_stood_there() {
+async fn a_resumed_requests_slots_are_replaced_by_the_runs() {
     let suspended = async |visits: u32| {
         let (model, tools) = once();
         let gate = asks("asks", &Log::default());
@@ -875,7 +875,7 @@ async fn a_request_that_is_to_go_on_has_the_slots_of_that_run_whatever_stood_the
         state_of(&run(layer, &model, request).await)
     };
     let context = Context::new();
-    // What is of this process only is nobody's to replace.
+    // State of this process only is not replaced.
     context.update_state::<Noted>(|_| 3).unwrap();
     for visits in [5, 5, 0, 7] {
         let mut request = ChatRequest::user("hi").with_context(context.clone());
@@ -888,7 +888,7 @@ async fn a_request_that_is_to_go_on_has_the_slots_of_that_run_whatever_stood_the
 }
 
 #[tokio::test]
-async fn a_gate_that_fails_fails_the_run_and_nothing_runs() {
+async fn a_failed_gate_fails_the_run_before_any_call() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools.clone()).gate(Fails);
     let error = try_run(layer, &model, ChatRequest::user("hi"))
@@ -914,7 +914,7 @@ impl StepGate for Panics {
 }
 
 #[tokio::test]
-async fn a_gate_that_panics_has_failed() {
+async fn a_panic_in_a_gate_is_an_error() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools.clone()).gate(Panics);
     let request = ChatRequest::user("hi");
@@ -946,7 +946,7 @@ impl StepGate for Hangs {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_gate_hangs_can_be_cancelled_and_says_what_was_not_run() {
+async fn a_run_can_be_cancelled_while_a_gate_hangs() {
     for at_the_round in [true, false] {
         let (model, tools) = once();
         let mut request = ChatRequest::user("hi");
@@ -969,7 +969,7 @@ async fn a_run_whose_gate_hangs_can_be_cancelled_and_says_what_was_not_run() {
 }
 
 #[tokio::test]
-async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
+async fn gates_of_a_run_are_outside_the_agents_gates() {
     let (model, tools) = once();
     let log = Log::default();
     let tells = |name: &'static str| {
@@ -990,9 +990,9 @@ async fn c004_the_gates_of_a_run_are_outside_of_its_agents_own() {
     );
 }
 
-// ---- what is kept ----
+// ---- persistence ----
 
-/// How many looks were allowed beyond the first two.
+/// The number of calls that were allowed beyond the first two.
 struct Allowed;
 
 impl Slot for Allowed {
@@ -1026,7 +1026,7 @@ fn limited() -> impl StepGate {
 }
 
 #[tokio::test]
-async fn c100_what_was_allowed_is_kept_over_processes_and_counts_once() {
+async fn slots_persist_across_processes_and_count_once() {
     let (model, tools) = looker();
     let layer = || AgentLayer::new(tools.clone()).gate(limited());
     let mut answer = run(layer(), &model, ChatRequest::user("hi")).await;
@@ -1048,7 +1048,7 @@ async fn c100_what_was_allowed_is_kept_over_processes_and_counts_once() {
 }
 
 #[tokio::test]
-async fn what_is_written_down_before_a_round_has_the_slots_in_it() {
+async fn a_checkpoint_before_a_round_contains_the_slots() {
     let (model, tools) = once();
     let saved = Arc::new(Mutex::new(Vec::new()));
     let states = saved.clone();
@@ -1065,7 +1065,7 @@ async fn what_is_written_down_before_a_round_has_the_slots_in_it() {
     run(layer.clone(), &model, request).await;
     let state = saved.lock().unwrap()[0].clone();
     assert_eq!(state.slots()[0].value, json!(7));
-    // Another process reads them, and the round is not gated again: it was begun.
+    // Another process restores the slots, and does not gate the round again, because it had begun.
     let mut request = ChatRequest::resume(state, vec![]);
     let context = request.context.clone();
     request = request.with_context(context.clone());
@@ -1098,7 +1098,7 @@ impl Slot for Cursed {
 }
 
 #[tokio::test]
-async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run() {
+async fn a_slot_that_fails_to_serialize_fails_the_run_before_tools() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools.clone()).gate(round_gate("curses", |step| {
         step.context.state::<Cursed>().unwrap();
@@ -1116,7 +1116,7 @@ async fn a_slot_that_can_not_be_written_down_fails_the_run_before_its_tools_run(
 }
 
 #[tokio::test]
-async fn c049_what_was_changed_before_a_halt_is_kept() {
+async fn changes_before_a_halt_are_kept() {
     let (model, tools) = once();
     let layer = AgentLayer::new(tools)
         .gate(round_gate("counts", |step| {
@@ -1132,7 +1132,7 @@ async fn c049_what_was_changed_before_a_halt_is_kept() {
 }
 
 #[tokio::test]
-async fn c126_the_usage_of_a_run_is_that_of_all_its_model_calls() {
+async fn a_runs_usage_covers_all_its_model_calls() {
     let used = || Usage::new(10, 3);
     let look = |model: ScriptedModel| model.usage(used()).tool_call("look", json!({})).then();
     let model = look(look(ScriptedModel::new())).usage(used()).text("Done.");
@@ -1144,7 +1144,7 @@ async fn c126_the_usage_of_a_run_is_that_of_all_its_model_calls() {
 }
 
 #[tokio::test]
-async fn c055_the_outcome_says_who_cancelled_and_not_more() {
+async fn the_outcome_has_only_the_reason_of_the_cancellation() {
     for reason in [
         CancelReason::User,
         CancelReason::Shutdown,

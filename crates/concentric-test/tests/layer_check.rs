@@ -1,4 +1,4 @@
-//! The layer check finds the mistakes that it is for. One test each.
+//! One test per mistake that the layer check detects.
 
 use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, FinishReason, Usage,
@@ -24,11 +24,11 @@ async fn good_layers_pass() {
 }
 
 #[tokio::test]
-async fn it_runs_in_real_time_as_well() {
+async fn the_check_runs_in_real_time() {
     check_layer(inspect_events(|_: &Event| {})).await;
 }
 
-/// Calls a clone of what it polled ready.
+/// Calls a clone of the service that it polled ready.
 #[derive(Clone)]
 struct CallsClone<S>(S);
 
@@ -55,7 +55,7 @@ async fn a_layer_that_calls_a_clone() {
     check_layer(layer_fn(CallsClone)).await;
 }
 
-/// Remembers that it is ready, and tells its clone.
+/// Caches readiness, and shares it with its clones.
 #[derive(Clone)]
 struct ClonesReadiness<S> {
     inner: S,
@@ -83,7 +83,7 @@ impl<S: Service<ChatRequest>> Service<ChatRequest> for ClonesReadiness<S> {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "called without being ready")]
-async fn a_layer_whose_clone_believes_that_it_is_ready() {
+async fn a_layer_whose_clone_inherits_readiness() {
     check_layer(layer_fn(|inner| ClonesReadiness {
         inner,
         ready: false,
@@ -91,7 +91,7 @@ async fn a_layer_whose_clone_believes_that_it_is_ready() {
     .await;
 }
 
-/// Says it is ready without asking.
+/// Is always ready, without polling the inner service.
 #[derive(Clone)]
 struct NeverAsks<S>(S);
 
@@ -111,11 +111,11 @@ impl<S: Service<ChatRequest>> Service<ChatRequest> for NeverAsks<S> {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "called without being ready")]
-async fn a_layer_that_does_not_ask_whether_it_is_ready() {
+async fn a_layer_that_ignores_inner_readiness() {
     check_layer(layer_fn(NeverAsks)).await;
 }
 
-/// Is not woken when the inner service becomes ready.
+/// Does not register its waker with the inner service.
 #[derive(Clone)]
 struct LosesWakeups<S>(S);
 
@@ -135,12 +135,12 @@ impl<S: Service<ChatRequest>> Service<ChatRequest> for LosesWakeups<S> {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "an inner service that becomes ready later: it hangs")]
+#[should_panic(expected = "an inner service that becomes ready later: the check timed out")]
 async fn a_layer_that_loses_a_wakeup() {
     check_layer(layer_fn(LosesWakeups)).await;
 }
 
-/// A layer over the answer: `f` is given the response.
+/// A layer that maps the response with `f`.
 fn answers<F>(
     f: F,
 ) -> impl Layer<
@@ -173,7 +173,7 @@ fn finish() -> Event {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "something followed the terminal item")]
+#[should_panic(expected = "an item follows the terminal item")]
 async fn a_layer_that_finishes_twice() {
     check_layer(answers(|result| {
         Ok(result?.map_body(|body| EventStream::new(body.chain(stream::iter([Ok(finish())])))))
@@ -182,7 +182,7 @@ async fn a_layer_that_finishes_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "the body ended early, after `text")]
+#[should_panic(expected = "the body ended early after `text")]
 async fn a_layer_that_loses_the_finish() {
     check_layer(answers(|result| {
         Ok(result?.map_body(|body| {
@@ -208,7 +208,7 @@ async fn a_layer_that_swallows_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "the layer hands on another error than it got")]
+#[should_panic(expected = "the layer replaced the error")]
 async fn a_layer_that_replaces_an_error() {
     check_layer(answers(|result| {
         result.map_err(|_| Error::new(ErrorKind::Other, "something went wrong"))
@@ -217,8 +217,8 @@ async fn a_layer_that_replaces_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "the layer made a finish of a body that ended early")]
-async fn a_layer_that_finishes_what_was_cut_short() {
+#[should_panic(expected = "the layer added a finish to a body that ended early")]
+async fn a_layer_that_finishes_a_truncated_response() {
     check_layer(answers(|result| {
         Ok(result?.map_body(|body| {
             EventStream::new(stream::unfold(
@@ -239,7 +239,7 @@ async fn a_layer_that_finishes_what_was_cut_short() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "the layer keeps a body that was dropped")]
-async fn a_layer_that_reads_on_in_a_task() {
+async fn a_layer_that_keeps_reading_in_a_task() {
     check_layer(answers(|result| {
         Ok(result?.map_body(|mut body| {
             let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
@@ -265,7 +265,7 @@ async fn a_layer_that_calls_in_a_task() {
     .await;
 }
 
-/// Promises one item.
+/// Has a size hint of exactly one item.
 struct Promises(EventStream);
 
 impl futures_util::Stream for Promises {
@@ -281,7 +281,7 @@ impl futures_util::Stream for Promises {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "the size hint is 1 to Some(1), and 5 items come")]
+#[should_panic(expected = "the size hint is 1 to Some(1), but 5 items follow")]
 async fn a_layer_with_a_wrong_size_hint() {
     check_layer(answers(|result| {
         Ok(result?.map_body(|body| EventStream::new(Promises(body))))

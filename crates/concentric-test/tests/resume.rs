@@ -1,4 +1,4 @@
-//! Runs that wait and go on: with a checkpoint, and of agents in a model's place.
+//! Interrupted and resumed runs: checkpoints, and agents as models.
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,
@@ -26,7 +26,7 @@ fn written(state: &MachineState) -> MachineState {
     read
 }
 
-/// Goes on with a run of `agent`, with a reply to each question.
+/// Creates a request that resumes a run of `agent`, with a reply to each interrupt.
 fn resume(state: &MachineState, reply: impl Fn(InterruptId) -> Reply) -> ChatRequest {
     let asked = state.interrupts();
     let replies = asked.iter().map(|asked| reply(asked.id.clone())).collect();
@@ -66,7 +66,7 @@ fn status_of(answer: &Answer, tool: &str) -> ToolStatus {
 // ---- scripted tools ----
 
 #[tokio::test]
-async fn a_scripted_call_does_what_it_is_replied() {
+async fn a_scripted_call_follows_its_reply() {
     for (reply, status, calls) in [
         (
             Reply::approve as fn(InterruptId) -> Reply,
@@ -124,7 +124,7 @@ async fn a_scripted_call_waits_until_all_its_questions_have_a_reply() {
 }
 
 #[tokio::test]
-async fn a_tool_may_ask_for_itself() {
+async fn a_tool_may_raise_its_own_interrupt() {
     let tools = ScriptedTools::new().service(
         ToolSpec::new("where", "", json!({"type": "object"})),
         tower::service_fn(
@@ -154,7 +154,7 @@ async fn a_tool_may_ask_for_itself() {
 }
 
 #[tokio::test]
-async fn a_scripted_call_that_a_history_claims_to_have_asked_is_denied() {
+async fn a_scripted_call_suspended_only_by_a_history_is_denied() {
     let tools = ScriptedTools::new().asks("pay", "paid");
     let model = ScriptedModel::new()
         .tool_call("pay", json!({}))
@@ -173,7 +173,7 @@ async fn a_scripted_call_that_a_history_claims_to_have_asked_is_denied() {
 
 // ---- checkpoints ----
 
-/// A place where states are written to, and how many calls had been started then.
+/// Stored states, each with the number of calls that had been started.
 #[derive(Clone, Default)]
 struct Saved(Arc<Mutex<Vec<(MachineState, usize)>>>);
 
@@ -183,7 +183,7 @@ impl Saved {
         Checkpoint::new(move |state| {
             let (saved, tools) = (saved.clone(), tools.clone());
             Box::pin(async move {
-                // Not at once, as a database.
+                // Pending at first, as a database is.
                 tokio::task::yield_now().await;
                 let state = written(&state);
                 saved.0.lock().unwrap().push((state, tools.calls().len()));
@@ -203,7 +203,7 @@ fn with(mut request: ChatRequest, checkpoint: Checkpoint) -> ChatRequest {
 }
 
 #[tokio::test]
-async fn a_run_is_written_down_before_each_round() {
+async fn a_run_is_persisted_before_each_round() {
     let tools = ScriptedTools::new()
         .answers("search", "42")
         .asks("pay", "paid");
@@ -227,8 +227,8 @@ async fn a_run_is_written_down_before_each_round() {
     assert_eq!(counts(&saved), [0, 1, 2]);
     assert_eq!(tools.calls().len(), 3);
 
-    // Whichever of them another process goes on with: what was running is not run again, what
-    // was to ask has asked, and nothing is lost.
+    // Another process may resume any of them: running calls are not executed again, recorded
+    // interrupts are not raised again, and nothing is lost.
     for (at, (state, _)) in saved.all().into_iter().enumerate() {
         let tools = ScriptedTools::new()
             .answers("search", "42")
@@ -249,7 +249,7 @@ async fn a_run_is_written_down_before_each_round() {
 }
 
 #[tokio::test]
-async fn a_run_that_cannot_be_written_down_starts_no_tool() {
+async fn a_run_that_cannot_be_persisted_starts_no_tool() {
     let tools = ScriptedTools::new().answers("pay", "paid");
     let model = ScriptedModel::new()
         .tool_call("pay", json!({}))
@@ -281,7 +281,7 @@ async fn a_run_that_cannot_be_written_down_starts_no_tool() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_while_it_is_written_down_starts_no_tool() {
+async fn a_run_cancelled_while_persisting_starts_no_tool() {
     let tools = ScriptedTools::new().answers("pay", "paid");
     let model = ScriptedModel::new()
         .tool_call("pay", json!({}))
@@ -297,12 +297,12 @@ async fn a_run_that_is_cancelled_while_it_is_written_down_starts_no_tool() {
     let answer = run(&agent, with(request, never)).await;
     assert!(matches!(answer.finish.outcome, Outcome::Aborted { .. }));
     assert!(tools.calls().is_empty());
-    // It is known that nothing was done.
+    // It is known that no call was executed.
     assert_eq!(status_of(&answer, "pay"), ToolStatus::Cancelled);
 }
 
 #[tokio::test]
-async fn runs_inside_a_run_are_not_written_down_as_the_run() {
+async fn nested_runs_are_not_persisted_as_the_outer_run() {
     let saved = Saved::default();
     let within = ScriptedTools::new().answers("look", "seen");
     let looks = || {
@@ -311,7 +311,7 @@ async fn runs_inside_a_run_are_not_written_down_as_the_run() {
             .then()
             .text("it is")
     };
-    // One in a tool, and one in the model's place.
+    // One in a tool, and one as the model.
     let asked = inner(looks(), &within);
     let tools = ScriptedTools::new().tool("ask", move |call| {
         let helper = asked.clone();
@@ -345,14 +345,14 @@ async fn runs_inside_a_run_are_not_written_down_as_the_run() {
         with(ChatRequest::user("hi"), saved.checkpoint(&within)),
     )
     .await;
-    // In a model's place, it is written down within the run around it.
+    // As the model, it is persisted within the run around it.
     assert_eq!(saved.all().len(), 1);
     assert!(saved.all()[0].0.open_round().is_none());
     assert_eq!(within.done(), 2);
 }
 
 #[tokio::test]
-async fn a_run_that_is_over_is_not_gone_on_with() {
+async fn a_finished_run_cannot_be_resumed() {
     let agent = AgentLayer::new(ScriptedTools::new()).layer(ScriptedModel::new().text("ok"));
     let ended = r#"{"version":1,"transcript":[],"step":1,"usage":{},"effects":"none","reason":null,
         "provider_reason":null,"stage":"ended"}"#;
@@ -362,14 +362,14 @@ async fn a_run_that_is_over_is_not_gone_on_with() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Conflict);
 }
 
-// ---- agents in a model's place ----
+// ---- agents as models ----
 
 fn inner(model: ScriptedModel, tools: &ScriptedTools) -> Agent<ScriptedModel, ScriptedTools> {
     AgentLayer::new(tools.clone()).layer(model)
 }
 
 #[tokio::test]
-async fn a_reply_reaches_the_agent_within() {
+async fn a_reply_reaches_the_inner_agent() {
     for reply in [Reply::approve as fn(InterruptId) -> Reply, |id| {
         Reply::deny(id, "no")
     }] {
@@ -388,7 +388,7 @@ async fn a_reply_reaches_the_agent_within() {
         assert_eq!(first.finish.usage, Usage::new(10, 1));
         let mut state = state_of(&first);
         assert_eq!(state.interrupts().len(), 1);
-        // What nobody answers goes on waiting.
+        // Interrupts without a reply stay open.
         for _ in 0..3 {
             let again = run(&agent, ChatRequest::resume(written(&state), Vec::new())).await;
             assert_eq!(again.finish.usage, Usage::new(10, 1), "counted once");
@@ -405,7 +405,7 @@ async fn a_reply_reaches_the_agent_within() {
         assert_eq!(tools.calls().len(), usize::from(approves));
         assert_eq!(finish.outcome, Outcome::Completed);
         assert_eq!(finish.usage, Usage::new(20, 2), "counted once");
-        // One message, with the call and its result, and the user's before it.
+        // One message, with the call and its result, after the user's message.
         let transcript = finish.transcript.unwrap();
         assert_eq!(transcript.len(), 2);
         let message = transcript.last().unwrap().as_message();
@@ -420,7 +420,7 @@ async fn a_reply_reaches_the_agent_within() {
 }
 
 #[tokio::test]
-async fn a_run_within_that_is_written_down_while_it_waits_keeps_its_place() {
+async fn a_persisted_inner_run_keeps_its_position_while_it_waits() {
     let tools = ScriptedTools::new().asks("pay", "paid");
     let pay = ScriptedModel::new().tool_call("pay", json!({}));
     let within = inner(
@@ -429,7 +429,7 @@ async fn a_run_within_that_is_written_down_while_it_waits_keeps_its_place() {
     );
     let agent = AgentLayer::new(ScriptedTools::new()).layer(within);
     let mut state = state_of(&run(&agent, ChatRequest::user("hi")).await);
-    // Another question, in the same place of another message.
+    // Another interrupt, at the same position in another message.
     let first = state.interrupts()[0].id.clone();
     state = state_of(&run(&agent, resume(&state, Reply::approve)).await);
     assert_ne!(state.interrupts()[0].id, first);
@@ -449,7 +449,7 @@ async fn a_run_within_that_is_written_down_while_it_waits_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_run_within_that_waits_is_cancelled_with_what_it_said() {
+async fn a_cancelled_inner_run_keeps_its_text() {
     let tools = ScriptedTools::new().asks("pay", "paid");
     let model = ScriptedModel::new()
         .text("I will pay.")
@@ -469,8 +469,8 @@ async fn a_run_within_that_waits_is_cancelled_with_what_it_said() {
 }
 
 #[tokio::test]
-async fn what_an_agent_within_leaves_open_has_its_end_when_it_is_called_anew() {
-    // The agent within asks one thing, has done another, and calls a tool of the one around it.
+async fn open_calls_of_an_inner_agent_are_closed_on_a_new_call() {
+    // The inner agent has one open interrupt, one finished call and one call of an outer tool.
     let within = ScriptedTools::new()
         .asks("pay", "paid")
         .answers("look", "seen");

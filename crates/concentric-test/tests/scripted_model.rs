@@ -1,4 +1,4 @@
-//! The scripted model keeps what it promises: one test per row of its table, and more.
+//! The scripted model, with one test per row of the table in its docs.
 
 use concentric_core::{
     ChatRequest, Error, ErrorKind, Event, Executor, Finish, FinishReason, Head, ToolCallPart, Usage,
@@ -27,7 +27,7 @@ async fn finish(model: ScriptedModel) -> Finish {
 }
 
 #[tokio::test]
-async fn by_itself_it_finishes() {
+async fn a_response_finishes_by_default() {
     let text = ScriptedModel::new().text("a").usage(Usage::new(3, 4));
     let text = finish(text).await;
     assert_eq!(
@@ -45,14 +45,14 @@ async fn by_itself_it_finishes() {
 }
 
 #[tokio::test]
-async fn it_finishes_as_it_is_told() {
+async fn a_response_finishes_with_the_given_finish() {
     let finish_as = Finish::new(FinishReason::Length, Usage::new(1, 2));
     let model = ScriptedModel::new().text("a").finish(finish_as.clone());
     assert_eq!(finish(model).await, finish_as);
 }
 
 #[tokio::test]
-async fn an_error_before_content_is_the_futures() {
+async fn an_error_before_content_fails_the_future() {
     let start = concentric_core::StepStart::new(0, concentric_core::MessageId::new("m"));
     let model = ScriptedModel::new()
         .event(Event::StepStart(Box::new(start)))
@@ -74,7 +74,7 @@ async fn an_error_after_content_is_the_last_item() {
 }
 
 #[tokio::test]
-async fn it_ends_early_with_none_or_fails_as_truncated() {
+async fn a_response_without_terminal_item_ends_early_or_is_truncated() {
     let model = ScriptedModel::new()
         .text("a")
         .end_early()
@@ -87,7 +87,7 @@ async fn it_ends_early_with_none_or_fails_as_truncated() {
 }
 
 #[tokio::test]
-async fn it_can_say_no_more_for_ever() {
+async fn a_response_can_stay_pending_forever() {
     let model = ScriptedModel::new().text("a").never();
     let mut body = model.clone().oneshot(request()).await.unwrap().body;
     body.next().await.unwrap().unwrap();
@@ -97,7 +97,7 @@ async fn it_can_say_no_more_for_ever() {
 }
 
 #[tokio::test]
-async fn its_future_resolves_when_content_is_ready_and_no_sooner() {
+async fn the_future_resolves_when_content_is_ready() {
     let gate = Gate::new();
     let model = ScriptedModel::new().wait(&gate).text("a");
     let mut call = task::spawn(model.oneshot(request()));
@@ -112,7 +112,7 @@ async fn its_future_resolves_when_content_is_ready_and_no_sooner() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_streamed_is_all_or_nothing() {
+async fn a_unary_response_succeeds_or_fails_as_a_whole() {
     let gate = Gate::new();
     let model = ScriptedModel::new()
         .text("a")
@@ -133,7 +133,7 @@ async fn an_answer_that_is_not_streamed_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn it_sleeps_by_the_clock_of_the_run() {
+async fn a_response_sleeps_by_the_clock_of_the_run() {
     let test = TestEnvironment::new();
     let model = ScriptedModel::new().sleep(Duration::from_secs(9)).text("a");
     let mut call = task::spawn(model.oneshot(test.request("hi")));
@@ -147,18 +147,18 @@ async fn it_sleeps_by_the_clock_of_the_run() {
 }
 
 #[tokio::test]
-async fn it_says_so_when_the_script_is_used_up() {
+async fn an_exhausted_script_is_an_error() {
     let model = ScriptedModel::new().text("a").then();
     finish(model.clone()).await;
     assert_eq!(model.unused(), 0);
     let error = model.clone().oneshot(request()).await.unwrap_err();
-    assert_eq!(error.message(), "the script has no answer for call 2");
+    assert_eq!(error.message(), "the script has no response for call 2");
     assert!(!error.is_retryable());
     assert_eq!(model.calls(), 2);
 }
 
 #[tokio::test]
-async fn it_gives_its_last_answer_again_and_again() {
+async fn a_repeating_script_repeats_its_last_response() {
     let model = ScriptedModel::new().text("a").then().text("b").repeat();
     for expected in ["a", "b", "b", "b"] {
         let answer = model.clone().oneshot(request()).await.unwrap();
@@ -167,7 +167,7 @@ async fn it_gives_its_last_answer_again_and_again() {
 }
 
 #[tokio::test]
-async fn it_has_a_head_and_fails_to_become_ready_if_told() {
+async fn a_model_has_a_head_and_may_fail_readiness() {
     let mut head = Head::default();
     head.model = Some("small-1".into());
     let model = ScriptedModel::new().text("a").head(head.clone());
@@ -179,6 +179,6 @@ async fn it_has_a_head_and_fails_to_become_ready_if_told() {
 
 #[test]
 #[should_panic(expected = "the model was called 0 times, so there is no request 0")]
-fn there_is_no_request_before_a_call() {
+fn a_request_is_missing_before_the_first_call() {
     ScriptedModel::new().request(0);
 }

@@ -29,15 +29,16 @@
 
 use crate::{Tool, lifecycle::goes_on};
 use concentric_core::{
-    Answered, ChatRequest, ChatResponse, Error, Event, Finish, Interrupt, MessageBuilder, Outcome,
-    Pending, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec, machine::MachineState,
+    Answered, ChatRequest, ChatResponse, Custom, Error, Event, Finish, Interrupt, MessageBuilder,
+    Outcome, Pending, ReplyError, RunId, Str, SubAgentEvent, ToolCall, ToolOutcome, ToolSpec,
+    machine::MachineState,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use std::{pin::pin, sync::Arc};
+use std::{error::Error as _, pin::pin, sync::Arc};
 use tower::{BoxError, ServiceExt, service_fn};
 use tower_service::Service;
 
@@ -124,6 +125,17 @@ struct Inner {
 struct Written {
     run_id: RunId,
     state: Value,
+    // How often a reply was refused: each time it waits anew is another effect of the call.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    refused: u32,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Inner {
@@ -172,7 +184,13 @@ impl Inner {
     {
         let response = match agent.oneshot(self.request.clone()).await {
             Ok(response) => response,
-            Err(error) => return Ok(failed(&Error::from(error.into()))),
+            Err(error) => {
+                let error = Error::from(error.into());
+                return match self.refused(&error) {
+                    Some(pending) => Err(Error::waiting(pending)),
+                    None => Ok(failed(&error)),
+                };
+            }
         };
         let mut message = MessageBuilder::new(&response.head);
         let mut body = pin!(response.body);
@@ -250,6 +268,26 @@ impl Inner {
         })
     }
 
+    /// What the inner run goes on waiting for, if it has refused the reply.
+    fn refused(&self, error: &Error) -> Option<Pending> {
+        let source = error.source()?.downcast_ref();
+        let Some(ReplyError::Malformed { .. }) = source else {
+            return None;
+        };
+        let waited = self.call.answered()?.pending.as_ref()?;
+        let mut written = Written::deserialize(&**waited.state.as_ref()?).ok()?;
+        written.refused = written.refused.saturating_add(1);
+        let state = serde_json::to_value(written).ok()?;
+        tracing::warn!(%error, agent = %self.agent, "a reply to an agent that is a tool is refused");
+        let value = json!({"tool": self.agent, "code": error.code()});
+        let event = Custom::new("approval-invalid", value).for_call(self.call.id().clone());
+        // A consumer that is far behind is not worth the call's outcome.
+        let _ = self.call.context.emit(Event::Custom(Box::new(event)));
+        let mut pending = Pending::asking(waited.interrupts.clone()).with_state(state);
+        pending.together = waited.together;
+        Some(pending)
+    }
+
     /// A question, with the name of the run that asks it; the innermost stays.
     fn named(&self, interrupt: Interrupt) -> Interrupt {
         if interrupt.metadata.contains_key("subagentRunId") {
@@ -263,11 +301,16 @@ impl Inner {
 
 fn written(run_id: RunId, state: &MachineState) -> Result<Value, BoxError> {
     let state = serde_json::from_str(&state.to_json()?)?;
-    Ok(serde_json::to_value(Written { run_id, state })?)
+    let refused = 0;
+    Ok(serde_json::to_value(Written {
+        run_id,
+        state,
+        refused,
+    })?)
 }
 
 fn take_up(state: &Value, answered: &Answered) -> Result<(RunId, ChatRequest), BoxError> {
-    let Written { run_id, state } = Written::deserialize(state)?;
+    let Written { run_id, state, .. } = Written::deserialize(state)?;
     let state = MachineState::from_json(state.to_string().as_bytes(), MAX_STATE)?;
     let mut request = ChatRequest::resume(state, answered.replies.clone());
     if let Some(at) = answered.accepted_at {

@@ -12,7 +12,9 @@ mod kit;
 
 use common::{Log, gate_fn, paced};
 use concentric_core::{
-    CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus, store::Tenant,
+    CancelReason, Context, Event, LiveInterrupts, Outcome, Reply, Str, ToolStatus,
+    interrupt::{RememberFor, RememberWhat},
+    store::Tenant,
 };
 use concentric_tools::{Approval, Toolset, Verdict};
 use kit::{ANY_REPLY, Ran, Scene, World, drive_with, halting, number, told};
@@ -86,17 +88,12 @@ async fn c091_a_live_question_that_nobody_answers_in_time_denies() {
 
 paced!(c091_a_live_question_is_answered_denied_or_cancelled);
 async fn c091_a_live_question_is_answered_denied_or_cancelled() {
-    let replies: [(fn(concentric_core::InterruptId) -> Reply, _, &[&str]); 6] = [
+    let replies: [(fn(concentric_core::InterruptId) -> Reply, _, &[&str]); 5] = [
         (Reply::approve, ToolStatus::Done, &["refund 1"]),
         (
             |id| Reply::approve_edited(id, json!({"n": 7})),
             ToolStatus::Done,
             &["refund 7"],
-        ),
-        (
-            |id| Reply::approve_edited(id, json!({"n": 700})),
-            ToolStatus::Failed,
-            &[],
         ),
         (|id| Reply::deny(id, "no"), ToolStatus::Denied, &[]),
         (Reply::cancel, ToolStatus::Cancelled, &[]),
@@ -114,9 +111,16 @@ async fn c091_a_live_question_is_answered_denied_or_cancelled() {
             assert!(live.interrupts(&Tenant::default()).is_empty());
             let other = live.reply(&Tenant("other".into()), reply(ask.id.clone()), now);
             assert_eq!(other.unwrap_err().code(), "unknown_interrupt");
-            let malformed = Reply::resolve(ask.id.clone(), json!({}));
-            let error = live.reply(&tenant, malformed, now).unwrap_err();
-            assert_eq!(error.code(), "malformed_reply");
+            for malformed in [
+                Reply::resolve(ask.id.clone(), json!({})),
+                // The tool does not take these arguments.
+                Reply::approve_edited(ask.id.clone(), json!({"n": 700})),
+                // The question does not offer this.
+                Reply::approve(ask.id.clone()).remembered(RememberWhat::Tool, RememberFor::Always),
+            ] {
+                let error = live.reply(&tenant, malformed, now).unwrap_err();
+                assert_eq!(error.code(), "malformed_reply");
+            }
             live.reply(&tenant, reply(ask.id.clone()), now).unwrap();
             let twice = live.reply(&tenant, reply(ask.id), now).unwrap_err();
             assert_eq!(twice.code(), "unknown_interrupt");

@@ -7,13 +7,13 @@ mod kit;
 
 use common::{Log, gate_fn, paced};
 use concentric_core::{
-    Event, Interrupt, InterruptId, LiveInterrupts, Outcome, OutcomeSource, Reply, ReplyKind,
-    ToolCall, ToolOutcome, ToolStatus, Turn, interrupt,
+    ErrorKind, Event, Interrupt, InterruptId, LiveInterrupts, Outcome, OutcomeSource, Reply,
+    ReplyError, ReplyKind, ToolCall, ToolOutcome, ToolStatus, Turn, interrupt,
     interrupt::{RememberFor, RememberWhat},
     store::Tenant,
 };
-use concentric_tools::{Approval, Ask, Matcher, Toolset, Verdict};
-use kit::{ANY_REPLY, Chance, Memory, Ran, Scene, drive_with, env_or, number, told};
+use concentric_tools::{Approval, Ask, Matcher, Toolset, Verdict, agent_tool};
+use kit::{ANY_REPLY, Chance, Memory, Model, Ran, Scene, drive_with, env_or, number, told};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -256,7 +256,106 @@ async fn a_live_edit_is_asked_about_while_the_run_stays_open() {
     }
 }
 
+paced!(an_edit_that_does_not_fit_the_tool_leaves_the_question_open);
+async fn an_edit_that_does_not_fit_the_tool_leaves_the_question_open() {
+    let (log, watched) = (Log::default(), Log::default());
+    let tools = || {
+        let approval = Approval::for_tools("pay").replies(ANY_REPLY);
+        Toolset::new()
+            .tool(number("pay", &log))
+            .gate(approval.watch(told(&watched)))
+    };
+    let scene = Scene::round(vec![PAY]);
+    let ran = scene.start(&tools()).await;
+    let id = ran.ask("call-0-0").id;
+    for edited in [
+        json!({"n": 700}),
+        json!({"m": 7}),
+        json!({}),
+        json!({"n": 7, "$serde_json::private::RawValue": "{\"n\":8}"}),
+    ] {
+        let reply = vec![Reply::approve_edited(id.clone(), edited)];
+        let refused = scene.resume(&tools(), ran.state(), reply).await;
+        let error = refused.end.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+        let source = std::error::Error::source(&error).unwrap();
+        let source = source.downcast_ref::<ReplyError>().unwrap();
+        assert!(matches!(source, ReplyError::Malformed { id: of, .. } if *of == id));
+    }
+    assert!(log.lines().is_empty());
+    assert_eq!(watched.lines(), ["requested call-0-0"]);
+    let ran = scene
+        .resume(&tools(), ran.state(), vec![edit(&id, 7)])
+        .await;
+    assert_eq!(*ran.outcome(), Outcome::Completed);
+    assert_eq!(log.lines(), ["pay 7"]);
+}
+
+paced!(a_sub_agent_asks_again_after_an_edit_that_does_not_fit);
+async fn a_sub_agent_asks_again_after_an_edit_that_does_not_fit() {
+    for has_ledger in [false, true] {
+        let (log, ledger) = (Log::default(), Memory::new());
+        let approval = Approval::for_tools("pay").replies(ANY_REPLY);
+        let inner = Toolset::new().tool(number("pay", &log)).gate(approval);
+        let inner = Model::new(vec![vec![PAY]]).agent(&inner);
+        let tools = Toolset::new().tool(agent_tool("helper", "", inner));
+        let tools = match has_ledger {
+            true => tools.ledger(ledger),
+            false => tools,
+        };
+        let scene = Scene::round(vec![("helper", r#"{"task":"pay"}"#)]);
+        let mut ran = scene.start(&tools).await;
+        let id = ran.asked()[0].id.clone();
+        for _ in 0..2 {
+            let reply = vec![edit(&id, 700)];
+            ran = scene.resume(&tools, ran.state(), reply).await;
+            assert_eq!(*ran.outcome(), Outcome::Interrupted);
+            assert_eq!(ran.asked()[0].id, id);
+            assert_eq!(ran.asked()[0].reason, interrupt::TOOL_CALL);
+            let told = ran.custom("approval-invalid");
+            assert_eq!(told[0]["code"], "malformed_reply");
+        }
+        assert!(log.lines().is_empty());
+        let ran = scene.resume(&tools, ran.state(), vec![edit(&id, 7)]).await;
+        assert_eq!(*ran.outcome(), Outcome::Completed);
+        assert_eq!(log.lines(), ["pay 7"]);
+    }
+}
+
 // ---- which replies are accepted ----
+
+paced!(a_reply_remembers_only_where_its_question_offers_it);
+async fn a_reply_remembers_only_where_its_question_offers_it() {
+    let (log, store) = (Log::default(), Memory::new());
+    for offers in [false, true] {
+        let approval = Approval::for_tools("pay");
+        let approval = match offers {
+            true => approval.remember(store.clone()),
+            false => approval,
+        };
+        let tools = Toolset::new().tool(number("pay", &log)).gate(approval);
+        let scene = Scene::round(vec![PAY]);
+        let ran = scene.start(&tools).await;
+        let asked = ran.ask("call-0-0");
+        let offered = asked.response_schema.as_ref().unwrap()["properties"].get("remember");
+        assert_eq!(offered.is_some(), offers);
+        for reply in [
+            Reply::approve(asked.id.clone()),
+            Reply::deny(asked.id, "no"),
+        ] {
+            let reply = reply.remembered(RememberWhat::Arguments, RememberFor::Run);
+            let after = scene.resume(&tools, ran.state(), vec![reply]).await;
+            match offers {
+                true => assert_eq!(*after.outcome(), Outcome::Completed),
+                false => {
+                    let refused = after.end.unwrap_err();
+                    assert_eq!(refused.code(), Some("malformed_reply"));
+                }
+            }
+        }
+    }
+    assert_eq!(log.lines().len(), 1);
+}
 
 fn reply_of(kind: ReplyKind, id: &InterruptId) -> Reply {
     match kind {
@@ -550,8 +649,10 @@ async fn check_random(seed: u64) {
             _ => vec![reply.clone()],
         };
         let kind = reply.ruling().ok().and_then(|ruling| ruling.kind());
+        let fits = !matches!(&reply.payload, Some(it) if it["editedArgs"]["n"].is_string());
         let expected_accepted = asked.id == reply.interrupt_id
             && replies.len() == 1
+            && fits
             && kind.is_some_and(|kind| asked.accepts(kind));
         let state = ran.state();
         let next = scene
@@ -565,7 +666,7 @@ async fn check_random(seed: u64) {
         assert!(expected_accepted, "seed {seed}: accepted {reply:?}");
         may_run = match (kind, &reply.payload) {
             (Some(ReplyKind::Approve), _) => askers(&gates, of).map(|_| of),
-            (Some(ReplyKind::Edit), Some(payload)) if payload["editedArgs"]["n"].is_u64() => {
+            (Some(ReplyKind::Edit), _) => {
                 let before = askers(&gates, of).unwrap_or_default();
                 askers(&gates, to)
                     .filter(|asks| asks.is_subset(&before))

@@ -7,13 +7,18 @@ mod kit;
 
 use common::{Log, agent_in, one, pace, paced, tool};
 use concentric_core::{
-    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, Outcome, Reply,
-    ToolCall, ToolOutcome, ToolSpec, ToolStatus, interrupt,
+    Annotations, Answer, BoxModel, BoxTool, ChatRequest, Context, Error, ErrorKind, LiveInterrupts,
+    Outcome, Reply, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
+    capability::{Declares, Encloses, StoredRun},
+    interrupt,
     layers::{NextTool, tool_from_fn},
     machine::MachineState,
+    store::StatelessCaller,
 };
 use concentric_tools::{
-    NoArguments, RetryTool, ScopedExt, Tool, ToolError, ToolLayers, Toolset, blocking_tool,
+    Approval, NoArguments, RetryTool, ScopedExt, Tokens, Tool, ToolError, ToolLayers, Toolset,
+    agent_tool, blocking_tool,
+    token::{Key, Keys},
 };
 use futures_util::StreamExt;
 use kit::Memory;
@@ -373,6 +378,66 @@ async fn with_a_ledger_a_person_is_asked_what_it_did() {
         assert_eq!(recorded, ToolStatus::Done, "{way}");
         assert_eq!(log.count("acted"), 1);
     }
+}
+
+/// Ways to ask people about calls.
+const WAYS_TO_ASK: [fn(Toolset, &Memory) -> Toolset; 3] = [
+    |tools, _| tools,
+    |tools, store| {
+        let keys = Keys::new(Key::new("k", vec![7; 32]).unwrap());
+        let tokens = Tokens::new(keys, "https://agent.example", store.clone());
+        tools.gate(Approval::for_tools("other")).tokens(tokens)
+    },
+    |tools, _| {
+        let approval = Approval::for_tools("other");
+        tools.gate(approval.live(&LiveInterrupts::new(), SECOND))
+    },
+];
+
+paced!(paused a_run_that_nothing_stores_reports_an_unknown_outcome);
+async fn a_run_that_nothing_stores_reports_an_unknown_outcome() {
+    for (ask, way) in (0..3).flat_map(|ask| (0..3).map(move |way| (ask, way))) {
+        for inner in [false, true] {
+            let (ledger, log) = (Memory::new(), Log::default());
+            let other = tool("other", "", |NoArguments {}| async {});
+            let tools = recorded(&ledger, &log)[way].clone().tool(other);
+            let mut tools = WAYS_TO_ASK[ask](tools, &ledger);
+            if inner {
+                // The call of an agent that is a tool.
+                let sub = agent_tool("t", "", agent(&tools));
+                tools = Toolset::new().tool(sub);
+            }
+            let mut request = ChatRequest::user("hi");
+            request.context.extensions_mut().insert(StatelessCaller);
+            let arguments = if inner { r#"{"task":"act"}"# } else { "{}" };
+            let agent = kit::Model::new(vec![vec![("t", arguments)]]).agent(&tools);
+            let answer = ran(agent, request).await;
+            assert_eq!(answer.finish.outcome, Outcome::Completed, "{ask} {way}");
+            if !inner {
+                assert_eq!(statuses(&answer), [ToolStatus::Unknown], "{ask} {way}");
+                let text = common::results(&answer).remove(0);
+                assert!(text.contains(TEXT), "{text}");
+            }
+            // In the ledger it stays begun, which is unknown as well.
+            assert_eq!(ledger.effects(), [None]);
+            assert_eq!(log.count("acted"), 1);
+        }
+    }
+}
+
+paced!(paused a_layer_that_stores_the_run_has_a_person_asked);
+async fn a_layer_that_stores_the_run_has_a_person_asked() {
+    struct Stores;
+    impl Declares for Stores {
+        type Capabilities = Encloses<StoredRun>;
+    }
+    let (ledger, log) = (Memory::new(), Log::default());
+    let agent = agent(&recorded(&ledger, &log)[0]);
+    let mut request = ChatRequest::user("hi");
+    request.context.extensions_mut().insert(StatelessCaller);
+    request.context.enter::<Stores>().unwrap();
+    let asked = ran(agent, request).await;
+    assert_eq!(asked.finish.outcome, Outcome::Interrupted);
 }
 
 paced!(paused without_a_ledger_the_model_reads_that_it_is_unknown);

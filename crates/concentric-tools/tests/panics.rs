@@ -619,6 +619,11 @@ impl Ledger for Store {
         self.reach("known");
         self.1.known(key)
     }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        self.reach("retract");
+        self.1.retract(key)
+    }
 }
 
 impl Once for Store {

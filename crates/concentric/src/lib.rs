@@ -1,8 +1,8 @@
 //! LLM agents as tower service stacks.
 //!
 //! A model is a [`Service`](https://docs.rs/tower-service) from a [`ChatRequest`] to a
-//! [`ChatResponse`], whose body is a stream of [`Event`]s. Everything that observes or changes it is a
-//! [`Layer`](https://docs.rs/tower-layer), and so is the loop between a model and its tools:
+//! [`ChatResponse`], whose body is a stream of [`Event`]s. All behaviour around a model is a
+//! [`Layer`](https://docs.rs/tower-layer), including the loop that calls tools:
 //!
 //! ```
 //! # #[cfg(all(feature = "tools", feature = "providers"))]
@@ -37,19 +37,19 @@
 //! # }
 //! ```
 //!
-//! Start with [`prelude`], which has what most programs need; [`agent`] describes the loop, and
-//! [`layers`] the layers that exist and how to write one.
+//! The [`prelude`] exports the common types, [`agent`] describes the loop, and [`layers`] lists the
+//! built-in layers and explains how to write one.
 //!
 //! | feature | module | contains |
 //! |---|---|---|
-//! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, the traits of stores |
-//! | `tools` (default) | `tools` | typed tools and sets of them; approvals, skills, lazy tools, agents as tools, typed answers |
+//! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, store traits |
+//! | `tools` (default) | `tools` | typed tools and toolsets; approvals, skills, lazy tools, agents as tools, structured output |
 //! | `providers` (default) | `providers` | OpenAI chat completions and compatible servers, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
-//! | `http` | `http` | agents as AG-UI endpoints, and a limit on the runs of a server |
+//! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
-//! | `store` | [`store`] | a SQLite file, or memory, for runs, effects and decisions |
+//! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //!
-//! Features add API and change nothing else.
+//! Features are additive: enabling one does not change behaviour.
 
 pub use concentric_core::*;
 
@@ -68,13 +68,14 @@ pub mod layers {
     //!
     //! | to | use | cost |
     //! |---|---|---|
-    //! | observe events, or change each where it is | [`inspect_events`], [`map_events()`] | none |
-    //! | drop, add, hold back or refuse events | a [`Transform`] | a box per call |
-    //! | change a request, skip a call, call again | [`from_fn()`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
-    //! | do all of that at no cost, or have a readiness of your own | a `tower::Layer` and a `tower::Service` | what you write |
+    //! | observe or map single events | [`inspect_events`], [`map_events()`] | none |
+    //! | drop, add, delay or reject events | a [`Transform`] | one box per call |
+    //! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
+    //! | do any of these without overhead, or control readiness | a `tower::Layer` and a `tower::Service` | none |
     //!
-    //! [`DefaultsLayer`] adds the system prompt and options, [`CommitLayer`] decides when an answer is
-    //! shown, [`on_end()`] reports once how it ended, [`DebugLayer`] logs what passes a place.
+    //! [`DefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of
+    //! a response, [`on_end()`] reports the end of a response once, and [`DebugLayer`] logs
+    //! requests and events.
     //!
     //! ```
     //! use concentric::{
@@ -90,22 +91,22 @@ pub mod layers {
     //! # let _ = brief;
     //! ```
     //!
-    //! The feature `layers` adds the built-in layers, each in a module of its own:
+    //! The feature `layers` adds the built-in layers, one per module:
     //!
-    //! | layer | module | does |
+    //! | layer | module | purpose |
     //! |---|---|---|
-    //! | `BudgetLayer` | `budget` | limits what runs spend: money, tokens, calls, time |
-    //! | `DetachLayer` | `detach` | completes a run whose consumer leaves |
-    //! | `Hooks` | `hooks` | calls one value at each point of runs, model calls and tool calls |
+    //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
+    //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
+    //! | `Hooks` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
-    //! | `Sessions` | `session` | keeps a conversation, one turn at a time |
+    //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
     //! | `Steering` | `steering` | adds messages to a run in progress |
-    //! | `StopWhen`, `LoopDetector` and others | `stop` | end a run, or keep it from ending |
-    //! | `SuspendLayer` | `suspend` | stores runs that wait, and resumes those whose process died |
+    //! | `StopWhen`, `LoopDetector` and others | `stop` | end a run, or continue it |
+    //! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
     //!
-    //! tower's own layers work on models and agents, too, and end where the stream begins: a
-    //! `ConcurrencyLimit` counts a call until its first token, and a `Timeout` measures the time to it. The
-    //! built-in layers hold until the last token.
+    //! tower's own layers work with models and agents, but only until the response future resolves:
+    //! a `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to
+    //! it. The built-in layers cover the body as well, up to the last token.
 
     pub use concentric_core::layers::*;
     #[cfg(feature = "layers")]
@@ -113,27 +114,27 @@ pub mod layers {
 }
 
 pub mod store {
-    //! What outlives a process, as traits, and the stores that implement them.
+    //! Traits for persistent state, and their implementations.
     //!
-    //! | trait | keeps |
+    //! | trait | stores |
     //! |---|---|
-    //! | [`RunStore`] | runs that wait for somebody, and runs whose process died |
-    //! | [`Ledger`] | the effects of tools, so that a call is not executed twice |
-    //! | [`Decisions`] | approvals that hold for later calls |
-    //! | [`Once`] | which approval tokens are used |
+    //! | [`RunStore`] | interrupted runs, and runs whose process died |
+    //! | [`Ledger`] | tool effects, so that no call is executed twice |
+    //! | [`Decisions`] | decisions that also hold for later calls |
+    //! | [`Once`] | used approval tokens |
     //!
-    //! The feature `store` adds `SqliteStore`, one file that all processes of a machine share, and
-    //! `MemoryStore` for tests. Most programs pass a store to a layer and call nothing of it.
+    //! The feature `store` adds `SqliteStore`, a file shared by all processes of a machine, and
+    //! `MemoryStore` for tests. Most programs only pass a store to a layer.
     //!
-    //! Runs are those of a [`Tenant`], which the host puts into the extensions of a request after it has
-    //! authenticated the caller.
+    //! A run belongs to a [`Tenant`]. The host inserts it into the extensions of a request after it
+    //! has authenticated the caller.
 
     pub use concentric_core::store::*;
     #[cfg(feature = "store")]
     pub use concentric_store::*;
 }
 
-/// What most programs that build an agent use, by one `use concentric::prelude::*`.
+/// The common types of programs that build agents.
 pub mod prelude {
     #[cfg(feature = "http")]
     pub use concentric_http::ag_ui::AgUiLayer;
@@ -160,7 +161,8 @@ pub mod prelude {
     };
 }
 
-/// The code of the README compiles.
+/// Compiles the examples of the README and of `docs`.
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/approvals.md")]
 struct Readme;

@@ -44,7 +44,7 @@ fn read(folder: &Folder, path: &str) -> Result<String, String> {
 }
 
 #[test]
-fn a_list_leaves_out_what_is_hidden_or_made() {
+fn a_list_omits_hidden_and_generated_files() {
     let temp = Temp::new("list");
     let list = |path: Option<&str>, depth| {
         let args = ListFiles {
@@ -97,7 +97,7 @@ fn a_file_is_read_by_lines() {
 }
 
 #[test]
-fn what_is_no_text_is_refused() {
+fn binary_files_are_rejected() {
     let temp = Temp::new("binary");
     assert!(
         read(&temp.folder(), "binary")
@@ -196,12 +196,12 @@ fn write(folder: &Folder, path: &str, text: &str) -> Result<String, String> {
 }
 
 #[test]
-fn a_file_is_written_as_a_whole() {
+fn a_file_is_written_atomically() {
     let temp = Temp::new("write");
     let folder = temp.folder();
     let there = |path: &str| fs::read_to_string(temp.0.join("inside").join(path)).unwrap();
-    let said = write(&folder, "new.txt", "héllo").unwrap();
-    assert_eq!(said, "Wrote 6 bytes to new.txt.");
+    let message = write(&folder, "new.txt", "héllo").unwrap();
+    assert_eq!(message, "Wrote 6 bytes to new.txt.");
     assert_eq!(there("new.txt"), "héllo");
     write(&folder, "./sub/b.txt", "").unwrap();
     assert_eq!(there("sub/b.txt"), "");

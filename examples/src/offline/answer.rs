@@ -1,4 +1,4 @@
-//! What to say, from what the tools said.
+//! Composition of a text from the results of tools.
 
 use super::{
     plan::Done,
@@ -8,10 +8,10 @@ use concentric::{Str, ToolSpec};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// How many lines, names or fields it says of one result.
+/// The largest number of lines, names or fields of one result in the text.
 const SHOWN: usize = 5;
 
-/// Says what the tools said; without them, what it can do.
+/// Describes the results of the tools, or, without any, the available tools.
 pub(super) fn compose(
     question: &Question,
     done: Vec<&Done>,
@@ -21,14 +21,14 @@ pub(super) fn compose(
     if done.is_empty() {
         return without_results(question, tools, missing);
     }
-    let mut said: Vec<String> = missing.map(lacks).into_iter().collect();
+    let mut out: Vec<String> = missing.map(lacks).into_iter().collect();
     for done in done {
         let text = describe(done);
-        if !said.contains(&text) {
-            said.push(text);
+        if !out.contains(&text) {
+            out.push(text);
         }
     }
-    said.join("\n\n")
+    out.join("\n\n")
 }
 
 fn lacks((tool, parameter): (Str, String)) -> String {
@@ -45,7 +45,7 @@ fn without_results(
         .map(|tool| format!("`{}`", tool.name))
         .collect();
     let can = match names.as_slice() {
-        [] => "I have no tools here, so this is all I can say.".to_owned(),
+        [] => "I have no tools.".to_owned(),
         [name] => format!("I can use {name}."),
         [some @ .., last] => format!("I can use {} and {last}.", some.join(", ")),
     };
@@ -61,7 +61,7 @@ fn without_results(
     let fits = if tools.is_empty() {
         ""
     } else {
-        "I found no tool that fits your question. "
+        "I found no tool that matches your question. "
     };
     format!("I am an offline stand-in for a language model. {fits}{can}")
 }
@@ -70,7 +70,7 @@ fn describe(done: &Done) -> String {
     let text = done.text.trim();
     if !done.ok {
         return format!(
-            "{}: `{}` did not work. {}",
+            "{}: `{}` failed. {}",
             subject(done),
             done.call.tool,
             one_line(text, 200)
@@ -80,7 +80,7 @@ fn describe(done: &Done) -> String {
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    // A tool may say first what follows.
+    // A tool may begin its result with a heading.
     let headed = lines.len() > 1 && lines.first().is_some_and(|line| line.ends_with(':'));
     if headed {
         lines.remove(0);
@@ -90,7 +90,7 @@ fn describe(done: &Done) -> String {
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
         fields(done, &value)
     } else if !hits.is_empty() && hits.len() * 2 >= lines.len() {
-        // Half is enough: a search with one hit may add a line about files that it left out.
+        // Half is enough: a search with one hit may add a line about skipped files.
         quote(done, &hits)
     } else if !paths.is_empty() && paths.len() * 3 >= lines.len() * 2 {
         count(done, &paths)
@@ -101,7 +101,7 @@ fn describe(done: &Done) -> String {
     }
 }
 
-/// The first text among a call's arguments, which tells it from others.
+/// Returns the first string among a call's arguments, which distinguishes it from other calls.
 fn subject(done: &Done) -> String {
     let mut texts = done.call.arguments.values().filter_map(Value::as_str);
     match texts.next() {
@@ -110,7 +110,7 @@ fn subject(done: &Done) -> String {
     }
 }
 
-/// A line `path:12: text`.
+/// A line in the form `path:12: text`.
 pub(super) struct Hit<'a> {
     path: &'a str,
     line: &'a str,
@@ -128,7 +128,7 @@ pub(super) fn hit(line: &str) -> Option<Hit<'_>> {
     })
 }
 
-/// The path in a line that names one: of a hit, or of a list, as `src/main.rs (1,024 bytes)`.
+/// Returns the path in a line of a search result or a list, such as `src/main.rs (1,024 bytes)`.
 pub(super) fn path_of_line(line: &str) -> Option<&str> {
     if let Some(hit) = hit(line) {
         return Some(hit.path);
@@ -145,19 +145,19 @@ pub(super) fn path_of_line(line: &str) -> Option<&str> {
 fn quote(done: &Done, hits: &[Hit<'_>]) -> String {
     let mut files: Vec<&str> = hits.iter().map(|hit| hit.path).collect();
     files.dedup();
-    let mut said = format!(
+    let mut out = format!(
         "{} is in {} of {}:\n",
         subject(done),
         plural(hits.len(), "line"),
         plural(files.len(), "file"),
     );
     for Hit { path, line, text } in hits.iter().take(SHOWN) {
-        let _ = write!(said, "\n- {path}:{line}: `{}`", one_line(text, 120));
+        let _ = write!(out, "\n- {path}:{line}: `{}`", one_line(text, 120));
     }
     if let Some(more) = hits.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        let _ = write!(said, "\n- and {more} more");
+        let _ = write!(out, "\n- and {more} more");
     }
-    said
+    out
 }
 
 fn count(done: &Done, paths: &[&str]) -> String {
@@ -170,37 +170,37 @@ fn count(done: &Done, paths: &[&str]) -> String {
         }
     }
     let files = paths.len() - folders.len();
-    let mut said = format!("{} has {}", subject(done), plural(files, "file"));
+    let mut out = format!("{} has {}", subject(done), plural(files, "file"));
     if !folders.is_empty() {
-        let _ = write!(said, " and {}", plural(folders.len(), "folder"));
+        let _ = write!(out, " and {}", plural(folders.len(), "folder"));
     }
-    said.push_str(":\n");
+    out.push_str(":\n");
     let mut kinds: Vec<_> = kinds.into_iter().collect();
     kinds.sort_by_key(|(_, files)| std::cmp::Reverse(files.len()));
     for (kind, files) in kinds {
         let many = plural(files.len(), &format!("{kind} file"));
-        let _ = write!(said, "\n- {many}: {}", names(&files));
+        let _ = write!(out, "\n- {many}: {}", names(&files));
     }
     if !folders.is_empty() {
-        let _ = write!(said, "\n- folders: {}", names(&folders));
+        let _ = write!(out, "\n- folders: {}", names(&folders));
     }
-    said
+    out
 }
 
 fn names(of: &[&str]) -> String {
-    let mut said = of
+    let mut out = of
         .iter()
         .take(2 * SHOWN)
         .copied()
         .collect::<Vec<_>>()
         .join(", ");
     if let Some(more) = of.len().checked_sub(2 * SHOWN).filter(|more| *more > 0) {
-        let _ = write!(said, " and {more} more");
+        let _ = write!(out, " and {more} more");
     }
-    said
+    out
 }
 
-/// What a file is, by its name.
+/// Returns the type of a file, by its name.
 fn kind(path: &str) -> &str {
     let name = path.rsplit('/').next().unwrap_or(path);
     match name.rsplit_once('.').map(|(_, extension)| extension) {
@@ -220,7 +220,7 @@ fn kind(path: &str) -> &str {
     }
 }
 
-/// The headings of a text, or else how it begins.
+/// Returns the headings of a text and its first lines.
 fn begin(done: &Done, lines: &[&str]) -> String {
     let headings: Vec<&str> = lines
         .iter()
@@ -228,21 +228,17 @@ fn begin(done: &Done, lines: &[&str]) -> String {
         .map(|line| line.trim_matches(['#', ' ']))
         .filter(|line| !line.is_empty() && !line.starts_with(['[', '!']))
         .collect();
-    let mut said = subject(done);
+    let mut out = subject(done);
     if headings.is_empty() {
-        said.push_str(" begins:\n");
+        out.push_str(" begins:\n");
     } else {
-        let _ = writeln!(
-            said,
-            " has these headings: {}. It begins:",
-            names(&headings)
-        );
+        let _ = writeln!(out, " has these headings: {}. It begins:", names(&headings));
     }
     let text = lines.iter().filter(|line| !line.starts_with('#'));
     for line in text.take(SHOWN) {
-        let _ = write!(said, "\n> {}", one_line(line, 160));
+        let _ = write!(out, "\n> {}", one_line(line, 160));
     }
-    said
+    out
 }
 
 fn fields(done: &Done, value: &Value) -> String {
@@ -250,12 +246,12 @@ fn fields(done: &Done, value: &Value) -> String {
     flatten("", value, &mut found);
     let more = found.len().saturating_sub(2 * SHOWN);
     found.truncate(2 * SHOWN);
-    let mut said = format!("`{}` says: {}", done.call.tool, found.join(", "));
-    said.push_str(&match more {
+    let mut out = format!("`{}` returned: {}", done.call.tool, found.join(", "));
+    out.push_str(&match more {
         0 => ".".to_owned(),
         more => format!(" and {more} more."),
     });
-    said
+    out
 }
 
 fn flatten(name: &str, value: &Value, into: &mut Vec<String>) {
@@ -281,7 +277,7 @@ fn plural(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The first `most` bytes of a text, on one line.
+/// Returns the first `most` bytes of a text, on one line.
 pub(super) fn one_line(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.get(..line.floor_char_boundary(most)) {

@@ -1,4 +1,4 @@
-//! What to do next: call tools, or answer.
+//! The choice of the next action: tool calls or a text.
 
 use super::{
     answer,
@@ -10,12 +10,12 @@ use concentric::{ChatRequest, Role, Str, ToolChoice, ToolSpec, ToolStatus, Trans
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// What to do next.
+/// The next action.
 #[derive(Debug)]
 pub(super) enum Plan {
     /// Call tools.
     Call(Vec<Call>),
-    /// Say this.
+    /// Respond with a text.
     Say(String),
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub(super) arguments: Map<String, Value>,
 }
 
-/// A call that was made for the question, and what came of it.
+/// A call that was made for the question, with its outcome.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) call: Call,
@@ -35,7 +35,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// Whether `other` gave what this call, which failed, was made for.
+    /// Returns `true` if `other` achieved the purpose of this call, which failed.
     fn is_made_good_by(&self, other: &Self) -> bool {
         let name = |value: &Value| {
             value
@@ -52,13 +52,14 @@ impl Done {
             })
     }
 
-    /// Whether it found nothing.
+    /// Returns `true` if the result is empty.
     fn is_empty(&self) -> bool {
         let text = self.text.trim();
         self.ok && (matches!(text, "" | "[]" | "{}" | "null") || text.starts_with("No "))
     }
 
-    /// The files that the result names, and how often. What ends with `/` is a folder.
+    /// Returns the files that the result names, with the number of occurrences. A name that ends
+    /// with `/` is a folder.
     fn paths(&self) -> HashMap<&str, usize> {
         let mut paths = HashMap::new();
         for path in self.text.lines().filter_map(answer::path_of_line) {
@@ -69,7 +70,7 @@ impl Done {
         paths
     }
 
-    /// The first value under `key`, if the result is JSON.
+    /// Returns the first value of `key`, if the result is JSON.
     fn value(&self, key: &str) -> Option<Value> {
         fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
             match value {
@@ -84,21 +85,21 @@ impl Done {
     }
 }
 
-/// How often it calls tools for one question.
+/// The largest number of rounds for one question.
 const MAX_ROUNDS: usize = 4;
-/// How many tools it calls at once.
+/// The largest number of calls in a round.
 const MAX_CALLS: usize = 4;
-/// As much of a result is read.
+/// The largest number of bytes of a result that are read.
 const MAX_RESULT: usize = 64 * 1024;
-/// A tool that scores less does not fit.
+/// The lowest score of a tool that matches.
 const FITS: f32 = 1.0;
 
-/// Says what to do next.
+/// Returns the next action.
 pub(super) fn next(request: &ChatRequest) -> Plan {
     let (text, done, rounds) = turn(&request.transcript);
     let question = Question::new(&text);
     let choice = match &request.options.tool_choice {
-        // A choice that holds for every step would never let it answer.
+        // A forced choice applies to the first step only, or the model could never respond.
         Some(ToolChoice::Required | ToolChoice::Tool(_)) if rounds > 0 => &ToolChoice::Auto,
         Some(choice) => choice,
         None => &ToolChoice::Auto,
@@ -117,14 +118,14 @@ pub(super) fn next(request: &ChatRequest) -> Plan {
     };
     if calls.is_empty() {
         let missing = planner.missing();
-        let told: Vec<&Done> = done
+        let relevant: Vec<&Done> = done
             .iter()
-            .filter(|done| planner.is_asked_for(done))
+            .filter(|done| planner.is_relevant(done))
             .collect();
-        let said = answer::compose(&question, told.clone(), &tools, missing);
+        let text = answer::compose(&question, relevant.clone(), &tools, missing);
         return Plan::Say(match &request.options.output_schema {
-            Some(output) => value::compose(&output.schema, &said, &told),
-            None => said,
+            Some(output) => value::compose(&output.schema, &text, &relevant),
+            None => text,
         });
     }
     if request.options.parallel_tool_calls == Some(false) {
@@ -133,7 +134,7 @@ pub(super) fn next(request: &ChatRequest) -> Plan {
     Plan::Call(calls)
 }
 
-/// The last question, the calls made since, and in how many rounds.
+/// Returns the last question, the calls made since, and the number of their rounds.
 fn turn(transcript: &Transcript) -> (String, Vec<Done>, usize) {
     let mut text = String::new();
     let mut rounds = Vec::new();
@@ -167,13 +168,13 @@ fn turn(transcript: &Transcript) -> (String, Vec<Done>, usize) {
     (text, done.collect(), rounds.len())
 }
 
-/// A tool, and how well it fits.
+/// A tool with its score.
 struct Candidate<'a> {
     spec: &'a ToolSpec,
     parameters: Vec<Parameter>,
     name_stems: Vec<String>,
     score: f32,
-    /// The words of the question that name it.
+    /// The words of the question that match its name.
     named_by: Vec<&'a str>,
 }
 
@@ -195,7 +196,7 @@ struct Planner<'a> {
     text: &'a str,
     question: &'a Question,
     done: &'a [Done],
-    /// The best first.
+    /// Sorted by score, the highest first.
     tools: Vec<Candidate<'a>>,
 }
 
@@ -226,7 +227,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The calls to make now; none if it is time to answer.
+    /// Returns the calls to make next; none if it is time to respond.
     fn calls(&self) -> Vec<Call> {
         let mut calls = Vec::new();
         let over = self.fitting(&mut calls);
@@ -244,8 +245,8 @@ impl<'a> Planner<'a> {
         fresh
     }
 
-    /// The best tool, and others that the question names beside it; and whether one of them has
-    /// done what it was asked for.
+    /// Adds calls of the best tool, and of others that the question names. Returns `true` if one of
+    /// these has already done its work.
     fn fitting(&self, calls: &mut Vec<Call>) -> bool {
         let mut over = false;
         let mut explained: Vec<&str> = Vec::new();
@@ -256,7 +257,7 @@ impl<'a> Planner<'a> {
             .filter(|t| t.score >= FITS.max(best / 3.0))
         {
             let more = tool.named_by.iter().any(|word| !explained.contains(word));
-            // What may change something is called only if the question names it.
+            // A tool with side effects is called only if the question names it.
             if !(more || (calls.is_empty() && !over && tool.spec.annotations.read_only)) {
                 continue;
             }
@@ -271,7 +272,7 @@ impl<'a> Planner<'a> {
         over
     }
 
-    /// Another attempt at what failed or found nothing, with less.
+    /// Returns a repetition of a call that failed or found nothing, with fewer arguments.
     fn again(&self, done: &Done) -> Option<Call> {
         let tool = self
             .tools
@@ -286,8 +287,8 @@ impl<'a> Planner<'a> {
             call.arguments.retain(|name, _| required(name));
         } else if done.is_empty() {
             let text = tool.required().find(|p| p.kind == Kind::Text)?;
-            let said = call.arguments.get(&text.name)?.as_str()?;
-            let longest = said
+            let text_value = call.arguments.get(&text.name)?.as_str()?;
+            let longest = text_value
                 .split_whitespace()
                 .max_by_key(|word| word.len())?
                 .to_owned();
@@ -296,7 +297,7 @@ impl<'a> Planner<'a> {
         Some(call)
     }
 
-    /// Looks around, where a path is needed that the question does not give.
+    /// Returns a call that finds the path which the question lacks.
     fn overview(&self) -> Option<Call> {
         let about = self.question.means("about");
         let reader = self.tools.iter().find(|tool| {
@@ -304,11 +305,11 @@ impl<'a> Planner<'a> {
             only && tool.needs(&Kind::Path) && (about || self.fits(tool))
         })?;
         let failed = |done: &Done| {
-            let said = done.text.to_lowercase();
+            let message = done.text.to_lowercase();
             let absent = ["no such", "not found", "not exist", "unknown"];
             !done.ok
                 && done.call.tool == reader.spec.name
-                && absent.iter().any(|a| said.contains(a))
+                && absent.iter().any(|a| message.contains(a))
         };
         if let Ok(mut calls) = self.fill(reader)
             && let Some(call) = calls.pop()
@@ -329,7 +330,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// A call of the first tool that `which` says, whatever has to be put into it.
+    /// Returns a call of the first tool that `which` accepts, with placeholder arguments if
+    /// necessary.
     fn forced(&self, which: impl Fn(&Candidate<'a>) -> bool) -> Vec<Call> {
         let Some(tool) = self.tools.iter().find(|tool| which(tool)) else {
             return Vec::new();
@@ -353,7 +355,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The best tool that fits and can't be called, and the argument it lacks.
+    /// Returns the best matching tool that cannot be called, with the argument that is missing.
     fn missing(&self) -> Option<(Str, String)> {
         let best = self
             .tools
@@ -370,7 +372,7 @@ impl<'a> Planner<'a> {
         Some((best.spec.name.clone(), missing))
     }
 
-    /// Whether the question speaks of `tool`, and not of a better one by the same words.
+    /// Returns `true` if the question matches `tool`, and no better tool by the same words.
     fn fits(&self, tool: &Candidate<'a>) -> bool {
         let better = || {
             self.tools
@@ -381,8 +383,9 @@ impl<'a> Planner<'a> {
         tool.score >= FITS && (better().next().is_none() || tool.named_by.iter().any(|w| own(&w)))
     }
 
-    /// Whether the question asked for what this call gave; else it was only a way to it.
-    fn is_asked_for(&self, done: &Done) -> bool {
+    /// Returns `true` if the question is about this call's result, rather than the call being a
+    /// means.
+    fn is_relevant(&self, done: &Done) -> bool {
         let fits = |done: &Done| {
             self.tools
                 .iter()
@@ -393,29 +396,29 @@ impl<'a> Planner<'a> {
         (fits(done) || !answered) && !made_good
     }
 
-    /// Whether all was called that `tool` was asked for, also if not as it was asked: whoever allowed
-    /// a call may have changed its arguments.
-    fn is_over(&self, tool: &Candidate<'a>, asked: usize) -> bool {
+    /// Returns `true` if all calls of `tool` for the question were made. The arguments may differ,
+    /// because an approver may have edited them.
+    fn is_over(&self, tool: &Candidate<'a>, planned: usize) -> bool {
         let done = self.done.iter();
         let done = done.filter(|done| done.call.tool == tool.spec.name);
-        !tool.spec.annotations.read_only && done.count() >= asked
+        !tool.spec.annotations.read_only && done.count() >= planned
     }
 
     fn made(&self, call: &Call) -> bool {
         self.done.iter().any(|done| done.call == *call)
     }
 
-    /// The calls of `tool` that the question asks for: more than one if it needs one thing and the
-    /// question names several.
+    /// Returns the calls of `tool` for the question: more than one if the tool takes one value and
+    /// the question has several.
     ///
     /// # Errors
     ///
-    /// The name of an argument that nothing is known for.
+    /// Returns the name of an argument for which no value was found.
     fn fill(&self, tool: &Candidate<'a>) -> Result<Vec<Call>, String> {
         let free = |p: &&Parameter| !matches!(p.kind, Kind::Choice(_) | Kind::Bool | Kind::List(_));
         let one = tool.required().filter(free).count() == 1;
         let mut variants: Vec<Map<String, Value>> = vec![Map::new()];
-        // How many values of a kind earlier parameters have taken.
+        // The kinds of the parameters that have already taken a value.
         let mut taken: Vec<&Kind> = Vec::new();
         for parameter in &tool.parameters {
             let skip = taken
@@ -460,7 +463,7 @@ impl<'a> Planner<'a> {
         Ok(variants.into_iter().map(call).collect())
     }
 
-    /// What may stand in a parameter that must be given, the best first.
+    /// Returns the possible values of a required parameter, the best first.
     fn values(&self, tool: &Candidate<'a>, parameter: &Parameter) -> Vec<Value> {
         let question = self.question;
         let from_results = || {
@@ -534,7 +537,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What the question says for a parameter that may be left out.
+    /// Returns the value of an optional parameter in the question.
     fn optional(&self, tool: &Candidate<'a>, parameter: &Parameter) -> Option<Value> {
         let question = self.question;
         match &parameter.kind {
@@ -543,7 +546,7 @@ impl<'a> Planner<'a> {
                 (!self.failed(tool, parameter, &folder)).then(|| folder.into())
             }
             Kind::Number { .. } => {
-                // `3 lines` is for `lines` or `max_lines`, not for `first_line`.
+                // `3 lines` matches `lines` or `max_lines`, but not `first_line`.
                 let bounds = ["max", "limit", "num", "number", "of", "count"];
                 let mut names = parameter
                     .name_stems
@@ -560,15 +563,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether `tool` was called with `value` and failed.
+    /// Returns `true` if `tool` was called with `value` and failed.
     fn failed(&self, tool: &Candidate<'a>, parameter: &Parameter, value: &str) -> bool {
         self.done.iter().any(|done| {
-            let said = done
+            let used = done
                 .call
                 .arguments
                 .get(&parameter.name)
                 .and_then(Value::as_str);
-            !done.ok && done.call.tool == tool.spec.name && said == Some(value)
+            !done.ok && done.call.tool == tool.spec.name && used == Some(value)
         })
     }
 
@@ -581,7 +584,7 @@ impl<'a> Planner<'a> {
             .all(|stem| self.question.words.iter().any(|w| w.stem == *stem))
     }
 
-    /// Whether a word speaks of the tools, and not of what they are to work on.
+    /// Returns `true` if a word refers to the tools rather than to the subject of the question.
     fn is_vocabulary(&self, stem: &str) -> bool {
         let concept = concept(stem);
         concept == Some("about")
@@ -591,7 +594,7 @@ impl<'a> Planner<'a> {
             })
     }
 
-    /// What is left of the question if the words that speak of tools are taken away.
+    /// Returns the first words of the question that do not refer to tools.
     fn subject(&self, tool: &Candidate<'a>) -> Option<String> {
         let own = |stem: &String| tool.parameters.iter().any(|p| p.name_stems.contains(stem));
         let mut run: Vec<&str> = Vec::new();
@@ -605,7 +608,7 @@ impl<'a> Planner<'a> {
         (!run.is_empty()).then(|| run.join(" "))
     }
 
-    /// The text in `write this text to that/file.txt`, word for word, for a tool that writes.
+    /// Returns the text in `write this text to that/file.txt` verbatim, for a tool that writes.
     fn written(&self, tool: &Candidate<'a>) -> Option<String> {
         let writes = |word: &str| concept(&stem(word)) == Some("write");
         if !tool.name_stems.iter().any(|name| writes(name)) {
@@ -622,7 +625,7 @@ impl<'a> Planner<'a> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// The folder in `in the src folder`.
+    /// Returns the folder in `in the src folder`.
     fn place(&self) -> Option<String> {
         let words = &self.question.words;
         let at = words
@@ -637,18 +640,17 @@ impl<'a> Planner<'a> {
         place.then(|| word.text.clone())
     }
 
-    /// The file in the results that the question most likely speaks of.
+    /// Returns the file in the results that best matches the question.
     fn found_path(&self) -> Option<String> {
         let about = self.question.means("about");
         let mut found: Vec<(usize, &str)> = Vec::new();
         for done in self.done.iter().filter(|done| done.ok) {
-            // A list of places in files was asked for by what is in them.
+            // Search results match by content.
             let searched = done.text.lines().any(|line| answer::hit(line).is_some());
             for (path, times) in done.paths() {
                 let name = path.rsplit('/').next().unwrap_or(path);
-                let asked = |asked: &String| {
-                    asked
-                        .rsplit('/')
+                let named = |path: &String| {
+                    path.rsplit('/')
                         .next()
                         .is_some_and(|n| n.eq_ignore_ascii_case(name))
                 };
@@ -660,7 +662,7 @@ impl<'a> Planner<'a> {
                         .filter(|w| stems.contains(&w.stem))
                         .count();
                 rank += if searched { times.min(9) } else { 0 };
-                rank += if self.question.paths.iter().any(asked) {
+                rank += if self.question.paths.iter().any(named) {
                     30
                 } else {
                     0
@@ -673,7 +675,7 @@ impl<'a> Planner<'a> {
                 found.push((rank, path));
             }
         }
-        // The first in the alphabet and the nearest to the root, if there are several.
+        // The least nested path wins, then the first in alphabetical order.
         found.sort_by_key(|(rank, path)| {
             (std::cmp::Reverse(*rank), path.matches('/').count(), *path)
         });
@@ -684,7 +686,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Gives each tool its score.
+/// Sets the score of each tool.
 fn score<'a>(question: &'a Question, tools: &mut [Candidate<'a>]) {
     let mut seen: Vec<&str> = Vec::new();
     for word in question.content() {
@@ -694,7 +696,7 @@ fn score<'a>(question: &'a Question, tools: &mut [Candidate<'a>]) {
         }
         seen.push(stem);
         let weights: Vec<f32> = tools.iter().map(|tool| weight(stem, tool)).collect();
-        // A word that fits every tool tells them little apart.
+        // A word that matches many tools does not distinguish them.
         let shared = weights
             .iter()
             .filter(|weight| **weight >= NAMED)
@@ -726,7 +728,7 @@ fn score<'a>(question: &'a Question, tools: &mut [Candidate<'a>]) {
     }
 }
 
-/// From here on a word names a tool.
+/// The least weight of a word that names a tool.
 const NAMED: f32 = 3.0;
 
 fn weight(stem: &str, tool: &Candidate<'_>) -> f32 {

@@ -1,25 +1,25 @@
-//! What a question is about: its words, and what in it could be an argument.
+//! Analysis of a question: its words, and possible arguments.
 
 use serde_json::Number;
 
-/// A question, taken apart.
+/// A parsed question.
 #[derive(Debug, Default)]
 pub(super) struct Question {
     /// All words, in order.
     pub(super) words: Vec<Word>,
-    /// What stands between quotes.
+    /// Quoted strings.
     pub(super) quoted: Vec<String>,
-    /// What looks like the path of a file.
+    /// Words that look like file paths.
     pub(super) paths: Vec<String>,
-    /// Addresses.
+    /// URLs.
     pub(super) urls: Vec<String>,
-    /// Names of people and places: words that begin with a capital inside a sentence.
+    /// Names of people and places: capitalized words within a sentence.
     pub(super) names: Vec<String>,
-    /// Numbers, and the stem of the word behind each.
+    /// Numbers, each with the stem of the next word.
     pub(super) numbers: Vec<(Number, String)>,
 }
 
-/// A word as it was written, and its stem.
+/// A word with its stem.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: String,
@@ -27,13 +27,13 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// Whether the word says what the question is about.
+    /// Returns `true` unless the word is a stop word.
     pub(super) fn is_content(&self) -> bool {
         !STOP.contains(&self.stem.as_str())
     }
 }
 
-/// No question needs more to be understood.
+/// The number of bytes of a question that are read.
 const MAX_BYTES: usize = 4_000;
 
 impl Question {
@@ -44,8 +44,8 @@ impl Question {
             .unwrap_or(text);
         let rest = question.take_quoted(text);
         let mut sentence_starts = true;
-        // The name that the next word may continue, as in `New York`.
-        let mut name_goes_on = false;
+        // Whether the next word may continue the last name, as in `New York`.
+        let mut name_continues = false;
         for token in rest.split_whitespace().flat_map(split_sums) {
             let word = token.trim_matches(|c: char| {
                 !c.is_alphanumeric() && !matches!(c, '/' | '_' | '.' | '+' | '-')
@@ -67,14 +67,14 @@ impl Question {
                 let capital = word.starts_with(char::is_uppercase);
                 if capital && !sentence_starts && word != "I" {
                     match question.names.last_mut() {
-                        Some(name) if name_goes_on => {
+                        Some(name) if name_continues => {
                             name.push(' ');
                             name.push_str(word);
                         }
                         _ => question.names.push(word.to_owned()),
                     }
                 }
-                name_goes_on =
+                name_continues =
                     capital && !sentence_starts && token.ends_with(char::is_alphanumeric);
                 let text = word.to_owned();
                 question.words.push(Word { text, stem });
@@ -85,7 +85,7 @@ impl Question {
         question
     }
 
-    /// Keeps what stands between quotes, and returns the rest.
+    /// Collects the quoted strings, and returns the rest.
     fn take_quoted(&mut self, text: &str) -> String {
         let mut rest = String::with_capacity(text.len());
         let mut left = text;
@@ -95,7 +95,7 @@ impl Question {
             let open = from.chars().next().unwrap_or('"');
             let close = if open == '“' { '”' } else { open };
             let inside = from.get(open.len_utf8()..).unwrap_or_default();
-            // The apostrophe of `what's` opens nothing.
+            // The apostrophe in `what's` is not a quote.
             let opens = open != '\'' || before.is_empty() || before.ends_with(char::is_whitespace);
             match inside.split_once(close) {
                 Some((quoted, after)) if opens && !quoted.trim().is_empty() => {
@@ -116,7 +116,7 @@ impl Question {
         rest
     }
 
-    /// `What is in ..` asks for the contents of something without saying the word.
+    /// Adds the word `contents` to a question that implies it.
     fn ask_for_contents(&mut self) {
         let stems: Vec<&str> = self.words.iter().map(|w| w.stem.as_str()).collect();
         let asks = stems
@@ -129,26 +129,26 @@ impl Question {
         }
     }
 
-    /// The words that say what the question is about.
+    /// Returns the words that are not stop words.
     pub(super) fn content(&self) -> impl Iterator<Item = &Word> {
         self.words.iter().filter(|word| word.is_content())
     }
 
-    /// Whether a word of the question means `concept`.
+    /// Returns `true` if a word of the question has the meaning `concept`.
     pub(super) fn means(&self, concept: &str) -> bool {
         self.words
             .iter()
             .any(|w| self::concept(&w.stem) == Some(concept))
     }
 
-    /// Whether it is only a greeting.
+    /// Returns `true` if the question is only a greeting.
     pub(super) fn is_greeting(&self) -> bool {
         let mut content = self.content().peekable();
         content.peek().is_some() && content.all(|word| GREETINGS.contains(&word.stem.as_str()))
     }
 }
 
-/// The words of a name (`list_files`, `listFiles`) or a text, as stems.
+/// Splits a name (`list_files`, `listFiles`) or a text into the stems of its words.
 pub(super) fn stems(text: &str) -> Vec<String> {
     let mut spaced = String::with_capacity(text.len() + 8);
     let mut lower = false;
@@ -162,7 +162,7 @@ pub(super) fn stems(text: &str) -> Vec<String> {
     spaced.split_whitespace().map(stem).collect()
 }
 
-/// A word without its endings. Crude, and the same for both sides of a comparison.
+/// Removes the endings of a word. The result is crude, but consistent.
 pub(super) fn stem(word: &str) -> String {
     let mut word = word.to_lowercase().replace('’', "'");
     for ending in ["'s", "'re", "'t", "'"] {
@@ -194,7 +194,7 @@ pub(super) fn stem(word: &str) -> String {
         .unwrap_or(word)
 }
 
-/// What a stem means, for the few things that people say in many ways.
+/// Returns the meaning of a stem, for a few common ones with synonyms.
 pub(super) fn concept(stem: &str) -> Option<&'static str> {
     MEANINGS
         .iter()
@@ -271,7 +271,7 @@ const MEANINGS: &[(&str, &[&str])] = &[
     ("send", &["send", "mail", "email", "post"]),
 ];
 
-/// Words that say nothing about the subject.
+/// Stop words.
 const STOP: &[&str] = &[
     "a", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
     "can", "could", "did", "do", "doe", "does", "each", "for", "from", "get", "give", "had", "has",
@@ -288,7 +288,7 @@ const GREETINGS: &[&str] = &[
     "bye",
 ];
 
-/// Whether a word looks like the path of a file.
+/// Returns `true` if a word looks like a file path.
 pub(super) fn is_path(word: &str) -> bool {
     if word.contains("://") || word.contains(char::is_whitespace) || word.len() > 300 {
         return false;
@@ -316,7 +316,7 @@ fn number(word: &str) -> Option<Number> {
     }
 }
 
-/// Splits `2+3` into its parts, with words for the signs.
+/// Splits `2+3` into its parts, and replaces the signs with words.
 fn split_sums(token: &str) -> Vec<&str> {
     let sign = |c: char| matches!(c, '+' | '*' | '×');
     let word = |c: char| if c == '+' { "plus" } else { "times" };

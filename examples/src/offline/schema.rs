@@ -1,46 +1,46 @@
-//! What a tool's JSON Schema says of its arguments.
+//! The parameters in a tool's JSON Schema.
 
 use super::question::stems;
 use concentric::ToolSpec;
 use serde_json::Value;
 
-/// One argument of a tool.
+/// A parameter of a tool.
 #[derive(Debug)]
 pub(super) struct Parameter {
     pub(super) name: String,
     pub(super) required: bool,
     pub(super) kind: Kind,
     pub(super) default: Option<Value>,
-    /// The stems of its name.
+    /// The stems of the name.
     pub(super) name_stems: Vec<String>,
-    /// The stems of its description.
+    /// The stems of the description.
     pub(super) stems: Vec<String>,
 }
 
-/// What may stand in a parameter.
+/// The kind of value that a parameter takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     /// The path of a file or folder.
     Path,
-    /// An address.
+    /// A URL.
     Url,
-    /// Somebody's or something's name.
+    /// A name of a person or a thing.
     Name,
     /// Any other text.
     Text,
-    /// A number; whether it must be whole.
+    /// A number, and whether it must be an integer.
     Number { whole: bool },
-    /// Yes or no.
+    /// A boolean.
     Bool,
-    /// One of these.
+    /// One of several values.
     Choice(Vec<Value>),
-    /// Some of these.
+    /// A list of values.
     List(Box<Self>),
-    /// Nothing that this model knows how to write.
+    /// A value that this model cannot produce.
     Other,
 }
 
-/// The parameters of a tool.
+/// Returns the parameters of a tool.
 pub(super) fn parameters(spec: &ToolSpec) -> Vec<Parameter> {
     let root = &*spec.input_schema;
     let required = required(root);
@@ -71,7 +71,7 @@ pub(super) fn parameters(spec: &ToolSpec) -> Vec<Parameter> {
         .collect()
 }
 
-/// The names of the properties that an object must have.
+/// Returns the names of the required properties.
 pub(super) fn required(schema: &Value) -> Vec<&str> {
     let names = schema.get("required").and_then(Value::as_array);
     names
@@ -81,9 +81,9 @@ pub(super) fn required(schema: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Follows references within the schema, and looks through `or null`.
+/// Follows references within the schema, and skips `null` alternatives.
 pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
-    // References may form a circle.
+    // References may be cyclic.
     for _ in 0..8 {
         let reference = schema.get("$ref").and_then(Value::as_str);
         if let Some(target) = reference.and_then(|r| root.pointer(r.strip_prefix('#')?)) {
@@ -155,7 +155,7 @@ fn kind(schema: &Value, root: &Value, name: &[String], description: &[String]) -
     }
 }
 
-/// The values of an enumeration, however it is written.
+/// Returns the values of an enumeration, in any of its forms.
 pub(super) fn choices(schema: &Value) -> Option<Vec<Value>> {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         return Some(values.iter().filter(|v| !v.is_null()).cloned().collect());

@@ -15,7 +15,7 @@ fn weather() -> ToolSpec {
         "city": {"type": "string"},
         "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
     }});
-    ToolSpec::new("weather", "Tells the weather in a city.", schema)
+    ToolSpec::new("weather", "Reports the weather in a city.", schema)
 }
 
 fn add() -> ToolSpec {
@@ -62,17 +62,17 @@ fn calls(request: &ChatRequest) -> Vec<(String, Value)> {
     }
 }
 
-fn says(request: &ChatRequest) -> String {
+fn answer_text(request: &ChatRequest) -> String {
     match plan::next(request) {
         Plan::Say(text) => text,
-        Plan::Call(calls) => panic!("it calls {calls:?}"),
+        Plan::Call(calls) => panic!("unexpected calls: {calls:?}"),
     }
 }
 
-/// Appends the round that the model asks for, with `outcome` for each call.
+/// Appends the round of the next step, with `outcome` for each call.
 fn answer(request: &mut ChatRequest, outcome: &ToolOutcome) {
     let Plan::Call(calls) = plan::next(request) else {
-        panic!("it has answered");
+        panic!("expected tool calls");
     };
     let mut parts = Vec::new();
     let mut results = Vec::new();
@@ -93,7 +93,7 @@ fn answer(request: &mut ChatRequest, outcome: &ToolOutcome) {
 }
 
 #[test]
-fn it_finds_the_tool_and_its_arguments() {
+fn finds_the_tool_and_its_arguments() {
     let tools = [weather(), add(), read(), list()];
     let cases = [
         (
@@ -127,7 +127,7 @@ fn it_finds_the_tool_and_its_arguments() {
 }
 
 #[test]
-fn it_makes_several_calls_at_once_unless_it_may_not() {
+fn makes_parallel_calls_if_allowed() {
     let mut request = ask("the weather in Paris and Oslo", &[weather(), add()]);
     let city = |name: &str| ("weather".to_owned(), json!({"city": name}));
     assert_eq!(calls(&request), [city("Paris"), city("Oslo")]);
@@ -146,7 +146,7 @@ fn it_makes_several_calls_at_once_unless_it_may_not() {
 }
 
 #[test]
-fn it_looks_around_for_a_path_that_the_question_lacks() {
+fn searches_for_a_missing_path() {
     let mut request = ask("what does the manual say?", &[read(), list()]);
     assert_eq!(calls(&request), [("documents".to_owned(), json!({}))]);
     answer(
@@ -162,41 +162,41 @@ fn it_looks_around_for_a_path_that_the_question_lacks() {
         &mut request,
         &ToolOutcome::done("# Care\n\nKeep it dry.\n\n# Use\n\nTurn it on."),
     );
-    let said = says(&request);
+    let text = answer_text(&request);
     assert!(
-        said.contains("headings: Care, Use") && said.contains("Keep it dry."),
-        "{said}"
+        text.contains("headings: Care, Use") && text.contains("Keep it dry."),
+        "{text}"
     );
 }
 
 #[test]
-fn it_answers_from_results_and_stops() {
+fn answers_from_results() {
     let mut request = ask("the weather in Paris", &[weather()]);
     answer(
         &mut request,
         &ToolOutcome::done(r#"{"sky": "grey", "degrees": 7}"#),
     );
-    let said = says(&request);
+    let text = answer_text(&request);
     assert!(
-        said.contains("sky: grey") && said.contains("degrees: 7"),
-        "{said}"
+        text.contains("sky: grey") && text.contains("degrees: 7"),
+        "{text}"
     );
 
     let mut failed = ask("the weather in Paris", &[weather()]);
     answer(&mut failed, &ToolOutcome::failed("No satellite."));
-    assert!(says(&failed).contains("No satellite."));
+    assert!(answer_text(&failed).contains("No satellite."));
 }
 
 #[test]
-fn it_says_what_it_lacks() {
-    assert!(says(&ask("hello", &[weather()])).contains("stand-in"));
-    assert!(says(&ask("hello", &[])).contains("no tools"));
-    assert!(says(&ask("how is the weather?", &[weather()])).contains("needs a `city`"));
-    assert!(says(&ask("", &[weather()])).contains("did not find a question"));
+fn reports_missing_arguments_and_tools() {
+    assert!(answer_text(&ask("hello", &[weather()])).contains("stand-in"));
+    assert!(answer_text(&ask("hello", &[])).contains("no tools"));
+    assert!(answer_text(&ask("how is the weather?", &[weather()])).contains("needs a `city`"));
+    assert!(answer_text(&ask("", &[weather()])).contains("did not find a question"));
 }
 
 #[test]
-fn it_does_as_tool_choice_says() {
+fn follows_the_tool_choice() {
     let mut request = ask("the weather in Paris", &[weather(), add()]);
     request.options_mut().tool_choice = Some(ToolChoice::None);
     assert!(calls(&request).is_empty());
@@ -211,7 +211,7 @@ fn it_does_as_tool_choice_says() {
 }
 
 #[test]
-fn it_calls_nothing_that_may_do_harm_unless_it_is_named() {
+fn calls_a_tool_with_side_effects_only_if_named() {
     let wipe = ToolSpec::new(
         "wipe",
         "Works on the disk of the computer.",
@@ -235,7 +235,7 @@ fn write() -> ToolSpec {
 }
 
 #[test]
-fn it_writes_what_it_is_told_word_for_word() {
+fn writes_the_given_text_verbatim() {
     let tools = [read(), list(), write()];
     for (question, path, text) in [
         ("write hello to note.txt", "note.txt", "hello"),
@@ -257,7 +257,7 @@ fn it_writes_what_it_is_told_word_for_word() {
 }
 
 #[test]
-fn it_writes_once_however_that_went() {
+fn writes_once_for_every_outcome() {
     for outcome in [
         ToolOutcome::done("Wrote 5 bytes to note.txt."),
         ToolOutcome::denied("Not today."),
@@ -265,9 +265,9 @@ fn it_writes_once_however_that_went() {
     ] {
         let mut request = ask("write hello to note.txt", &[read(), list(), write()]);
         answer(&mut request, &outcome);
-        assert!(says(&request).contains(&*outcome.content.text()));
+        assert!(answer_text(&request).contains(&*outcome.content.text()));
     }
-    // Whoever allowed it may have changed it.
+    // An approver may have edited the arguments.
     let mut request = ask("write hello to note.txt", &[write()]);
     let edited = ToolCallPart::new(
         CallId::new("1"),
@@ -285,11 +285,11 @@ fn it_writes_once_however_that_went() {
     );
     let round = Round::new(message, vec![result]).unwrap();
     request.transcript.push(round);
-    assert_eq!(says(&request), "Wrote it.");
+    assert_eq!(answer_text(&request), "Wrote it.");
 }
 
 #[test]
-fn it_survives_any_transcript() {
+fn accepts_any_transcript() {
     let call = |id: &str, arguments: &str| {
         concentric::Part::new(PartKind::ToolCall(ToolCallPart::new(
             CallId::new(id),
@@ -329,7 +329,7 @@ fn it_survives_any_transcript() {
                 request.transcript.push(round.clone());
                 let _ = plan::next(&request);
             }
-            // As often as it may, and then it answers.
+            // The number of rounds is limited.
             let mut steps = 0;
             while !calls(&request).is_empty() {
                 answer(&mut request, &ToolOutcome::failed("not found"));
@@ -338,7 +338,7 @@ fn it_survives_any_transcript() {
             assert!(steps <= 4);
         }
     }
-    // A transcript without a user, and a schema that is none.
+    // A transcript without a user message, and an invalid schema.
     let mut odd = ChatRequest::new(Transcript::new());
     let schema = json!({"properties": {"x": {"$ref": "#/properties/x"}}, "required": ["x", 1]});
     odd.tools.push(Arc::new(ToolSpec::new("odd", "", schema)));
@@ -346,7 +346,7 @@ fn it_survives_any_transcript() {
 }
 
 #[tokio::test]
-async fn it_streams_word_by_word_and_counts() {
+async fn streams_words_and_counts_tokens() {
     let response = Offline::new()
         .oneshot(ChatRequest::user("hello there"))
         .await
@@ -373,10 +373,10 @@ struct Weather {
 }
 
 #[tokio::test]
-async fn an_agent_with_it_calls_tools_and_answers() {
+async fn works_in_an_agent() {
     let weather = tool(
         "weather",
-        "Tells the weather.",
+        "Reports the weather.",
         |args: Weather| async move { format!("It rains in {}.", args.city) },
     );
     let agent = AgentLayer::new(Toolset::new().tool(weather)).layer(Offline::new());
@@ -392,7 +392,7 @@ async fn an_agent_with_it_calls_tools_and_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_first_word_does_not_wait() {
+async fn the_first_word_has_no_delay() {
     let model = Offline::new().pace(Duration::from_secs(1));
     let mut response = model.oneshot(ChatRequest::user("hello")).await.unwrap();
     let start = tokio::time::Instant::now();
@@ -403,7 +403,7 @@ async fn its_first_word_does_not_wait() {
 }
 
 #[test]
-fn it_writes_what_a_schema_asks_for_and_ends() {
+fn writes_a_value_that_matches_a_schema() {
     #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     enum Mood {
@@ -413,7 +413,7 @@ fn it_writes_what_a_schema_asks_for_and_ends() {
 
     #[derive(Debug, Deserialize, JsonSchema)]
     struct Report {
-        said: String,
+        summary: String,
         mood: Mood,
         any: bool,
         inner: Option<Box<Self>>,
@@ -426,8 +426,8 @@ fn it_writes_what_a_schema_asks_for_and_ends() {
     let Plan::Say(text) = plan::next(&request) else {
         panic!("it calls")
     };
-    let said = report.of_text(&text).unwrap();
-    assert!(said.said.starts_with("Hello!") && !said.any, "{text}");
-    assert_eq!(said.mood, Mood::Calm);
-    assert!(said.inner.is_none() && said.others.is_empty(), "{text}");
+    let value = report.of_text(&text).unwrap();
+    assert!(value.summary.starts_with("Hello!") && !value.any, "{text}");
+    assert_eq!(value.mood, Mood::Calm);
+    assert!(value.inner.is_none() && value.others.is_empty(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! A value that a schema asks for, made of what the tools said.
+//! Composition of a value for a schema from the results of tools.
 
 use super::{
     answer::{one_line, path_of_line},
@@ -7,14 +7,14 @@ use super::{
 };
 use serde_json::{Map, Value};
 
-/// How many items a list has.
+/// The largest number of items in a list.
 const ITEMS: usize = 20;
-/// How deep a value is.
+/// The largest depth of a value.
 const DEPTH: usize = 8;
 
-/// Writes a value as `schema` describes it: the first line of `said` where a text stands, and an item
-/// for each file that the tools named where a list does.
-pub(super) fn compose(schema: &Value, said: &str, done: &[&Done]) -> String {
+/// Returns a value that conforms to `schema`: strings have the first line of `text`, and lists have
+/// an item for each file in the results.
+pub(super) fn compose(schema: &Value, text: &str, done: &[&Done]) -> String {
     let lines = done.iter().flat_map(|done| done.text.lines());
     let mut files: Vec<&str> = Vec::new();
     for line in lines {
@@ -23,19 +23,19 @@ pub(super) fn compose(schema: &Value, said: &str, done: &[&Done]) -> String {
             files.push(line);
         }
     }
-    let first = said.lines().next().unwrap_or_default();
+    let first = text.lines().next().unwrap_or_default();
     let about = About {
-        said: one_line(first.trim_end_matches(':'), 200),
+        text: one_line(first.trim_end_matches(':'), 200),
         number: files.len() as u64,
         files: &files,
     };
-    // With space between the words, which are what an answer streams in.
+    // With spaces between the words, because the response streams word by word.
     format!("{:#}", about.value(schema, schema, DEPTH))
 }
 
-/// What a value is made of: of all files, or of one.
+/// The data for a value: about all files, or about one.
 struct About<'a> {
-    said: String,
+    text: String,
     number: u64,
     files: &'a [&'a str],
 }
@@ -50,7 +50,7 @@ impl About<'_> {
             return choice;
         }
         match type_of(schema) {
-            Some("string") => self.said.as_str().into(),
+            Some("string") => self.text.as_str().into(),
             Some("integer" | "number") => self.number.into(),
             Some("boolean") => (self.number > 0).into(),
             Some("array") => {
@@ -73,12 +73,12 @@ impl About<'_> {
         }
     }
 
-    /// Of a line that names a file, as `src/main.rs (1,024 bytes)`.
+    /// Creates the data of one file from a line such as `src/main.rs (1,024 bytes)`.
     fn of_line(line: &str) -> Self {
         let note = line.rsplit_once(" (").map_or("", |(_, note)| note);
         let digits = note.chars().filter(char::is_ascii_digit);
         Self {
-            said: path_of_line(line).unwrap_or_default().to_owned(),
+            text: path_of_line(line).unwrap_or_default().to_owned(),
             number: digits.collect::<String>().parse().unwrap_or_default(),
             files: &[],
         }

@@ -8,16 +8,16 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// glibc keeps what is freed in lists by size, however much it is. Otherwise it merges it now and then,
-/// in a stage that has nothing to do with it.
+/// Makes glibc keep all freed memory in its per-size lists. By default it occasionally merges freed
+/// memory, and the cost appears in an unrelated stage.
 const ALLOCATOR: &str = "glibc.malloc.tcache_count=65535";
 
-/// How the instructions of one stage grow.
+/// The growth of the instructions of one stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Ratio {
     stack: String,
     stage: String,
-    /// The instructions for n bytes, and for twice as many.
+    /// The instructions for n bytes and for 2n bytes.
     counts: [u64; 2],
 }
 
@@ -27,8 +27,8 @@ impl Ratio {
         format!("{}/{}", self.stack, self.stage)
     }
 
-    /// The instructions for twice as many bytes, divided by those for n; `None` for a stage that is
-    /// too small.
+    /// Returns the instructions for 2n bytes divided by those for n; `None` if the stage is too
+    /// small.
     pub(crate) fn figure(&self) -> Option<f64> {
         let [once, twice] = self.counts;
         (twice >= LEAST).then(|| twice as f64 / once.max(1) as f64)
@@ -39,7 +39,7 @@ impl Ratio {
     }
 }
 
-/// Whether there is a callgrind to count with.
+/// Returns `true` if valgrind is installed.
 pub(crate) fn is_available() -> bool {
     Command::new("valgrind")
         .arg("--version")
@@ -49,11 +49,11 @@ pub(crate) fn is_available() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// How each stage of each stack grows from `bytes` bytes of the shape to twice as many.
+/// Returns the growth of each stage of each stack from `bytes` bytes of the shape to twice as many.
 ///
-/// A buffer that grows is copied, or not if there is room behind it, which is a matter of chance and
-/// most of some stages. So a stage beyond the bound is counted again from other sizes, and the least
-/// of its ratios is kept: what grows too fast does so from every size.
+/// Whether a growing buffer is copied depends on the free memory behind it, which dominates some
+/// stages. A stage above the bound is therefore counted again from other sizes, and the lowest
+/// ratio is used: superlinear growth shows from every size.
 pub(crate) fn ratios(shape: &str, bytes: usize) -> Result<Vec<Ratio>, BoxError> {
     let mut ratios = counted(shape, STACKS, bytes)?;
     for more in [bytes + bytes / 2, 2 * bytes] {
@@ -96,8 +96,8 @@ fn counted(shape: &str, stacks: &[&str], bytes: usize) -> Result<Vec<Ratio>, Box
         .filter_map(|line| line.strip_prefix("totals: "));
     let totals: Vec<u64> = totals.map(str::parse).collect::<Result<_, _>>()?;
 
-    // The counts at a boundary are of what ran since the one before it; the last are of the
-    // process's end.
+    // The counts at a boundary cover the code since the previous boundary; the last ones cover the
+    // end of the process.
     let mut totals = totals.into_iter();
     let mut stages: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
     let (mut at, mut stage) = (None, None);
@@ -111,7 +111,7 @@ fn counted(shape: &str, stacks: &[&str], bytes: usize) -> Result<Vec<Ratio>, Box
                     *sum += count;
                 }
             }
-            // What follows the end is another request.
+            // The stages after the end belong to another request.
             stage = (name != "end").then(|| name.to_owned());
         } else if let Some(rest) = line.strip_prefix("stack ") {
             let (stack, size) = rest.split_once(' ').ok_or("an odd line")?;

@@ -1,43 +1,45 @@
-//! What a hostile client may send to Concentric, and what it costs.
+//! Measures the cost of hostile requests to Concentric.
 //!
 //! ```text
 //! cargo run --profile bench -p concentric-hostile -- [--quick] [--native] [<shape> ...]
 //! ```
 //!
-//! - `--quick` measures fewer shapes, with fewer bytes: what CI does.
-//! - `--native` leaves the instructions out, as is done without `valgrind` on the path.
-//! - `<shape>`: only the shapes whose names begin with one of these.
+//! - `--quick` measures fewer shapes with fewer bytes, as in CI.
+//! - `--native` does not count instructions. This is the default if `valgrind` is not on the path.
+//! - `<shape>` selects the shapes whose names begin with one of these prefixes.
 //!
-//! It ends with how many shapes were measured, how many are within all bounds, and the largest figure
-//! of each column with its shape. It exits with 1 if a bound is exceeded.
+//! The last lines are the number of measured shapes, the number of shapes within all bounds, and
+//! the largest figure of each column with its shape. The exit code is 1 if a bound is exceeded.
 //!
-//! # What is measured
+//! # Figures
 //!
-//! A [shape](shapes) is an AG-UI request that consists of as much of one thing as a number of bytes
-//! holds: messages, calls, schema nodes, state keys. Each goes through seven [stacks](stack): the AG-UI
-//! layer, a suspend layer over SQLite, the loop with gates, tokens, lazy tools and skills, and each of
-//! the providers up to the bytes of its request; `agent` has a model that calls tools instead.
+//! A [shape](shapes) is an AG-UI request with one repeated element, such as messages, calls, schema
+//! nodes or state keys, up to a number of bytes. Each shape goes through seven [stacks](stack): the
+//! AG-UI layer, a suspend layer over SQLite, the loop with gates, tokens, lazy tools and skills,
+//! and one of the providers up to the bytes of its request. `agent` has a model that calls tools
+//! instead.
 //!
-//! | column | is | bound |
+//! | column | figure | bound |
 //! |---|---|---|
-//! | taken | the most bytes that start a run under the default limits, of 4 MiB | |
-//! | Ir 2n/n | the instructions of a stage for 2n bytes, divided by those for n, with no limit but that on bytes; of the stage that grows most | 2.3 |
-//! | CPU | the CPU time per byte at 4 MiB, divided by that at 512 KiB, with no limit but that on bytes | 4 |
-//! | heap | the most heap at a time under the default limits, divided by the 4 MiB that a body may have; of a taken and of a refused body | 12 |
-//! | raised | the most heap at 4 MiB with no limit but that on bytes, divided by the body's bytes; it may grow as they do | |
-//! | poll | the longest time that a worker thread was held under the default limits, in milliseconds | 50 |
+//! | taken | the largest body that starts a run under the default limits, of 4 MiB | |
+//! | Ir 2n/n | the instructions of a stage for 2n bytes, divided by those for n, without limits except that on the body; for the stage with the largest growth | 2.3 |
+//! | CPU | the CPU time per byte at 4 MiB, divided by that at 512 KiB, without limits except that on the body | 4 |
+//! | heap | the peak heap under the default limits, divided by the 4 MiB that a body may have; for accepted and rejected bodies | 12 |
+//! | raised | the peak heap at 4 MiB without limits except that on the body, divided by the size of the body; it may grow linearly | |
+//! | poll | the longest time that a worker thread was blocked under the default limits, in milliseconds | 50 |
 //!
-//! # How
+//! # Method
 //!
-//! - Every measurement is a process of its own, so that one that aborts or hangs is a row of the table.
-//! - Instructions by callgrind, which writes its counts at each boundary between stages. A stage of
-//!   fewer than [`LEAST`] instructions is too small to have a ratio.
-//! - Heap by the allocator ([`cap`]): all threads, with the body; SQLite's own is not in it. It is what
-//!   one request may take, so it is divided by what one request may have, however small a body has to
-//!   be to be taken.
-//! - Polls in CPU time of the thread, so that other processes do not count: the longest that a task
-//!   which always wants a turn had to wait for it. What is beyond a bound of time is measured three
-//!   times, and the least is kept.
+//! - Each measurement runs in a process of its own, so that an abort or a hang is one row of the
+//!   table.
+//! - Instructions are counted by callgrind, which writes its counts at each boundary between
+//!   stages. A stage of fewer than [`LEAST`] instructions is too small for a ratio.
+//! - The heap is counted by the allocator ([`cap`]): for all threads, including the body, excluding
+//!   SQLite's own allocations. It is divided by the largest allowed body, even if only a smaller
+//!   one is accepted, because it is the cost of one request.
+//! - Polls are measured in CPU time of the thread, which excludes other processes: the longest time
+//!   that an always ready task waits for its turn. A time above its bound is measured three times,
+//!   and the lowest figure is used.
 
 mod callgrind;
 mod run;
@@ -62,19 +64,19 @@ use std::{
 };
 use table::Row;
 
-/// The most that `AgUiLayer` reads of a body by default.
+/// The default body limit of `AgUiLayer`.
 const BODY: usize = 4 << 20;
 
-/// The bytes of which instructions are counted, and twice as many.
+/// The sizes for which instructions are counted: n and 2n.
 const COUNTED: usize = 64 << 10;
 const QUICK_COUNTED: usize = 32 << 10;
 
-/// The instructions below which a stage has no ratio: in a smaller one, what is done once outweighs what
-/// grows. If such a stage were quadratic, it would take 200 million at the limit, some 50 ms, and would
-/// show in the columns `CPU` and `poll`.
+/// The least instructions of a stage for a ratio. In smaller stages, constant costs outweigh
+/// growth. A quadratic stage of this size would take 200 million instructions at the limit, about
+/// 50 ms, and would be visible in the columns `CPU` and `poll`.
 const LEAST: u64 = 200_000;
 
-/// How long a measurement may take.
+/// The time limit of a measurement.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -96,11 +98,11 @@ fn main() -> ExitCode {
     }
 }
 
-// ---- what a process of its own does ----
+// ---- child processes ----
 
 fn shape(name: Option<&str>) -> Result<&'static Shape, BoxError> {
     let name = name.unwrap_or_default();
-    shapes::find(name).ok_or_else(|| format!("there is no shape `{name}`").into())
+    shapes::find(name).ok_or_else(|| format!("unknown shape `{name}`").into())
 }
 
 fn one<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
@@ -128,7 +130,7 @@ fn count<'a>(mut parts: impl Iterator<Item = &'a str>) -> Result<(), BoxError> {
     run::count(shape, &parts.collect::<Vec<_>>(), bytes)
 }
 
-// ---- the whole ----
+// ---- the main process ----
 
 fn all(arguments: &[String]) -> Result<bool, BoxError> {
     let (flags, names): (Vec<_>, Vec<_>) = arguments.iter().partition(|a| a.starts_with("--"));
@@ -149,7 +151,7 @@ fn all(arguments: &[String]) -> Result<bool, BoxError> {
         (false, true) if flag("--quick") => Some(QUICK_COUNTED),
         (false, true) => Some(COUNTED),
         (false, false) => {
-            eprintln!("no valgrind on the path: instructions are left out");
+            eprintln!("valgrind not found: instructions are not counted");
             None
         }
     };
@@ -174,7 +176,7 @@ fn all(arguments: &[String]) -> Result<bool, BoxError> {
     Ok(rows.iter().all(Row::is_within))
 }
 
-/// Measures one shape, in processes of its own.
+/// Measures one shape, in child processes.
 fn measure(shape: &Shape, counted: Option<usize>) -> Row {
     let mut row = Row::new(shape.name);
     let most = child(None, &["taken", shape.name]).and_then(|out| Ok(last(&out).parse()?));
@@ -183,7 +185,7 @@ fn measure(shape: &Shape, counted: Option<usize>) -> Row {
         Err(error) => row.fail("the edge", error),
     }
     for stack in STACKS {
-        // A smaller one may pass a limit of a later stage, such as that on states.
+        // A smaller body may pass a limit of a later stage, such as that on states.
         let mut sizes = vec![row.taken / 8, row.taken, BODY];
         sizes.retain(|bytes| *bytes > 0);
         sizes.dedup();
@@ -207,7 +209,7 @@ fn measure(shape: &Shape, counted: Option<usize>) -> Row {
     row
 }
 
-/// The run of three that held the thread for the shortest time: the machine is shared.
+/// Returns the run with the shortest poll of three, because the machine is shared.
 fn least_poll(shape: &Shape, stack: &str, bytes: usize) -> Result<Taken, BoxError> {
     let mut least = one_of(shape, stack, Limits::Default, bytes)?;
     for _ in 0..2 {
@@ -219,8 +221,8 @@ fn least_poll(shape: &Shape, stack: &str, bytes: usize) -> Result<Taken, BoxErro
     Ok(least)
 }
 
-/// Two requests without limits, the second of eight times as many bytes: of three pairs the one whose
-/// time grows least, since a busy machine takes time of the kernel's.
+/// Sends two requests without limits, the second with eight times as many bytes. Returns the pair
+/// with the least growth of three, because a busy machine adds kernel time.
 fn least_growth(shape: &Shape, stack: &str) -> Result<(Taken, Taken), BoxError> {
     let pair = || {
         let one = |bytes| one_of(shape, stack, Limits::Raised, bytes);
@@ -255,7 +257,7 @@ fn last(out: &str) -> &str {
     out.lines().next_back().unwrap_or_default()
 }
 
-/// The output of this binary with these arguments, under a tool if there is one.
+/// Returns the output of this binary with the given arguments, under a tool if there is one.
 fn child(tool: Option<&mut Command>, arguments: &[&str]) -> Result<String, BoxError> {
     let binary = env::current_exe()?;
     let mut own = Command::new(&binary);

@@ -1,4 +1,4 @@
-//! One request in a process of its own: what it takes of the worker thread and of the heap.
+//! The cost of one request, measured in a process of its own.
 
 use crate::{
     shapes::Shape,
@@ -21,28 +21,28 @@ use std::{
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// A process that takes more is ended by its allocator, before the machine suffers.
+/// The allocator ends the process above this limit, to protect the machine.
 const MOST_HEAP: usize = 3 << 30;
 
-/// What one request took.
+/// The cost of one request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// The bytes of the request's body.
+    /// The size of the request body in bytes.
     pub(crate) body: usize,
-    /// The status that it was answered with.
+    /// The status of the response.
     pub(crate) status: u16,
-    /// The bytes of the answer, and of what the provider was sent.
+    /// The size of the response and of the requests to the provider, in bytes.
     pub(crate) answer: usize,
     pub(crate) sent: usize,
-    /// The most heap at a time, with the body, beyond what the stack itself takes.
+    /// The peak heap, including the body, excluding the stack itself.
     pub(crate) heap: usize,
-    /// The longest that the worker thread was not given back, in microseconds of its CPU time.
+    /// The longest time that the worker thread was blocked, in microseconds of its CPU time.
     pub(crate) poll: u64,
-    /// The CPU time of the process, of all threads, in microseconds.
+    /// The CPU time of all threads of the process, in microseconds.
     pub(crate) cpu: u64,
 }
 
-/// Sends the shape of so many bytes through a stack.
+/// Sends a shape with the given number of bytes through a stack.
 pub(crate) fn one(
     shape: &Shape,
     stack: &str,
@@ -65,7 +65,7 @@ pub(crate) fn one(
             Arc::clone(&longest),
         ));
         let answered = stack::send(&served, body).await;
-        // The request's end is a part of what it takes, whoever drops it.
+        // The cost includes dropping the request, in whichever task that happens.
         tokio::task::yield_now().await;
         watch.abort();
         answered
@@ -81,7 +81,8 @@ pub(crate) fn one(
     })
 }
 
-/// The most bytes of the shape, of up to `most`, that start a run under the default limits.
+/// Returns the largest size of the shape, up to `most` bytes, that starts a run under the default
+/// limits.
 pub(crate) fn most_taken(shape: &Shape, most: usize) -> Result<usize, BoxError> {
     let runtime = runtime()?;
     let (served, _) = stack::build(stack::EDGE, Limits::Default)?;
@@ -103,13 +104,13 @@ pub(crate) fn most_taken(shape: &Shape, most: usize) -> Result<usize, BoxError> 
     Ok(taken)
 }
 
-/// Sends the shape through each stack, with as many bytes and with twice as many: what callgrind
-/// counts.
+/// Sends the shape through each stack, with the given number of bytes and with twice as many, for
+/// callgrind.
 pub(crate) fn count(shape: &Shape, stacks: &[&str], bytes: usize) -> Result<(), BoxError> {
     let runtime = runtime()?;
     for stack in stacks {
         let (served, _) = stack::build(stack, Limits::Raised)?;
-        // The first run of a thread differs from those that follow: the store has none of it.
+        // The first run of a thread differs from later ones, because the store does not know it.
         println!("warm up");
         runtime.block_on(warm_up(&served));
         let body = Bytes::from(shape.body(bytes / 8));
@@ -123,7 +124,7 @@ pub(crate) fn count(shape: &Shape, stacks: &[&str], bytes: usize) -> Result<(), 
     Ok(())
 }
 
-/// What is made once is made before anything is measured.
+/// Initializes one-time state before the measurement.
 async fn warm_up(served: &Served) {
     let body =
         r#"{"threadId":"w","runId":"w","messages":[{"id":"m","role":"user","content":"a"}]}"#;
@@ -136,9 +137,9 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Asks for its turn again and again, and notes the longest that it had to wait for it.
+/// Yields in a loop, and records the longest time until its next turn.
 ///
-/// The thread's own CPU time is what counts: another process on the machine does not.
+/// The time is CPU time of the thread, which excludes other processes on the machine.
 async fn watch(mut last: Duration, longest: Arc<AtomicU64>) {
     loop {
         let now = cpu(ClockId::ThreadCPUTime);

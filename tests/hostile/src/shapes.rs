@@ -1,19 +1,19 @@
-//! The shapes of a hostile request: as much of one thing as a number of bytes holds.
+//! The shapes of hostile requests, each with one repeated element.
 
 use std::fmt::Write;
 
-/// A request that consists of one thing, repeated.
+/// A request with one repeated element.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// The name in the table, and on the command line.
+    /// The name in the table and on the command line.
     pub(crate) name: &'static str,
-    /// Whether `--quick` includes it.
+    /// Whether `--quick` includes the shape.
     pub(crate) quick: bool,
     build: fn(usize) -> Input,
 }
 
 impl Shape {
-    /// The body of a request of about `bytes` bytes, and never more.
+    /// Returns a request body of about `bytes` bytes, and never more.
     pub(crate) fn body(&self, bytes: usize) -> String {
         let room = Input::default().json(0).len();
         let mut share = bytes.saturating_sub(room);
@@ -28,7 +28,7 @@ impl Shape {
     }
 }
 
-/// The shape of that name.
+/// Returns the shape named `name`.
 pub(crate) fn find(name: &str) -> Option<&'static Shape> {
     ALL.iter().find(|shape| shape.name == name)
 }
@@ -40,11 +40,11 @@ macro_rules! shapes {
     };
 }
 
-/// The parts of an input. What is empty is left out.
+/// The fields of an input. Empty fields are omitted.
 #[derive(Default)]
 struct Input {
     messages: String,
-    // Whether the history ends without a message of the user.
+    // Whether the history ends without a user message.
     open: bool,
     tools: String,
     state: String,
@@ -98,7 +98,7 @@ fn messages(messages: String) -> Input {
     }
 }
 
-/// A history that ends with what is open or was done by the client.
+/// A history that ends with open calls or with the client's results.
 fn open(messages: String, tools: String) -> Input {
     Input {
         messages,
@@ -122,7 +122,7 @@ fn state(state: String) -> Input {
     }
 }
 
-/// As many items as `bytes` hold, with commas between them.
+/// Joins as many items as fit into `bytes` with commas.
 fn list(bytes: usize, item: impl Fn(usize) -> String) -> String {
     let mut all = String::with_capacity(bytes + 1);
     for at in 0.. {
@@ -139,7 +139,7 @@ fn list(bytes: usize, item: impl Fn(usize) -> String) -> String {
     all
 }
 
-/// `unit` as often as `bytes` hold it.
+/// Repeats `unit` as often as it fits into `bytes`.
 fn fill(bytes: usize, unit: &str) -> String {
     unit.repeat(bytes / unit.len())
 }
@@ -173,7 +173,7 @@ fn round(at: usize, tool: &str, arguments: &str, content: &str) -> String {
     format!("{message},{}", result(&id, content))
 }
 
-/// One message with calls, and a result of each.
+/// One message with calls, and their results.
 fn calls_and_results(bytes: usize, reversed: bool) -> String {
     let sample = call("c0000000", "look", "{}").len() + result("c0000000", "ok").len() + 2;
     let count = bytes / sample;
@@ -192,14 +192,14 @@ fn calls_and_results(bytes: usize, reversed: bool) -> String {
 
 const CLIENT_TOOL: &str = r#"{"name":"client","description":"Runs at the client."}"#;
 
-/// A client's tool with this schema.
+/// A client tool with this schema.
 fn tool(schema: &str) -> Input {
     tools(format!(
         r#"{{"name":"client","description":"d","parameters":{schema}}}"#
     ))
 }
 
-/// `depth` objects around `inner`, each under the key `key`.
+/// Nests `inner` in `depth` objects with the key `key`.
 fn nest(depth: usize, key: &str, inner: &str) -> String {
     let mut all = format!(r#"{{"{key}":"#).repeat(depth);
     all.push_str(inner);
@@ -215,12 +215,12 @@ fn image(source: &str) -> String {
     format!(r#"{{"type":"image","source":{source}}}"#)
 }
 
-/// A message of the user with parts.
+/// A user message with parts.
 fn parts(parts: &str) -> Input {
     messages(format!(r#"{{"id":"m","role":"user","content":[{parts}]}}"#))
 }
 
-/// An answer to a question about a call of the message `m`.
+/// A reply to the interrupt of a call in the message `m`.
 fn reply(call: &str, payload: &str) -> String {
     format!(r#"{{"interruptId":"m/0/{call}","status":"resolved","payload":{payload}}}"#)
 }
@@ -234,7 +234,7 @@ fn resume(messages: String, resume: String) -> Input {
     }
 }
 
-/// How many answers a request may have.
+/// The largest number of replies in a request.
 const REPLIES: usize = 256;
 
 shapes! {
@@ -473,7 +473,7 @@ shapes! {
         r#"{{"type":"data","value":"AAAA","mimeType":"image/{}"}}"#, fill(n, "png;"),
     )));
 
-    // State and what else goes with a run.
+    // State and other fields of a run.
     true "state-keys": |n| state(format!("{{{}}}", list(n, |i| format!(r#""k{i}":{i}"#))));
     true "state-list": |n| state(format!(r#"{{"a":[{}]}}"#, list(n, |_| "0".to_owned())));
     false "state-lists": |n| state(format!(r#"{{"a":[{}]}}"#, list(n, |_| "[]".to_owned())));
@@ -505,7 +505,7 @@ shapes! {
         ..Input::default()
     };
 
-    // Answers to questions.
+    // Replies.
     true "resume-entries": |n| resume(
         calling("m", &call("c", "pay", "{}")),
         list(n, |i| reply(&format!("c{i}"), r#"{"approved":true}"#)),
@@ -531,7 +531,7 @@ shapes! {
         list((n / 8).min(REPLIES * 70), |i| reply(&format!("{i}/x"), r#"{"approved":true}"#)),
     );
 
-    // What layers read of the history.
+    // History that layers read.
     true "forged-skills": |n| messages(list(n, |i| {
         round(i, "load_skill", &format!(r#"{{\"name\":\"s{i}\"}}"#), "ok")
     }));
@@ -568,7 +568,7 @@ mod tests {
             for bytes in [64 << 10, 1 << 20] {
                 let body = shape.body(bytes);
                 assert!(body.len() <= bytes, "{}: {} bytes", shape.name, body.len());
-                // What is limited by a number of its own stays below.
+                // Shapes with a limit of their own stay below the size.
                 let least = if shape.name.starts_with("resume-") {
                     bytes / 20
                 } else {

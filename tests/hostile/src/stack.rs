@@ -1,4 +1,4 @@
-//! The stacks that a hostile request passes through: everything that reads a client's input.
+//! The stacks that read hostile requests.
 
 use bytes::Bytes;
 use concentric_core::{
@@ -33,7 +33,7 @@ use std::{
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::MapRequestLayer};
 
-/// The stacks, by the API at their inner end; `agent` has a model that calls tools instead.
+/// The stacks, named after the API of their provider. `agent` has a model that calls tools instead.
 pub(crate) const STACKS: &[&str] = &[
     "agent",
     "anthropic",
@@ -44,25 +44,25 @@ pub(crate) const STACKS: &[&str] = &[
     "responses",
 ];
 
-/// A stack with nothing behind the edge.
+/// A stack with only the HTTP endpoint.
 pub(crate) const EDGE: &str = "edge";
 
-/// Which limits the edge has.
+/// The limits of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limits {
     /// The defaults of `AgUiLayer`.
     Default,
-    /// None but that on the body's bytes, and no policy.
+    /// Only the limit on the body, and no policy.
     Raised,
 }
 
-/// A boundary that a run crosses. Callgrind writes its counts at each call of this function.
+/// A boundary between stages. Callgrind writes its counts at each call of this function.
 #[inline(never)]
 pub(crate) fn hostile_boundary(stage: &str) {
     println!("stage {}", black_box(stage));
 }
 
-/// What a run has sent to its model, in bytes.
+/// The number of bytes that a run has sent to its model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent(Arc<AtomicUsize>);
 
@@ -76,10 +76,10 @@ impl Sent {
     }
 }
 
-/// A served agent.
+/// An agent behind its endpoint.
 pub(crate) type Served = AgUi<BoxModel>;
 
-/// Builds the stack of that name.
+/// Builds the stack named `name`.
 pub(crate) fn build(name: &str, limits: Limits) -> Result<(Served, Sent), BoxError> {
     let sent = Sent::default();
     let model = model(name, &sent)?;
@@ -152,11 +152,11 @@ fn edge(limits: Limits) -> AgUiLayer {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Anything {}
 
-/// Does to the state what a tool may do: shows it, changes every number in it, and shows it again.
+/// Reads the state, changes every number in it, and reads it again, as a tool may do.
 fn entered(request: ChatRequest) -> ChatRequest {
     hostile_boundary("loop");
     if let Some(state) = request.context.extensions().get::<AgUiState>() {
-        // What is too large is refused, and then the run goes on without it.
+        // A change that is too large is rejected, and the run continues without it.
         let _ = state.update(increment);
         let _ = state.update(increment);
     }
@@ -195,7 +195,7 @@ fn model(name: &str, sent: &Sent) -> Result<BoxModel, BoxError> {
         "responses" => {
             BoxModel::new(OpenAiResponsesLayer::new("gpt-5.5", key()).layer(http(RESPONSES, sent)))
         }
-        other => return Err(format!("there is no stack `{other}`").into()),
+        other => return Err(format!("unknown stack `{other}`").into()),
     })
 }
 
@@ -245,7 +245,7 @@ const RESPONSES: &str = concat!(
     "[{\"type\":\"output_text\",\"text\":\"Done.\",\"annotations\":[]}]}]}}\n\n",
 );
 
-/// The provider's server: reads the request, and gives one short answer.
+/// The provider's server: reads the request, and returns a short response.
 fn http(
     answer: &'static str,
     sent: &Sent,
@@ -276,7 +276,7 @@ fn http(
     })
 }
 
-/// A model that first calls a tool of each kind, and then answers.
+/// A model that calls one tool of each kind, and then returns text.
 fn calling(sent: Sent) -> BoxModel {
     BoxModel::new(service_fn(move |request: ChatRequest| {
         hostile_boundary("answer");
@@ -317,15 +317,15 @@ impl Stream for Answer {
     }
 }
 
-/// What a request was answered with.
+/// The response to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
-    /// The bytes of the answer.
+    /// The size of the body in bytes.
     pub(crate) bytes: usize,
 }
 
-/// Sends a body, and reads the answer to its end.
+/// Sends a body, and reads the response to its end.
 pub(crate) async fn send(served: &Served, body: Bytes) -> Answered {
     hostile_boundary("ag_ui");
     let request = http::Request::post("/")

@@ -1,4 +1,4 @@
-//! The figures, and whether they are within their bounds.
+//! The figures and their bounds.
 
 use crate::{BODY, callgrind::Ratio, run::Taken};
 use std::fmt;
@@ -11,19 +11,19 @@ const MOST_HEAP_GROWTH: f64 = 2.0;
 /// In milliseconds.
 pub(crate) const MOST_POLL: u32 = 50;
 
-/// Whether the second request has more of its shape: one that has a limit of its own has not.
+/// Returns `true` if the second request is larger. A shape with a limit of its own does not grow.
 const fn is_more(some: &Taken, most: &Taken) -> bool {
     most.body >= 4 * some.body
 }
 
-/// The CPU time per byte of the second request, divided by that of the first; `None` if it is too
-/// little to compare.
+/// Returns the CPU time per byte of the second request, divided by that of the first; `None` if the
+/// times are too short to compare.
 pub(crate) fn growth(some: &Taken, most: &Taken) -> Option<f64> {
     let each = |taken: &Taken| taken.cpu as f64 / taken.body.max(1) as f64;
     (is_more(some, most) && most.cpu > 20_000).then(|| each(most) / each(some))
 }
 
-/// The greatest of several figures, and whose it is.
+/// The largest of several figures, and its source.
 #[derive(Clone, Debug, Default)]
 struct Worst {
     figure: f64,
@@ -39,11 +39,11 @@ impl Worst {
     }
 }
 
-/// What one shape costs.
+/// The figures of one shape.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) shape: &'static str,
-    /// The most bytes that start a run.
+    /// The largest body that starts a run, in bytes.
     pub(crate) taken: usize,
     ratio: Option<Worst>,
     growth: Worst,
@@ -73,7 +73,7 @@ impl Row {
         self.poll.add(taken.poll as f64 / 1e3, stack);
     }
 
-    /// Adds two requests without limits, the second of eight times as many bytes.
+    /// Adds two requests without limits, the second with eight times as many bytes.
     pub(crate) fn raised(&mut self, stack: &str, some: &Taken, most: &Taken) {
         let heap = |taken: &Taken| taken.heap as f64 / taken.body.max(1) as f64;
         self.raised.add(heap(most), stack);
@@ -99,7 +99,7 @@ impl Row {
         self.failures.push(format!("{stage}: {error}"));
     }
 
-    /// Whether all figures are within their bounds.
+    /// Returns `true` if all figures are within their bounds.
     pub(crate) fn is_within(&self) -> bool {
         let is = |worst: &Worst, most: f64| worst.figure <= most;
         self.failures.is_empty()
@@ -144,7 +144,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A column's name, its figure of a row, and its bound.
+/// A column: its name, the figure of a row, and its bound.
 type Column = (&'static str, fn(&Row) -> Option<&Worst>, Option<f64>);
 
 /// All rows.
@@ -162,7 +162,7 @@ impl fmt::Display for Table<'_> {
         }
         let within = self.0.iter().filter(|row| row.is_within()).count();
         let shapes = self.0.len();
-        writeln!(f, "{shapes} shapes measured, {within} within all bounds")?;
+        writeln!(f, "shapes measured: {shapes}, within all bounds: {within}")?;
         let columns: [Column; 5] = [
             ("Ir 2n/n", |row| row.ratio.as_ref(), Some(MOST_RATIO)),
             ("CPU", |row| Some(&row.growth), Some(MOST_GROWTH)),

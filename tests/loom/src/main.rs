@@ -1,10 +1,11 @@
-//! Explores under loom what threads share: every order of their steps, with at most [`PREEMPTIONS`]
-//! switches away from a thread that could continue, and every stale value that an atomic may show.
+//! Model checks of shared state with loom. They explore every interleaving with at most
+//! [`PREEMPTIONS`] preemptions of a thread that could continue, and every stale value that an
+//! atomic may return.
 //!
-//! The sources are those of the crates; `build.rs` replaces their imports from `std` and tokio by
-//! [`stand_in`]. It also makes copies with a planted bug each, which the named model must find.
-//! Without arguments all models are explored, then all planted bugs; with the name of a planted bug,
-//! only that one.
+//! The models use the sources of the crates. `build.rs` replaces their imports from `std` and tokio
+//! with [`stand_in`]. It also creates copies with one planted bug each, which the named model must
+//! find. Without arguments, all models and then all planted bugs are explored; with the name of a
+//! planted bug, only that one.
 
 #![allow(
     clippy::indexing_slicing,
@@ -14,7 +15,7 @@
 #![allow(
     clippy::duplicate_mod,
     clippy::type_complexity,
-    reason = "the models of a source are also those of its planted bugs"
+    reason = "the models of a source also run against its planted bugs"
 )]
 
 mod stand_in;
@@ -30,15 +31,13 @@ use ::std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context as TaskContext, Poll, Wake, Waker},
-    time::{Duration, Instant},
+    time::Instant,
 };
-use concentric_core::{
-    BoxError, Custom, ErrorKind, Event, Interrupt, InterruptId, MessageId, Reply, ReplyError, Str,
-};
+use concentric_core::Event;
 use loom::sync::Notify;
-use outbox::source::{EmitError, Outbox};
+use outbox::source::Outbox;
 
-/// How often a schedule leaves a thread that could continue.
+/// The largest number of preemptions in a schedule.
 const PREEMPTIONS: usize = 4;
 
 macro_rules! source {
@@ -47,7 +46,7 @@ macro_rules! source {
             dead_code,
             unnameable_types,
             unreachable_pub,
-            reason = "they are used, and reached, in their own crates"
+            reason = "they are used and public in their own crates"
         )]
         pub(crate) mod source {
             include!(concat!(env!("OUT_DIR"), "/", $file, ".rs"));
@@ -58,6 +57,8 @@ macro_rules! source {
 #[path = "models"]
 mod outbox {
     source!("outbox");
+    // For the questions, which import it.
+    pub(crate) use source::EmitError;
     pub(crate) mod imports {}
     #[path = "outbox.rs"]
     pub(crate) mod models;
@@ -156,35 +157,28 @@ mod planted {
     include!(concat!(env!("OUT_DIR"), "/planted.rs"));
 }
 
-/// Of `concentric_core::Context`, what a question needs.
+/// The part of `concentric_core::Context` that live interrupts need.
 struct Context {
     outbox: Outbox,
     late: stand_in::Token,
 }
 
 impl Context {
-    async fn send(&self, event: Event) -> Result<(), EmitError> {
+    async fn send(&self, event: Event) -> Result<(), outbox::EmitError> {
         self.outbox.send(event).await
     }
 
-    async fn sleep(&self, _: Duration) -> Result<(), concentric_core::Error> {
+    async fn sleep(&self) {
         self.late.cancelled().await;
-        Ok(())
     }
 }
 
-mod store {
+mod run_key {
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub(crate) struct Tenant;
-
-    impl Tenant {
-        pub(crate) const fn of(_: &super::Context) -> Self {
-            Self
-        }
-    }
 }
 
-/// All models, by what they are of.
+/// All models, each with the name of its subject.
 const MODELS: &[(&str, &str, fn())] = &[
     (
         "outbox",
@@ -198,8 +192,8 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "outbox",
-        "a_sender_that_leaves_passes_room_on",
-        outbox::models::a_sender_that_leaves_passes_room_on,
+        "a_dropped_sender_passes_on_its_room",
+        outbox::models::a_dropped_sender_passes_on_its_room,
     ),
     (
         "outbox",
@@ -208,18 +202,18 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "outbox",
-        "a_call_of_the_driver_stays",
-        outbox::models::a_call_of_the_driver_stays,
+        "a_call_of_the_driver_is_kept",
+        outbox::models::a_call_of_the_driver_is_kept,
     ),
     (
         "outbox",
-        "the_flag_shows_what_waits",
-        outbox::models::the_flag_shows_what_waits,
+        "the_flag_reports_pending_events",
+        outbox::models::the_flag_reports_pending_events,
     ),
     (
         "live",
-        "an_accepted_reply_arrives",
-        live::models::an_accepted_reply_arrives,
+        "an_accepted_reply_is_delivered",
+        live::models::an_accepted_reply_is_delivered,
     ),
     (
         "live",
@@ -228,8 +222,8 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "live",
-        "a_dropped_question_is_taken_back",
-        live::models::a_dropped_question_is_taken_back,
+        "a_dropped_interrupt_is_withdrawn",
+        live::models::a_dropped_interrupt_is_withdrawn,
     ),
     (
         "slots",
@@ -258,13 +252,13 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "cancel",
-        "a_cancelled_run_knows_why",
-        cancel::models::a_cancelled_run_knows_why,
+        "a_cancelled_run_has_its_reason",
+        cancel::models::a_cancelled_run_has_its_reason,
     ),
     (
         "budget",
-        "never_more_than_there_is",
-        budget::models::never_more_than_there_is,
+        "reservations_stay_within_the_budget",
+        budget::models::reservations_stay_within_the_budget,
     ),
     (
         "budget",
@@ -273,8 +267,8 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "budget",
-        "a_part_comes_back",
-        budget::models::a_part_comes_back,
+        "a_part_is_returned",
+        budget::models::a_part_is_returned,
     ),
     (
         "budget",
@@ -283,18 +277,18 @@ const MODELS: &[(&str, &str, fn())] = &[
     ),
     (
         "budget",
-        "a_run_keeps_what_is_spent",
-        budget::models::a_run_keeps_what_is_spent,
+        "a_run_keeps_its_spending",
+        budget::models::a_run_keeps_its_spending,
     ),
     (
         "in_flight",
-        "one_answer_at_a_time",
-        in_flight::models::one_answer_at_a_time,
+        "one_response_at_a_time",
+        in_flight::models::one_response_at_a_time,
     ),
     (
         "in_flight",
-        "a_waiter_that_leaves_passes_its_turn_on",
-        in_flight::models::a_waiter_that_leaves_passes_its_turn_on,
+        "a_dropped_waiter_passes_on_its_turn",
+        in_flight::models::a_dropped_waiter_passes_on_its_turn,
     ),
     (
         "in_flight",
@@ -308,7 +302,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     panic::set_hook(Box::new(|panic| println!("    {panic}")));
     if let Some(wanted) = env::args().nth(1) {
         let planted = planted::ALL.iter().find(|(name, ..)| *name == wanted);
-        let (.., model) = planted.ok_or("there is no planted bug of this name")?;
+        let (.., model) = planted.ok_or("unknown planted bug")?;
         explore(*model);
         return Ok(ExitCode::SUCCESS);
     }
@@ -321,10 +315,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     let mut missed = 0;
     for (name, of, model, _) in planted::ALL {
-        // In a process of its own, since a failed model may abort.
+        // In a child process, because a failed model may abort.
         let output = Command::new(env::current_exe()?).arg(name).output()?;
         let shown = String::from_utf8_lossy(&output.stdout);
-        // The panic's place, then its message.
+        // The location of the panic, then its message.
         let why = shown.lines().nth(1).unwrap_or_default().trim();
         let why: String = why.chars().take(60).collect();
         match output.status.success() {
@@ -333,14 +327,14 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         missed += usize::from(output.status.success());
     }
-    println!("{} planted bugs, {missed} not found", planted::ALL.len());
+    println!("planted bugs: {}, not found: {missed}", planted::ALL.len());
     Ok(match missed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
 
-/// Runs `model` under every schedule, and returns how many there are.
+/// Runs `model` under every schedule, and returns the number of schedules.
 fn explore(model: fn()) -> usize {
     let schedules = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&schedules);
@@ -353,7 +347,7 @@ fn explore(model: fn()) -> usize {
     schedules.load(Ordering::Relaxed)
 }
 
-/// Wakes a thread of a model. Its clones are no steps of it.
+/// Wakes a thread of a model. Cloning it is not a step of the model.
 #[derive(Default)]
 struct Parked(Notify);
 
@@ -363,7 +357,7 @@ impl Wake for Parked {
     }
 }
 
-/// Polls `future` when it is woken, and once when it is not.
+/// Polls `future` after each wakeup, and once without one.
 fn block_on<F>(future: F) -> F::Output
 where
     F: Future,
@@ -379,7 +373,7 @@ where
     }
 }
 
-/// Polls `future` once, for a task that nobody wakes.
+/// Polls `future` once, for a task without a waker.
 fn poll_once<F>(future: Pin<&mut F>) -> Poll<F::Output>
 where
     F: Future,

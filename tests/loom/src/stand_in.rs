@@ -1,8 +1,8 @@
-//! Stand-ins for what the included sources import: the same names, with loom's types where threads
-//! meet.
+//! Stand-ins for the imports of the included sources: the same names, with loom's types for shared
+//! state.
 //!
-//! tokio's own types are taken as they are (tokio has models of them): each operation is one step, and
-//! [`Steps`] lets loom put other threads' steps before it.
+//! tokio's own types are used unchanged, since tokio has models of them: each operation is one
+//! step, and [`Steps`] lets loom schedule steps of other threads before it.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,7 +32,7 @@ pub(crate) mod tokio_util {
     }
 }
 
-/// The steps of one object that loom does not know.
+/// The steps on one object that loom does not know.
 #[derive(Debug, Default)]
 struct Steps(AtomicUsize);
 
@@ -50,7 +50,7 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// Listens at once, and not when it is polled, as tokio's does.
+    /// Registers immediately rather than at the first poll, as in tokio.
     pub(crate) fn notified(&self) -> impl Future<Output = ()> + '_ {
         self.steps.next();
         let mut notified = Box::pin(self.inner.notified());

@@ -1,4 +1,4 @@
-"""Each API in the words of its vendor's SDK: what sends a conversation."""
+"""Functions that send a conversation with the SDK of each API's vendor."""
 
 from . import anthropic_messages, gemini_generate, ollama_chat, openai_chat, openai_responses
 
@@ -10,7 +10,7 @@ APIS = {
     "openai-responses": openai_responses.send,
 }
 
-# What the service does not tell from one another is made the same.
+# Functions that normalize forms that the service treats alike.
 NORMAL = {
     "gemini-generate": gemini_generate.normal,
 }

@@ -4,7 +4,7 @@ import anthropic
 
 from conversation import NotTaken, is_run, only_texts, text_of
 
-# The SDK wants to be told how much the model may write.
+# The SDK requires the token limit.
 MAX_TOKENS = 1
 
 
@@ -29,8 +29,8 @@ def block(piece):
     raise NotTaken(str(piece))
 
 
-def said(pieces):
-    """An assistant's blocks that the API's own model did not write: what the API has words for."""
+def convert(pieces):
+    """Converts an assistant's blocks from another model, as far as the API supports them."""
     blocks, calls = [], []
     for piece in pieces:
         if "text" in piece or "refusal" in piece:
@@ -41,7 +41,7 @@ def said(pieces):
             try:
                 arguments = json.loads(call["arguments"])
             except ValueError:
-                # It takes objects only.
+                # The API accepts only objects.
                 arguments = {}
             blocks.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": arguments})
             calls.append(call["id"])
@@ -77,27 +77,27 @@ def send(server, conversation, stream):
             messages.append({"role": "user", "content": blocks})
         else:
             [pieces] = message.values()
-            blocks, calls = said(pieces)
+            blocks, calls = convert(pieces)
             messages.append({"role": "assistant", "content": blocks})
     if messages[-1]["role"] == "assistant":
         raise NotTaken("an assistant's message at the end, by the newer models")
-    asked = {"max_tokens": conversation.get("max_output_tokens") or MAX_TOKENS}
+    options = {"max_tokens": conversation.get("max_output_tokens") or MAX_TOKENS}
     if system:
-        asked["system"] = system
+        options["system"] = system
     for name in ("frequency_penalty", "presence_penalty", "seed"):
         if conversation.has(name):
             raise NotTaken(name)
-    # The newest models refuse them.
+    # The newest models reject them.
     for name in ("temperature", "top_p"):
         if conversation.has(name):
             raise NotTaken(name)
     if conversation.has("stop"):
-        asked["stop_sequences"] = conversation.get("stop")
+        options["stop_sequences"] = conversation.get("stop")
     if conversation.has("reasoning_effort"):
-        asked["thinking"] = {"type": "adaptive"}
-        asked["output_config"] = {"effort": conversation.get("reasoning_effort")}
+        options["thinking"] = {"type": "adaptive"}
+        options["output_config"] = {"effort": conversation.get("reasoning_effort")}
     if conversation.tools:
-        asked["tools"] = [tool(each) for each in conversation.tools]
+        options["tools"] = [tool(each) for each in conversation.tools]
     choice = {}
     if conversation.has("tool_choice"):
         word = conversation.get("tool_choice")
@@ -105,15 +105,15 @@ def send(server, conversation, stream):
     if conversation.has("parallel_tool_calls"):
         choice = (choice or {"type": "auto"}) | {"disable_parallel_tool_use": not conversation.get("parallel_tool_calls")}
     if choice:
-        asked["tool_choice"] = choice
+        options["tool_choice"] = choice
     if output := conversation.get("output"):
-        asked["output_config"] = {"format": {"type": "json_schema", "schema": output["schema"]}}
+        options["output_config"] = {"format": {"type": "json_schema", "schema": output["schema"]}}
     if "user_id" in conversation.metadata:
-        asked["metadata"] = {"user_id": conversation.metadata["user_id"]}
-    # The SDK has no name for some.
-    asked["extra_body"] = conversation.provider
+        options["metadata"] = {"user_id": conversation.metadata["user_id"]}
+    # The SDK has no parameters for some of them.
+    options["extra_body"] = conversation.provider
     try:
-        client.messages.create(model=conversation.model, messages=messages, stream=stream, **asked)
+        client.messages.create(model=conversation.model, messages=messages, stream=stream, **options)
     except anthropic.BadRequestError:
         pass
 

@@ -9,12 +9,12 @@ from conversation import NotTaken, is_run, text_of
 LEVELS = {"low": types.ThinkingLevel.LOW, "high": types.ThinkingLevel.HIGH}
 
 
-# What is in them is not the service's.
+# Their contents are not the service's.
 FOREIGN = ("args", "response", "parametersJsonSchema", "responseJsonSchema")
 
 
 def normal(value):
-    """Names in camel case, bytes in the first alphabet: the service reads both (ProtoJSON)."""
+    """Converts names to camel case and bytes to standard base64; the service accepts both forms (ProtoJSON)."""
     if isinstance(value, list):
         return [normal(item) for item in value]
     if not isinstance(value, dict):
@@ -36,13 +36,13 @@ def part(piece):
         if medium := piece.get(kind):
             if "base64" in medium:
                 return types.Part.from_bytes(data=base64.b64decode(medium["base64"]), mime_type=medium["type"])
-            # What the service calls a file is its URI.
+            # The service refers to a file by its URI.
             return types.Part.from_uri(file_uri=medium.get("url") or medium["id"], mime_type=medium["type"])
     raise NotTaken(str(piece))
 
 
-def said(pieces):
-    """An assistant's parts that the API's own model did not write: what the API has words for."""
+def convert(pieces):
+    """Converts an assistant's parts from another model, as far as the API supports them."""
     parts, calls = [], []
     for piece in pieces:
         if "text" in piece or "refusal" in piece:
@@ -64,7 +64,7 @@ def said(pieces):
 def result(call, outcome):
     pieces = outcome["content"]
     text = "".join(text_of(piece) for piece in pieces if "text" in piece)
-    # `output` and `error` are the service's own words.
+    # `output` and `error` are the service's own keys.
     name = "output" if outcome.get("status", "done") == "done" else "error"
     media = [
         types.FunctionResponsePart(inline_data=types.FunctionResponseBlob(
@@ -93,7 +93,7 @@ def send(server, conversation, stream):
             contents.append(types.Content(role="user", parts=parts))
         else:
             [pieces] = message.values()
-            parts, calls = said(pieces)
+            parts, calls = convert(pieces)
             contents.append(types.Content(role="model", parts=parts))
     config = types.GenerateContentConfig()
     if system:

@@ -6,7 +6,7 @@ from conversation import NotTaken, is_run, only_texts, text_of
 
 
 def user(pieces):
-    """Its content is text, and its images are beside it."""
+    """Returns a user message, with its images in a separate field."""
     message = {"role": "user", "content": "".join(only_texts(pieces))}
     images = []
     for piece in pieces:
@@ -20,8 +20,8 @@ def user(pieces):
     return message
 
 
-def said(pieces):
-    """An assistant's message that the API's own model did not write: what the API has words for."""
+def convert(pieces):
+    """Converts an assistant's message from another model, as far as the API supports it."""
     texts = [piece["refusal"] if "refusal" in piece else text_of(piece)
              for piece in pieces if "text" in piece or "refusal" in piece]
     message = {"role": "assistant", "content": "".join(texts)}
@@ -63,15 +63,15 @@ def send(server, conversation, stream):
                 messages.append(made)
         else:
             [pieces] = message.values()
-            made, calls = said(pieces)
+            made, calls = convert(pieces)
             messages.append(made)
-    asked = dict(conversation.provider)
+    arguments = dict(conversation.provider)
     if conversation.tools:
-        asked["tools"] = [tool(each) for each in conversation.tools]
+        arguments["tools"] = [tool(each) for each in conversation.tools]
         if conversation.get("tool_choice") not in (None, "auto", "none"):
             raise NotTaken("tool_choice")
         if conversation.get("tool_choice") == "none":
-            del asked["tools"]
+            del arguments["tools"]
         if conversation.has("parallel_tool_calls"):
             raise NotTaken("parallel_tool_calls")
     options = {
@@ -80,14 +80,14 @@ def send(server, conversation, stream):
         if conversation.has(name)
     }
     if options:
-        asked["options"] = options
+        arguments["options"] = options
     if conversation.has("reasoning_effort"):
-        asked["think"] = conversation.get("reasoning_effort")
+        arguments["think"] = conversation.get("reasoning_effort")
     if output := conversation.get("output"):
-        asked["format"] = output["schema"]
+        arguments["format"] = output["schema"]
     try:
-        # A stream is asked for when it is read.
-        list(client.chat(conversation.model, messages, stream=stream, **asked))
+        # The SDK sends the request when the stream is read.
+        list(client.chat(conversation.model, messages, stream=stream, **arguments))
     except ollama.ResponseError:
         pass
 

@@ -23,7 +23,7 @@ def part(piece):
         if "url" in file:
             raise NotTaken("a document at a URL")
         data = f"data:{file['type']};base64,{file['base64']}"
-        # The service wants a name.
+        # The service requires a name.
         return {"type": "file", "file": {"filename": file.get("name", "file"), "file_data": data}}
     raise NotTaken(str(piece))
 
@@ -34,8 +34,8 @@ def content(pieces):
     return [part(piece) for piece in pieces]
 
 
-def said(pieces):
-    """An assistant's message that the API's own model did not write: what the API has words for."""
+def convert(pieces):
+    """Converts an assistant's message from another model, as far as the API supports it."""
     message = {"role": "assistant"}
     if texts := only_texts(pieces):
         message["content"] = "".join(texts)
@@ -71,30 +71,30 @@ def send(server, conversation, stream):
                 messages.append({"role": "tool", "tool_call_id": call, "content": "".join(texts)})
         else:
             [pieces] = message.values()
-            message, calls = said(pieces)
+            message, calls = convert(pieces)
             messages.append(message)
-    asked = {
+    options = {
         name: conversation.get(name)
         for name in ("parallel_tool_calls", "temperature", "top_p", "frequency_penalty",
                      "presence_penalty", "stop", "seed", "reasoning_effort")
         if conversation.has(name)
     }
     if conversation.has("max_output_tokens"):
-        asked["max_completion_tokens"] = conversation.get("max_output_tokens")
+        options["max_completion_tokens"] = conversation.get("max_output_tokens")
     if conversation.tools:
-        asked["tools"] = [tool(each) for each in conversation.tools]
+        options["tools"] = [tool(each) for each in conversation.tools]
     if conversation.has("tool_choice"):
         choice = conversation.get("tool_choice")
-        asked["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice["tool"]}}
+        options["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice["tool"]}}
     if output := conversation.get("output"):
-        asked["response_format"] = {"type": "json_schema", "json_schema": output}
+        options["response_format"] = {"type": "json_schema", "json_schema": output}
     if conversation.metadata:
-        asked["metadata"] = conversation.metadata
-    asked |= conversation.provider
+        options["metadata"] = conversation.metadata
+    options |= conversation.provider
     if stream:
-        asked["stream_options"] = {"include_usage": True}
+        options["stream_options"] = {"include_usage": True}
     try:
-        client.chat.completions.create(model=conversation.model, messages=messages, stream=stream, **asked)
+        client.chat.completions.create(model=conversation.model, messages=messages, stream=stream, **options)
     except openai.BadRequestError:
         pass
 

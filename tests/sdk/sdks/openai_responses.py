@@ -17,7 +17,7 @@ def part(piece):
         if "url" in file:
             return {"type": "input_file", "file_url": file["url"]}
         data = f"data:{file['type']};base64,{file['base64']}"
-        # The service wants a name.
+        # The service requires a name.
         return {"type": "input_file", "filename": file.get("name", "file"), "file_data": data}
     raise NotTaken(str(piece))
 
@@ -28,8 +28,8 @@ def content(pieces):
     return [part(piece) for piece in pieces]
 
 
-def said(pieces):
-    """An assistant's items that the API's own model did not write: what the API has words for."""
+def convert(pieces):
+    """Converts an assistant's items from another model, as far as the API supports them."""
     items, calls = [], []
     for piece in pieces:
         if "text" in piece or "refusal" in piece:
@@ -66,32 +66,32 @@ def send(server, conversation, stream):
                 items.append({"type": "function_call_output", "call_id": call, "output": output})
         else:
             [pieces] = message.values()
-            more, calls = said(pieces)
+            more, calls = convert(pieces)
             items += more
-    # Nothing is kept at the service, so that it is told all of the conversation.
-    asked = {"store": False, "include": ["reasoning.encrypted_content"]}
+    # The service stores nothing, so each request has the complete conversation.
+    options = {"store": False, "include": ["reasoning.encrypted_content"]}
     if conversation.system:
-        asked["instructions"] = "\n\n".join(conversation.system)
+        options["instructions"] = "\n\n".join(conversation.system)
     for name in ("parallel_tool_calls", "temperature", "top_p", "max_output_tokens"):
         if conversation.has(name):
-            asked[name] = conversation.get(name)
+            options[name] = conversation.get(name)
     for name in ("frequency_penalty", "presence_penalty", "stop", "seed"):
         if conversation.has(name):
             raise NotTaken(name)
     if conversation.has("reasoning_effort"):
-        asked["reasoning"] = {"effort": conversation.get("reasoning_effort")}
+        options["reasoning"] = {"effort": conversation.get("reasoning_effort")}
     if conversation.tools:
-        asked["tools"] = [tool(each) for each in conversation.tools]
+        options["tools"] = [tool(each) for each in conversation.tools]
     if conversation.has("tool_choice"):
         choice = conversation.get("tool_choice")
-        asked["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "name": choice["tool"]}
+        options["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "name": choice["tool"]}
     if output := conversation.get("output"):
-        asked["text"] = {"format": {"type": "json_schema", **output}}
+        options["text"] = {"format": {"type": "json_schema", **output}}
     if conversation.metadata:
-        asked["metadata"] = conversation.metadata
-    asked |= conversation.provider
+        options["metadata"] = conversation.metadata
+    options |= conversation.provider
     try:
-        client.responses.create(model=conversation.model, input=items, stream=stream, **asked)
+        client.responses.create(model=conversation.model, input=items, stream=stream, **options)
     except openai.BadRequestError:
         pass
 

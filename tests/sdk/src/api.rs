@@ -12,7 +12,7 @@ use std::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-/// The APIs, each with a model, since what is sent may depend on it.
+/// The APIs, each with a model, because the request may depend on it.
 pub(crate) const APIS: &[(&str, &str)] = &[
     ("anthropic-messages", "claude-opus-4-8"),
     ("gemini-generate", "gemini-3.5-flash"),
@@ -21,10 +21,10 @@ pub(crate) const APIS: &[(&str, &str)] = &[
     ("openai-responses", "gpt-5.5"),
 ];
 
-/// What the vendor's SDK is told too.
+/// The API key, which the vendor's SDK uses as well.
 const KEY: &str = "the-key";
 
-/// Calls `api`, which answers with `answer`, or refuses; and what it was sent.
+/// Calls `api`, which returns `answer` or an error, and returns the request that was sent.
 pub(crate) async fn call(
     api: &str,
     stream: bool,
@@ -86,7 +86,7 @@ pub(crate) async fn call(
     (result, sent)
 }
 
-/// A request as JSON.
+/// Converts a request to JSON.
 async fn read(request: http::Request<Full<Bytes>>) -> Value {
     let (parts, body) = request.into_parts();
     let Ok(body) = body.collect().await;
@@ -97,7 +97,7 @@ async fn read(request: http::Request<Full<Bytes>>) -> Value {
             (name.as_str(), value.into_owned())
         })
         .collect();
-    // As the bytes are: JSON is the reader's to read.
+    // The bytes are passed on unchanged, and the reader parses them.
     json!({
         "method": parts.method.as_str(),
         "target": parts.uri.path_and_query().map(|target| target.as_str()),

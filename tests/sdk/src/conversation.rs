@@ -1,4 +1,4 @@
-//! A conversation in nobody's words; `tests/sdk/conversations` has them.
+//! Provider-neutral conversations, which are stored in `tests/sdk/conversations`.
 
 use crate::api;
 use concentric_core::{
@@ -32,7 +32,7 @@ pub(crate) struct Conversation {
     reasoning_effort: Option<String>,
     #[serde(default)]
     metadata: Map<String, Value>,
-    /// Fields of an API's own, by the API.
+    /// Fields that are specific to an API, by API.
     #[serde(default)]
     provider: BTreeMap<String, Map<String, Value>>,
 }
@@ -42,13 +42,13 @@ pub(crate) struct Conversation {
 enum Said {
     System(String),
     User(Vec<Piece>),
-    /// By no model that is known.
+    /// A message that no known model wrote.
     Assistant(Vec<Piece>),
-    /// By the model of another provider, which wants its own data back.
+    /// A message from the model of another provider, with opaque data of that provider.
     Elsewhere(Vec<Piece>),
-    /// By the API's own model: its answer, by the API.
+    /// A message from the API's own model: its response, by API.
     Answer(BTreeMap<String, Value>),
-    /// Of the calls before, in their order.
+    /// The results of the preceding calls, in order.
     Results(Vec<Outcome>),
 }
 
@@ -56,7 +56,7 @@ enum Said {
 #[serde(deny_unknown_fields)]
 struct Piece {
     text: Option<String>,
-    /// So many times the text.
+    /// The number of repetitions of the text.
     times: Option<usize>,
     reasoning: Option<String>,
     refusal: Option<String>,
@@ -64,7 +64,7 @@ struct Piece {
     audio: Option<Bytes>,
     file: Option<Bytes>,
     call: Option<Call>,
-    /// What the provider of the message wants back: with what else is here, or alone.
+    /// The opaque data of the message's provider, with the other content here or alone.
     opaque: Option<Value>,
 }
 
@@ -122,7 +122,8 @@ struct Output {
 }
 
 impl Conversation {
-    /// Whether it can be had with `api`: what an API's own model says is not said by others.
+    /// Returns `true` if `api` can express it: messages of an API's own model are only for that
+    /// API.
     pub(crate) fn is_for(&self, api: &str) -> bool {
         self.messages.iter().all(|said| match said {
             Said::Answer(answers) => answers.contains_key(api),
@@ -130,7 +131,7 @@ impl Conversation {
         })
     }
 
-    /// The request to `api`.
+    /// Creates the request to `api`.
     pub(crate) async fn request(&self, api: &str) -> Result<ChatRequest, Box<dyn Error>> {
         let mut request = ChatRequest::user("");
         request.transcript = concentric_core::Transcript::new();
@@ -166,7 +167,7 @@ impl Conversation {
         options.metadata = self.metadata.clone();
         options.provider = self.provider.get(api).cloned().unwrap_or_default();
 
-        // What makes calls waits for their results.
+        // A message with calls waits for their results.
         let mut open: Option<Message> = None;
         for said in &self.messages {
             let message = match said {
@@ -185,7 +186,7 @@ impl Conversation {
                     answered.await.0?.message
                 }
                 Said::Results(outcomes) => {
-                    let message = open.take().ok_or("results of no calls")?;
+                    let message = open.take().ok_or("results without calls")?;
                     let results = results(&message, outcomes)?;
                     request.transcript.push(Round::new(message, results)?);
                     continue;
@@ -202,7 +203,7 @@ impl Conversation {
     }
 }
 
-/// A provider that is none of ours.
+/// An unknown provider.
 const ELSEWHERE: &str = "elsewhere";
 
 fn message(role: Role, pieces: &[Piece], author: &Author) -> Result<Message, Box<dyn Error>> {
@@ -229,7 +230,7 @@ fn part(piece: &Piece, author: &Author) -> Result<Part, Box<dyn Error>> {
         let part = ToolCallPart::new(id, call.name.as_str(), call.arguments.as_str());
         PartKind::ToolCall(part.executed_by(call.executor))
     } else {
-        let opaque = piece.opaque.as_ref().ok_or("a piece of nothing")?;
+        let opaque = piece.opaque.as_ref().ok_or("an empty piece")?;
         return Ok(Part::new(PartKind::Provider(data(opaque))).by(author.clone()));
     };
     let opaque = piece.opaque.as_ref().map(|opaque| Arc::new(data(opaque)));
@@ -243,7 +244,7 @@ fn media(bytes: &Bytes) -> Result<Media, Box<dyn Error>> {
         (Some(base64), None, None) => MediaSource::Base64(base64.as_str().into()),
         (None, Some(url), None) => MediaSource::Url(url.as_str().into()),
         (None, None, Some(id)) => MediaSource::Id(id.as_str().into()),
-        _ => return Err("media that are not in one place".into()),
+        _ => return Err("media need exactly one source".into()),
     };
     let mut media = Media::new(source).with_media_type(bytes.r#type.as_str());
     media.name = bytes.name.as_deref().map(Into::into);
@@ -256,7 +257,7 @@ fn results(of: &Message, outcomes: &[Outcome]) -> Result<Vec<ToolResult>, Box<dy
         .filter(|call| call.executor == Executor::Loop)
         .collect();
     if calls.len() != outcomes.len() {
-        return Err("as many results as calls".into());
+        return Err("the number of results differs from the number of calls".into());
     }
     let results = calls.iter().zip(outcomes).map(|(call, outcome)| {
         let content = match &*outcome.content {

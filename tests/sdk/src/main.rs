@@ -1,5 +1,5 @@
-//! Sends conversations by each of our provider layers, and prints what would go to the service:
-//! one line of JSON for each conversation, API and mode. `concentric-sdk CONVERSATIONS`.
+//! Sends conversations with each provider layer, and prints the requests: one line of JSON for each
+//! conversation, API and mode. Usage: `concentric-sdk CONVERSATIONS`.
 
 mod api;
 mod conversation;
@@ -49,20 +49,20 @@ fn conversations(dir: &Path) -> Result<BTreeMap<String, Conversation>, Box<dyn E
                 .map_err(|error| format!("{}: {error}", path.display()))?;
         for (name, conversation) in file {
             if all.insert(name.clone(), conversation).is_some() {
-                return Err(format!("two conversations are called `{name}`").into());
+                return Err(format!("duplicate conversation `{name}`").into());
             }
         }
     }
     Ok(all)
 }
 
-/// What `api` is sent of a conversation, or why it is sent nothing.
+/// Returns the request to `api` for a conversation, or the reason why none is sent.
 async fn sent(api: &str, of: &Conversation, stream: bool) -> Result<Value, Box<dyn Error>> {
     let request = of.request(api).await?;
     let (result, sent) = api::call(api, stream, None, request).await;
     Ok(match (sent, result) {
         (Some(sent), _) => sent,
         (None, Err(error)) => json!({"refused": error.to_string()}),
-        (None, Ok(_)) => return Err("an answer to nothing".into()),
+        (None, Ok(_)) => return Err("a response without a request".into()),
     })
 }

@@ -1,4 +1,4 @@
-//! Clients that read streams, answer questions, and hang up.
+//! Clients that read streams, reply to interrupts, and disconnect.
 
 use crate::{Fault, dice::Dice};
 use bytes::Bytes;
@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fmt,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{task::JoinSet, time::timeout};
 
-/// How long a stream may be silent before its client takes it for dead. The server sends a comment
+/// The time of silence after which a client considers a stream dead. The server sends a comment
 /// after 15 seconds of silence.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What became of the streams, by name; a name that begins with `!` is a violation.
+/// The outcomes of the streams, counted by name. A name that begins with `!` is a violation.
 #[derive(Default)]
 pub(crate) struct Counts(BTreeMap<&'static str, u64>);
 
@@ -32,12 +33,15 @@ impl Counts {
             .map(|(name, n)| format!("{n} times: {name}"))
             .collect();
         for wanted in [
-            "finished", "failed", "hung up", "asked", "approved", "denied",
+            "finished",
+            "failed",
+            "hung up",
+            "interrupted",
+            "approved",
+            "denied",
         ] {
             if !self.0.contains_key(wanted) {
-                failures.push(format!(
-                    "no stream was {wanted}: the load is not what it should be"
-                ));
+                failures.push(format!("no stream was {wanted}: the load is incomplete"));
             }
         }
         failures
@@ -62,21 +66,7 @@ pub(crate) struct Clients {
     counts: Arc<Mutex<Counts>>,
 }
 
-/// Clients at work.
-pub(crate) struct Running {
-    tasks: JoinSet<()>,
-    counts: Arc<Mutex<Counts>>,
-}
-
-impl Running {
-    pub(crate) async fn join(mut self) -> Counts {
-        while self.tasks.join_next().await.is_some() {}
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *counts)
-    }
-}
-
-/// How a stream ended for its client.
+/// The end of a stream from the client's view.
 enum Ended {
     HungUp,
     Finished { asks: Vec<String> },
@@ -102,7 +92,7 @@ impl Clients {
         *counts.0.entry(name).or_default() += 1;
     }
 
-    /// One run of each kind, which must succeed.
+    /// Makes one run of each kind, which must succeed.
     pub(crate) async fn warm_up(&self) -> Result<(), Fault> {
         for prompt in ["calm talk", "calm look", "calm pay"] {
             let thread = format!("warm-up {prompt}");
@@ -114,11 +104,17 @@ impl Clients {
         Ok(())
     }
 
-    /// Starts `streams` clients, each of which makes one run after the other until `until`.
-    pub(crate) fn start(&self, streams: usize, until: Instant) -> Running {
+    /// Returns the outcomes of all streams so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *counts)
+    }
+
+    /// Starts the clients with these numbers. Each makes one run after the other until `until`.
+    pub(crate) fn start(&self, numbers: Range<usize>, until: Instant) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        for number in 0..streams as u64 {
-            let (clients, mut dice) = (self.clone(), Dice::new(self.seed, number));
+        for number in numbers {
+            let (clients, mut dice) = (self.clone(), Dice::new(self.seed, number as u64));
             tasks.spawn(async move {
                 let mut turn = 0;
                 while Instant::now() < until {
@@ -127,20 +123,17 @@ impl Clients {
                     match clients.turn(&thread, &mut dice).await {
                         Ok(ended) => clients.count(ended),
                         Err(error) => {
-                            clients.count("!could not be sent or broke off");
+                            clients.count("!failed to send, or was cut off");
                             eprintln!("{thread}: {error}");
                         }
                     }
                 }
             });
         }
-        Running {
-            tasks,
-            counts: Arc::clone(&self.counts),
-        }
+        tasks
     }
 
-    /// A user's turn: a prompt, and the answers to what is asked. Returns how it ended.
+    /// Runs a user turn: a prompt, and the replies to its interrupts. Returns its outcome.
     async fn turn(&self, thread: &str, dice: &mut Dice) -> Result<&'static str, Fault> {
         let prompt = match dice.below(10) {
             0 | 1 => "pay",
@@ -163,9 +156,9 @@ impl Clients {
                 Ended::Failed => return Ok("failed"),
                 Ended::Finished { asks } if asks.is_empty() => return Ok("finished"),
                 Ended::Finished { asks } => {
-                    self.count("asked");
+                    self.count("interrupted");
                     let approved = match dice.below(8) {
-                        0 => return Ok("left unanswered"),
+                        0 => return Ok("left without a reply"),
                         1 | 2 => false,
                         _ => true,
                     };
@@ -186,7 +179,7 @@ impl Clients {
         }
     }
 
-    /// Makes a request, and reads its stream until it ends, or `patience` pieces of it.
+    /// Sends a request, and reads its stream to the end, or `patience` chunks of it.
     async fn run(
         &self,
         thread: &str,
@@ -238,7 +231,7 @@ impl Clients {
             }
         }
         if ends != 1 || !last {
-            self.count("!ended without exactly one terminal event, the last");
+            self.count("!ended without exactly one terminal event at its end");
         }
         match has_failed {
             true => Ok(Ended::Failed),

@@ -1,8 +1,8 @@
-//! Random choices that can be repeated (SplitMix64).
+//! Repeatable random choices (SplitMix64).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A seed from the clock, for a run without one.
+/// Returns a seed from the clock, if none is given.
 pub(crate) fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
@@ -12,7 +12,7 @@ pub(crate) fn seed() -> u64 {
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// The choices of party `number` under `seed`.
+    /// Creates the choices of participant `number` for `seed`.
     pub(crate) fn new(seed: u64, number: u64) -> Self {
         Self(seed ^ number.wrapping_mul(0xA076_1D64_78BD_642F))
     }
@@ -25,7 +25,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }

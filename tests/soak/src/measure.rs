@@ -1,17 +1,17 @@
-//! What a process uses, and whether it grows.
+//! The resource use of a process, and its growth.
 
 use crate::ALLOCATOR;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, time::Duration};
 use tokio::runtime::Handle;
 
-/// What the server uses at one moment.
+/// The resource use of the server at one moment.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Status {
-    /// Resident memory in KiB, without the pages of files.
+    /// Resident memory in KiB, without file pages.
     pub(crate) memory: u64,
-    /// What is allocated at this moment, in KiB. Resident memory is more: an allocator keeps some of
-    /// what it was given back.
+    /// Allocated memory in KiB. Resident memory is larger, because an allocator keeps some freed
+    /// memory.
     pub(crate) heap: u64,
     pub(crate) files: usize,
     pub(crate) tasks: usize,
@@ -73,7 +73,8 @@ impl Samples {
         files.max().unwrap_or_default()
     }
 
-    /// The slope of the least-squares line through the memory of the second half, in MiB per hour.
+    /// Returns the slope of the regression line through the memory of the second half, in MiB per
+    /// hour.
     pub(crate) fn slope_of_second_half(&self) -> f64 {
         let half = self.0.get(self.0.len() / 2..).unwrap_or_default();
         let n = half.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! The process that is measured: an agent behind AG-UI, with approvals, a ledger and a store.
+//! The measured process: an agent behind AG-UI, with approvals, a ledger and a store.
 
 use crate::{Fault, measure::Status};
 use axum::{Json, Router, extract::State, routing::get};
@@ -30,10 +30,10 @@ use tower::{Layer, ServiceBuilder};
 
 pub(crate) const ROLE: &str = "server";
 
-/// How many model calls the server makes at once.
+/// The largest number of concurrent model calls.
 const MODEL_CALLS: usize = 4096;
 
-/// Serves until its standard input is closed; the arguments are the provider's URL and the database.
+/// Serves until standard input is closed. The arguments are the provider's URL and the database.
 pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
     let (Some(provider), Some(database)) = (args.next(), args.next()) else {
         eprintln!("usage: {ROLE} PROVIDER DATABASE");
@@ -75,8 +75,8 @@ async fn status() -> Result<Json<Status>, String> {
     status.map(Json).map_err(|error| error.to_string())
 }
 
-/// The threads of the runs that the store takes for abandoned a day from now: those that are left as
-/// running.
+/// Returns the threads of the runs that are still recorded as running: those that the store
+/// considers abandoned a day from now.
 async fn left(State(store): State<SqliteStore>) -> Result<Json<Vec<String>>, String> {
     let tomorrow = SystemTime::now() + Duration::from_secs(24 * 60 * 60);
     let left = store.abandoned(tomorrow, 10_000).await;
@@ -103,7 +103,7 @@ fn agent(provider: &str, store: &SqliteStore) -> Result<BoxModel, Error> {
     Ok(BoxModel::new(agent))
 }
 
-/// A tool that takes so long.
+/// A tool that takes the given time.
 fn works(name: &'static str, time: Duration) -> Tool {
     tool_with_context(
         name,
@@ -115,7 +115,7 @@ fn works(name: &'static str, time: Duration) -> Tool {
     )
 }
 
-/// The server process, as its parent sees it.
+/// The server process, from its parent's view.
 pub(crate) struct Server {
     process: Child,
     url: String,
@@ -127,6 +127,7 @@ pub(crate) async fn start(provider: &str, database: &Path) -> Result<Server, Fau
         .arg(ROLE)
         .arg(provider)
         .arg(database)
+        .env("MALLOC_PERTURB_", "165")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -163,8 +164,8 @@ impl Server {
         Ok(serde_json::from_slice(&self.get("/left").await?)?)
     }
 
-    /// Waits until tasks and files are down to those of `before`, or have stopped changing for three
-    /// seconds where there is none; and returns the last status in any case.
+    /// Waits until tasks and files are down to those of `before`, or, without it, have been
+    /// constant for three seconds. Returns the last status in any case.
     pub(crate) async fn settled(
         &self,
         before: Option<&Status>,

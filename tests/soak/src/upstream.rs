@@ -1,4 +1,4 @@
-//! A provider that speaks OpenAI's chat completions, slowly, and fails in every way.
+//! A provider with OpenAI's chat completions API that responds slowly and fails in every way.
 
 use crate::{Fault, dice::Dice};
 use axum::{
@@ -22,10 +22,10 @@ use std::{
 };
 use tokio::{net::TcpListener, time::sleep};
 
-/// The time between two pieces of an answer.
+/// The time between two chunks of a response.
 const PACE: Duration = Duration::from_millis(250);
 
-/// How many pieces an answer in text has.
+/// The number of chunks in a text response.
 const PIECES: u64 = 40;
 
 #[derive(Clone)]
@@ -34,7 +34,7 @@ struct Provider {
     answers: Arc<AtomicU64>,
 }
 
-/// Starts the provider and returns its address.
+/// Starts the provider, and returns its address.
 pub(crate) async fn start(seed: u64) -> Result<String, Fault> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -56,20 +56,20 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
         return StatusCode::BAD_REQUEST.into_response();
     };
     let frames = frames(&request, number, &mut dice);
-    // The clients' warm-up asks for an answer that succeeds.
+    // The clients' warm-up requests must succeed.
     let fails = !text_of_user(&request).contains("calm");
     match dice.below(40) {
         0 if fails => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
         1 if fails => (StatusCode::SERVICE_UNAVAILABLE, "no").into_response(),
         2 if fails => "<html>not a stream</html>".into_response(),
-        // Breaks off in the middle of a frame.
+        // Cut off within a frame.
         3 if fails => stream_of(frames, Some(dice.below(PIECES)), dice),
-        // Ends in order, before the answer does.
+        // Ends properly, but before the response is complete.
         4 if fails => {
             let kept = usize::try_from(dice.below(PIECES)).unwrap_or_default();
             stream_of(frames.into_iter().take(kept).collect(), None, dice)
         }
-        // Hands out garbage behind a good beginning.
+        // Invalid data after a valid beginning.
         5 if fails => {
             let mut frames = frames;
             frames.insert(1.min(frames.len()), "data: {\"choices\": 7}\n\n".to_owned());
@@ -84,7 +84,7 @@ fn stream_of(frames: Vec<String>, cut: Option<u64>, mut dice: Dice) -> Response 
     let pieces = stream::iter((0_u64..).zip(frames)).then(move |(at, frame)| async move {
         sleep(pace).await;
         match cut {
-            Some(cut) if at >= cut => Err(io::Error::other("the provider broke off")),
+            Some(cut) if at >= cut => Err(io::Error::other("the provider closed the connection")),
             _ => Ok(Bytes::from(frame)),
         }
     });
@@ -132,7 +132,7 @@ fn frames(request: &Value, number: u64, dice: &mut Dice) -> Vec<String> {
     frames
 }
 
-/// The text of the last message of the user.
+/// Returns the text of the last user message.
 fn text_of_user(request: &Value) -> String {
     let messages = request["messages"].as_array().into_iter().flatten();
     let last = messages.rev().find(|message| message["role"] == "user");

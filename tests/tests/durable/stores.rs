@@ -85,6 +85,16 @@ impl RunStore for Pointed {
         })
     }
 
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        self.at("amend".into(), self.inner.amend(key, version, state, now))
+    }
+
     fn save(
         &self,
         key: RunKey,
@@ -113,6 +123,10 @@ impl RunStore for Pointed {
 
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()> {
         self.at("end".into(), self.inner.end(key, fence, now))
+    }
+
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        self.at("withdraw".into(), self.inner.withdraw(tenant, thread, now))
     }
 
     fn asking(
@@ -154,6 +168,11 @@ impl Ledger for Pointed {
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         let name = format!("ledger.known.{}", call_of(&key.key));
         self.at(name, self.inner.known(key))
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        let name = format!("ledger.retract.{}", call_of(&key.key));
+        self.at(name, self.inner.retract(key))
     }
 }
 

@@ -41,10 +41,10 @@ impl Outcome {
     }
 }
 
-/// Reads an answer to its end: one terminal item, and nothing after it.
-pub async fn read(mut model: BoxModel) -> Outcome {
+/// Reads the answer to `request` to its end: one terminal item, and nothing after it.
+pub async fn read(mut model: BoxModel, request: ChatRequest) -> Outcome {
     let mut outcome = Outcome::default();
-    let call = model.ready().await.unwrap().call(ChatRequest::user("hi"));
+    let call = model.ready().await.unwrap().call(request);
     let mut body = match call.await {
         Ok(response) => response.body,
         Err(error) => {
@@ -81,11 +81,12 @@ pub async fn check(
 ) -> Outcome {
     let script = server.script(number, case.acts);
     let model = api.model(client, server, number, limits(), case.timeouts);
-    let outcome = timeout(LIMIT, read(model)).await.expect("an end");
+    let outcome = timeout(LIMIT, read(model, script.request())).await;
+    let outcome = outcome.expect("an end");
     // It is closed though the outcome is still there.
     script.closed().await;
     let asked = script.asked();
-    assert_eq!(asked.len(), 1, "asked again");
+    assert_eq!(asked.len(), 1, "the requests that the service has read");
     assert!(asked[0].contains(CANARY), "{}", asked[0]);
 
     let Some(fails) = case.fails else {

@@ -135,7 +135,8 @@ async fn f002_no_tool_is_called_by_what_is_cut() {
             let agent = ServiceBuilder::new()
                 .layer(AgentLayer::new(tools))
                 .service(model);
-            let outcome = timeout(LIMIT, read(BoxModel::new(agent))).await.unwrap();
+            let outcome = timeout(LIMIT, read(BoxModel::new(agent), script.request())).await;
+            let outcome = outcome.unwrap();
             let kind = outcome.error.unwrap().kind();
             let expected = match turn % 3 {
                 0 => ErrorKind::Truncated,
@@ -242,7 +243,7 @@ async fn f010_a_line_without_an_end_takes_no_more_than_its_limit() {
         let number = rig.number();
         let script = rig.server.script(number, acts);
         let model = api.model(&rig.client, &rig.server, number, most, Timeouts::off());
-        let outcome = timeout(LIMIT, read(model)).await.unwrap();
+        let outcome = timeout(LIMIT, read(model, script.request())).await.unwrap();
         assert_eq!(
             outcome.error.unwrap().kind(),
             ErrorKind::TooLarge,
@@ -326,10 +327,10 @@ async fn f055_a_key_that_comes_back_is_not_shown() {
             let number = rig.number();
             let typed = [("content-type", "application/json")];
             let acts = whole(status, &typed, said.as_bytes(), &mut rig.dice);
-            rig.server.script(number, acts);
+            let script = rig.server.script(number, acts);
             let timeouts = Timeouts::off().total(Duration::from_secs(60));
             let model = api.model(&rig.client, &rig.server, number, limits(), timeouts);
-            let outcome = read(model).await;
+            let outcome = read(model, script.request()).await;
             assert!(!outcome.events.iter().any(Event::is_content));
             let error = outcome.error.unwrap();
             let shown = format!("{error:#} {error:?} {:?}", error.code());

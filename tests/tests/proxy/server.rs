@@ -1,22 +1,29 @@
 //! A service that does to each connection what a script says, and sees who closes it.
 
 use bytes::Bytes;
+use concentric_core::{
+    ChatRequest, Context, Environment,
+    context::{Clock, Sleep},
+};
+use concentric_test::{SeededRandom, SequentialIds};
 use std::{
     collections::HashMap,
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, tcp::WriteHalf},
+    sync::SetOnce,
     time::{sleep, timeout},
 };
 use tokio_util::task::TaskTracker;
 
-/// How long is waited for what must happen, before the test has failed.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// How long is waited for what must happen, before the test has failed. A starved machine takes minutes
+/// for what sends without an end.
+pub const LIMIT: Duration = Duration::from_mins(10);
 
 /// What is done to a connection, in order. After the last, it is closed.
 #[derive(Clone, Debug)]
@@ -40,9 +47,40 @@ pub struct Script {
     /// Connections that the client has not closed, nor the script.
     open: TaskTracker,
     asked: Mutex<Vec<String>>,
+    /// When it first kept the client waiting.
+    waits: SetOnce<Instant>,
+}
+
+/// A clock that stands still until the script keeps the client waiting, so that on a slow machine the
+/// client does not give up a request that the service has yet to read.
+struct ScriptClock(Arc<Script>);
+
+impl Clock for ScriptClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let script = Arc::clone(&self.0);
+        Box::pin(async move {
+            script.waits.wait().await;
+            sleep(duration).await;
+        })
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.waits.get().map(Instant::elapsed).unwrap_or_default()
+    }
 }
 
 impl Script {
+    /// A request whose time limits count by the script: see [`ScriptClock`].
+    pub fn request(self: &Arc<Self>) -> ChatRequest {
+        let clock = ScriptClock(Arc::clone(self));
+        let environment = Environment::new(clock, SequentialIds::default(), SeededRandom::new(0));
+        ChatRequest::user("hi").with_context(Context::builder().environment(environment).build())
+    }
+
     /// What was asked, with its headers.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
@@ -95,6 +133,7 @@ impl Server {
             acts,
             open: TaskTracker::new(),
             asked: Mutex::default(),
+            waits: SetOnce::new(),
         });
         let mut scripts = self.shared.scripts.lock().unwrap();
         scripts.insert(number, Arc::clone(&script));
@@ -158,15 +197,19 @@ async fn serve(mut connection: TcpStream, shared: Arc<Shared>) {
             assert!(matches!(read, Ok(0) | Err(_)), "two requests at once");
             false
         }
-        played = play(&mut writer, &script.acts) => played.is_ok(),
+        played = play(&mut writer, &script) => played.is_ok(),
     };
     if is_over && matches!(script.acts.last(), Some(Act::Reset)) {
         connection.set_zero_linger().unwrap();
     }
 }
 
-async fn play(writer: &mut WriteHalf<'_>, acts: &[Act]) -> io::Result<()> {
-    for act in acts {
+async fn play(writer: &mut WriteHalf<'_>, script: &Script) -> io::Result<()> {
+    for act in &script.acts {
+        if !matches!(act, Act::Send(_) | Act::Reset) {
+            // All but the first time it is set already.
+            let _ = script.waits.set(Instant::now());
+        }
         match act {
             Act::Send(bytes) => writer.write_all(bytes).await?,
             Act::Drip(bytes, pause) => {

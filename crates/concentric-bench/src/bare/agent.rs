@@ -50,7 +50,7 @@ where
 }
 
 pin_project! {
-    /// Resolves when the model does.
+    /// Response future: resolves when the model's does.
     pub(crate) struct Answer<M, T, B>
     where
         M: Service<Request, Response = B>,
@@ -88,7 +88,7 @@ struct Run<M, T> {
 }
 
 pin_project! {
-    /// A run.
+    /// Response body of a run.
     pub(crate) struct Body<M, T, B>
     where
         M: Service<Request, Response = B>,
@@ -124,7 +124,7 @@ where
 
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Most of a stream is text: a short way for it, which is inlined into the consumer.
+        // A fast path for text, the most frequent event, which is inlined into the consumer.
         let this = self.as_mut().project();
         if let WorkProj::Body { body } = this.work.project() {
             let item = ready!(body.poll_next(cx));
@@ -146,7 +146,7 @@ where
     B: Stream<Item = Result<Event, Error>>,
     T: Service<Call, Response = ToolResult, Error = Error> + Clone,
 {
-    /// Takes in what is not text, and returns it unless the run goes on with tools.
+    /// Handles an item other than text, and returns it unless the run continues with tool calls.
     #[inline(never)]
     fn take(
         self: Pin<&mut Self>,

@@ -1,11 +1,11 @@
-//! The wire: one frame of an upstream decoded, one frame for a browser encoded.
+//! Decoding of frames from a provider, and encoding of frames for a browser.
 
 use super::Event;
 use serde::Deserialize;
 use smol_str::SmolStr;
 use std::{borrow::Cow, hint::black_box};
 
-/// As much of an OpenAI chat completion chunk as a gateway needs.
+/// The fields of an OpenAI chat completion chunk that a gateway needs.
 #[derive(Debug, Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
@@ -31,7 +31,7 @@ struct Delta<'a> {
     content: Option<Text<'a>>,
 }
 
-/// Borrowed if nothing in it is escaped, also in an `Option`.
+/// A string that is borrowed if it has no escapes, also in an `Option`.
 #[derive(Debug, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -42,7 +42,7 @@ struct Usage {
     completion_tokens: u64,
 }
 
-/// Splits `bytes` into SSE frames, and hands each event in them to `take`.
+/// Splits `bytes` into SSE frames, and calls `take` with each event.
 pub(crate) fn decode(mut bytes: &[u8], mut take: impl FnMut(Event)) -> serde_json::Result<()> {
     while let Some(end) = memchr::memmem::find(bytes, b"\n\n") {
         let (frame, rest) = bytes.split_at(end);
@@ -68,7 +68,7 @@ pub(crate) fn decode(mut bytes: &[u8], mut take: impl FnMut(Event)) -> serde_jso
     Ok(())
 }
 
-/// Appends an AG-UI frame with a piece of a text message.
+/// Appends an AG-UI frame with a text delta.
 pub(crate) fn encode(message_id: &str, text: &str, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(br#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":""#);
     buffer.extend_from_slice(message_id.as_bytes());

@@ -1,4 +1,4 @@
-//! The middleware of the workload: one counts the bytes of the text, one the calls of tools.
+//! The middleware of the workload, which counts the bytes of the text or the tool calls.
 
 use super::{Call, Error, Event, Request, ToolResult};
 use crate::work::counters;
@@ -11,11 +11,11 @@ use std::{
 };
 use tower_service::Service;
 
-/// Counts the bytes of the text in counter `I`.
+/// Adds the bytes of the text to counter `I`.
 #[derive(Clone, Debug)]
 pub(crate) struct CountText<S, const I: usize>(pub(crate) S);
 
-/// Counter `I`; `pin_project!` takes no constants.
+/// Selects counter `I`, because `pin_project!` does not accept const parameters.
 pub(crate) struct At<const I: usize>;
 
 pin_project! {
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// Counts the calls of tools in counter `I`, before and after each.
+/// Increments counter `I` before and after each tool call.
 #[derive(Clone, Debug)]
 pub(crate) struct CountTool<S, const I: usize>(pub(crate) S);
 
@@ -125,7 +125,7 @@ where
     }
 }
 
-/// No tools.
+/// An empty set of tools.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoTools;
 

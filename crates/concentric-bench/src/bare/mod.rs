@@ -1,7 +1,7 @@
-//! The limit: what the workload costs on tower alone.
+//! The workload on plain tower, as the lower limit of its cost.
 //!
-//! Types, layers and a loop that know nothing but the workload. Nothing is erased, shared with a
-//! framework, cancelled, timed or described here; what Concentric costs more is what it offers.
+//! These types, layers and loop support nothing beyond the workload: no type erasure, cancellation,
+//! timing or metadata. The additional cost of Concentric is the cost of its features.
 
 pub(crate) mod agent;
 pub(crate) mod codec;
@@ -11,7 +11,7 @@ pub(crate) mod services;
 use smol_str::SmolStr;
 use std::{fmt, sync::Arc};
 
-/// What a model is asked: the conversation so far.
+/// A request to a model, with the conversation so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) history: Arc<Vec<Turn>>,
@@ -25,9 +25,9 @@ impl Request {
     }
 }
 
-/// One entry of the conversation.
+/// An entry of the conversation.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "the mock model does not read what it is sent")]
+#[expect(dead_code, reason = "the mock model ignores its input")]
 pub(crate) enum Turn {
     User(SmolStr),
     Assistant(SmolStr),
@@ -37,7 +37,7 @@ pub(crate) enum Turn {
     },
 }
 
-/// One event of an answer.
+/// An event of a response.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Text(SmolStr),
@@ -54,18 +54,15 @@ pub(crate) struct Call {
     pub(crate) arguments: SmolStr,
 }
 
-/// What came of a tool call.
+/// The result of a tool call.
 #[derive(Clone, Debug)]
-#[expect(
-    dead_code,
-    reason = "the mock model does not read which call a result is of"
-)]
+#[expect(dead_code, reason = "the mock model ignores its input")]
 pub(crate) struct ToolResult {
     pub(crate) id: SmolStr,
     pub(crate) content: SmolStr,
 }
 
-/// What may go wrong.
+/// The errors of the bare stack.
 #[derive(Debug)]
 pub(crate) enum Error {
     Json(serde_json::Error),
@@ -76,7 +73,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => error.fmt(f),
-            Self::UnknownTool => f.write_str("there is no tool of that name"),
+            Self::UnknownTool => f.write_str("unknown tool"),
         }
     }
 }

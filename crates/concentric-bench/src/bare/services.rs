@@ -1,12 +1,12 @@
-//! The wires of other services, each decoded by typed structs that borrow their text, with what a
-//! gateway needs of them.
+//! Decoders for the formats of other services, with typed structs that borrow their text and have
+//! the fields that a gateway needs.
 
 use super::Event;
 use serde::Deserialize;
 use smol_str::SmolStr;
 use std::{borrow::Cow, hint::black_box};
 
-/// Borrowed if nothing in it is escaped, also in an `Option`.
+/// A string that is borrowed if it has no escapes, also in an `Option`.
 #[derive(Debug, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -17,7 +17,7 @@ impl Text<'_> {
     }
 }
 
-/// Hands the data of each SSE frame in `bytes` to `take`; `end` is the blank line between two.
+/// Calls `take` with the data of each SSE frame in `bytes`; `end` is the blank line after a frame.
 fn frames(
     mut bytes: &[u8],
     end: &[u8],
@@ -187,7 +187,7 @@ pub(crate) fn gemini(bytes: &[u8], mut take: impl FnMut(Event)) -> serde_json::R
         total_token_count: Option<u64>,
     }
 
-    // Some of its streams have lines that end otherwise.
+    // Gemini ends the lines of some streams with CRLF.
     let end: &[u8] = match bytes.ends_with(b"\r\n") {
         true => b"\r\n\r\n",
         false => b"\n\n",

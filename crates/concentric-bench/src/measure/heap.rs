@@ -1,4 +1,4 @@
-//! Allocations and bytes of heap, counted by the allocator.
+//! Allocations and heap bytes, counted by the allocator.
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -6,8 +6,8 @@ use std::alloc::System;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The allocations of one operation: the difference of two counts, so that what is made once does
-/// not count. A reallocation counts as one.
+/// Returns the allocations of one operation, as the difference between two numbers of runs, which
+/// excludes one-time allocations. A reallocation counts as one allocation.
 pub(crate) fn allocations(run: fn(u64), ops: u64) -> f64 {
     const RUNS: u64 = 10;
     let of = |runs| {
@@ -21,7 +21,7 @@ pub(crate) fn allocations(run: fn(u64), ops: u64) -> f64 {
     (twice as f64 - once as f64) / (RUNS * ops) as f64
 }
 
-/// The bytes that `work` allocates and does not free.
+/// Returns the number of bytes that `work` allocates and does not free.
 pub(crate) fn kept(work: impl FnOnce()) -> u64 {
     let region = Region::new(ALLOCATOR);
     work();

@@ -1,4 +1,4 @@
-//! How it is measured.
+//! Measurement of instructions, times and allocations.
 
 pub(crate) mod heap;
 pub(crate) mod instructions;

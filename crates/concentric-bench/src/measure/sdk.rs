@@ -1,4 +1,4 @@
-//! CPU time of a vendor's own SDK, in Python, that reads the same answers.
+//! CPU time of a vendor's own Python SDK for reading the same responses.
 
 use super::time;
 use crate::work::{Answers, Wire};
@@ -11,30 +11,30 @@ use std::{
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/sdk.py");
 
-/// What an SDK took.
+/// The result for an SDK.
 #[derive(Clone, Debug)]
 pub(crate) struct Sdk {
-    /// Its name and version.
+    /// The name and version.
     pub(crate) name: String,
     /// Nanoseconds per operation.
     pub(crate) ns: f64,
 }
 
 #[derive(Debug, Deserialize)]
-struct Said {
+struct Measured {
     sdk: String,
-    /// What reading all answers took, for each sample.
+    /// The time to read all responses, for each sample.
     ns: Vec<u64>,
-    /// The bytes of text in each answer.
+    /// The bytes of text in each response.
     text: Vec<usize>,
 }
 
-/// The median of `samples` after warm-up, of the SDK that `python` has for what the answers are of.
-/// It must read the same text.
+/// Returns the median of `samples`, after a warm-up, for the SDK of the API of `answers`. The SDK
+/// must read the same text.
 ///
 /// # Errors
 ///
-/// If `python` can't be started, or does not have the SDK.
+/// Returns an error if `python` cannot be started, or does not have the SDK.
 pub(crate) fn of(python: &str, answers: Answers, ops: u64, samples: usize) -> io::Result<Sdk> {
     let wires = (answers.wires)();
     let mut child = Command::new(python)
@@ -42,19 +42,27 @@ pub(crate) fn of(python: &str, answers: Answers, ops: u64, samples: usize) -> io
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    // It reads all before it says something.
+    // The child reads all input before it writes any output.
     let written = child.stdin.take().map(|stdin| write(stdin, wires));
     let output = child.wait_with_output()?;
     if !output.status.success() {
         return Err(io::Error::other(format!("{PROGRAM}: {}", output.status)));
     }
     written.transpose()?;
-    let said: Said = serde_json::from_slice(&output.stdout)?;
+    let measured: Measured = serde_json::from_slice(&output.stdout)?;
     let text: Vec<usize> = wires.iter().map(|wire| wire.text).collect();
-    assert_eq!(said.text, text, "{} reads the same text", said.sdk);
-    let ns = said.ns.iter().map(|ns| *ns as f64 / ops as f64).collect();
+    assert_eq!(
+        measured.text, text,
+        "{} must read the same text",
+        measured.sdk
+    );
+    let ns = measured
+        .ns
+        .iter()
+        .map(|ns| *ns as f64 / ops as f64)
+        .collect();
     Ok(Sdk {
-        name: said.sdk,
+        name: measured.sdk,
         ns: time::median(ns),
     })
 }

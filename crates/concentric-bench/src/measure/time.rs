@@ -3,7 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The least a sample takes: long against the clock's resolution and an interrupt.
+/// The least CPU time of a sample: long enough to hide the clock's resolution and an interrupt.
 const SAMPLE: Duration = Duration::from_millis(4);
 
 fn now() -> Duration {
@@ -20,10 +20,10 @@ fn of(run: fn(u64), runs: u64) -> Duration {
     now() - start
 }
 
-/// Nanoseconds of CPU time per operation of both sides: medians of `samples` after warm-up, the
-/// sides in turn, so that both see the same machine.
+/// Returns the CPU time per operation of each side in nanoseconds: the medians of `samples`, after
+/// a warm-up. The sides alternate, so that both are measured under the same conditions.
 pub(crate) fn medians<const N: usize>(sides: [fn(u64); N], ops: u64, samples: usize) -> [f64; N] {
-    // Warms up, too: the last round takes as long as a sample.
+    // The last round takes as long as a sample, which also warms up.
     let runs = sides.map(|run| {
         let mut runs = 1;
         while of(run, runs) < SAMPLE {
@@ -40,7 +40,7 @@ pub(crate) fn medians<const N: usize>(sides: [fn(u64); N], ops: u64, samples: us
     taken.map(median)
 }
 
-/// The one in the middle.
+/// Returns the median.
 pub(super) fn median(mut taken: Vec<f64>) -> f64 {
     taken.sort_by(f64::total_cmp);
     taken.get(taken.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,7 +1,7 @@
-//! The wire of W5: a chunk of an OpenAI stream decoded, and a piece of text encoded for AG-UI.
+//! Decoding of an OpenAI stream, and encoding of a text event for AG-UI.
 //!
-//! Decoding goes through the whole provider layer, over an HTTP service that answers with one frame
-//! at a time, and is divided by the chunks.
+//! Decoding uses the complete provider layer, over an HTTP service that yields one frame at a time.
+//! The cost is divided by the number of chunks.
 
 use super::{
     script::{CHUNK, chunk},
@@ -13,10 +13,10 @@ use concentric_http::ag_ui::encode;
 use concentric_providers::{ApiKey, OpenAiLayer};
 use std::{hint::black_box, slice, sync::LazyLock};
 
-/// The chunks of an answer.
+/// The number of text chunks in a response.
 pub(crate) const CHUNKS: usize = 1_000;
 
-/// The bytes of a chunk of text on the wire.
+/// The size of a text chunk on the wire, in bytes.
 pub(super) const WIRE: usize = 229;
 
 static CHAT: LazyLock<Wire> = LazyLock::new(|| {

@@ -1,10 +1,10 @@
-//! What the middleware of the workload counts.
+//! The counters of the middleware.
 //!
-//! Statics, so that a layer more is an addition more and nothing else.
+//! They are statics, so that a layer costs one addition and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most layers of a work.
+/// The largest number of layers in a work.
 const LAYERS: usize = 10;
 
 static TEXT: [AtomicU64; LAYERS] = [const { AtomicU64::new(0) }; LAYERS];
@@ -28,7 +28,7 @@ pub(crate) fn after_tool<const I: usize>() {
 
 #[inline]
 fn add<const I: usize>(counters: &[AtomicU64; LAYERS], n: u64) {
-    // `I` is a constant, so nothing is looked up.
+    // `I` is a constant, so the bounds check is optimized out.
     if let Some(counter) = counters.get(I) {
         counter.fetch_add(n, Relaxed);
     }
@@ -40,7 +40,7 @@ pub(crate) fn reset() {
     }
 }
 
-/// Asserts what the first `layers` counters of each kind say, and that the others say nothing.
+/// Asserts the first `layers` counters of each kind, and that the others are zero.
 pub(crate) fn assert(layers: usize, text: u64, calls: u64) {
     for (counters, expected) in [(&TEXT, text), (&BEFORE_TOOL, calls), (&AFTER_TOOL, calls)] {
         for (at, counter) in counters.iter().enumerate() {

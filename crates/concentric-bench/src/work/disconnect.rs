@@ -1,8 +1,9 @@
-//! Consumers that go away, over real sockets: how long it takes until their model's service knows.
+//! Consumers that disconnect, over real sockets: the time until the model's service is notified.
 //!
-//! From just before the answer is dropped until the service, a thread of its own, reads the end of
-//! the connection. A consumer leaves before the first event, or after some of the stream, and the
-//! service is silent by then: nothing but the disconnect ends the answer.
+//! The time starts just before the response is dropped, and ends when the service, on a thread of
+//! its own, reads the end of the connection. A consumer disconnects before the first event or after
+//! part of the stream. The service sends nothing more by then, so only the disconnect ends the
+//! response.
 
 use super::{
     codec::{WIRE, frame},
@@ -34,17 +35,17 @@ use tokio::{
 };
 use tower::{ServiceBuilder, ServiceExt};
 
-/// How many consumers there are at a time.
+/// The number of concurrent consumers.
 const CONSUMERS: usize = 100;
 
-/// The most chunks of text that a consumer waits for.
+/// The largest number of text chunks that a consumer waits for.
 const CHUNKS: usize = 8;
 
-/// How long a connection may outlive its consumer before all is given up.
+/// The time limit for a connection to be closed after its consumer has disconnected.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Microseconds of wall time from a disconnect to the end of the connection: the median and the
-/// 99th percentile, each of the client alone and of an agent over it.
+/// Returns the wall time from a disconnect to the end of the connection in microseconds: the median
+/// and the 99th percentile, each for the client alone and for an agent over it.
 pub(crate) fn wall(disconnects: usize) -> [[f64; 2]; 2] {
     let runtime = runtime();
     let [bare, concentric] = [false, true].map(|is_agent| {
@@ -77,7 +78,7 @@ async fn taken(is_agent: bool, disconnects: usize) -> Vec<Duration> {
         consumers.spawn(async move {
             let mut taken = Vec::new();
             for run in (consumer..disconnects).step_by(CONSUMERS) {
-                let Waits { arrived, closed } = upstream.expect(run);
+                let Reported { arrived, closed } = upstream.expect(run);
                 let (client, url) = (client.clone(), upstream.url());
                 let chunks = run % (CHUNKS + 1);
                 let prompt = format!("run {run} of {chunks} chunks");
@@ -87,7 +88,7 @@ async fn taken(is_agent: bool, disconnects: usize) -> Vec<Duration> {
                 };
                 let closed = timeout(LIMIT, closed).await;
                 let closed = closed.expect("the connection is closed");
-                taken.push(closed.expect("its end is told").duration_since(left));
+                taken.push(closed.expect("the end is reported").duration_since(left));
             }
             taken
         });
@@ -95,7 +96,7 @@ async fn taken(is_agent: bool, disconnects: usize) -> Vec<Duration> {
     consumers.join_all().await.concat()
 }
 
-/// The bytes of an answer, by a whole stack.
+/// Calls an agent, and returns the number of text bytes in each event.
 async fn concentric(client: HttpClient, url: String, prompt: String) -> impl Stream<Item = usize> {
     let agent = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
@@ -106,25 +107,25 @@ async fn concentric(client: HttpClient, url: String, prompt: String) -> impl Str
         ))
         .service(client);
     let response = agent.oneshot(ChatRequest::user(prompt)).await;
-    let body = response.expect("it is answered").body;
+    let body = response.expect("a response").body;
     body.map(|event| match event.expect("the run must not fail") {
         Event::TextDelta(text) => text.len(),
         _ => 0,
     })
 }
 
-/// The same, by the client alone.
+/// Calls the client alone, and returns the number of bytes in each frame.
 async fn bare(client: HttpClient, url: String, prompt: String) -> impl Stream<Item = usize> {
     let body = format!(r#"{{"messages":[{{"role":"user","content":"{prompt}"}}]}}"#);
     let request = http::Request::post(url).body(Full::new(Bytes::from(body)));
-    let response = client.oneshot(request.expect("it is well-formed")).await;
-    let body = response.expect("it is answered").into_body();
+    let response = client.oneshot(request.expect("a valid request")).await;
+    let body = response.expect("a response").into_body();
     let frames = body.into_data_stream();
     frames.map(|frame| frame.expect("the connection must not break").len())
 }
 
-/// Waits for so many bytes of an answer, or until it is known that there will be none; and goes
-/// away, just after the time that it returns.
+/// Waits for the given number of bytes of a response, or, for none, until the request has arrived.
+/// Then drops the response, and returns the time just before the drop.
 async fn leave<B>(
     call: impl Future<Output = B>,
     bytes: usize,
@@ -136,7 +137,7 @@ where
     let call = Box::pin(call);
     if bytes == 0 {
         let Either::Right((_, call)) = select(call, arrived).await else {
-            unreachable!("nothing is answered");
+            unreachable!("a response without chunks");
         };
         let left = Instant::now();
         drop(call);
@@ -145,33 +146,33 @@ where
     let mut body = Box::pin(call.await);
     let mut seen = 0;
     while seen < bytes {
-        seen += body.next().await.expect("the answer does not end");
+        seen += body.next().await.expect("the body does not end");
     }
     let left = Instant::now();
     drop(body);
     left
 }
 
-/// A model's service that answers as much as it is asked for, and is silent then.
+/// A model's service that sends as many chunks as a request asks for, and then nothing.
 struct Upstream {
     address: SocketAddr,
-    expected: Arc<Mutex<HashMap<usize, Tells>>>,
+    expected: Arc<Mutex<HashMap<usize, Reports>>>,
     _running: oneshot::Sender<()>,
 }
 
-/// Whom the service tells of a request.
-struct Tells {
+/// The senders with which the service reports a request.
+struct Reports {
     arrived: oneshot::Sender<()>,
     closed: oneshot::Sender<Instant>,
 }
 
-/// Who is told.
-struct Waits {
+/// The receivers of a consumer.
+struct Reported {
     arrived: oneshot::Receiver<()>,
     closed: oneshot::Receiver<Instant>,
 }
 
-fn lock(expected: &Mutex<HashMap<usize, Tells>>) -> MutexGuard<'_, HashMap<usize, Tells>> {
+fn lock(expected: &Mutex<HashMap<usize, Reports>>) -> MutexGuard<'_, HashMap<usize, Reports>> {
     expected.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -196,19 +197,19 @@ impl Upstream {
         format!("http://{}/v1", self.address)
     }
 
-    fn expect(&self, run: usize) -> Waits {
-        let (tells_arrived, arrived) = oneshot::channel();
-        let (tells_closed, closed) = oneshot::channel();
-        let tells = Tells {
-            arrived: tells_arrived,
-            closed: tells_closed,
+    fn expect(&self, run: usize) -> Reported {
+        let (report_arrived, arrived) = oneshot::channel();
+        let (report_closed, closed) = oneshot::channel();
+        let reports = Reports {
+            arrived: report_arrived,
+            closed: report_closed,
         };
-        lock(&self.expected).insert(run, tells);
-        Waits { arrived, closed }
+        lock(&self.expected).insert(run, reports);
+        Reported { arrived, closed }
     }
 }
 
-async fn serve(listener: std::net::TcpListener, expected: Arc<Mutex<HashMap<usize, Tells>>>) {
+async fn serve(listener: std::net::TcpListener, expected: Arc<Mutex<HashMap<usize, Reports>>>) {
     listener.set_nonblocking(true).expect("it is a socket");
     let listener = TcpListener::from_std(listener).expect("it is a socket");
     loop {
@@ -217,10 +218,10 @@ async fn serve(listener: std::net::TcpListener, expected: Arc<Mutex<HashMap<usiz
     }
 }
 
-async fn answer(mut connection: TcpStream, expected: Arc<Mutex<HashMap<usize, Tells>>>) {
-    let asked = asked(&mut connection).await.expect("a request");
-    let (run, chunks) = asked.expect("it says how much");
-    let tells = lock(&expected).remove(&run).expect("it is expected once");
+async fn answer(mut connection: TcpStream, expected: Arc<Mutex<HashMap<usize, Reports>>>) {
+    let request = read_request(&mut connection).await.expect("a request");
+    let (run, chunks) = request.expect("the request names its run");
+    let reports = lock(&expected).remove(&run).expect("the run is expected");
     if chunks > 0 {
         let text = |i| frame(&format!(r#"{{"content":"{}"}}"#, chunk(i)), "null");
         let text: String = (0..chunks).map(text).collect();
@@ -228,28 +229,28 @@ async fn answer(mut connection: TcpStream, expected: Arc<Mutex<HashMap<usize, Te
                     transfer-encoding: chunked\r\n\r\n";
         let answer = format!("{head}{:x}\r\n{text}\r\n", text.len());
         let written = connection.write_all(answer.as_bytes()).await;
-        written.expect("the consumer is still there");
+        written.expect("the consumer is connected");
     }
-    // One that waits for chunks does not care.
-    let _ = tells.arrived.send(());
+    // A consumer that waits for chunks has dropped the receiver.
+    let _ = reports.arrived.send(());
     let read = connection.read(&mut [0]).await;
     let closed = Instant::now();
-    assert!(matches!(read, Ok(0) | Err(_)), "nothing more is said");
-    let _ = tells.closed.send(closed);
+    assert!(matches!(read, Ok(0) | Err(_)), "unexpected input");
+    let _ = reports.closed.send(closed);
 }
 
-/// Reads a request, which names its run and how many chunks it wants.
-async fn asked(connection: &mut TcpStream) -> io::Result<Option<(usize, usize)>> {
+/// Reads a request, and returns the number of its run and of the chunks that it asks for.
+async fn read_request(connection: &mut TcpStream) -> io::Result<Option<(usize, usize)>> {
     let mut read = Vec::new();
     loop {
         if connection.read_buf(&mut read).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let request = String::from_utf8_lossy(&read);
-        if let Some(asked) = request.split_once("run ")
+        if let Some(parts) = request.split_once("run ")
             && request.ends_with('}')
         {
-            let numbers = asked
+            let numbers = parts
                 .1
                 .split_once(" chunks")
                 .and_then(|(n, _)| n.split_once(" of "));

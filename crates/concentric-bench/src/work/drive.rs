@@ -1,4 +1,4 @@
-//! The consumer: starts runs, reads each to its end, and asserts what it was given.
+//! The consumer: starts runs, reads each to its end, and asserts its output.
 
 use crate::bare;
 use concentric_core::{ChatRequest, Error, Event, ModelService};
@@ -11,7 +11,7 @@ use std::{
 use tower::ServiceExt;
 use tower_service::Service;
 
-/// What a consumer was given.
+/// The output of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) text_bytes: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Seen {
     pub(crate) finishes: u64,
 }
 
-/// Polls `future` until it is ready. Nothing in the workload sleeps, so nothing is to wake it.
+/// Polls `future` until it is ready. Nothing in the workload waits, so no wakeup is needed.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -31,7 +31,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Has `agent` do `count` runs, each of which must give the consumer what is `expected`.
+/// Executes `count` runs of `agent`, and asserts the output of each.
 pub(crate) fn concentric<S>(mut agent: S, count: u64, expected: Seen)
 where
     S: ModelService<Error = Error>,
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// The same for the bare stack.
+/// Executes `count` runs of a bare agent, and asserts the output of each.
 pub(crate) fn bare<S, B>(mut agent: S, count: u64, expected: Seen)
 where
     S: Service<bare::Request, Response = B, Error = bare::Error>,

@@ -1,7 +1,7 @@
-//! Hooks around runs that stream as W1 does: those that see each event, and those that implement
-//! nothing. What they are measured against are generic layers at the same place, or none.
+//! Hooks in runs that stream text as in W1: hooks that receive each event, and empty hooks. They
+//! are compared with generic layers at the same place, or with none.
 //!
-//! "Bare" is Concentric here, too.
+//! In these works, "bare" is Concentric as well.
 
 use super::{
     counters, drive,
@@ -12,7 +12,7 @@ use concentric_core::{AgentLayer, Context as RunContext, Event, NoTools, layers:
 use concentric_layers::hooks::{Hooks, hooks};
 use tower::ServiceBuilder;
 
-/// Hooks that count the bytes of the text, at both places.
+/// Hooks that count the bytes of the text, outside and inside the loop.
 struct Count<const I: usize>;
 
 impl<const I: usize> Hooks for Count<I> {
@@ -40,7 +40,7 @@ impl Hooks for Nothing {
     }
 }
 
-/// An agent with layers outside of the loop, and inside.
+/// An agent with layers outside and inside the loop.
 macro_rules! agent {
     ([$($run:expr),*], [$($model:expr),*]) => {
         ServiceBuilder::new()
@@ -51,7 +51,7 @@ macro_rules! agent {
     };
 }
 
-/// A side of a work: so many counters of the text, and these layers.
+/// Defines one side of a work, with the number of counters and the layers.
 macro_rules! sides {
     ($($name:ident: $k:literal, $run:tt, $model:tt;)*) => {
         $(
@@ -119,6 +119,6 @@ sides! {
             hooks(Nothing).model(), hooks(Nothing).model(), hooks(Nothing).model(),
             hooks(Nothing).model()
         ];
-    // One value, at both places.
+    // One value at both places.
     one_empty: 0, [hooks(Nothing).run()], [hooks(Nothing).model()];
 }

@@ -1,4 +1,4 @@
-//! The workload: what is run, on both sides.
+//! The works, each with a Concentric side and a bare side.
 
 mod codec;
 pub(crate) mod counters;
@@ -17,26 +17,26 @@ mod wire;
 
 pub(crate) use self::wire::Wire;
 
-/// One work, on both sides.
+/// A work with its two sides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
-    /// Names it on the command line.
+    /// The name on the command line.
     pub(crate) name: &'static str,
-    /// What it is, for people.
+    /// The title in the table.
     pub(crate) title: &'static str,
-    /// What a run is divided by.
+    /// The number of operations in a run.
     pub(crate) ops: u64,
-    /// Does so many runs, and asserts what each gave.
+    /// Executes the given number of runs, and asserts the output of each.
     pub(crate) bare: fn(u64),
     pub(crate) concentric: fn(u64),
-    /// What is read, if a vendor's SDK can read it as well.
+    /// The responses to read, if a vendor's SDK can read them as well.
     pub(crate) answers: Option<Answers>,
 }
 
-/// Answers of a service.
+/// The responses of a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answers {
-    /// What the service speaks, as `openai-chat`.
+    /// The API, such as `openai-chat`.
     pub(crate) api: &'static str,
     pub(crate) wires: fn() -> &'static [Wire],
 }
@@ -48,7 +48,7 @@ impl Work {
     }
 }
 
-/// The work of that name.
+/// Returns the work named `name`.
 pub(crate) fn find(name: &str) -> Option<Work> {
     let named = |work: &Work| work.name == name;
     let known = ALL.iter().copied().find(named);
@@ -72,7 +72,7 @@ const fn work(
     }
 }
 
-/// What is measured in time, instructions and allocations.
+/// The works whose instructions, time and allocations are measured.
 pub(crate) const ALL: &[Work] = {
     use stream::{k0, k1, k5, k10};
     use tools::*;
@@ -121,35 +121,35 @@ pub(crate) const ALL: &[Work] = {
         ),
         work(
             "w2-k0",
-            "W2 iteration, K=0",
+            "W2 step, K=0",
             10,
             bare_k0::<10, 1>,
             by_k0::<10, 1>,
         ),
         work(
             "w2-k5",
-            "W2 iteration, K=5",
+            "W2 step, K=5",
             10,
             bare_k5::<10, 1>,
             by_k5::<10, 1>,
         ),
         work(
             "w2-k5-each",
-            "W2 iteration, K=5 one by one",
+            "W2 step, K=5 one by one",
             10,
             bare_k5::<10, 1>,
             by_k5_each::<10, 1>,
         ),
         work(
             "w2-k5-fn",
-            "W2 iteration, K=5 tool_from_fn",
+            "W2 step, K=5 tool_from_fn",
             10,
             bare_k5::<10, 1>,
             by_k5_functions::<10, 1>,
         ),
         work(
             "w2-k5-100",
-            "W2 iteration, K=5, 100 turns",
+            "W2 step, K=5, 100 turns",
             100,
             bare_k5::<100, 1>,
             by_k5::<100, 1>,
@@ -182,7 +182,7 @@ pub(crate) const ALL: &[Work] = {
             bare_k5::<1, 100>,
             by_k5_functions::<1, 100>,
         ),
-        // Here "bare" is the same toolset, without.
+        // In these works, "bare" is the same toolset without a gate and hooks.
         work(
             "gate-w2",
             "gate and hooks, one call a turn",
@@ -258,7 +258,7 @@ pub(crate) const ALL: &[Work] = {
             codec::bare_encode,
             codec::encode,
         ),
-        // Here "bare" is Concentric, too: generic layers, or none.
+        // In these works, "bare" is Concentric with generic layers or without layers.
         work(
             "hooks-run",
             "event, 10 hooks of a run; bare: 10 layers",
@@ -318,12 +318,12 @@ pub(crate) const ALL: &[Work] = {
     ]
 };
 
-/// A work whose heap is measured.
+/// A work whose heap use is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// The bytes of a run that waits.
+    /// Returns the heap bytes of a waiting run.
     pub(crate) bare: fn() -> f64,
     pub(crate) concentric: fn() -> f64,
 }

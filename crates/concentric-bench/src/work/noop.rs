@@ -1,4 +1,4 @@
-//! The tool of the workload, and what counts its calls.
+//! The tool of the workload, and the layers that count its calls.
 
 use super::{counters, script::TOOL};
 use crate::bare;
@@ -32,7 +32,7 @@ struct Done {
     i: u64,
 }
 
-/// The tool in a toolset.
+/// A toolset with the tool.
 pub(super) fn toolset() -> Toolset {
     let noop = tool(TOOL, "Does nothing.", |Arguments { i }| async move {
         Json(Done { ok: true, i })
@@ -40,9 +40,9 @@ pub(super) fn toolset() -> Toolset {
     Toolset::new().tool(noop)
 }
 
-/// The tool behind a gate that lets it run, and hooks that look at each call.
+/// A toolset with a gate that allows the tool, and hooks around each call.
 pub(super) fn gated() -> Toolset {
-    // A rule for a tool that the toolset does not have is an error.
+    // A rule for a tool that is not in the toolset is an error.
     let another = tool("another", "Does nothing.", |Arguments { i }| async move {
         Json(Done { ok: true, i })
     });
@@ -53,12 +53,12 @@ pub(super) fn gated() -> Toolset {
         .layer(ToolHooksLayer::new(Look))
 }
 
-/// The tool behind a gate that asks about each call.
+/// A toolset with a gate that requires approval of each call.
 pub(super) fn asking() -> Toolset {
     toolset().gate(Approval::for_tools(TOOL))
 }
 
-/// Hooks that look at each call, and at what came of it.
+/// Hooks that inspect each call and its outcome.
 struct Look;
 
 impl ToolHooks for Look {
@@ -68,7 +68,7 @@ impl ToolHooks for Look {
 
     async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
         match call.arguments().as_str().is_empty() {
-            true => Ok(Flow::block("It says nothing.")),
+            true => Ok(Flow::block("The arguments are empty.")),
             false => Ok(Flow::Continue),
         }
     }
@@ -81,12 +81,12 @@ impl ToolHooks for Look {
     ) -> Result<Option<ToolOutcome>, BoxError> {
         match outcome.status {
             ToolStatus::Done => Ok(None),
-            _ => Err("it does nothing, and can't fail".into()),
+            _ => Err("the tool failed".into()),
         }
     }
 }
 
-/// Five hand-written layers, added at once, as the documentation says for many.
+/// A toolset with five hand-written layers, added in one call as the documentation recommends.
 pub(super) fn layered() -> Toolset {
     toolset().layer(
         ServiceBuilder::new()
@@ -99,7 +99,7 @@ pub(super) fn layered() -> Toolset {
     )
 }
 
-/// The same, added one by one.
+/// A toolset with five hand-written layers, added one by one.
 pub(super) fn layered_each() -> Toolset {
     toolset()
         .layer(layer_fn(CountTool::<_, 0>))
@@ -109,7 +109,7 @@ pub(super) fn layered_each() -> Toolset {
         .layer(layer_fn(CountTool::<_, 4>))
 }
 
-/// Five async functions, added one by one.
+/// A toolset with five async functions, added one by one.
 pub(super) fn functions() -> Toolset {
     toolset()
         .layer(tool_from_fn(count::<0>))
@@ -126,7 +126,7 @@ async fn count<const I: usize>(call: ToolCall, mut next: NextTool) -> Result<Too
     outcome
 }
 
-/// Counts the calls of tools in counter `I`, before and after each.
+/// Increments counter `I` before and after each tool call.
 #[derive(Clone, Debug)]
 struct CountTool<S, const I: usize>(S);
 

@@ -1,21 +1,22 @@
-//! Streams that real services sent, each decoded by the whole provider layer, and bare.
+//! Recorded streams of real services, decoded by the complete provider layer and by the bare
+//! decoder.
 //!
-//! They are other people's, and not part of the project: they are read when they are asked for,
-//! from where [`replay::default_dir`] says. Of those, the streams which the vendor's own SDK read to
-//! a good end; not those which are framed otherwise (as one JSON array), or of several choices. An
-//! event comes at once.
+//! The recordings come from third parties and are not part of this repository; they are read from
+//! [`replay::default_dir`] on demand. The works use the streams that the vendor's own SDK read
+//! successfully, except those that are one JSON array or have several choices. Each frame of the
+//! body is one event.
 
 use super::{Wire, Work, work};
 use concentric_test::replay::{self, Recording};
 use serde_json::Value;
 
-/// A service whose streams were recorded.
+/// A service with recorded streams.
 struct Service {
     api: &'static str,
-    /// What its vendor's SDK is called, where a recording says who read it.
+    /// The prefix of the SDK's name in the recordings.
     sdk: &'static str,
     media_type: &'static str,
-    /// Whether a line ends what comes at once.
+    /// Whether a line ends a frame.
     ends: fn(line: &[u8]) -> bool,
 }
 
@@ -39,15 +40,15 @@ impl Service {
 
     fn wire(&self, recording: &Recording) -> Option<Wire> {
         let expected = recording.expected.as_ref()?;
-        let said = |name: &str| expected.get(name).and_then(Value::as_str);
+        let field = |name: &str| expected.get(name).and_then(Value::as_str);
         let is_json = recording
             .headers
             .get(http::header::CONTENT_TYPE)
             .is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/json"));
         let is_read = recording.stream
-            && said("trust") == Some("full")
-            && said("outcome") == Some("ok")
-            && said("oracle").is_some_and(|oracle| oracle.starts_with(self.sdk));
+            && field("trust") == Some("full")
+            && field("outcome") == Some("ok")
+            && field("oracle").is_some_and(|oracle| oracle.starts_with(self.sdk));
         if !is_read || is_json || recording.has("multi-choice") {
             return None;
         }
@@ -64,7 +65,7 @@ impl Service {
         Some(Wire {
             media_type: self.media_type,
             frames,
-            text: said("text").map_or(0, str::len),
+            text: field("text").map_or(0, str::len),
         })
     }
 }
@@ -135,7 +136,7 @@ service!(
     crate::bare::services::ollama
 );
 
-/// What there are recordings of.
+/// Returns the works for which there are recordings.
 pub(crate) fn all() -> Vec<Work> {
     macro_rules! recorded {
         ($module:ident, $name:expr, $title:expr) => {{

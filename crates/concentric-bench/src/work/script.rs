@@ -1,4 +1,4 @@
-//! The mock model: always ready, and one event per poll.
+//! The mock model, which is always ready and yields one event per poll.
 
 use crate::bare;
 use concentric_core::{
@@ -15,21 +15,21 @@ use std::{
 };
 use tower_service::Service;
 
-/// What the model says.
+/// The output of the mock model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Script {
-    /// So many chunks of text.
+    /// The given number of text chunks.
     Text(usize),
-    /// In each of so many turns so many calls; then one chunk of text.
+    /// The given number of calls in each of the given number of turns, then one text chunk.
     Calls { turns: usize, each: usize },
-    /// One chunk of text; and the next never comes.
+    /// One text chunk, and then nothing.
     Wait,
 }
 
-/// The bytes of a chunk of text.
+/// The size of a text chunk in bytes.
 pub(crate) const CHUNK: usize = 20;
 
-/// The most chunks, and the most calls, of a run.
+/// The largest numbers of chunks and calls in a run.
 const CHUNKS: usize = 4_000;
 const CALLS: usize = 100;
 
@@ -41,7 +41,7 @@ fn arguments(i: usize) -> String {
     format!(r#"{{"i":{}}}"#, i * 100)
 }
 
-/// The bytes of what the tool answers to the first `calls` calls.
+/// Returns the total size of the tool's results for the first `calls` calls, in bytes.
 pub(crate) fn result_bytes(calls: usize) -> u64 {
     let bytes: usize = (0..calls)
         .map(|i| format!(r#"{{"ok":true,"i":{}}}"#, i * 100).len())
@@ -49,7 +49,7 @@ pub(crate) fn result_bytes(calls: usize) -> u64 {
     bytes as u64
 }
 
-/// An answer as far as it is still to be given.
+/// The remaining items of a response.
 struct Answer<T: 'static, C: 'static> {
     texts: slice::Iter<'static, T>,
     calls: slice::Iter<'static, C>,
@@ -57,15 +57,15 @@ struct Answer<T: 'static, C: 'static> {
     waits: bool,
 }
 
-/// What the model says, made before anything is measured.
-struct Said<T, C> {
+/// The items of the mock model, created before the measurement.
+struct Items<T, C> {
     texts: Vec<T>,
     calls: Vec<C>,
 }
 
-const ENOUGH: &str = "no run says more";
+const ENOUGH: &str = "a run has at most this many items";
 
-impl<T, C> Said<T, C> {
+impl<T, C> Items<T, C> {
     fn new(text: impl Fn(String) -> T, call: impl Fn(String, String) -> C) -> Self {
         Self {
             texts: (0..CHUNKS).map(|i| text(chunk(i))).collect(),
@@ -75,7 +75,7 @@ impl<T, C> Said<T, C> {
         }
     }
 
-    /// What the model says after so many turns of its own.
+    /// Returns the response after the given number of turns.
     fn answer(&'static self, script: Script, turns: usize) -> Answer<T, C> {
         let (texts, calls) = match script {
             Script::Text(chunks) => (chunks, 0..0),
@@ -96,18 +96,18 @@ impl<T, C> Said<T, C> {
 /// The name of the tool.
 pub(crate) const TOOL: &str = "noop";
 
-/// The mock as a model of Concentric's.
+/// The mock model for Concentric.
 #[derive(Clone, Debug)]
 pub(crate) struct Model(pub(crate) Script);
 
-/// Its body.
+/// Response body of [`Model`].
 pub(crate) struct Body {
     answer: Answer<Str, ToolCallPart>,
     reason: FinishReason,
 }
 
-static SAID: LazyLock<Said<Str, ToolCallPart>> = LazyLock::new(|| {
-    Said::new(Str::from, |id, arguments| {
+static ITEMS: LazyLock<Items<Str, ToolCallPart>> = LazyLock::new(|| {
+    Items::new(Str::from, |id, arguments| {
         ToolCallPart::new(CallId::new(id), Str::from_static(TOOL), arguments)
     })
 });
@@ -122,7 +122,7 @@ impl Service<ChatRequest> for Model {
     }
 
     fn call(&mut self, request: ChatRequest) -> Self::Future {
-        let answer = SAID.answer(self.0, request.transcript.len() - 1);
+        let answer = ITEMS.answer(self.0, request.transcript.len() - 1);
         let reason = match answer.calls.len() {
             0 => FinishReason::Stop,
             _ => FinishReason::ToolCalls,
@@ -158,17 +158,17 @@ impl Stream for Body {
     }
 }
 
-/// The mock as a model of the bare stack's.
+/// The mock model for the bare stack.
 #[derive(Clone, Debug)]
 pub(crate) struct BareModel(pub(crate) Script);
 
-/// Its body.
+/// Response body of [`BareModel`].
 pub(crate) struct BareBody {
     answer: Answer<SmolStr, bare::Call>,
 }
 
-static BARE_SAID: LazyLock<Said<SmolStr, bare::Call>> = LazyLock::new(|| {
-    Said::new(SmolStr::from, |id, arguments| bare::Call {
+static BARE_ITEMS: LazyLock<Items<SmolStr, bare::Call>> = LazyLock::new(|| {
+    Items::new(SmolStr::from, |id, arguments| bare::Call {
         id: id.into(),
         name: SmolStr::new_static(TOOL),
         arguments: arguments.into(),
@@ -186,7 +186,7 @@ impl Service<bare::Request> for BareModel {
 
     fn call(&mut self, request: bare::Request) -> Self::Future {
         ready(Ok(BareBody {
-            answer: BARE_SAID.answer(self.0, request.history.len() - 1),
+            answer: BARE_ITEMS.answer(self.0, request.history.len() - 1),
         }))
     }
 }

@@ -1,7 +1,7 @@
-//! Streams as other services send them, of as many text deltas each: decoded by the whole provider
-//! layer, and bare.
+//! Streams in the formats of other services, with the same number of text deltas each, decoded by
+//! the complete provider layer and by the bare decoder.
 //!
-//! The text of a delta is as long as is usual with the service: a token or some, or a few lines.
+//! The length of a delta is typical of the service: from one token to a few lines.
 
 use super::{
     codec::CHUNKS,
@@ -14,8 +14,8 @@ use concentric_providers::{
 };
 use std::{iter::once, slice, sync::LazyLock};
 
-/// The text of a delta of so many times [`CHUNK`] bytes. Nothing in it is escaped: what is takes
-/// two allocations more of both sides, in serde_json.
+/// Returns the text of a delta, `times` times [`CHUNK`] bytes. It has no escapes, which would cost
+/// both sides two more allocations in serde_json.
 fn text(i: usize, times: usize) -> String {
     chunk(i).repeat(times)
 }
@@ -67,7 +67,7 @@ pub(super) fn bare_anthropic(count: u64) {
     ANTHROPIC.bare(|bytes, take| bare::services::anthropic(bytes, take), count);
 }
 
-/// A response with its status, its output and its usage.
+/// Returns a response object.
 fn response(status: &str, output: &str, usage: &str) -> String {
     format!(
         r#"{{"id":"resp_0123456789abcdef0123456789abcdef0123456789abcdef","object":"response","created_at":1700000000,"status":"{status}","background":false,"completed_at":null,"error":null,"frequency_penalty":0.0,"incomplete_details":null,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,"model":"gpt-5.5-2026-04","output":[{output}],"parallel_tool_calls":true,"presence_penalty":0.0,"previous_response_id":null,"prompt_cache_key":null,"prompt_cache_retention":null,"reasoning":{{"effort":"none","summary":null}},"safety_identifier":null,"service_tier":"auto","store":false,"temperature":1.0,"text":{{"format":{{"type":"text"}},"verbosity":"medium"}},"tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled","usage":{usage},"user":null,"metadata":{{}}}}"#
@@ -103,7 +103,7 @@ static RESPONSES: LazyLock<Wire> = LazyLock::new(|| {
         ),
     ];
     let texts = (0..CHUNKS).map(|i| {
-        // The service hides how long the text is.
+        // The service obfuscates the length of the text.
         let padding = "aB3dE6gH9jK2mN5p".get(..i * 7 % 16).unwrap_or_default();
         format!(
             r#"{{"type":"response.output_text.delta","sequence_number":{},{place},"delta":"{}","logprobs":[],"obfuscation":"{padding}"}}"#,
@@ -152,12 +152,12 @@ static GEMINI: LazyLock<Wire> = LazyLock::new(|| {
             true => r#""finishReason": "STOP","#,
             false => "",
         };
-        let (said, all) = (30 * (i + 1), 30 * (i + 1) + 241);
+        let (output, total) = (30 * (i + 1), 30 * (i + 1) + 241);
         format!(
             "data: {{\"candidates\": [{{\"content\": {{\"parts\": [{{\"text\": \"{}\"}}],\
              \"role\": \"model\"}},{end}\"index\": 0}}],\"usageMetadata\": {{\
-             \"promptTokenCount\": 9,\"candidatesTokenCount\": {said},\
-             \"totalTokenCount\": {all},\"promptTokensDetails\": [{{\"modality\": \"TEXT\",\
+             \"promptTokenCount\": 9,\"candidatesTokenCount\": {output},\
+             \"totalTokenCount\": {total},\"promptTokensDetails\": [{{\"modality\": \"TEXT\",\
              \"tokenCount\": 9}}],\"thoughtsTokenCount\": 232}},\
              \"modelVersion\": \"gemini-2.5-flash\",\
              \"responseId\": \"cpHtaMTcEaXUjMcPqNPB0Qs\"}}\r\n\r\n",

@@ -1,7 +1,7 @@
 //! W1: the model streams text, and each layer adds the bytes of every chunk to a counter.
 //!
-//! The layers stand inside the loop, where they see each event of a model call. W4b, a trivial run,
-//! is the same with one chunk.
+//! The layers are inside the loop, where they receive each event of a model call. W4b, a trivial
+//! run, is W1 with one chunk.
 
 use super::{
     counters, drive,
@@ -27,7 +27,7 @@ pub(super) fn expected(chunks: usize) -> Seen {
     }
 }
 
-/// An agent with a layer for each number.
+/// An agent with one layer per number.
 macro_rules! agent {
     ($script:expr $(, $i:literal)*) => {
         ServiceBuilder::new()
@@ -52,7 +52,7 @@ macro_rules! bare_agent {
 }
 pub(super) use bare_agent;
 
-/// The two sides of a work with these layers.
+/// Defines the two sides of a work with these layers.
 macro_rules! sides {
     ($name:ident, $k:literal $(, $i:literal)*) => {
         pub(crate) mod $name {

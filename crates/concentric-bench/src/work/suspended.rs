@@ -1,4 +1,4 @@
-//! A run that asks, is written down, and is taken up again.
+//! A run that is suspended and resumed.
 
 use super::{
     noop,
@@ -21,8 +21,8 @@ use tower::{ServiceBuilder, ServiceExt};
 
 const SCRIPT: Script = Script::Calls { turns: 1, each: 1 };
 
-/// Nanoseconds of wall time of one run that is suspended and resumed: its state handed over as
-/// JSON, and kept in a SQLite file, with all that is acknowledged on the disk.
+/// Returns the wall time of a run that is suspended and resumed, in nanoseconds: with its state
+/// passed as JSON, and persisted in a SQLite file, where each acknowledged write is on the disk.
 pub(crate) fn wall(runs: u32) -> [f64; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -59,9 +59,9 @@ async fn in_memory(tools: &Toolset) {
     };
     let finish = finish(agent(), ChatRequest::user("hi")).await;
     let replies = approve(&finish);
-    let state = finish.state.expect("it waits");
-    let json = state.to_json().expect("it is JSON");
-    let state = MachineState::from_json(json.as_bytes(), 1 << 20).expect("it was written so");
+    let state = finish.state.expect("a suspended run");
+    let json = state.to_json().expect("valid JSON");
+    let state = MachineState::from_json(json.as_bytes(), 1 << 20).expect("a valid state");
     let resumed = self::finish(agent(), ChatRequest::resume(state, replies)).await;
     assert_eq!(resumed.outcome, Outcome::Completed);
 }
@@ -95,7 +95,7 @@ async fn finish(agent: impl ModelService, request: ChatRequest) -> Finish {
     let mut body = pin!(response.body);
     loop {
         let item = poll_fn(|cx| futures_core::Stream::poll_next(body.as_mut(), cx)).await;
-        if let Event::Finish(finish) = item.expect("it finishes").expect("it does not fail") {
+        if let Event::Finish(finish) = item.expect("a finish").expect("the run must not fail") {
             return *finish;
         }
     }

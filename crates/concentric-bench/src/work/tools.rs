@@ -1,7 +1,7 @@
-//! W2, a loop of turns that each call the tool once, and W3, a turn that calls it 100 times.
+//! W2: turns that call the tool once each. W3: a turn that calls it 100 times.
 //!
-//! The layers count before and after each call. In W3 the calls run at once, up to the toolset's
-//! own limit of 16.
+//! The layers count before and after each call. In W3 the calls run concurrently, up to the
+//! toolset's default limit of 16.
 
 use super::{
     counters,

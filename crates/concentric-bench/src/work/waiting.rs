@@ -1,4 +1,4 @@
-//! W4a: runs that have given their first chunk, and wait for a model that says nothing more.
+//! W4a: runs that have yielded their first chunk and wait for the model.
 
 use super::{
     counters,
@@ -23,7 +23,7 @@ const WARM_UP: u64 = 200;
 
 type Run = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The heap of one waiting run, in bytes: all of it, with the future that reads the run.
+/// Returns the heap use of one waiting run in bytes, including the future that reads the run.
 fn bytes(layers: usize, start: impl Fn() -> Run) -> f64 {
     counters::reset();
     let mut cx = Context::from_waker(Waker::noop());
@@ -40,7 +40,7 @@ fn bytes(layers: usize, start: impl Fn() -> Run) -> f64 {
     let mut runs = Vec::new();
     let bytes = heap::kept(|| runs = wait(RUNS));
     counters::assert(layers, (WARM_UP + RUNS) * CHUNK as u64, 0);
-    // The list of the runs is the workload's own.
+    // The list of runs belongs to the benchmark.
     (bytes as f64 - (runs.capacity() * size_of::<Run>()) as f64) / RUNS as f64
 }
 

@@ -1,5 +1,4 @@
-//! An answer on the wire: made before anything is measured, sent one frame at a time, and read to
-//! its end by both sides.
+//! A prepared response of a service, which is yielded one frame at a time and read by both sides.
 
 use super::drive::block_on;
 use crate::bare;
@@ -19,13 +18,13 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// An answer.
+/// A prepared response.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) media_type: &'static str,
-    /// What comes at once.
+    /// The frames, each of which is yielded by one poll.
     pub(crate) frames: Vec<Bytes>,
-    /// The bytes of text in it.
+    /// The total size of the text in bytes.
     pub(crate) text: usize,
 }
 
@@ -42,7 +41,7 @@ impl Wire {
         }
     }
 
-    /// Has a model that `layer` makes read the answer `count` times.
+    /// Reads the response `count` times with the model that `layer` creates.
     pub(super) fn concentric<L, B>(&'static self, layer: &L, count: u64)
     where
         L: Layer<Upstream>,
@@ -66,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// Has `decode` read the answer `count` times.
+    /// Reads the response `count` times with `decode`.
     pub(super) fn bare(
         &self,
         decode: impl Fn(&[u8], &mut dyn FnMut(bare::Event)) -> serde_json::Result<()>,
@@ -87,7 +86,7 @@ impl Wire {
     }
 }
 
-/// An upstream that has answered already.
+/// An HTTP service whose response is ready.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Upstream(&'static Wire);
 

@@ -3,9 +3,11 @@ use super::{
     run::{Foreign, Run, Stop, at, discard, guarded},
 };
 use crate::{
-    ChatRequest, ChatResponse, Error, Event, Phase, RoundEvent, ToolRound,
+    request::ChatRequest, response::ChatResponse, service::BoxFuture, tool_call::ToolRound,
+};
+use concentric_proto::{
+    Error, Event, Phase, RoundEvent,
     machine::{Action, Input},
-    service::BoxFuture,
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -149,7 +151,6 @@ where
                     this.work.as_mut().stop(run, stop, cx);
                 }
                 match run.machine.action() {
-                    None => {}
                     Some(Action::Emit(mut event)) => {
                         if let Event::Finish(finish) = &mut event {
                             discard(|| this.work.set(Work::Idle));
@@ -211,6 +212,7 @@ where
                         // The round may be over already.
                         continue;
                     }
+                    _ => {}
                 }
                 if this.work.as_mut().poll(run, cx).is_ready() {
                     continue;
@@ -337,13 +339,17 @@ where
                     (Ok(()), None) => self.set(Self::Idle),
                 }
             }
-            WorkProj::Round { call } => match ready!(poll_call(Foreign::Tools, call, cx)) {
-                Ok(outcomes) => self.set(Self::Outcomes { outcomes }),
-                Err(error) => {
-                    let error = at(error, Phase::Round);
-                    run.machine.input(Input::RoundFailed(error));
+            WorkProj::Round { call } => {
+                let polled = poll_call(Foreign::Tools, call, cx);
+                run.count_effects();
+                match ready!(polled) {
+                    Ok(outcomes) => self.set(Self::Outcomes { outcomes }),
+                    Err(error) => {
+                        let error = at(error, Phase::Round);
+                        run.machine.input(Input::RoundFailed(error));
+                    }
                 }
-            },
+            }
             WorkProj::Outcomes { outcomes } => {
                 run.machine.input(match ready!(poll_tools(outcomes, cx)) {
                     Some(item) => Input::of_round(item.map_err(|error| at(error, Phase::Round))),

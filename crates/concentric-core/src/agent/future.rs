@@ -3,9 +3,10 @@ use super::{
     gate::{Deciding, Moment},
     run::{Foreign, Run, Stop, at, discard},
 };
-use crate::{
-    ChatRequest, ChatResponse, Error, ErrorKind, Event, Head, Phase, RoundEvent, ToolRound,
-    machine::{self, Action, Input},
+use crate::{request::ChatRequest, response::ChatResponse, tool_call::ToolRound};
+use concentric_proto::{
+    Error, ErrorKind, Event, Head, Phase, RoundEvent,
+    machine::{Action, Input},
 };
 use futures_core::Stream;
 use pin_project_lite::pin_project;
@@ -80,7 +81,7 @@ where
         if !run.check_cancelled() && (has_begun || run.machine.is_model_next()) {
             if !has_begun && run.context().is_late() {
                 *this.run = None;
-                return Poll::Ready(Err(machine::late().with_phase(Phase::Run)));
+                return Poll::Ready(Err(Error::deadline().with_phase(Phase::Run)));
             }
             if !has_begun && let Some(Action::CallModel { step, resume }) = run.machine.action() {
                 let deciding = match resume {
@@ -130,11 +131,9 @@ where
                         return Poll::Ready(Err(at(error, Phase::Model)));
                     }
                     run.model_started(&head);
-                    answer = Head {
-                        // These are this loop's tools, and not those of a loop around it.
-                        tools: None,
-                        ..head
-                    };
+                    answer = head;
+                    // These are this loop's tools, and not those of a loop around it.
+                    answer.tools = None;
                     work = Work::Body { body };
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -153,7 +152,7 @@ where
                     Stop::Late => {
                         *this.run = None;
                         discard(|| this.call.set(None));
-                        return Poll::Ready(Err(machine::late().with_phase(Phase::Model)));
+                        return Poll::Ready(Err(Error::deadline().with_phase(Phase::Model)));
                     }
                     stop => run.stop(stop),
                 },

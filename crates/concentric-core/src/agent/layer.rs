@@ -1,9 +1,9 @@
-use super::{Agent, StepGate, StepGates, ToolSource};
-use crate::{
-    Declares,
-    capability::{Encloses, InLoop},
-    machine::Rules,
+use super::{
+    Agent, StepGate, StepGates, ToolSource,
+    run::{Foreign, attempt},
 };
+use crate::capability::{Declares, Encloses, InLoop};
+use concentric_proto::machine::Rules;
 use tower_layer::Layer;
 
 /// [`Layer`] that makes an [`Agent`] of a model.
@@ -80,13 +80,14 @@ where
     type Service = Agent<M, R>;
 
     fn layer(&self, model: M) -> Self::Service {
-        let limits = |rules| Rules {
-            steps: self.step_limit,
-            calls: self.call_limit,
-            asks_to_finish: self.gates.ask_to_finish(),
-            asks_before_round: self.gates.ask_before_round(),
-            ..rules
+        let limits = |mut rules: Rules| {
+            rules.steps = self.step_limit;
+            rules.calls = self.call_limit;
+            rules.asks_to_finish = self.gates.ask_to_finish();
+            rules.asks_before_round = self.gates.ask_before_round();
+            rules
         };
-        Agent::new(model, self.tools.clone(), limits, self.gates.clone())
+        let tools = attempt(Foreign::Tools, || self.tools.clone());
+        Agent::new(model, tools, limits, self.gates.clone())
     }
 }

@@ -38,6 +38,19 @@
 //! | passes the deadline | the same, and fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) |
 //! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents; and cancels the run ([`CancelReason::Disconnected`](crate::CancelReason::Disconnected)), for what was spawned |
 //!
+//! # Agents inside of agents
+//!
+//! An agent is a model by its types, and may stand in the place of another agent's model: as an
+//! `AgentLayer` inside of an `AgentLayer`, or as a service that is finished. Each loop has its own tools,
+//! gates and limits. The innermost model is offered the tools of all loops, and each call is executed
+//! by the loop that has the tool: the inner loop hands a call of an outer tool back, and is called again
+//! with its outcome. To the outer loop, what the inner one does until then is one step. Two loops must
+//! not have tools of the same name: the run fails before the model is called.
+//!
+//! An agent that is to see only a task, and not the conversation, is a tool of the other one.
+//!
+//! Layers for whole runs, such as those of stores and sessions, go around the outermost loop.
+//!
 //! # Backpressure
 //!
 //! An agent is always ready, and waits for its model's readiness step by step, so that it holds no

@@ -3,22 +3,30 @@ use super::{
     take_up,
 };
 use crate::{
-    Answered, CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Finish, Head, MessageId,
-    Phase, Resume, RoundCall, Str, ToolRound, ToolSpecs, Turn,
-    capability::not_applied,
-    context::{Release, Sleep, cancelled},
-    layers::ModelLayers,
-    machine::{Input, Machine, MachineState, ModelStart, Rules},
+    context::{Context, Release, cancelled},
+    environment::Sleep,
     method::{Panic, catch},
+    model_layers::{ModelLayers, not_applied},
+    request::ChatRequest,
+    resume::Resume,
     service::BoxFuture,
     store::Checkpoint,
-    tool::ToolNameTaken,
+    tool_call::ToolRound,
+};
+use concentric_proto::{
+    Answered, CancelReason, Error, ErrorKind, Event, Finish, Head, MessageId, Phase, RoundCall,
+    Str, ToolNameTaken, ToolSpecs, Turn,
+    machine::{Input, Machine, ModelResume, ModelStart, Rules},
+    run_state::MachineState,
 };
 use std::{
     collections::HashSet,
     future::ready,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{self, Poll},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -45,6 +53,8 @@ pub(super) struct Run<M, R> {
     within: Option<mpsc::UnboundedReceiver<Within>>,
     // Calls were taken from the machine, and the round service was not called yet.
     saving: bool,
+    // The effects of a round that is being handed over, and how many of them its service counts.
+    uncounted: Option<(u64, Arc<AtomicU64>)>,
     // Those of the agent, and of this run.
     gates: Option<StepGates>,
     // The run's own layers around the model call that was made last.
@@ -73,7 +83,7 @@ impl<M, R> Run<M, R> {
             rules.asks_before_round |= before_round;
         }
         let client_tools = offer(&mut request, specs)?;
-        let checkpoint = request.context.own_mut().remove::<Checkpoint>();
+        let checkpoint = request.context.take_own::<Checkpoint>();
         let machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
             Some(resume) => take_up(&mut request, &resume, rules)?,
@@ -91,6 +101,7 @@ impl<M, R> Run<M, R> {
             checkpoint,
             within: None,
             saving: false,
+            uncounted: None,
             gates,
             layers: None,
             polls: 0,
@@ -106,11 +117,11 @@ impl<M, R> Run<M, R> {
     ///
     /// # Errors
     ///
-    /// The model, or a value in the context of its request, panicked when it was cloned.
+    /// The model, or a value of the run's context, panicked when it was cloned.
     pub(super) fn model_call(
         &mut self,
         step: u32,
-        resume: Option<Resume>,
+        resume: Option<Box<ModelResume>>,
     ) -> Result<Oneshot<M, ChatRequest>, Error>
     where
         M: Service<ChatRequest> + Clone,
@@ -121,21 +132,27 @@ impl<M, R> Run<M, R> {
         });
         let (model, mut request) = cloned.map_err(|error| at(error, Phase::Model))?;
         request.transcript = self.machine.transcript().clone();
-        request.resume = resume;
+        request.resume = resume.map(|resume| Resume::from(*resume));
         request.context = request.context.at_step(step, message_id.clone());
         self.message_id = Some(message_id);
         self.context().forget_expectations();
-        if let Some(layers) = request.context.own().get::<ModelLayers>() {
-            let layers = layers.for_call();
-            self.layers = Some(layers.clone());
-            request.context.own_mut().insert(layers);
-        }
-        if self.checkpoint.is_some() {
-            // A channel for each call: what is left of an earlier one is not written down.
-            let (states, within) = mpsc::unbounded_channel();
+        let layers = request.context.own().get::<ModelLayers>();
+        self.layers = layers.map(ModelLayers::for_call);
+        // A channel for each call: what is left of an earlier one is not written down.
+        let channel = self.checkpoint.is_some().then(mpsc::unbounded_channel);
+        let states = channel.map(|(states, within)| {
             self.within = Some(within);
-            request.context.own_mut().insert(through(states));
-        }
+            states
+        });
+        let inserted = attempt(Foreign::Context, || {
+            if let Some(layers) = &self.layers {
+                request.context.own_mut().insert(layers.clone());
+            }
+            if let Some(states) = states {
+                request.context.own_mut().insert(through(states));
+            }
+        });
+        inserted.map_err(|error| at(error, Phase::Model))?;
         Ok(Oneshot::new(model, request))
     }
 
@@ -158,7 +175,7 @@ impl<M, R> Run<M, R> {
     pub(super) fn shown_model_call(
         &mut self,
         step: u32,
-        resume: Option<Resume>,
+        resume: Option<Box<ModelResume>>,
     ) -> Option<Oneshot<M, ChatRequest>>
     where
         M: Service<ChatRequest> + Clone,
@@ -181,12 +198,11 @@ impl<M, R> Run<M, R> {
     /// Tells the machine that the model answers.
     pub(super) fn model_started(&mut self, head: &Head) {
         if let Some(message_id) = self.message_id.take() {
-            self.machine.input(Input::ModelStarted(ModelStart {
-                message_id,
-                head: head.clone(),
-                tools: self.request.tools.clone(),
-                client_tools: self.client_tools.clone(),
-            }));
+            let mut start = ModelStart::new(message_id);
+            start.head = head.clone();
+            start.tools = self.request.tools.clone();
+            start.client_tools = self.client_tools.clone();
+            self.machine.input(Input::ModelStarted(start));
         }
     }
 
@@ -271,9 +287,9 @@ impl<M, R> Run<M, R> {
         match said {
             Ok(RoundVerdict::Continue) => return true,
             Ok(RoundVerdict::Ask(pending)) => self.machine.input(Input::Ask(Box::new(pending))),
-            Ok(RoundVerdict::Skip(reason)) => self.machine.skip_round(&reason),
+            Ok(RoundVerdict::Skip(reason)) => self.machine.input(Input::SkipRound(reason)),
             Ok(RoundVerdict::Halt(reason)) => {
-                self.machine.take_round_back();
+                self.machine.input(Input::TakeBack);
                 self.machine.input(Input::Halt(reason));
             }
             Err(error) => self.machine.input(Input::RoundRefused(error)),
@@ -357,8 +373,8 @@ impl<M, R> Run<M, R> {
         while let Some(within) = &mut self.within
             && let Poll::Ready(Some((inner, save))) = within.poll_recv(cx)
         {
-            if let Some(outer) = self.machine.outer()
-                && let Some(saved) = self.save(outer.around(inner))
+            if let Some(state) = self.machine.state_around(inner)
+                && let Some(saved) = self.save(state)
             {
                 // Whoever asked for it may be gone.
                 let _ = save.send(saved);
@@ -368,7 +384,7 @@ impl<M, R> Run<M, R> {
 
     /// The call of the round service; `None` if it panicked when it was cloned, which refuses the
     /// round.
-    pub(super) fn round_call(&mut self, round: ToolRound) -> Option<Oneshot<R, ToolRound>>
+    pub(super) fn round_call(&mut self, mut round: ToolRound) -> Option<Oneshot<R, ToolRound>>
     where
         R: Service<ToolRound> + Clone,
     {
@@ -381,18 +397,19 @@ impl<M, R> Run<M, R> {
             }
         };
         self.saving = false;
-        let effects = round
-            .calls
-            .iter()
-            .filter(|call| call.refusal.is_none() && !self.is_read_only(&call.call.name))
-            .count();
-        self.context().count_effects(effects as u64);
+        let effects = round.effects();
+        if effects > 0 {
+            self.uncounted = Some((effects, round.share_count()));
+        }
         Some(Oneshot::new(rounds, round))
     }
 
-    fn is_read_only(&self, tool: &str) -> bool {
-        let spec = self.request.tools.get(tool);
-        spec.is_some_and(|spec| spec.annotations.read_only)
+    /// Counts the effects of a round whose call was polled, but for those that its service counts.
+    pub(super) fn count_effects(&mut self) {
+        if let Some((effects, own)) = self.uncounted.take() {
+            let own = own.load(Ordering::Acquire);
+            self.context().count_effects(effects.saturating_sub(own));
+        }
     }
 
     /// Whether to look for more than the model's next event: once in 64 events, and when something
@@ -468,7 +485,7 @@ impl<M, R> Run<M, R> {
     /// Tells the machine that the run is to stop.
     pub(super) fn stop(&mut self, stop: Stop) {
         if std::mem::take(&mut self.saving) {
-            self.machine.take_round_back();
+            self.machine.input(Input::TakeBack);
         }
         let reason = self.context().cancel_reason();
         self.machine.input(match stop {
@@ -517,6 +534,7 @@ pub(super) enum Foreign {
     Model,
     Tools,
     Store,
+    Context,
 }
 
 /// Calls code of a part of the run's stack. A panic is an error like any other of that part: its text
@@ -542,6 +560,7 @@ fn panicked(part: Foreign, panic: &Panic) -> Error {
         Foreign::Model => "the model, or a layer on it, panicked",
         Foreign::Tools => "the tools, or a layer on them, panicked",
         Foreign::Store => "the store of the run's state panicked",
+        Foreign::Context => "a gate of the run, or a value of its context, panicked",
     };
     tracing::error!(panic = panic.text(), "{message}");
     Error::new(ErrorKind::Other, message)

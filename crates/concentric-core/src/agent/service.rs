@@ -3,10 +3,11 @@ use super::{
     body::AgentBody,
     run::{Foreign, Run, attempt},
 };
-use crate::machine::Rules;
 use crate::{
-    ChatRequest, ChatResponse, Description, Error, Event, Phase, RoundEvent, ToolRound, ToolSpecs,
+    describe::Description, request::ChatRequest, response::ChatResponse, tool_call::ToolRound,
 };
+use concentric_proto::machine::Rules;
+use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};
 use futures_core::Stream;
 use std::{
     sync::Arc,
@@ -21,7 +22,8 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub struct Agent<M, R> {
     model: M,
-    tools: R,
+    // The panic of tools that could not be cloned fails each run.
+    tools: Result<R, Error>,
     specs: ToolSpecs,
     // Why no run can begin.
     fault: Option<Error>,
@@ -32,7 +34,7 @@ pub struct Agent<M, R> {
 impl<M, R> Agent<M, R> {
     pub(super) fn new(
         model: M,
-        tools: R,
+        tools: Result<R, Error>,
         limits: impl FnOnce(Rules) -> Rules,
         gates: StepGates,
     ) -> Self
@@ -40,8 +42,10 @@ impl<M, R> Agent<M, R> {
         R: ToolSource,
     {
         // Tools that panic here fail each run, as tools do that can't be used.
-        let read = attempt(Foreign::Tools, || {
-            (tools.specs(), tools.check().err(), tools.rules())
+        let read = tools.as_ref().map_err(Error::clone).and_then(|tools| {
+            attempt(Foreign::Tools, || {
+                (tools.specs(), tools.check().err(), tools.rules())
+            })
         });
         let (specs, fault, rules) =
             read.unwrap_or_else(|error| (ToolSpecs::default(), Some(error), Rules::default()));
@@ -60,7 +64,7 @@ impl<M, R> Agent<M, R> {
     /// # Errors
     ///
     /// The tools can't be used, or not by this run; or a part of the stack panicked.
-    fn parts(&self, context: &crate::Context) -> Result<(M, R, ToolSpecs), Error>
+    fn parts(&self, context: &crate::context::Context) -> Result<(M, R, ToolSpecs), Error>
     where
         M: Clone,
         R: ToolSource + Clone,
@@ -69,8 +73,9 @@ impl<M, R> Agent<M, R> {
             if let Some(fault) = &self.fault {
                 return Err(fault.clone());
             }
-            self.tools.check_run(context)?;
-            Ok((self.tools.clone(), self.offered(context)))
+            let tools = self.tools.as_ref().map_err(Error::clone)?;
+            tools.check_run(context)?;
+            Ok((tools.clone(), self.offered(tools, context)))
         };
         attempt(Foreign::Tools, tools)
             .flatten()
@@ -82,13 +87,13 @@ impl<M, R> Agent<M, R> {
     }
 
     /// The tools that a run is offered.
-    fn offered(&self, context: &crate::Context) -> ToolSpecs
+    fn offered(&self, tools: &R, context: &crate::context::Context) -> ToolSpecs
     where
         R: ToolSource,
     {
         let mut specs = self.specs.clone();
         if context.parent().is_some() {
-            specs.retain(|spec| self.tools.offers(&spec.name, context));
+            specs.retain(|spec| tools.offers(&spec.name, context));
         }
         specs
     }
@@ -98,9 +103,10 @@ impl<M, R> Agent<M, R> {
         &self.model
     }
 
-    /// Gets a reference to the tools.
-    pub const fn tools(&self) -> &R {
-        &self.tools
+    /// Gets a reference to the tools; `None` if they panicked when they were cloned, which fails each
+    /// run.
+    pub fn tools(&self) -> Option<&R> {
+        self.tools.as_ref().ok()
     }
 
     /// The agent's stack, one line per layer, the outermost first.
@@ -133,7 +139,10 @@ where
                 .parts(&request.context)
                 .and_then(|(model, tools, offered)| {
                     let rules = Arc::clone(&self.rules);
-                    Run::new(model, tools, &offered, rules, &self.gates, request)
+                    let run = || Run::new(model, tools, &offered, rules, &self.gates, request);
+                    attempt(Foreign::Context, run)
+                        .map_err(|error| error.with_phase(Phase::Run))
+                        .flatten()
                 }),
         };
         ResponseFuture::new(run)

@@ -1,5 +1,9 @@
 use crate::{
-    ChatRequest, Error, ErrorKind, Phase, Resume, Str, Suspended,
+    request::ChatRequest,
+    resume::{Resume, Suspended},
+};
+use concentric_proto::{
+    Error, ErrorKind, Phase, Str,
     machine::{Machine, Rules},
 };
 use std::sync::Arc;
@@ -13,7 +17,8 @@ use std::sync::Arc;
 ///
 /// [`Conflict`](ErrorKind::Conflict): another attempt has taken it, it is over, or nobody around this
 /// place keeps it. [`InvalidRequest`](ErrorKind::InvalidRequest), with the code of the
-/// [`ReplyError`](crate::ReplyError): the replies are not to what it waits for.
+/// [`ReplyError`](crate::ReplyError): the replies are not to what it waits for; or with the code
+/// `unexpected_message`: it takes no message where it waits.
 pub fn take_up(
     request: &mut ChatRequest,
     resume: &Resume,
@@ -27,8 +32,12 @@ pub fn take_up(
     let (suspended, replies) = resume
         .take()
         .ok_or_else(|| conflict("the run was taken up already"))?;
+    let messages = resume.messages().to_vec();
     let mut machine = match suspended {
         Suspended::State(mut state) => {
+            state
+                .say(messages)
+                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
             let slots = state.take_slots();
             if !slots.is_empty() {
                 request.context.run_slots().resume(slots);
@@ -37,7 +46,11 @@ pub fn take_up(
         }
         Suspended::Claimed(open) => {
             let transcript = std::mem::take(&mut request.transcript);
-            Machine::claimed(transcript, open, &request.tools, rules)
+            let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
+            machine
+                .say(messages)
+                .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
+            machine
         }
         Suspended::Elsewhere => {
             return Err(conflict(

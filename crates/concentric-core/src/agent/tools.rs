@@ -1,4 +1,5 @@
-use crate::{Context, Error, Refusal, RoundCall, RoundEvent, ToolRound, ToolSpecs, machine::Rules};
+use crate::{context::Context, tool_call::ToolRound};
+use concentric_proto::{Error, Refusal, RoundCall, RoundEvent, ToolSpecs, machine::Rules};
 use futures_core::Stream;
 use std::{
     future::{Ready, ready},

@@ -1,9 +1,15 @@
 use super::{
-    Capabilities, Capability, Declares, Fault, Optional, Requires,
+    Capabilities, Capability, Declares, Optional, Requires,
     declare::{Item, Kind},
     region,
 };
-use crate::{ChatRequest, Context, Error, ToolCall, ToolRound};
+use crate::{
+    context::Context,
+    fault::Fault,
+    request::ChatRequest,
+    tool_call::{ToolCall, ToolRound},
+};
+use concentric_proto::Error;
 use pin_project_lite::pin_project;
 use std::{
     any::type_name,

@@ -1,5 +1,5 @@
 use super::{Capability, Declares, Region};
-use crate::Context;
+use crate::context::Context;
 use std::{
     any::{TypeId, type_name},
     fmt,

@@ -33,10 +33,23 @@ use tower_layer::Layer;
 /// Layers::new().with(RecallLayer).with(StoreLayer);
 /// ```
 ///
-/// A layer that [provides](super::Provides) what one before it does, too, or would have liked to
-/// have. rustc has no word of its own for that: it says "type annotations needed", and in the note
-/// below, that there are two answers to whether the layer is the [first to provide
-/// it](super::order::ProvidesFirst).
+/// For the other mistakes rustc has no message of its own. It reports E0283, "type annotations needed",
+/// at the call of [`with`](Self::with) that adds the second of two layers. Ignore its help, to specify
+/// generic arguments: no argument makes the order right. The note names the layer, the stack before it
+/// and a trait, which is the mistake:
+///
+/// | "multiple `impl`s satisfying" | the layer |
+/// |---|---|
+/// | `L: `[`ProvidesFirst`](super::order::ProvidesFirst)`<C, ..>` | [provides](super::Provides) the `C` that a layer before it provides, or uses [if it is there](super::Optional): leave one out, or swap the two |
+/// | `L: `[`StaysOutside`](super::order::StaysOutside)`<R, ..>` | stands inside of one that [encloses](super::Encloses) the [region](super::Region) `R`, which it must be [outside](super::Outside) of: swap the two, or leave one out |
+/// | `L: `[`EnclosesFirst`](super::order::EnclosesFirst)`<R, ..>` | encloses the region `R`, and stands inside of one that belongs [within](super::Within) `R`: swap the two |
+///
+/// One such error is no mistake: with `Uses<C, ..>`, at the call of [`service`](Self::service), several
+/// layers use the `C` that one [expects](super::Expects) to be used, and the compiler finds more than
+/// one answer. [`Layer::layer`]`(&layers, service)` wraps the service without asking; that `C` is used is
+/// then checked where the model is called.
+///
+/// A [`Table`] of the same layers reports the mistake in words ([`Table::check`]).
 ///
 /// ```compile_fail,E0283
 /// # use concentric_core::{Capability, Declares, Layers, capability::Provides};
@@ -51,16 +64,20 @@ use tower_layer::Layer;
 /// Layers::new().with(StoreLayer).with(StoreLayer);
 /// ```
 ///
-/// A layer inside of a [region](super::Region) that it must be [outside](super::Outside) of; rustc
-/// says the same of [`StaysOutside`](super::order::StaysOutside).
-///
 /// ```compile_fail,E0283
 /// # use concentric_core::{AgentLayer, Declares, Layers, NoTools, capability::{InLoop, Outside}};
 /// # struct OncePerRunLayer;
 /// # impl Declares for OncePerRunLayer {
 /// #     type Capabilities = Outside<InLoop>;
 /// # }
+/// // "multiple `impl`s satisfying `OncePerRunLayer: StaysOutside<InLoop, ..>` found"
 /// Layers::new().with(AgentLayer::new(NoTools)).with(OncePerRunLayer);
+/// ```
+///
+/// ```compile_fail,E0283
+/// # use concentric_core::{AgentLayer, Layers, NoTools, layers::OfRunLayer};
+/// // "multiple `impl`s satisfying `AgentLayer<NoTools>: EnclosesFirst<InLoop, ..>` found"
+/// Layers::new().with(OfRunLayer::new()).with(AgentLayer::new(NoTools));
 /// ```
 ///
 /// # Costs
@@ -112,8 +129,8 @@ impl<T> Layers<T> {
 
     /// Adds a layer by what it [declares](Declares), inside of those before.
     ///
-    /// `Order` is inferred. It can't be, and rustc asks for it, when a layer before this one provides
-    /// the same or looks for it: see [above](Self#what-does-not-compile).
+    /// `Order` is inferred. An error that it cannot be (E0283) means that the layer must not stand here:
+    /// see [what does not compile](Self#what-does-not-compile).
     pub fn with<L, Order>(self, layer: L) -> Layers<With<T, L>>
     where
         L: Declares + FitsInto<T, ListOf<L>, Order>,

@@ -130,6 +130,7 @@
 //! | `AgentLayer` | `SuspendLayer` | a run is kept by the store once, and not once per model call |
 //! | `SuspendLayer` | `SuspendLayer` | one run would be stored twice |
 //! | `SuspendLayer` | `DetachLayer` | the store would be told that a run has ended that goes on |
+//! | `DetachLayer` | `DetachLayer` | the inner one would continue the runs that the outer one stops |
 //! | a `Session` | `DetachLayer` | a turn would give its place to the next one while its run goes on |
 //! | `SuspendLayer` | a `Session` | both would keep the run that waits |
 //! | `BudgetLayer::run` | no `BudgetLayer::model` | nothing would be charged, so nothing would be limited |
@@ -137,6 +138,7 @@
 //! | `BudgetLayer::model` | `BudgetLayer::model` | one call would be charged twice |
 //! | `InFlightLimitLayer` | the same limit again | a call would wait for itself |
 //! | `AgentLayer` | a `Session` | the history would grow with each model call |
+//! | a `Session` | a `Session` | the inner one would put the whole history behind its own, at each turn |
 //! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, and no agent inside of it | each model call would be a run with a budget and an end of its own |
 //! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | they would see one call per run, and none of the agent's tools |
 //!
@@ -167,11 +169,12 @@ pub use self::{
     },
     layers::Layers,
     region::{InLoop, Region, SessionTurn, StoredRun},
-    table::{Declaration, Fault, Faults, Table},
+    table::{Declaration, Faults, Table},
 };
 
-pub(crate) use self::region::{Marks, Noted, not_applied};
-use crate::Context;
+pub use crate::fault::Fault;
+
+use crate::context::Context;
 
 /// A value that a layer provides for the layers inside of it.
 ///

@@ -1,15 +1,17 @@
 use super::{
-    Declares, Fault,
+    Capabilities, Declares,
     declare::{Item, Kind},
 };
-use crate::{Context, Error, ErrorKind, Phase, capability::Capabilities, layers::ModelLayers};
+use crate::{
+    context::Context,
+    fault::Fault,
+    marks::{Expectation, MarkKind},
+    model_layers::{ModelLayers, not_applied},
+};
+use concentric_proto::{Error, Phase};
 use std::{
-    any::{Any, TypeId, type_name},
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+    any::{TypeId, type_name},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 /// A part of a stack: everything inside of a layer that [encloses](super::Encloses) it.
@@ -68,166 +70,6 @@ impl Region for StoredRun {}
 pub enum SessionTurn {}
 
 impl Region for SessionTurn {}
-
-/// What the layers of a stack have marked on the way in; a list that contexts share.
-#[derive(Clone, Default)]
-pub(crate) struct Marks(Option<Arc<Mark>>);
-
-struct Mark {
-    kind: MarkKind,
-    outer: Marks,
-}
-
-enum MarkKind {
-    Encloses { region: TypeId, layer: &'static str },
-    Awaits { region: TypeId, layer: &'static str },
-    Expects(Arc<Expectation>),
-    // What is expected was done: a capability used, or a region enclosed.
-    Meets(TypeId),
-    // Held, so that nothing else gets its address.
-    Shares(Arc<dyn Any + Send + Sync>),
-}
-
-/// What a layer expects of those inside of it.
-///
-/// Where the model is called, the marks show whether it was met. A loop does not see the marks inside
-/// of its model call; it goes by the flags once the model answers.
-pub(crate) struct Expectation {
-    // The capability or the region.
-    of: TypeId,
-    fault: Fault,
-    is_met: Arc<AtomicBool>,
-    // A layer has answered in the place of those inside.
-    is_skipped: AtomicBool,
-    // The depth of the loop whose model call the layer is in.
-    depth: u32,
-    // The depth of the innermost loop inside of the layer, which is the one that checks it.
-    checked_at: AtomicU32,
-}
-
-impl Expectation {
-    fn meet(&self) {
-        self.is_met.store(true, Ordering::Relaxed);
-    }
-
-    /// Why the answer of a model that the loop at `depth` has called cannot be right.
-    fn failed(&self, depth: u32) -> Option<Fault> {
-        let is_open =
-            !self.is_met.load(Ordering::Relaxed) && !self.is_skipped.load(Ordering::Relaxed);
-        (is_open && self.checked_at.load(Ordering::Relaxed) == depth).then_some(self.fault)
-    }
-}
-
-/// The expectations of layers inside of a run's model calls.
-#[derive(Default)]
-pub(crate) struct Noted(Mutex<Vec<Arc<Expectation>>>);
-
-impl Noted {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Expectation>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, expectation: &Arc<Expectation>) {
-        let mut noted = self.lock();
-        // Those of an earlier call that no loop has taken.
-        noted.retain(|old| old.fault != expectation.fault || old.depth != expectation.depth);
-        noted.push(Arc::clone(expectation));
-    }
-
-    /// Takes those of the model call of the loop at `depth`, and returns what is wrong.
-    fn take(&self, depth: u32) -> Option<Fault> {
-        let mut noted = self.lock();
-        let failed = noted.iter().find_map(|of_call| {
-            let is_here = of_call.depth == depth;
-            is_here.then(|| of_call.failed(depth)).flatten()
-        });
-        noted.retain(|of_call| of_call.depth != depth);
-        failed
-    }
-}
-
-impl Marks {
-    fn push(&mut self, kind: MarkKind) {
-        let outer = std::mem::take(self);
-        self.0 = Some(Arc::new(Mark { kind, outer }));
-    }
-
-    /// The marks, the innermost first.
-    fn iter(&self) -> impl Iterator<Item = &MarkKind> {
-        std::iter::successors(self.0.as_deref(), |mark| mark.outer.0.as_deref())
-            .map(|mark| &mark.kind)
-    }
-
-    fn layer(&self, wanted: TypeId) -> Option<&'static str> {
-        self.iter().find_map(|mark| match mark {
-            MarkKind::Encloses { region, layer } if *region == wanted => Some(*layer),
-            _ => None,
-        })
-    }
-
-    /// The layer that belongs inside of the region `wanted`, and is not in it.
-    fn awaits(&self, wanted: TypeId) -> Option<&'static str> {
-        self.iter().find_map(|mark| match mark {
-            MarkKind::Awaits { region, layer } if *region == wanted => Some(*layer),
-            _ => None,
-        })
-    }
-
-    fn expectations(&self) -> impl Iterator<Item = &Arc<Expectation>> {
-        self.iter().filter_map(|mark| match mark {
-            MarkKind::Expects(expectation) => Some(expectation),
-            _ => None,
-        })
-    }
-
-    /// The first expectation, from the inside, that no layer inside of it has met; of `wanted` only,
-    /// if that is given.
-    fn unmet(&self, wanted: Option<TypeId>) -> Option<Fault> {
-        for (at, mark) in self.iter().enumerate() {
-            if let MarkKind::Expects(expectation) = mark
-                && wanted.is_none_or(|wanted| wanted == expectation.of)
-                && !self
-                    .iter()
-                    .take(at)
-                    .any(|inner| matches!(inner, MarkKind::Meets(of) if *of == expectation.of))
-            {
-                return Some(expectation.fault);
-            }
-        }
-        None
-    }
-
-    /// Records that the expectations of `wanted` are met.
-    fn meet(&self, wanted: TypeId) {
-        for expectation in self.expectations().filter(|it| it.of == wanted) {
-            expectation.meet();
-        }
-    }
-
-    /// Records that a `C` was read in `phase`: in a model call that is a use of it.
-    #[inline]
-    pub(super) fn used<C>(&self, phase: Phase)
-    where
-        C: 'static,
-    {
-        if self.0.is_some() && phase == Phase::Model {
-            self.meet(TypeId::of::<C>());
-        }
-    }
-
-    /// Records that a layer answers in the place of those inside.
-    pub(crate) fn skip(&self) {
-        for expectation in self.expectations() {
-            expectation.is_skipped.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl fmt::Debug for Marks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marks").finish_non_exhaustive()
-    }
-}
 
 /// What keeps `layer` from being called in `context`.
 pub(super) fn check(
@@ -315,14 +157,8 @@ impl Context {
     /// Marks that what is inside must meet an expectation.
     fn expects(&mut self, of: TypeId, fault: Fault, is_met: Option<&Arc<AtomicBool>>) {
         let depth = self.depth().saturating_sub(1);
-        let expectation = Arc::new(Expectation {
-            of,
-            fault,
-            is_met: is_met.map_or_else(Arc::default, Arc::clone),
-            is_skipped: AtomicBool::new(false),
-            depth,
-            checked_at: AtomicU32::new(depth),
-        });
+        let is_met = is_met.map_or_else(Arc::default, Arc::clone);
+        let expectation = Arc::new(Expectation::new(of, fault, is_met, depth));
         if self.depth() > 0 {
             // The loop does not see the marks inside of its model calls.
             self.noted_or_new().push(&expectation);
@@ -349,7 +185,7 @@ impl Context {
         self.enter::<L>()?;
         let depth = self.depth();
         for expectation in self.marks.expectations() {
-            expectation.checked_at.fetch_max(depth, Ordering::Relaxed);
+            expectation.check_at(depth);
         }
         Ok(())
     }
@@ -480,7 +316,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`], which names the layers.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), which names the layers.
     pub fn check_stack(&self) -> Result<(), Error> {
         if self.phase() != Phase::Model {
             return Ok(());
@@ -493,13 +329,4 @@ impl Context {
             None => Ok(()),
         }
     }
-}
-
-/// The error of a run whose own model layers were left out.
-pub(crate) fn not_applied(layers: &ModelLayers) -> Error {
-    let message = format!(
-        "no `OfRunLayer` applies the run's own model layers ({layers}): add `OfRunLayer` directly \
-         inside of `AgentLayer`"
-    );
-    Error::new(ErrorKind::Configuration, message).with_code("model_layers")
 }

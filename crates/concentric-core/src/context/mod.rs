@@ -14,31 +14,33 @@
 //! assert_eq!(request.context.cancel_reason(), Some(CancelReason::User));
 //! ```
 
-mod environment;
-mod outbox;
+mod head;
 
-pub use self::{
+pub use self::head::HeadHold;
+pub use crate::{
     environment::{Clock, Environment, Ids, Random, Sleep},
     outbox::EmitError,
 };
 
-use self::outbox::Outbox;
+use self::head::Holds;
 use crate::{
-    CallId, CancelReason, Event, Interrupt, InterruptId, MessageId, PartKind, Reply, ReplyError,
-    RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
-    capability::{Marks, Noted},
-    live::{LiveInterrupts, Unanswered},
-    machine::late,
-    state::{Place, RoundPlace, Slots},
-    store::Tenant,
+    hub::LiveInterrupts,
+    marks::{Marks, Noted},
+    method::catch,
+    outbox::Outbox,
+    slots::Slots,
 };
-use serde::{Deserialize, Serialize};
+use concentric_proto::{
+    CallId, CancelReason, Error, ErrorKind, Event, InterruptId, MessageId, PartKind, Phase,
+    RequestId, RoundCall, RunId, Str, StreamId, ThreadId,
+    run_state::{RoundPlace, SlotPlace},
+};
 use std::{
     fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{self, Poll, ready},
@@ -55,8 +57,8 @@ pub(crate) type Deferred = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Clone)]
 pub struct Context {
     run: Arc<Run>,
-    extensions: http::Extensions,
-    own: http::Extensions,
+    extensions: Values,
+    own: Values,
     // What layers outside have marked.
     pub(crate) marks: Marks,
     phase: Phase,
@@ -67,20 +69,24 @@ pub struct Context {
     call: Option<(usize, CallId)>,
 }
 
-/// Where in a run something happens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Phase {
-    /// Outside the loop: once per user turn.
-    #[default]
-    Run,
-    /// Inside the loop: once per model call.
-    Model,
-    /// Around a batch of tool calls.
-    Round,
-    /// Around one tool call.
-    Call,
+/// Values of any type, which contexts share until one of them is changed: a clone does not call the
+/// `Clone` of a value, which may be slow, or panic.
+#[derive(Clone, Default)]
+struct Values(Option<Arc<http::Extensions>>);
+
+impl Values {
+    fn new(values: http::Extensions) -> Self {
+        Self((!values.is_empty()).then(|| Arc::new(values)))
+    }
+
+    fn get(&self) -> &http::Extensions {
+        static NONE: LazyLock<http::Extensions> = LazyLock::new(http::Extensions::new);
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+
+    fn get_mut(&mut self) -> &mut http::Extensions {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
 }
 
 struct Run {
@@ -95,6 +101,7 @@ struct Run {
     events: AtomicU64,
     effects: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
+    holds: Holds,
     // Made when somebody asks something.
     live: OnceLock<LiveInterrupts>,
     // Made when somebody asks for a slot.
@@ -154,7 +161,7 @@ impl Context {
     /// The run.
     pub fn run_id(&self) -> &RunId {
         // `build` always sets it.
-        static NONE: std::sync::LazyLock<RunId> = std::sync::LazyLock::new(|| RunId::new(""));
+        static NONE: LazyLock<RunId> = LazyLock::new(|| RunId::new(""));
         self.run.ids.run.as_ref().unwrap_or(&NONE)
     }
 
@@ -263,29 +270,43 @@ impl Context {
     /// history can work out; `None` outside a tool call.
     pub fn interrupt_id(&self) -> Option<InterruptId> {
         let (position, call) = self.call.as_ref()?;
-        let key = crate::interrupt::key(self.message_id.as_ref(), *position, call);
-        Some(InterruptId::new(key))
+        let message = self.message_id.as_ref();
+        Some(InterruptId::for_call(message, *position, call))
     }
 
     /// Values of any type that travel with the request, put there by whoever made it.
     pub fn extensions(&self) -> &http::Extensions {
-        &self.extensions
+        self.extensions.get()
     }
 
     /// The same, to be changed; clones made before don't see it.
+    ///
+    /// Clones share the values: where there are others, each value is cloned first.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
-        &mut self.extensions
+        self.extensions.get_mut()
     }
 
     /// Values of this run only, as gates and layers that just one run has. A run
     /// [inside](Self::child) it has [`extensions`](Self::extensions), and not these.
     pub fn own(&self) -> &http::Extensions {
-        &self.own
+        self.own.get()
     }
 
     /// The same, to be changed; clones made before don't see it.
+    ///
+    /// Clones share the values: where there are others, each value is cloned first.
     pub fn own_mut(&mut self) -> &mut http::Extensions {
-        &mut self.own
+        self.own.get_mut()
+    }
+
+    /// Takes a value out of what is the run's [own](Self::own).
+    pub(crate) fn take_own<T>(&mut self) -> Option<T>
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        // Most runs have none, which needs no values of their own.
+        self.own().get::<T>()?;
+        self.own_mut().remove()
     }
 
     /// The context at `step`, inside the loop.
@@ -337,15 +358,15 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The run was cancelled ([`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled)), or its
-    /// deadline passed before `duration` was over ([`ErrorKind::Timeout`](crate::ErrorKind::Timeout)).
-    pub async fn sleep(&self, duration: Duration) -> Result<(), crate::Error> {
+    /// The run was cancelled ([`ErrorKind::Cancelled`]), or its
+    /// deadline passed before `duration` was over ([`ErrorKind::Timeout`]).
+    pub async fn sleep(&self, duration: Duration) -> Result<(), Error> {
         let left = self.remaining().filter(|left| *left < duration);
         let clock = self.run.environment.clock();
         let sleep = clock.sleep(left.unwrap_or(duration));
         match (self.run.cancel.run_until_cancelled(sleep).await, left) {
             (Some(()), None) => Ok(()),
-            (Some(()), Some(_)) => Err(late()),
+            (Some(()), Some(_)) => Err(Error::deadline()),
             (None, _) => Err(cancelled()),
         }
     }
@@ -419,16 +440,62 @@ impl Context {
             .or(Some(CancelReason::Other(Str::from_static("token"))))
     }
 
+    // ---- the response head ----
+
+    /// Holds back the head of the server's response until the returned value is dropped.
+    ///
+    /// For a layer outside of the loop that looks something up, as in a store, before it accepts or
+    /// refuses the request: a request that is refused meanwhile gets a status, and not a stream that
+    /// begins with an error. A server waits for a limited time only, which is 5 seconds for the
+    /// AG-UI server. A hold concerns this run alone, and not the run that this one is part of.
+    ///
+    /// ```
+    /// use concentric_core::{
+    ///     ChatRequest, Error, ErrorKind,
+    ///     layers::{Next, from_fn},
+    /// };
+    /// # async fn is_known(_: &ChatRequest) -> bool { true }
+    ///
+    /// let known_only = from_fn(async |request: ChatRequest, mut next: Next| {
+    ///     let hold = request.context.hold_head();
+    ///     if !is_known(&request).await {
+    ///         return Err(Error::new(ErrorKind::Conflict, "unknown conversation"));
+    ///     }
+    ///     // The rest of the stack decides in its first poll.
+    ///     drop(hold);
+    ///     next.run(request).await
+    /// });
+    /// # let _ = known_only;
+    /// ```
+    pub fn hold_head(&self) -> HeadHold {
+        HeadHold::new(Arc::clone(&self.run))
+    }
+
+    /// Resolves when no layer [holds back](Self::hold_head) the response head.
+    ///
+    /// For the server that drives the run: one task at a time is woken.
+    pub fn poll_head(&self, cx: &mut task::Context<'_>) -> Poll<()> {
+        self.run.holds.poll_none(cx)
+    }
+
     // ---- effects ----
 
     /// How many tool calls that may change something were started in this run, and in the runs
-    /// inside it.
+    /// inside it, and how many decisions were [remembered](crate::store::Decisions).
     ///
     /// A retry of a whole run compares it before and after an attempt: once it has moved, another
     /// attempt may do things twice, whatever the error that came back says of its
     /// [`effects`](crate::Error::effects); a layer in between may have replaced it.
     pub fn effect_count(&self) -> u64 {
         self.run.effects.load(Ordering::Acquire)
+    }
+
+    /// Counts one more such call or decision, in this run and in those that it is part of.
+    ///
+    /// For a round service that [counts its calls itself](crate::ToolRound::counts_effects), as
+    /// `Toolset` of `concentric-tools` does: before anything of the call runs that may have an effect.
+    pub fn count_effect(&self) {
+        self.count_effects(1);
     }
 
     pub(crate) fn count_effects(&self, calls: u64) {
@@ -495,33 +562,6 @@ impl Context {
         self.run.outbox.poll_pop(cx.waker())
     }
 
-    /// Asks whoever reads the run's stream, and waits for the reply, for `timeout` at the most.
-    ///
-    /// The question is in the stream while that is read. Nobody reads before the model has begun to
-    /// answer for the first time, nor while a hook is told of an event or of the end: what is asked
-    /// there is seen in [`live`](Self::live) only, and once the run has ended it is not asked.
-    ///
-    /// # Errors
-    ///
-    /// There is no reply.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future takes the question back.
-    pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, Unanswered> {
-        self.live().ask(interrupt, timeout, self).await
-    }
-
-    /// Hands a reply to whoever [asks](Self::ask) in the run.
-    ///
-    /// # Errors
-    ///
-    /// Nobody waits for it (any more), or it is not of a form that answers the question, which then
-    /// goes on waiting.
-    pub fn reply(&self, reply: Reply) -> Result<(), ReplyError> {
-        self.live().reply(&Tenant::of(self), reply, self.now())
-    }
-
     /// What is asked in the run while it stays open, and in the runs inside it: theirs is that of
     /// the outermost.
     pub fn live(&self) -> &LiveInterrupts {
@@ -566,13 +606,13 @@ impl Context {
         self.run.noted.get_or_init(Noted::default)
     }
 
-    pub(crate) fn place_of_round(&self) -> Option<Place> {
-        self.round().map(Place::Round)
+    pub(crate) fn place_of_round(&self) -> Option<SlotPlace> {
+        self.round().map(SlotPlace::Round)
     }
 
-    pub(crate) fn place_of_call(&self) -> Option<Place> {
+    pub(crate) fn place_of_call(&self) -> Option<SlotPlace> {
         let (position, _) = self.call.as_ref()?;
-        Some(Place::Call(self.round()?, *position))
+        Some(SlotPlace::Call(self.round()?, *position))
     }
 
     fn round(&self) -> Option<RoundPlace> {
@@ -662,8 +702,13 @@ impl Run {
         for mut task in work {
             let mut limit = self.environment.clock().sleep(DEFERRED_LIMIT);
             runtime.spawn(poll_fn(move |cx| {
-                if task.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
+                match catch(|| task.as_mut().poll(cx)) {
+                    Ok(Poll::Pending) => {}
+                    Ok(Poll::Ready(())) => return Poll::Ready(()),
+                    Err(panic) => {
+                        tracing::error!(panic = panic.text(), "a run's deferred work panicked");
+                        return Poll::Ready(());
+                    }
                 }
                 ready!(limit.as_mut().poll(cx));
                 tracing::warn!("a run's deferred work was given up");
@@ -683,8 +728,8 @@ impl Drop for Run {
 /// How long a run's deferred work may take.
 const DEFERRED_LIMIT: Duration = Duration::from_secs(30);
 
-pub(crate) fn cancelled() -> crate::Error {
-    crate::Error::new(crate::ErrorKind::Cancelled, "the run was cancelled")
+pub(crate) fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the run was cancelled")
 }
 
 impl Default for Context {
@@ -713,7 +758,7 @@ pub struct ContextBuilder {
     ids: RunIds,
     deadline: Option<SystemTime>,
     environment: Option<Environment>,
-    extensions: http::Extensions,
+    extensions: Values,
     parent: Option<Context>,
 }
 
@@ -771,7 +816,7 @@ impl ContextBuilder {
     /// Sets the values that travel with the request.
     #[must_use]
     pub fn extensions(mut self, extensions: http::Extensions) -> Self {
-        self.extensions = extensions;
+        self.extensions = Values::new(extensions);
         self
     }
 
@@ -797,6 +842,7 @@ impl ContextBuilder {
                 events: AtomicU64::new(0),
                 effects: AtomicU64::new(0),
                 deferred: Mutex::default(),
+                holds: Holds::default(),
                 live: OnceLock::new(),
                 slots: OnceLock::new(),
                 noted: OnceLock::new(),
@@ -804,7 +850,7 @@ impl ContextBuilder {
                 had_outcome: AtomicBool::new(false),
             }),
             extensions: self.extensions,
-            own: http::Extensions::new(),
+            own: Values::default(),
             marks: Marks::default(),
             phase: Phase::Run,
             step: 0,

@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use super::gate::Permit;
 
 pin_project! {
-    /// Response body for [`Admission`](super::Admission): the inner body's frames, unchanged, or the
-    /// answer to a refused request.
+    /// Response body for [`Admission`](super::Admission): the unchanged frames of the inner body,
+    /// or the error response of a rejected request.
     #[must_use = "bodies do nothing unless polled"]
     pub struct AdmissionBody<B> {
         #[pin]
@@ -26,7 +26,7 @@ pin_project! {
         Admitted {
             #[pin]
             inner: B,
-            // Given back at the end, whichever comes first.
+            // Released at the end, on an error, or on drop.
             permit: Option<Permit>,
         },
         Refused {

@@ -25,7 +25,7 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it leaves the queue, or no longer counts.
+    /// If the future is dropped, the request leaves the queue, or no longer counts as running.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<S, RB>
     where
@@ -44,7 +44,7 @@ pin_project! {
         S: Service<http::Request<RB>>,
     {
         Waits {
-            // Taken when it is passed on.
+            // Taken when the request is admitted.
             call: Option<(S, http::Request<RB>)>,
             waiting: Waiting,
             timeout: Sleep,
@@ -52,13 +52,13 @@ pin_project! {
         Runs {
             #[pin]
             call: Oneshot<S, http::Request<RB>>,
-            // Goes to the body, or with an error.
+            // Moved to the response body, or dropped on an error.
             permit: Option<Permit>,
         },
         Refused {
             full: Full,
         },
-        // A future that is done holds nothing.
+        // A completed future holds no resources.
         Done,
     }
 }
@@ -78,7 +78,7 @@ where
                 call: Oneshot::new(inner, request),
                 permit: Some(permit),
             },
-            // No time to wait.
+            // A zero timeout means that requests do not wait.
             Arrival::Waits(waiting) if config.queue_timeout.is_zero() => State::Refused {
                 full: waiting.full(),
             },
@@ -119,7 +119,7 @@ where
                         },
                         None => State::Done,
                     },
-                    // The sender is in the queue until a permit is sent.
+                    // Unreachable: the sender is in the queue until a permit is sent.
                     Poll::Ready(Err(_)) => State::Refused {
                         full: waiting.full(),
                     },
@@ -155,11 +155,11 @@ fn refuse(full: Full, retry_after: Duration) -> http::Response<Bytes> {
     let (status, body) = match full {
         Full::Tenant => (
             StatusCode::TOO_MANY_REQUESTS,
-            &br#"{"error":{"code":"too_many_runs_of_tenant","message":"too many runs of this tenant, try again later"}}"#[..],
+            &br#"{"error":{"code":"too_many_runs_of_tenant","message":"too many concurrent runs of this tenant; try again later"}}"#[..],
         ),
         Full::Total => (
             StatusCode::SERVICE_UNAVAILABLE,
-            &br#"{"error":{"code":"too_many_runs","message":"too many runs, try again later"}}"#[..],
+            &br#"{"error":{"code":"too_many_runs","message":"too many concurrent runs; try again later"}}"#[..],
         ),
     };
     let mut response = http::Response::new(Bytes::from_static(body));

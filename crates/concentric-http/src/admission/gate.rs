@@ -1,4 +1,4 @@
-//! Who may run, and who waits.
+//! The counts of running requests and the queue of waiting ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +17,7 @@ pub(super) struct Limits {
     pub(super) queue_per_tenant: usize,
 }
 
-/// Counts runs, and lets those that wait in when others end.
+/// Counts running requests, and admits waiting requests when others end.
 #[derive(Debug)]
 pub(super) struct Gate {
     limits: Limits,
@@ -29,31 +29,42 @@ struct State {
     running: usize,
     waiting: usize,
     tenants: HashMap<Tenant, Runs>,
-    /// Of each tenant that is below its limit, the one that has waited longest.
+    /// The oldest waiting request of each tenant that is below its limit.
     next: BTreeMap<Ticket, Tenant>,
     issued: Ticket,
 }
 
-/// The place in the queue.
+/// A position in the queue.
 type Ticket = u64;
 
-/// The runs of a tenant. One that has none is not kept.
+/// The requests of a tenant. A tenant without requests has no entry.
 #[derive(Debug, Default)]
 struct Runs {
     running: usize,
     waiting: BTreeMap<Ticket, oneshot::Sender<Permit>>,
 }
 
-/// Why a request is not passed on.
+/// The limit that prevents a request from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// Its tenant is at its limit.
+    /// The limit of its tenant.
     Tenant,
-    /// The server is at its limit.
+    /// The limit of the server.
     Total,
 }
 
-/// What a request that arrives gets.
+impl Full {
+    /// The limit that `tenant` has reached. Requests without a tenant share the default one, whose
+    /// limit is reported as that of the server, since a single caller did not exhaust it.
+    fn of(tenant: &Tenant) -> Self {
+        match *tenant == Tenant::default() {
+            true => Self::Total,
+            false => Self::Tenant,
+        }
+    }
+}
+
+/// The decision about an arriving request.
 #[derive(Debug)]
 pub(super) enum Arrival {
     Admitted(Permit),
@@ -87,22 +98,22 @@ impl Gate {
             .get(&tenant)
             .map_or((0, 0), |runs| (runs.running, runs.waiting.len()));
         let is_tenant_full = own_running >= limits.per_tenant;
-        // Whoever may be passed on is passed on when there is room, so nobody is overtaken.
+        // This overtakes no waiting request: one that may run is admitted as soon as there is room.
         if !is_tenant_full && *running < limits.total {
             *running += 1;
             tenants.entry(tenant.clone()).or_default().running += 1;
             return Arrival::Admitted(Permit::new(self, tenant));
         }
         let full = match is_tenant_full {
-            true => Full::Tenant,
+            true => Full::of(&tenant),
             false => Full::Total,
         };
-        // Where nothing may run, waiting has no end.
+        // With a limit of zero, a request would wait forever.
         if limits.total == 0 || limits.per_tenant == 0 || *waiting >= limits.queue {
             return Arrival::Refused(full);
         }
         if own_waiting >= limits.queue_per_tenant {
-            return Arrival::Refused(Full::Tenant);
+            return Arrival::Refused(Full::of(&tenant));
         }
         let ticket = *issued;
         *issued += 1;
@@ -121,13 +132,13 @@ impl Gate {
         })
     }
 
-    /// How many runs there are, and how many requests wait.
+    /// Returns the numbers of running and of waiting requests.
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.lock();
         (state.running, state.waiting)
     }
 
-    /// How many tenants are known.
+    /// Returns the number of tenants with requests.
     pub(super) fn tenants(&self) -> usize {
         self.lock().tenants.len()
     }
@@ -145,14 +156,15 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held.
+        // No code panics while the lock is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 type Admitted = Vec<(oneshot::Sender<Permit>, Permit)>;
 
-/// Without the lock: a permit of which the receiver is gone is given back at once.
+/// Sends the permits. Must not be called under the lock, which an unsent permit takes when it is
+/// dropped.
 fn hand_out(admitted: Admitted) {
     for (sender, permit) in admitted {
         drop(sender.send(permit));
@@ -160,7 +172,7 @@ fn hand_out(admitted: Admitted) {
 }
 
 impl State {
-    /// Changes the runs of a tenant, and keeps what is known of it in order.
+    /// Changes the entry of a tenant, and updates `next` and `tenants` accordingly.
     fn with(&mut self, tenant: &Tenant, limits: Limits, change: impl FnOnce(&mut Runs)) {
         let Some(runs) = self.tenants.get_mut(tenant) else {
             return;
@@ -181,7 +193,7 @@ impl State {
         }
     }
 
-    /// Takes those who may run now out of the queue.
+    /// Removes the requests that may run from the queue, with a permit for each.
     fn admit(&mut self, gate: &Arc<Gate>) -> Admitted {
         let limits = gate.limits;
         let mut admitted = Vec::new();
@@ -205,14 +217,14 @@ impl State {
 }
 
 impl Runs {
-    /// Who is next, if the tenant is below its limit.
+    /// The oldest waiting request, if the tenant is below its limit.
     fn next(&self, limits: Limits) -> Option<Ticket> {
         let first = self.waiting.keys().next().copied();
         first.filter(|_| self.running < limits.per_tenant)
     }
 }
 
-/// A run that counts until this is dropped.
+/// The right to run, which counts towards the limits until it is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     gate: Arc<Gate>,
@@ -234,18 +246,18 @@ impl Drop for Permit {
     }
 }
 
-/// A place in the queue, which is left when this is dropped.
+/// A waiting request, which leaves the queue when this is dropped.
 #[derive(Debug)]
 pub(super) struct Waiting {
     gate: Arc<Gate>,
     tenant: Tenant,
     ticket: Ticket,
-    // A permit in it is dropped with it.
+    // Dropping it also drops a permit that was already sent.
     pub(super) receiver: oneshot::Receiver<Permit>,
 }
 
 impl Waiting {
-    /// Why it still waits.
+    /// The limit that the request waits for.
     pub(super) fn full(&self) -> Full {
         let state = self.gate.lock();
         let running = state
@@ -253,7 +265,7 @@ impl Waiting {
             .get(&self.tenant)
             .map_or(0, |runs| runs.running);
         match running >= self.gate.limits.per_tenant {
-            true => Full::Tenant,
+            true => Full::of(&self.tenant),
             false => Full::Total,
         }
     }

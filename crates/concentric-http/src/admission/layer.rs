@@ -11,15 +11,15 @@ use super::{
 
 /// [`Layer`] that applies [`Admission`].
 ///
-/// All services of one layer and its clones share their limits. A limit that is set on a clone makes
-/// it a layer of its own, which counts anew. See the [module docs](super) for an example.
+/// All services of one layer and its clones share their limits. Setting a limit on a clone
+/// separates it from the original, with new counts. See the [module docs](super) for an example.
 #[derive(Clone)]
 pub struct AdmissionLayer {
     config: Config,
     gate: Arc<Gate>,
 }
 
-/// What the services of one layer share.
+/// Configuration shared by the services of one layer.
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) queue_timeout: Duration,
@@ -31,10 +31,11 @@ pub(super) struct Config {
 pub(super) type TenantOf = Arc<dyn Fn(&Parts) -> Tenant + Send + Sync>;
 
 impl AdmissionLayer {
-    /// Creates a layer that lets at most `max` requests run at once.
+    /// Creates a layer that runs at most `max` requests at once.
     ///
-    /// One tenant may have all of them, up to 64 requests wait for up to 10 seconds, of which one
-    /// tenant has up to 8, and `retry-after` is 5 seconds. With zero every request is refused.
+    /// By default, one tenant may use all of them, up to 64 requests wait for up to 10 seconds, up
+    /// to 8 of them from one tenant, and `retry-after` is 5 seconds. With zero, every request is
+    /// rejected.
     pub fn new(max: usize) -> Self {
         Self {
             config: Config {
@@ -59,69 +60,71 @@ impl AdmissionLayer {
         self
     }
 
-    /// Sets how many requests of one tenant run at once; the default is as many as in all. With zero
-    /// every request is refused.
+    /// Sets the maximum number of requests of one tenant that run at once; the default is no limit
+    /// per tenant. With zero, every request is rejected.
     #[must_use]
     pub fn per_tenant(self, max: usize) -> Self {
         self.limits(|limits| limits.per_tenant = max)
     }
 
-    /// Sets how many requests wait; the default is 64. With zero none waits.
+    /// Sets the maximum number of waiting requests; the default is 64. With zero, requests do not
+    /// wait.
     #[must_use]
     pub fn queue(self, max: usize) -> Self {
         self.limits(|limits| limits.queue = max)
     }
 
-    /// Sets how many requests of one tenant wait, so that one tenant does not fill the queue; the
-    /// default is 8. With zero none waits.
+    /// Sets the maximum number of waiting requests of one tenant, so that one tenant cannot fill
+    /// the queue; the default is 8. With zero, requests do not wait.
     #[must_use]
     pub fn queue_per_tenant(self, max: usize) -> Self {
         self.limits(|limits| limits.queue_per_tenant = max)
     }
 
-    /// Sets how long a request waits; the default is 10 seconds. With zero none waits.
+    /// Sets how long a request waits; the default is 10 seconds. With zero, requests do not wait.
     #[must_use]
     pub const fn queue_timeout(mut self, timeout: Duration) -> Self {
         self.config.queue_timeout = timeout;
         self
     }
 
-    /// Sets the `retry-after` of a refused request, which is rounded up to whole seconds and at least
-    /// one; the default is 5 seconds.
+    /// Sets the `retry-after` header of a rejected request, rounded up to whole seconds and at
+    /// least one; the default is 5 seconds.
     #[must_use]
     pub const fn retry_after(mut self, time: Duration) -> Self {
         self.config.retry_after = time;
         self
     }
 
-    /// Sets whose a request is; the default is the [`Tenant`] of its extensions, or else the empty one.
+    /// Sets the function that determines the tenant of a request; the default reads the [`Tenant`]
+    /// in its extensions. Requests without one share the empty tenant.
     ///
-    /// It must be something that the host has authenticated: a client that chooses its tenant evades
-    /// the tenant's limit.
+    /// The tenant must be authenticated by the host: a client that chooses its tenant evades the
+    /// tenant's limit.
     #[must_use]
     pub fn tenant(mut self, of: impl Fn(&Parts) -> Tenant + Send + Sync + 'static) -> Self {
         self.config.tenant = Arc::new(of);
         self
     }
 
-    /// Sets the clock of the queue's timeout; the default is the system's.
+    /// Sets the clock of the queue timeout; the default is the system clock.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Self {
         self.config.environment = environment;
         self
     }
 
-    /// How many requests run.
+    /// Returns the number of running requests.
     pub fn running(&self) -> usize {
         self.gate.counts().0
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.gate.counts().1
     }
 
-    /// How many tenants have requests that run or wait.
+    /// Returns the number of tenants with running or waiting requests.
     pub fn tenants(&self) -> usize {
         self.gate.tenants()
     }

@@ -1,9 +1,9 @@
-//! A layer that limits how many runs an HTTP server executes at once.
+//! A layer that limits the number of concurrent runs of an HTTP server.
 //!
-//! [`AgUiLayer`](crate::ag_ui::AgUiLayer) answers with the head of its stream at once, so layers that
-//! count a request until its response, such as tower's `ConcurrencyLimit` and `LoadShed`, limit
-//! nothing there. [`Admission`] counts a request until the body of its response has ended, for each
-//! tenant and in all. Requests beyond that wait in a bounded queue, or are refused before a stream
+//! [`AgUiLayer`](crate::ag_ui::AgUiLayer) returns the head of its response at once, so layers that
+//! count a request until its response, such as tower's `ConcurrencyLimit` and `LoadShed`, have no
+//! effect there. [`Admission`] counts a request until its response body has ended, per tenant and
+//! in total. Requests beyond the limits wait in a bounded queue, or are rejected before a stream
 //! begins.
 //!
 //! ```no_run
@@ -15,8 +15,8 @@
 //!
 //! fn app(agent: BoxModel) -> Router {
 //!     let agent = ServiceBuilder::new()
-//!         // 200 runs at once, of which one tenant has at most 10; 100 requests wait for at most 5
-//!         // seconds, of which one tenant has at most 5.
+//!         // At most 200 concurrent runs, 10 of one tenant; 100 requests, 5 of one tenant, wait for
+//!         // up to 5 seconds.
 //!         .layer(
 //!             AdmissionLayer::new(200)
 //!                 .per_tenant(10)
@@ -30,38 +30,43 @@
 //! # let _ = app;
 //! ```
 //!
-//! # When what happens
+//! # Behavior
 //!
-//! | a request | |
+//! | event | behavior |
 //! |---|---|
-//! | comes while its tenant and the server are below their limits | is passed on, and counts |
-//! | comes while one of them is at its limit | waits, if both queues have room |
-//! | finds no room in the queue, or waits for the timeout | is answered with `429` if its tenant is at the limit, else with `503`; both have `retry-after` |
-//! | is the first of those that wait whose tenant is below its limit, when a run ends | is passed on, and counts |
-//! | is dropped while it waits | leaves the queue |
-//! | fails, or is dropped while its response is awaited | no longer counts |
-//! | has a response, whose body ends, fails or is dropped | no longer counts |
+//! | a request arrives below both limits | runs, and counts |
+//! | a request arrives at one of the limits | waits, if the queue has room in total and for the tenant |
+//! | the queue is full, or the queue timeout ends | `429` if the tenant is at its limit, else `503`, both with `retry-after`; a request without a tenant always gets `503` |
+//! | a run ends | the oldest waiting request whose tenant is below its limit runs, and counts |
+//! | a waiting request is dropped | it leaves the queue |
+//! | a running request fails, or is dropped before its response | it no longer counts |
+//! | a response body ends, fails or is dropped | the request no longer counts |
 //!
-//! The answer has a JSON body: `{"error": {"code", "message"}}`, where `code` is `too_many_runs_of_tenant`
-//! or `too_many_runs`.
+//! The response to a rejected request has the JSON body `{"error": {"code", "message"}}`, where
+//! `code` is `too_many_runs_of_tenant` or `too_many_runs`.
 //!
 //! # Place in the stack
 //!
-//! Directly around [`AgUi`](crate::ag_ui::AgUi), on that route alone, so that health checks and static
-//! files do not count. Authentication goes outside, since the tenant is the
-//! [`Tenant`](concentric_core::store::Tenant) that it puts into the request's extensions; without
-//! one, all requests are those of one tenant. A timeout around it bounds the wait in the queue and the
-//! upload; without one, a client that uploads slowly occupies a place for as long as it stays
-//! connected. All services of one layer and its clones share their limits.
+//! Directly around [`AgUi`](crate::ag_ui::AgUi), on that route only, so that health checks and
+//! static files do not count.
 //!
-//! Limits on what runs do, such as model calls in flight, belong into the agent's stack.
+//! Authentication goes outside: it sets the [`Tenant`](concentric_core::store::Tenant) in the
+//! request's extensions. Requests without it share one tenant and its limits, so a server without
+//! tenants sets [`queue_per_tenant`](AdmissionLayer::queue_per_tenant) to the value of
+//! [`queue`](AdmissionLayer::queue).
+//!
+//! A request counts while its body is read.
+//! [`AgUiLayer::upload_timeout`](crate::ag_ui::AgUiLayer::upload_timeout), 30 seconds by default,
+//! bounds how long a slow upload occupies a place.
+//!
+//! All services of one layer and its clones share their limits. Limits on the work of a run, such
+//! as concurrent model calls, go into the agent's stack.
 //!
 //! # Backpressure
 //!
-//! The service is always ready: a request waits in its future, so that one that waits for its tenant
-//! does not hold up those of other tenants. The queue is first come, first served among those that may
-//! be passed on. Memory is bounded by both limits: a tenant is forgotten when it has neither a run nor
-//! a request that waits.
+//! The service is always ready. A request waits in its future, so that it does not delay requests
+//! of other tenants. Among the requests that may run, the queue is first in, first out. Both limits
+//! bound the memory: a tenant without running or waiting requests has no entry.
 
 mod body;
 mod future;

@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::{AdmissionBody, ResponseFuture, gate::Gate, layer::Config};
 
-/// Middleware that limits how many requests run until the bodies of their responses have ended.
+/// Middleware that limits concurrent requests, counted until their response bodies have ended.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S, RB>;
 
-    // Always: a request may be refused, and else waits in its future.
+    // Always ready: a request is rejected, or waits in its future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }

@@ -20,16 +20,19 @@ use tower_service::Service;
 
 use super::{layer::Config, map::Start, reply::Refused, shutdown::Guard, stream::Translator};
 
-/// How many bytes of events go out in one piece.
+/// The size of a response chunk, in bytes, at which no further events are added to it.
 const PIECE: usize = 16 << 10;
 
-/// How many items of the agent's body are taken in one poll, since some write nothing.
+/// The maximum number of items polled from the agent's body in one poll, since some write nothing.
 const ITEMS: usize = 1024;
+
+/// The maximum time that the response head is held back.
+const HELD: Duration = Duration::from_secs(5);
 
 /// Response body of [`AgUi`](super::AgUi): a run as server-sent events, or a JSON error.
 ///
-/// The run goes on while the body is polled, and stops when it is dropped. A panic of the agent ends
-/// the stream with `RUN_ERROR`; what panicked is not polled again.
+/// Polling the body drives the run, and dropping the body drops the run. A panic of the agent ends
+/// the stream with `RUN_ERROR`; the agent is not polled again.
 #[must_use = "bodies do nothing unless polled"]
 pub struct ResponseBody<A, B>
 where
@@ -43,7 +46,7 @@ where
     A: Service<ChatRequest>,
 {
     Whole { bytes: Option<Bytes> },
-    // Polled once before the body is returned, so it is pinned already.
+    // Boxed, since it is polled, and therefore pinned, before the body is returned.
     Run(Pin<Box<RunState<A, B>>>),
 }
 
@@ -70,25 +73,27 @@ pin_project! {
 }
 
 pin_project! {
-    /// What a stream waits for.
+    /// The source of a stream's next events.
     #[project = WorkProj]
     enum Work<A, B>
     where
         A: Service<ChatRequest>,
     {
-        /// The agent's answer.
+        /// The agent's response future.
         Call { #[pin] call: Oneshot<A, ChatRequest> },
-        /// Its next event.
+        /// The agent's response body.
         Body { #[pin] body: B },
-        /// Nothing: the terminal event is written.
+        /// None: the terminal event is written.
         Done,
     }
 }
 
-/// All of a stream but the agent.
+/// The parts of a stream other than the agent.
 struct RunHead {
     translator: Translator,
     context: Run,
+    // Whether the request has no replies.
+    is_new: bool,
     keep_alive: Option<KeepAlive>,
     shutdown: Option<Guard>,
 }
@@ -106,6 +111,7 @@ where
     pub(super) fn run(agent: A, start: Start, config: &Config, shutdown: Option<Guard>) -> Self {
         let Start { request, ids } = start;
         let context = request.context.clone();
+        let is_new = request.resume.is_none();
         let translator = Translator::new(context.clone(), ids, config.error_message.clone());
         Self {
             kind: Kind::Run(Box::pin(RunState {
@@ -113,6 +119,7 @@ where
                     translator,
                     keep_alive: config.keep_alive.map(KeepAlive::new),
                     context,
+                    is_new,
                     shutdown,
                 },
                 work: Work::Call {
@@ -122,22 +129,30 @@ where
         }
     }
 
-    /// Calls the agent, as far as it can be called at once: what is wrong with the request itself can
-    /// still be answered with a status.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), Refused>
+    /// Polls the agent until the request is accepted: while a layer holds the response head back,
+    /// but for at most [`HELD`], measured by `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The request was rejected, so that it can still be answered with a status.
+    pub(super) fn poll_accepted(
+        &mut self,
+        limit: &mut Option<Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Refused>>
     where
         A: Service<ChatRequest, Response = ChatResponse<B>>,
         A::Error: Into<BoxError>,
     {
         let Kind::Run(run) = &mut self.kind else {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         };
         let RunStateProj { head, mut work } = run.as_mut().project();
         let WorkProj::Call { call } = work.as_mut().project() else {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         };
         match catch(|| call.poll(cx).map_err(|error| Error::from(error.into()))) {
-            Ok(Poll::Pending) => {}
+            Ok(Poll::Pending) => return head.poll_held(limit, cx).map(Ok),
             Ok(Poll::Ready(Ok(ChatResponse {
                 head: answer,
                 extensions,
@@ -149,8 +164,8 @@ where
             }
             Ok(Poll::Ready(Err(error))) => {
                 head.drop_work(work);
-                if let Some(taken) = head.translator.name_taken(&error) {
-                    return Err(Refused::tool_name_taken(taken));
+                if let Some(refused) = head.refused(&error) {
+                    return Poll::Ready(Err(refused));
                 }
                 head.translator.fail(&error);
             }
@@ -159,7 +174,7 @@ where
                 head.translator.panicked(&panic);
             }
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -204,7 +219,32 @@ where
 }
 
 impl RunHead {
-    /// Drops what the stream waits for, which is a user's: a panic of it is caught.
+    /// The response to a request that caused `error`; `None` if the error belongs in the stream.
+    fn refused(&self, error: &Error) -> Option<Refused> {
+        if let Some(taken) = self.translator.name_taken(error) {
+            return Some(Refused::tool_name_taken(taken));
+        }
+        // The error of a resume is reported in the stream, with its code.
+        let (code, message) = self.translator.conflict(error).filter(|_| self.is_new)?;
+        Some(Refused::conflict(code, &message))
+    }
+
+    /// Resolves when the stream must begin.
+    fn poll_held(&mut self, limit: &mut Option<Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.context.poll_head(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if let Some(shutdown) = &mut self.shutdown
+            && shutdown.poll_over(&self.context, cx).is_ready()
+        {
+            return Poll::Ready(());
+        }
+        let clock = self.context.environment().clock();
+        let limit = limit.get_or_insert_with(|| clock.sleep(HELD));
+        limit.as_mut().poll(cx)
+    }
+
+    /// Drops the agent's future or body, and catches a panic of its user code.
     fn drop_work<A, B>(&self, work: Pin<&mut Work<A, B>>)
     where
         A: Service<ChatRequest>,
@@ -216,7 +256,7 @@ impl RunHead {
     where
         A: Service<ChatRequest>,
     {
-        // The new value is written also if the drop of the old one panics.
+        // `set` writes the new value even if the drop of the old one panics.
         if let Err(panic) = catch(|| work.set(next)) {
             self.translator.drop_panicked(&panic);
         }
@@ -240,7 +280,7 @@ impl RunHead {
             self.drop_work(work.as_mut());
         }
 
-        // Once for all items, since it costs some.
+        // One `catch` for all items, since each has a cost.
         if let Err(panic) = catch(|| self.poll_items(work.as_mut(), cx))
             && !matches!(*work, Work::Done)
         {
@@ -266,7 +306,7 @@ impl RunHead {
         Poll::Ready(self.translator.take())
     }
 
-    /// Writes what is ready, up to a piece.
+    /// Writes all ready items, up to one chunk.
     fn poll_items<A, B>(&mut self, mut work: Pin<&mut Work<A, B>>, cx: &mut Context<'_>)
     where
         A: Service<ChatRequest, Response = ChatResponse<B>>,
@@ -307,7 +347,8 @@ impl RunHead {
                         self.drop_work(work.as_mut());
                     }
                 }
-                // The run is dropped before its end is shown: what it holds is free by then.
+                // The run is dropped before its terminal event is written, so that its resources
+                // are free when the client reads it.
                 Poll::Ready(Some(Err(error))) => {
                     self.drop_work(work.as_mut());
                     self.translator.fail(&error);
@@ -321,14 +362,14 @@ impl RunHead {
     }
 }
 
-/// Tells when nothing was sent for a while.
+/// A timer that fires after a time without output.
 ///
-/// It sleeps once for a whole silence, and not anew for every piece: a timer costs more than the
-/// piece does.
+/// It is not reset for every chunk, since a timer costs more than a chunk: it sleeps for the whole
+/// time, and then for the rest since the last chunk.
 struct KeepAlive {
     silence: Duration,
     sent: Option<SystemTime>,
-    // What it waits for, and whether nothing was sent since it began to.
+    // The current sleep, and whether nothing was sent since it began.
     sleep: Option<Sleep>,
     silent: bool,
 }

@@ -1,13 +1,13 @@
-//! Events as frames of a `text/event-stream`.
+//! Encoding of events as frames of a `text/event-stream`.
 //!
-//! A frame is `data: `, one line of JSON, and two line feeds. Nothing else: the reference client
-//! splits the stream at two line feeds only, so that `CRLF` ends the run, and it parses every
-//! `data:` line, so that a `[DONE]` does.
+//! A frame is `data: `, one line of JSON, and two line feeds. The reference client splits the
+//! stream only at two line feeds, so a `CRLF` fails the run, and it parses every `data:` line, so a
+//! `[DONE]` fails it too.
 //!
-//! [`event`] takes any event. Most of a stream is pieces of text, and for these
-//! [`text_message_content`], [`reasoning_message_content`] and [`tool_call_args`] write the same
-//! bytes from borrowed strings, without an [`Event`] in between: a 20-byte piece takes less than
-//! 500 instructions, and no allocation if the buffer has room (`benches/encode.rs`).
+//! [`event`] encodes any event. Most of a stream is text deltas: [`text_message_content`],
+//! [`reasoning_message_content`] and [`tool_call_args`] write the same bytes from borrowed strings,
+//! without an [`Event`]. A 20-byte delta takes fewer than 500 instructions, and no allocation if
+//! the buffer has capacity (`benches/encode.rs`).
 //!
 //! All of them append to the buffer, a `Vec<u8>` or a `BytesMut`, and panic only where a
 //! [`BufMut`] of a fixed size is full.
@@ -19,17 +19,17 @@ use super::Event;
 /// Appends a frame with any event.
 pub fn event<B: BufMut>(event: &Event, buffer: &mut B) {
     buffer.put_slice(b"data: ");
-    // Every map of an event has strings for keys, and a buffer does not fail.
+    // All map keys of an event are strings, and writes to a buffer do not fail.
     serde_json::to_writer((&mut *buffer).writer(), event).expect("an event is always JSON");
     buffer.put_slice(b"\n\n");
 }
 
-/// Appends a frame with a piece of a text message (`TEXT_MESSAGE_CONTENT`).
+/// Appends a frame with a delta of a text message (`TEXT_MESSAGE_CONTENT`).
 pub fn text_message_content<B: BufMut>(message_id: &str, delta: &str, buffer: &mut B) {
     piece(TEXT, message_id, delta, buffer);
 }
 
-/// Appends a frame with a piece of a reasoning message (`REASONING_MESSAGE_CONTENT`).
+/// Appends a frame with a delta of a reasoning message (`REASONING_MESSAGE_CONTENT`).
 pub fn reasoning_message_content<B: BufMut>(message_id: &str, delta: &str, buffer: &mut B) {
     piece(
         br#"data: {"type":"REASONING_MESSAGE_CONTENT","messageId":""#,
@@ -39,7 +39,7 @@ pub fn reasoning_message_content<B: BufMut>(message_id: &str, delta: &str, buffe
     );
 }
 
-/// Appends a frame with a piece of a tool call's arguments (`TOOL_CALL_ARGS`).
+/// Appends a frame with a delta of a tool call's arguments (`TOOL_CALL_ARGS`).
 pub fn tool_call_args<B: BufMut>(tool_call_id: &str, delta: &str, buffer: &mut B) {
     piece(
         br#"data: {"type":"TOOL_CALL_ARGS","toolCallId":""#,
@@ -49,13 +49,13 @@ pub fn tool_call_args<B: BufMut>(tool_call_id: &str, delta: &str, buffer: &mut B
     );
 }
 
-/// Appends a comment, which clients ignore and proxies take for a sign of life.
+/// Appends a comment, which clients ignore and which keeps proxies from closing the connection.
 pub fn keep_alive<B: BufMut>(buffer: &mut B) {
     buffer.put_slice(b": keep-alive\n\n");
 }
 
-/// What all pieces of one text message, of the sub-agent `run` if it is of one, begin with, for
-/// [`text_message_more`].
+/// The constant prefix of all deltas of one text message, for [`text_message_more`]; `run` is the
+/// sub-agent's run, if any.
 pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> {
     let mut buffer = Vec::with_capacity(TEXT.len() + message_id.len() + DELTA.len());
     buffer.put_slice(TEXT);
@@ -68,7 +68,8 @@ pub(super) fn text_message_head(message_id: &str, run: Option<&str>) -> Vec<u8> 
     buffer
 }
 
-/// Does what [`text_message_content`] does, with the identifier escaped before: a third less work.
+/// Appends a frame like [`text_message_content`], from a prefix with the escaped id: a third less
+/// work.
 #[inline]
 pub(super) fn text_message_more<B: BufMut>(head: &[u8], delta: &str, buffer: &mut B) {
     buffer.put_slice(head);
@@ -92,8 +93,7 @@ fn piece<B: BufMut>(start: &[u8], id: &str, delta: &str, buffer: &mut B) {
     buffer.put_slice(TAIL);
 }
 
-/// Appends the inside of a JSON string: quotes, backslashes and control characters escaped, all
-/// else as it is.
+/// Appends the content of a JSON string, with quotes, backslashes and control characters escaped.
 fn escape<B: BufMut>(text: &str, buffer: &mut B) {
     let mut rest = text.as_bytes();
     while let Some(at) = first_special(rest) {
@@ -124,7 +124,7 @@ const fn hex(digit: u8) -> u8 {
     }
 }
 
-/// Where the first byte is that cannot stand in a JSON string as it is.
+/// The index of the first byte that must be escaped in a JSON string.
 fn first_special(bytes: &[u8]) -> Option<usize> {
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
@@ -139,14 +139,14 @@ fn first_special(bytes: &[u8]) -> Option<usize> {
     Some(words.len() * 8 + at)
 }
 
-/// Marks the bytes of a word that are special in their highest bits. Above the first, a borrow may
-/// mark a byte that is not; the lowest mark is exact.
+/// Sets the highest bit of each byte of a word that must be escaped. Only the lowest mark is exact:
+/// a borrow may mark bytes above it.
 const fn special(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES * 0x80;
     let control = word.wrapping_sub(ONES * 0x20);
     let quote = (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
     let backslash = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
-    // A byte above 0x7f is never special, nor is what a borrow makes of one.
+    // Bytes above 0x7f are never marked, even by a borrow.
     (control | quote | backslash) & !word & HIGH
 }

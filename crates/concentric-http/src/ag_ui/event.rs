@@ -13,8 +13,7 @@ macro_rules! events {
     ($( $(#[$meta:meta])* $name:ident = $tag:literal, )*) => {
         /// One event of a run.
         ///
-        /// An event of a type that we do not know is kept as [`Event::Unknown`] and written as it
-        /// was read.
+        /// An event of an unknown type is parsed as [`Event::Unknown`] and serialized unchanged.
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(tag = "type")]
         #[non_exhaustive]
@@ -30,7 +29,7 @@ macro_rules! events {
         }
 
         impl Event {
-            /// The event's type as it stands on the wire (`type`).
+            /// The event's type on the wire (`type`).
             pub fn type_name(&self) -> &str {
                 match self {
                     $( Self::$name(_) => $tag, )*
@@ -71,19 +70,19 @@ macro_rules! events {
 events! {
     /// Opens a text message.
     TextMessageStart = "TEXT_MESSAGE_START",
-    /// A piece of a text message.
+    /// A delta of a text message.
     TextMessageContent = "TEXT_MESSAGE_CONTENT",
     /// Closes a text message.
     TextMessageEnd = "TEXT_MESSAGE_END",
-    /// A piece of a text message that opens it if need be.
+    /// A delta of a text message, which opens the message if necessary.
     TextMessageChunk = "TEXT_MESSAGE_CHUNK",
     /// Opens a tool call.
     ToolCallStart = "TOOL_CALL_START",
-    /// A piece of a tool call's arguments.
+    /// A delta of a tool call's arguments.
     ToolCallArgs = "TOOL_CALL_ARGS",
     /// Closes a tool call: its arguments are complete.
     ToolCallEnd = "TOOL_CALL_END",
-    /// A piece of a tool call that opens it if need be.
+    /// A delta of a tool call, which opens the call if necessary.
     ToolCallChunk = "TOOL_CALL_CHUNK",
     /// The result of a tool call.
     ToolCallResult = "TOOL_CALL_RESULT",
@@ -97,51 +96,52 @@ events! {
     ActivitySnapshot = "ACTIVITY_SNAPSHOT",
     /// A change of an activity message.
     ActivityDelta = "ACTIVITY_DELTA",
-    /// An event of another system, passed through.
+    /// An event of another system, passed through unchanged.
     Raw = "RAW",
-    /// An event of the application.
+    /// An application-defined event.
     Custom = "CUSTOM",
-    /// The run begins.
+    /// The start of the run.
     RunStarted = "RUN_STARTED",
-    /// The run is over and did not fail.
+    /// The end of a run that did not fail.
     RunFinished = "RUN_FINISHED",
-    /// The run has failed.
+    /// The end of a run that failed.
     RunError = "RUN_ERROR",
-    /// A step begins.
+    /// The start of a step.
     StepStarted = "STEP_STARTED",
-    /// A step is over.
+    /// The end of a step.
     StepFinished = "STEP_FINISHED",
     /// Opens a span of reasoning.
     ReasoningStart = "REASONING_START",
     /// Opens a reasoning message.
     ReasoningMessageStart = "REASONING_MESSAGE_START",
-    /// A piece of a reasoning message.
+    /// A delta of a reasoning message.
     ReasoningMessageContent = "REASONING_MESSAGE_CONTENT",
     /// Closes a reasoning message.
     ReasoningMessageEnd = "REASONING_MESSAGE_END",
-    /// A piece of a reasoning message that opens it if need be.
+    /// A delta of a reasoning message, which opens the message if necessary.
     ReasoningMessageChunk = "REASONING_MESSAGE_CHUNK",
     /// Closes a span of reasoning.
     ReasoningEnd = "REASONING_END",
-    /// A provider's opaque data about a message or a tool call.
+    /// Opaque data of a provider about a message or a tool call.
     ReasoningEncryptedValue = "REASONING_ENCRYPTED_VALUE",
-    /// A sub-agent begins.
+    /// The start of a sub-agent.
     SubagentStarted = "SUBAGENT_STARTED",
-    /// A sub-agent is over and did not fail.
+    /// The end of a sub-agent that did not fail.
     SubagentFinished = "SUBAGENT_FINISHED",
-    /// A sub-agent has failed.
+    /// The end of a sub-agent that failed.
     SubagentError = "SUBAGENT_ERROR",
 }
 
 impl Event {
-    /// Whether the event ends its run (`RUN_FINISHED`, `RUN_ERROR`).
+    /// Returns whether the event ends its run (`RUN_FINISHED`, `RUN_ERROR`).
     ///
-    /// A client takes a stream that stops without one for a success, so a server always sends one.
+    /// Clients treat a stream that ends without such an event as a success, so a server always
+    /// sends one.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::RunFinished(_) | Self::RunError(_))
     }
 
-    /// Says that the event belongs to the sub-agent `run`, if it is of a type that can say so.
+    /// Attributes the event to the sub-agent `run`, if its type has that field.
     pub(super) fn attribute(&mut self, run: &str) {
         let to = match self {
             Self::TextMessageStart(event) => &mut event.subagent_run_id,
@@ -181,20 +181,20 @@ impl Event {
     }
 }
 
-/// An event of a type that this version of the protocol does not have, with all of its fields.
+/// An event of a type that is not in this version of the protocol, with all of its fields.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct UnknownEvent {
     /// The event's type (`type`).
     #[serde(rename = "type")]
     pub type_name: String,
-    /// Everything but the type.
+    /// All fields but the type.
     #[serde(flatten)]
     pub fields: Map<String, Value>,
 }
 
-/// Declares an event: what all events have is added here, and for those that are `attributed` the
-/// sub-agent that they belong to.
+/// Declares an event with the common fields, and with the field of the sub-agent if it is
+/// `attributed`.
 macro_rules! event {
     (
         $(#[$meta:meta])*
@@ -208,7 +208,7 @@ macro_rules! event {
             required { $($required)* }
             optional {
                 $($optional)*
-                /// The sub-agent that the event belongs to; absent is the agent itself.
+                /// The sub-agent that the event belongs to; absent for the agent itself.
                 subagent_run_id: String,
             }
         }
@@ -227,7 +227,7 @@ macro_rules! event {
                 $($optional)*
                 /// When the event was created.
                 timestamp: Timestamp,
-                /// What the event was made from.
+                /// The original event that this event was converted from.
                 raw_event: Value,
                 /// Extra information.
                 metadata: Metadata,
@@ -246,7 +246,7 @@ event! {
         message_id: String,
     }
     optional {
-        /// Who speaks; absent is the assistant.
+        /// The author's role; the default is the assistant.
         role: TextMessageRole,
         /// A name for the author.
         name: String,
@@ -254,10 +254,10 @@ event! {
 }
 
 event! {
-    /// A piece of a text message (`TEXT_MESSAGE_CONTENT`).
+    /// A delta of a text message (`TEXT_MESSAGE_CONTENT`).
     TextMessageContent, attributed;
     required {
-        /// The message that the piece belongs to.
+        /// The message that the delta belongs to.
         message_id: String,
         /// The text to append.
         delta: String,
@@ -276,13 +276,13 @@ event! {
 }
 
 event! {
-    /// A piece of a text message that opens it if need be (`TEXT_MESSAGE_CHUNK`).
+    /// A delta of a text message, which opens the message if necessary (`TEXT_MESSAGE_CHUNK`).
     TextMessageChunk, attributed;
     required {}
     optional {
-        /// The message's identifier; the first chunk needs one.
+        /// The message's identifier; required in the first chunk.
         message_id: String,
-        /// Who speaks; absent is the assistant.
+        /// The author's role; the default is the assistant.
         role: TextMessageRole,
         /// The text to append.
         delta: String,
@@ -291,7 +291,7 @@ event! {
     }
 }
 
-/// Who speaks in a streamed text message.
+/// The author's role of a streamed text message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -302,7 +302,7 @@ pub enum TextMessageRole {
     System,
     /// The agent.
     Assistant,
-    /// The person.
+    /// The user.
     User,
 }
 
@@ -316,7 +316,7 @@ event! {
     required {
         /// The call's identifier.
         tool_call_id: String,
-        /// The tool that is called.
+        /// The name of the called tool.
         tool_call_name: String,
     }
     optional {
@@ -326,10 +326,10 @@ event! {
 }
 
 event! {
-    /// A piece of a tool call's arguments (`TOOL_CALL_ARGS`).
+    /// A delta of a tool call's arguments (`TOOL_CALL_ARGS`).
     ToolCallArgs, attributed;
     required {
-        /// The call that the piece belongs to.
+        /// The call that the delta belongs to.
         tool_call_id: String,
         /// The JSON text to append.
         delta: String,
@@ -348,13 +348,13 @@ event! {
 }
 
 event! {
-    /// A piece of a tool call that opens it if need be (`TOOL_CALL_CHUNK`).
+    /// A delta of a tool call, which opens the call if necessary (`TOOL_CALL_CHUNK`).
     ToolCallChunk, attributed;
     required {}
     optional {
-        /// The call's identifier; the first chunk needs one.
+        /// The call's identifier; required in the first chunk.
         tool_call_id: String,
-        /// The tool that is called; the first chunk needs it.
+        /// The name of the called tool; required in the first chunk.
         tool_call_name: String,
         /// The assistant's message that the call is part of.
         parent_message_id: String,
@@ -367,20 +367,20 @@ event! {
     /// The result of a tool call (`TOOL_CALL_RESULT`).
     ToolCallResult, attributed;
     required {
-        /// The identifier of the message that holds the result.
+        /// The identifier of the message with the result.
         message_id: String,
-        /// The call that this is the result of.
+        /// The call that the result belongs to.
         tool_call_id: String,
         /// The result.
         content: Content,
     }
     optional {
-        /// The message's role, which is always the tool's.
+        /// The message's role, which is always `tool`.
         role: ToolRole,
     }
 }
 
-/// The role of a tool's message.
+/// The role of a tool message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolRole {
@@ -397,7 +397,7 @@ event! {
     /// The whole state (`STATE_SNAPSHOT`).
     StateSnapshot, attributed;
     required {
-        /// The state; it replaces what the client has.
+        /// The state, which replaces that of the client.
         snapshot: Value,
     }
     optional {}
@@ -407,7 +407,7 @@ event! {
     /// A change of the state (`STATE_DELTA`).
     StateDelta, attributed;
     required {
-        /// The operations, in their order (RFC 6902).
+        /// The operations, in order (RFC 6902).
         delta: Vec<PatchOperation>,
     }
     optional {}
@@ -417,7 +417,7 @@ event! {
     /// The whole conversation (`MESSAGES_SNAPSHOT`).
     MessagesSnapshot;
     required {
-        /// The messages; they replace those of the same identifier.
+        /// The messages, which replace those with the same identifiers.
         messages: Vec<Message>,
     }
     optional {}
@@ -429,40 +429,40 @@ event! {
 pub enum PatchOperation {
     /// Adds a member or an element.
     Add {
-        /// Where.
+        /// The path of the new value.
         path: String,
-        /// What.
+        /// The new value.
         value: Value,
     },
-    /// Removes what is there.
+    /// Removes a value.
     Remove {
-        /// Where.
+        /// The path of the value.
         path: String,
     },
-    /// Replaces what is there.
+    /// Replaces a value.
     Replace {
-        /// Where.
+        /// The path of the value.
         path: String,
-        /// By what.
+        /// The new value.
         value: Value,
     },
     /// Moves a value.
     Move {
-        /// Where it is.
+        /// The source path.
         from: String,
-        /// Where it goes.
+        /// The target path.
         path: String,
     },
     /// Copies a value.
     Copy {
-        /// Where it is.
+        /// The source path.
         from: String,
-        /// Where the copy goes.
+        /// The target path.
         path: String,
     },
-    /// Fails the patch unless the value is there.
+    /// Fails the patch unless a value equals the expected one.
     Test {
-        /// Where.
+        /// The path of the value.
         path: String,
         /// The expected value.
         value: Value,
@@ -477,13 +477,13 @@ event! {
     required {
         /// The message's identifier.
         message_id: String,
-        /// What kind of activity it is.
+        /// The kind of activity.
         activity_type: String,
         /// The activity's data.
         content: Map<String, Value>,
     }
     optional {
-        /// Whether it replaces an activity of the same identifier; absent is yes.
+        /// Whether the snapshot replaces an activity with the same identifier; the default is yes.
         replace: bool,
     }
 }
@@ -492,33 +492,33 @@ event! {
     /// A change of an activity message (`ACTIVITY_DELTA`).
     ActivityDelta, attributed;
     required {
-        /// The message that changes.
+        /// The message's identifier.
         message_id: String,
-        /// What kind of activity it is.
+        /// The kind of activity.
         activity_type: String,
-        /// The operations on its content, in their order (RFC 6902).
+        /// The operations on the content, in order (RFC 6902).
         patch: Vec<PatchOperation>,
     }
     optional {}
 }
 
-// Whatever else
+// Other events
 
 event! {
-    /// An event of another system, passed through (`RAW`).
+    /// An event of another system, passed through unchanged (`RAW`).
     Raw, attributed;
     required {
         /// The event.
         event: Value,
     }
     optional {
-        /// Where it is from.
+        /// The source of the event.
         source: String,
     }
 }
 
 event! {
-    /// An event of the application (`CUSTOM`).
+    /// An application-defined event (`CUSTOM`).
     Custom, attributed;
     required {
         /// The event's name.
@@ -532,7 +532,7 @@ event! {
 // The run
 
 event! {
-    /// The run begins (`RUN_STARTED`).
+    /// The start of the run (`RUN_STARTED`).
     RunStarted;
     required {
         /// The conversation.
@@ -541,7 +541,7 @@ event! {
         run_id: String,
     }
     optional {
-        /// The version of the protocol that the server speaks.
+        /// The server's version of the protocol.
         protocol_version: String,
         /// The run that this one continues or branches from.
         parent_run_id: String,
@@ -551,7 +551,7 @@ event! {
 }
 
 event! {
-    /// The run is over and did not fail (`RUN_FINISHED`).
+    /// The end of a run that did not fail (`RUN_FINISHED`).
     RunFinished;
     required {
         /// The conversation.
@@ -562,7 +562,7 @@ event! {
     optional {
         /// The run's result.
         result: Value,
-        /// How the run ended; absent is success.
+        /// The run's outcome; the default is success.
         outcome: RunFinishedOutcome,
         /// The tokens that the run used, by provider and model.
         usage: Vec<TokenUsage>,
@@ -570,21 +570,21 @@ event! {
 }
 
 event! {
-    /// The run has failed (`RUN_ERROR`).
+    /// The end of a run that failed (`RUN_ERROR`).
     RunError;
     required {
-        /// What went wrong, for a person.
+        /// A description of the error, for people.
         message: String,
     }
     optional {
-        /// What went wrong, for a program.
+        /// The error code, for programs.
         code: String,
         /// The tokens that the run used, by provider and model.
         usage: Vec<TokenUsage>,
     }
 }
 
-/// How a run ended that did not fail.
+/// The outcome of a run that did not fail.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     tag = "type",
@@ -593,40 +593,42 @@ event! {
 )]
 #[non_exhaustive]
 pub enum RunFinishedOutcome {
-    /// The agent has answered.
+    /// The run completed.
     #[non_exhaustive]
     Success {
-        /// Calls of the client's own tools, which the client is to execute.
+        /// The calls of client tools, which the client must execute.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pending_tool_call_ids: Option<Vec<String>>,
     },
-    /// The run waits for somebody, and goes on when a request answers all of the interrupts.
+    /// The run waits until a request answers all of the interrupts.
     #[non_exhaustive]
     Interrupt {
-        /// What is asked; at least one.
+        /// The interrupts, at least one.
         interrupts: Vec<Interrupt>,
     },
-    /// The user has cancelled the run.
+    /// The run was cancelled.
     Cancelled,
 }
 
 impl RunFinishedOutcome {
-    /// The agent has answered.
+    /// Creates a `success` outcome.
     pub fn success() -> Self {
         Self::Success {
             pending_tool_call_ids: None,
         }
     }
 
-    /// The agent has answered, and the client is to execute these tool calls.
+    /// Creates a `success` outcome with tool calls that the client must execute.
     pub fn pending(tool_call_ids: impl Into<Vec<String>>) -> Self {
         Self::Success {
             pending_tool_call_ids: Some(tool_call_ids.into()),
         }
     }
 
-    /// The run waits for answers to `interrupts`, of which there must be one at least: clients
-    /// refuse an empty list, and so does [`Verifier`](super::Verifier).
+    /// Creates an `interrupt` outcome.
+    ///
+    /// `interrupts` must not be empty: clients and [`Verifier`](super::Verifier) reject an empty
+    /// list.
     pub fn interrupt(interrupts: impl Into<Vec<Interrupt>>) -> Self {
         Self::Interrupt {
             interrupts: interrupts.into(),
@@ -637,31 +639,31 @@ impl RunFinishedOutcome {
 impl Optional for RunFinishedOutcome {}
 
 wire! {
-    /// A question that suspends a run until somebody answers it.
+    /// A question that suspends a run until it is answered.
     Interrupt;
     required {
-        /// The interrupt's identifier, which the answer names.
+        /// The interrupt's identifier, which the reply refers to.
         id: String,
-        /// Why the run waits, for a program.
+        /// The reason of the suspension, for programs.
         reason: String,
     }
     optional {
-        /// The question, for a person.
+        /// The question, for people.
         message: String,
-        /// The tool call that the question is about.
+        /// The tool call that the interrupt is about.
         tool_call_id: String,
-        /// A JSON Schema of the answer's payload.
+        /// A JSON Schema of the reply's payload.
         response_schema: Map<String, Value>,
-        /// When the question ends to make sense (RFC 3339); clients refuse to answer it afterwards.
+        /// The expiry (RFC 3339), after which clients do not reply.
         expires_at: String,
         /// Extra information.
         metadata: Metadata,
-        /// The sub-agent that asks.
+        /// The sub-agent that raised the interrupt.
         subagent_run_id: String,
     }
 }
 
-/// Tokens that a run used at one provider's model.
+/// Token usage of a run with one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenUsage {
@@ -677,21 +679,21 @@ pub struct TokenUsage {
     /// Tokens in the answers (`gen_ai.usage.output_tokens`).
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub output_tokens: Option<u64>,
-    /// Tokens in both.
+    /// Tokens in requests and answers.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub total_tokens: Option<u64>,
-    /// Tokens of reasoning, which are output tokens too.
+    /// Reasoning tokens, which are included in the output tokens.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub reasoning_tokens: Option<u64>,
-    /// Input tokens that were read from a cache.
+    /// Input tokens read from a cache.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub cached_input_tokens: Option<u64>,
-    /// Input tokens that were written to a cache.
+    /// Input tokens written to a cache.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "count")]
     pub cache_write_input_tokens: Option<u64>,
 }
 
-/// Writes a count, at most the largest that a client takes for an integer.
+/// Serializes a count, clamped to the largest integer that a client accepts.
 fn count<S: Serializer>(count: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
     count
         .map(|count| count.min(Timestamp::MAX.0.unsigned_abs()))
@@ -701,7 +703,7 @@ fn count<S: Serializer>(count: &Option<u64>, serializer: S) -> Result<S::Ok, S::
 // Steps
 
 event! {
-    /// A step begins (`STEP_STARTED`).
+    /// The start of a step (`STEP_STARTED`).
     StepStarted, attributed;
     required {
         /// The step's name, unique among the open steps of its agent.
@@ -711,7 +713,7 @@ event! {
 }
 
 event! {
-    /// A step is over (`STEP_FINISHED`).
+    /// The end of a step (`STEP_FINISHED`).
     StepFinished, attributed;
     required {
         /// The step's name.
@@ -726,7 +728,7 @@ event! {
     /// Opens a span of reasoning (`REASONING_START`).
     ReasoningStart, attributed;
     required {
-        /// The span's identifier; a message in it may have the same.
+        /// The span's identifier, which a message in it may share.
         message_id: String,
     }
     optional {}
@@ -738,7 +740,7 @@ event! {
     required {
         /// The message's identifier.
         message_id: String,
-        /// The message's role, which is always that of reasoning.
+        /// The message's role, which is always `reasoning`.
         #[serde(default)]
         role: ReasoningRole,
     }
@@ -746,10 +748,10 @@ event! {
 }
 
 event! {
-    /// A piece of a reasoning message (`REASONING_MESSAGE_CONTENT`).
+    /// A delta of a reasoning message (`REASONING_MESSAGE_CONTENT`).
     ReasoningMessageContent, attributed;
     required {
-        /// The message that the piece belongs to.
+        /// The message that the delta belongs to.
         message_id: String,
         /// The text to append.
         delta: String,
@@ -768,11 +770,12 @@ event! {
 }
 
 event! {
-    /// A piece of a reasoning message that opens it if need be (`REASONING_MESSAGE_CHUNK`).
+    /// A delta of a reasoning message, which opens the message if necessary
+    /// (`REASONING_MESSAGE_CHUNK`).
     ReasoningMessageChunk, attributed;
     required {}
     optional {
-        /// The message's identifier; the first chunk needs one.
+        /// The message's identifier; required in the first chunk.
         message_id: String,
         /// The text to append.
         delta: String,
@@ -783,21 +786,21 @@ event! {
     /// Closes a span of reasoning (`REASONING_END`).
     ReasoningEnd, attributed;
     required {
-        /// The span that is over.
+        /// The span's identifier.
         message_id: String,
     }
     optional {}
 }
 
 event! {
-    /// A provider's opaque data about a message or a tool call (`REASONING_ENCRYPTED_VALUE`).
+    /// Opaque data of a provider about a message or a tool call (`REASONING_ENCRYPTED_VALUE`).
     ReasoningEncryptedValue, attributed;
     required {
-        /// What the data is about.
+        /// The kind of entity that the data is about.
         subtype: EncryptedEntity,
-        /// Its identifier.
+        /// The identifier of the entity.
         entity_id: String,
-        /// The data, to be sent back as it is.
+        /// The data, which must be sent back unchanged.
         encrypted_value: String,
     }
     optional {}
@@ -812,42 +815,42 @@ pub enum ReasoningRole {
     Reasoning,
 }
 
-/// What a provider's opaque data is about.
+/// The kind of entity that a provider's opaque data is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum EncryptedEntity {
     /// A tool call.
     ToolCall,
-    /// A message, of text or of reasoning.
+    /// A text or reasoning message.
     Message,
 }
 
 // Sub-agents
 
 event! {
-    /// A sub-agent begins (`SUBAGENT_STARTED`).
+    /// The start of a sub-agent (`SUBAGENT_STARTED`).
     SubagentStarted;
     required {
-        /// The sub-agent's run: one per invocation, and never used again.
+        /// The sub-agent's run, unique per invocation.
         subagent_run_id: String,
         /// The sub-agent's name.
         name: String,
     }
     optional {
-        /// What it does.
+        /// The sub-agent's purpose.
         description: String,
-        /// The sub-agent that started it, if it was not the agent itself.
+        /// The parent sub-agent; absent if the agent itself started it.
         parent_subagent_run_id: String,
-        /// The tool call that started it.
+        /// The tool call that started the sub-agent.
         parent_tool_call_id: String,
-        /// The message that started it.
+        /// The message with that tool call.
         parent_message_id: String,
     }
 }
 
 event! {
-    /// A sub-agent is over and did not fail (`SUBAGENT_FINISHED`).
+    /// The end of a sub-agent that did not fail (`SUBAGENT_FINISHED`).
     SubagentFinished;
     required {
         /// The sub-agent's run.
@@ -856,27 +859,27 @@ event! {
     optional {
         /// The sub-agent's result.
         result: Value,
-        /// How it ended; absent is success.
+        /// The sub-agent's outcome; the default is success.
         outcome: SubagentOutcome,
     }
 }
 
 event! {
-    /// A sub-agent has failed (`SUBAGENT_ERROR`).
+    /// The end of a sub-agent that failed (`SUBAGENT_ERROR`).
     SubagentError;
     required {
         /// The sub-agent's run.
         subagent_run_id: String,
-        /// What went wrong, for a person.
+        /// A description of the error, for people.
         message: String,
     }
     optional {
-        /// What went wrong, for a program.
+        /// The error code, for programs.
         code: String,
     }
 }
 
-/// How a sub-agent ended that did not fail.
+/// The outcome of a sub-agent that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "type",
@@ -885,11 +888,11 @@ event! {
 )]
 #[non_exhaustive]
 pub enum SubagentOutcome {
-    /// It has answered.
+    /// The sub-agent completed.
     Success,
-    /// It waits for the interrupts of the run.
+    /// The sub-agent is suspended with the run.
     Suspended {
-        /// The interrupts that it waits for.
+        /// The interrupts that the sub-agent waits for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         interrupt_ids: Option<Vec<String>>,
     },
@@ -897,23 +900,23 @@ pub enum SubagentOutcome {
 
 impl Optional for SubagentOutcome {}
 
-// Parts
+// Field types
 
-/// When an event was created: an integer that JavaScript can hold (`-(2^53 - 1)..=2^53 - 1`), by
-/// convention in milliseconds since the Unix epoch.
+/// The time at which an event was created, by convention in milliseconds since the Unix epoch: a
+/// safe integer of JavaScript (`-(2^53 - 1)..=2^53 - 1`).
 ///
-/// A client ends the run over a fraction or an integer outside of this range.
+/// Clients fail the run on a fraction, or on an integer outside of this range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The earliest.
+    /// The smallest timestamp.
     pub const MIN: Self = Self(-((1 << 53) - 1));
-    /// The latest.
+    /// The largest timestamp.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// Creates a timestamp; out of range, it is the nearest in range.
+    /// Creates a timestamp, clamped to the valid range.
     pub const fn from_millis(millis: i64) -> Self {
         if millis < Self::MIN.0 {
             Self::MIN
@@ -924,7 +927,7 @@ impl Timestamp {
         }
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
@@ -938,7 +941,7 @@ impl TryFrom<i64> for Timestamp {
         if timestamp.0 == millis {
             Ok(timestamp)
         } else {
-            Err("a timestamp is an integer between -(2^53 - 1) and 2^53 - 1")
+            Err("expected a timestamp between -(2^53 - 1) and 2^53 - 1")
         }
     }
 }

@@ -3,7 +3,6 @@ use std::{
     error::Error as StdError,
     fmt,
     future::Future,
-    marker::PhantomData,
     mem,
     pin::Pin,
     sync::Arc,
@@ -11,7 +10,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, BytesMut};
-use concentric_core::{ChatRequest, ChatResponse, method::catch};
+use concentric_core::{ChatRequest, ChatResponse, context::Sleep, method::catch};
 use http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -25,48 +24,60 @@ use super::{
     reply::Refused,
 };
 
-/// The bytes of a body from which a request yields to other tasks between its stages, each of which
-/// may take milliseconds.
+/// The minimum size of a body, in bytes, for which the future yields to other tasks between its
+/// stages, each of which may take milliseconds.
 const LARGE: usize = 64 << 10;
 
 pin_project! {
     /// Response future for [`AgUi`](super::AgUi).
     ///
-    /// It reads the request's body, polls the agent once, and resolves before the agent has answered: a
-    /// timeout around the service bounds the upload, and not the run. With a body of 64 KiB or more it
-    /// yields to other tasks after it has parsed the body, and again before it polls the agent.
+    /// The future reads the request body, polls the agent once, and resolves without waiting for
+    /// the agent's response. A timeout around the service therefore bounds the upload, like
+    /// [`upload_timeout`](super::AgUiLayer::upload_timeout), and not the run. While a layer of the
+    /// agent [holds back](concentric_core::Context::hold_head) the response head, the future polls
+    /// the agent for up to 5 seconds. For a body of 64 KiB or more, the future yields to other
+    /// tasks after parsing the body, and again before polling the agent.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct ResponseFuture<A, B, RB> {
+    pub struct ResponseFuture<A, B, RB>
+    where
+        A: Service<ChatRequest>,
+    {
         #[pin]
-        state: State<A, RB>,
-        body: PhantomData<fn() -> B>,
+        state: State<A, B, RB>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<A, RB> {
+    enum State<A, B, RB>
+    where
+        A: Service<ChatRequest>,
+    {
         Read {
-            // Taken when the body is whole.
+            // Taken when the body is complete.
             run: Option<Box<Pending<A>>>,
             bytes: BytesMut,
             #[pin]
             body: RB,
+            // Created when the body is pending for the first time.
+            timeout: Option<Sleep>,
         },
         // Taken when the agent is polled.
         Prepared { run: Option<Box<Prepared<A>>> },
+        // Taken when the request is accepted or rejected.
+        Begun { body: Option<ResponseBody<A, B>>, limit: Option<Sleep> },
         Refused { refused: Option<Refused> },
     }
 }
 
-/// What a run is started with once the body is there.
+/// A request whose body is being read.
 struct Pending<A> {
     agent: A,
     config: Arc<Config>,
     parts: Parts,
 }
 
-/// A run whose body was parsed.
+/// A request with a parsed body.
 struct Prepared<A> {
     agent: A,
     config: Arc<Config>,
@@ -79,21 +90,26 @@ enum Stage {
     Start(Start),
 }
 
-/// What a stage leads to.
+/// The result of a stage.
 enum Next<A, B>
 where
     A: Service<ChatRequest>,
 {
     Stage(Box<Prepared<A>>),
-    Answer(http::Response<ResponseBody<A, B>>),
+    Begin(ResponseBody<A, B>),
+    Answer(ResponseBody<A, B>),
 }
 
-impl<A, B, RB: Body> ResponseFuture<A, B, RB> {
+impl<A, B, RB> ResponseFuture<A, B, RB>
+where
+    A: Service<ChatRequest>,
+    RB: Body,
+{
     pub(super) fn new(agent: &A, config: Arc<Config>, request: http::Request<RB>) -> Self
     where
         A: Clone,
     {
-        // A clone, which is made ready before it is called.
+        // The clone is polled ready before it is called.
         let cloned = || catch(|| agent.clone()).map_err(|panic| Refused::panicked(&panic));
         let state = match check(&config, &request).and_then(|()| cloned()) {
             Err(refused) => State::Refused {
@@ -109,17 +125,15 @@ impl<A, B, RB: Body> ResponseFuture<A, B, RB> {
                     })),
                     bytes: BytesMut::new(),
                     body,
+                    timeout: None,
                 }
             }
         };
-        Self {
-            state,
-            body: PhantomData,
-        }
+        Self { state }
     }
 }
 
-/// What can be said of a request before its body is read.
+/// Checks a request before its body is read.
 fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), Refused> {
     if request.method() != Method::POST {
         return Err(Refused::method());
@@ -137,10 +151,10 @@ fn check<RB: Body>(config: &Config, request: &http::Request<RB>) -> Result<(), R
     Ok(())
 }
 
-/// Whether the content type is `application/json`, or any other that is JSON.
+/// Returns whether the content type is `application/json` or another JSON type.
 ///
-/// A request without one is refused: a page of another origin may send such, with the user's
-/// cookies, and without asking first.
+/// A request without a content type is rejected: a page of another origin can send one with the
+/// user's cookies and without a preflight request.
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(Ok(value)) = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) else {
         return false;
@@ -171,14 +185,25 @@ where
                     // Polled after it resolved.
                     None => return Poll::Pending,
                 },
-                StateProj::Read { run, bytes, body } => {
-                    let Some(limit) = run.as_ref().map(|run| run.config.body_limit) else {
+                StateProj::Read {
+                    run,
+                    bytes,
+                    body,
+                    timeout,
+                } => {
+                    let Some(config) = run.as_ref().map(|run| &run.config) else {
                         return Poll::Pending;
                     };
-                    let read = ready!(poll_read(body, bytes, limit, cx));
+                    let read = match poll_read(body, bytes, config.body_limit, cx) {
+                        Poll::Ready(read) => read,
+                        Poll::Pending => {
+                            ready!(poll_timeout(timeout, config, cx));
+                            Err(Refused::upload_timeout())
+                        }
+                    };
                     match (read, run.take()) {
                         (Ok(()), Some(run)) => {
-                            // Not kept during the run: the input is what was read of it.
+                            // Taken, so that the bytes are freed before the run.
                             let bytes = mem::take(bytes);
                             caught(|| parse(*run, &bytes).map(Next::Stage))
                         }
@@ -187,9 +212,23 @@ where
                     }
                 }
                 StateProj::Prepared { run } => match run.take() {
-                    Some(run) => caught(|| advance(*run, cx)),
+                    Some(run) => caught(|| advance(*run)),
                     None => return Poll::Pending,
                 },
+                StateProj::Begun { body, limit } => {
+                    // Taken while it is polled, so that it is not polled again after a panic.
+                    let Some(mut begun) = body.take() else {
+                        return Poll::Pending;
+                    };
+                    match catch(|| begun.poll_accepted(limit, cx)) {
+                        Ok(Poll::Ready(accepted)) => accepted.map(|()| Next::Answer(begun)),
+                        Ok(Poll::Pending) => {
+                            *body = Some(begun);
+                            return Poll::Pending;
+                        }
+                        Err(panic) => Err(Refused::panicked(&panic)),
+                    }
+                }
             };
             match next {
                 Ok(Next::Stage(run)) => {
@@ -200,11 +239,15 @@ where
                         return Poll::Pending;
                     }
                 }
-                Ok(Next::Answer(answer)) => break Ok(answer),
+                Ok(Next::Begin(body)) => this.state.set(State::Begun {
+                    body: Some(body),
+                    limit: None,
+                }),
+                Ok(Next::Answer(body)) => break Ok(stream(body)),
                 Err(refused) => break Err(refused),
             }
         };
-        // A future that is done holds nothing.
+        // A completed future holds no resources.
         this.state.set(State::Refused { refused: None });
         Poll::Ready(Ok(answer.unwrap_or_else(|refused| {
             refused.into_response().map(ResponseBody::whole)
@@ -212,7 +255,17 @@ where
     }
 }
 
-/// Reads `body` to its end.
+/// Resolves when the upload times out.
+fn poll_timeout(timeout: &mut Option<Sleep>, config: &Config, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(limit) = config.upload_timeout else {
+        return Poll::Pending;
+    };
+    let clock = config.environment.clock();
+    let timeout = timeout.get_or_insert_with(|| clock.sleep(limit));
+    timeout.as_mut().poll(cx)
+}
+
+/// Reads `body` to its end, up to `limit` bytes.
 fn poll_read<RB>(
     mut body: Pin<&mut RB>,
     bytes: &mut BytesMut,
@@ -226,7 +279,7 @@ where
     loop {
         match ready!(body.as_mut().poll_frame(cx)) {
             Some(Ok(frame)) => {
-                // Trailers say nothing here.
+                // Trailers are ignored.
                 let Ok(data) = frame.into_data() else {
                     continue;
                 };
@@ -248,7 +301,7 @@ where
     }
 }
 
-/// Whether a limit outside of ours was met, as tower-http's.
+/// Returns whether the limit of an outer layer was exceeded, such as that of tower-http.
 fn is_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut link = Some(error);
     while let Some(error) = link {
@@ -260,12 +313,12 @@ fn is_limit(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Runs a stage; what panics in it is a part of the server.
+/// Runs a stage, and answers a panic in it as an internal error.
 fn caught<T>(stage: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     catch(stage).unwrap_or_else(|panic| Err(Refused::panicked(&panic)))
 }
 
-/// Parses the body.
+/// Parses the request body.
 fn parse<A>(run: Pending<A>, bytes: &[u8]) -> Result<Box<Prepared<A>>, Refused> {
     let Pending {
         agent,
@@ -282,11 +335,10 @@ fn parse<A>(run: Pending<A>, bytes: &[u8]) -> Result<Box<Prepared<A>>, Refused> 
     }))
 }
 
-/// Makes a request of the input, and then polls the agent with it.
-fn advance<A, B>(run: Prepared<A>, cx: &mut Context<'_>) -> Result<Next<A, B>, Refused>
+/// Runs the next stage: from the input to the agent's request, and from there to the response body.
+fn advance<A, B>(run: Prepared<A>) -> Result<Next<A, B>, Refused>
 where
-    A: Service<ChatRequest, Response = ChatResponse<B>>,
-    A::Error: Into<BoxError>,
+    A: Service<ChatRequest>,
 {
     let Prepared {
         agent,
@@ -310,8 +362,15 @@ where
         Some(shutdown) => Some(shutdown.enter().ok_or_else(Refused::shutting_down)?),
         None => None,
     };
-    let mut body = ResponseBody::run(agent, start, &config, guard);
-    body.begin(cx)?;
+    let body = ResponseBody::run(agent, start, &config, guard);
+    Ok(Next::Begin(body))
+}
+
+/// The response with the event stream `body`.
+fn stream<A, B>(body: ResponseBody<A, B>) -> http::Response<ResponseBody<A, B>>
+where
+    A: Service<ChatRequest>,
+{
     let mut response = http::Response::new(body);
     let headers = response.headers_mut();
     headers.insert(
@@ -319,12 +378,15 @@ where
         HeaderValue::from_static("text/event-stream"),
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // nginx would collect the events until its buffer is full.
+    // Otherwise nginx buffers the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(Next::Answer(response))
+    response
 }
 
-impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB> {
+impl<A, B, RB> fmt::Debug for ResponseFuture<A, B, RB>
+where
+    A: Service<ChatRequest>,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! The body of a request.
+//! The request body.
 
 use std::error::Error;
 use std::fmt;
@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::message::Message;
 use super::{Metadata, Optional, wire};
 
-/// What a client sends to start a run, or to go on with a suspended one.
+/// The request that starts a run, or resumes a suspended one.
 ///
-/// Fields that we do not know are ignored, since clients send more than the protocol has.
+/// Unknown fields are ignored, since clients send more than the protocol defines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -20,7 +20,7 @@ pub struct RunAgentInput {
     pub thread_id: String,
     /// The run, chosen by the client.
     pub run_id: String,
-    /// The version of the protocol that the client speaks; absent before 1.0.
+    /// The client's version of the protocol; absent before 1.0.
     #[serde(default, skip_serializing_if = "super::is_absent")]
     pub protocol_version: Option<String>,
     /// The run that this one continues or branches from.
@@ -37,16 +37,16 @@ pub struct RunAgentInput {
     /// Facts that the client's application offers to the agent.
     #[serde(default)]
     pub context: Vec<Context>,
-    /// Whatever the client's application wants to tell the server.
+    /// Application-defined data for the server.
     #[serde(default, skip_serializing_if = "super::is_absent")]
     pub forwarded_props: Option<Value>,
-    /// Answers to the interrupts that the run before ended with.
+    /// Replies to the interrupts of the previous run.
     #[serde(default, skip_serializing_if = "super::is_absent")]
     pub resume: Option<Vec<ResumeEntry>>,
 }
 
 impl RunAgentInput {
-    /// Creates an input with these messages and nothing else.
+    /// Creates an input with only these messages.
     pub fn new(
         thread_id: impl Into<String>,
         run_id: impl Into<String>,
@@ -66,11 +66,11 @@ impl RunAgentInput {
         }
     }
 
-    /// Reads an input from a request's body.
+    /// Parses a request body.
     ///
     /// # Errors
     ///
-    /// If the body is not JSON, or is not an input; the error names the field, and its
+    /// The body is not JSON, or a field is missing or invalid. The error names the field, and its
     /// [`to_json`](InputError::to_json) is the body of a `400`.
     ///
     /// ```
@@ -97,7 +97,7 @@ wire! {
     required {
         /// The tool's name.
         name: String,
-        /// What it does, for the model.
+        /// The tool's purpose, for the model.
         description: String,
     }
     optional {
@@ -112,7 +112,7 @@ wire! {
     /// A fact that the client's application offers to the agent.
     Context;
     required {
-        /// What the value is.
+        /// The meaning of the value.
         description: String,
         /// The value.
         value: String,
@@ -121,12 +121,12 @@ wire! {
 }
 
 wire! {
-    /// An answer to one interrupt.
+    /// A reply to one interrupt.
     ResumeEntry;
     required {
-        /// The interrupt that is answered.
+        /// The id of the interrupt.
         interrupt_id: String,
-        /// Whether it was answered at all.
+        /// Whether the interrupt was answered.
         status: ResumeStatus,
     }
     optional {
@@ -142,15 +142,15 @@ wire! {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ResumeStatus {
-    /// It was answered, with the payload if there is one.
+    /// The interrupt was answered, with an optional payload.
     Resolved,
-    /// The user did not want to answer.
+    /// The user declined to answer.
     Cancelled,
 }
 
 impl Optional for ResumeStatus {}
 
-/// Why a request's body is not an input.
+/// Error of parsing a request body.
 ///
 /// ```
 /// use concentric_http::ag_ui::RunAgentInput;
@@ -189,8 +189,8 @@ impl InputError {
         Self { field, source }
     }
 
-    /// The field that is wrong, as a path from the body's root (`messages[1].content`); `None` if
-    /// the body is not JSON at all, or not an object.
+    /// The invalid field, as a path from the root of the body (`messages[1].content`); `None` if
+    /// the body is not JSON, or not an object.
     pub fn field(&self) -> Option<&str> {
         self.field.as_deref()
     }
@@ -219,7 +219,7 @@ impl InputError {
     }
 }
 
-/// Takes apart a message that begins by naming a field: what is said of it, its name, and the rest.
+/// Splits a message that begins with a field error into the problem, the field's name and the rest.
 fn named(message: &str) -> Option<(&str, &str, &str)> {
     let (problem, rest) = ["missing field", "invalid field"]
         .iter()
@@ -231,7 +231,7 @@ fn named(message: &str) -> Option<(&str, &str, &str)> {
 impl fmt::Display for InputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.source.to_string();
-        // The position in the body is of no use to whoever has not written the body by hand.
+        // The position in the body does not help, since bodies are generated.
         let message = match &self.field {
             Some(_) => message
                 .rsplit_once(" at line ")

@@ -1,13 +1,13 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use concentric_core::{
-    Environment, Error, ErrorKind, ReplyError, Str, store::StoreError, tool::ToolNameTaken,
+    Environment, Error, ErrorKind, ReplyError, Str, ToolNameTaken, store::StoreError,
 };
 use tower_layer::Layer;
 
 use super::{AgUi, ClientPolicy, Shutdown};
 
-/// [`Layer`] that makes an agent an AG-UI endpoint.
+/// [`Layer`] that serves an agent as an AG-UI endpoint.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
@@ -15,12 +15,13 @@ pub struct AgUiLayer {
     config: Arc<Config>,
 }
 
-/// What the services of one layer share.
+/// Configuration shared by the services of one layer.
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) agent: Option<Str>,
     pub(super) environment: Environment,
     pub(super) body_limit: usize,
+    pub(super) upload_timeout: Option<Duration>,
     pub(super) state_limit: usize,
     pub(super) policy: ClientPolicy,
     pub(super) keep_alive: Option<Duration>,
@@ -29,18 +30,20 @@ pub(super) struct Config {
     pub(super) error_message: ErrorMessage,
 }
 
-/// What a client is told of an error.
+/// Makes the `message` of `RUN_ERROR` from an error.
 pub(super) type ErrorMessage = Arc<dyn Fn(&Error) -> String + Send + Sync>;
 
 impl AgUiLayer {
-    /// Creates a layer with the defaults: bodies of up to 4 MiB, states of up to 1 MiB, the strict
-    /// [`ClientPolicy`], and a comment after 15 seconds of silence.
+    /// Creates a layer with the defaults: bodies of up to 4 MiB that arrive within 30 seconds,
+    /// states of up to 1 MiB, the strict [`ClientPolicy`], and a comment after 15 seconds of
+    /// silence.
     pub fn new() -> Self {
         Self {
             config: Arc::new(Config {
                 agent: None,
                 environment: Environment::system(),
                 body_limit: 4 << 20,
+                upload_timeout: Some(Duration::from_secs(30)),
                 state_limit: 1 << 20,
                 policy: ClientPolicy::new(),
                 keep_alive: Some(Duration::from_secs(15)),
@@ -56,67 +59,79 @@ impl AgUiLayer {
         self
     }
 
-    /// Names the agent (`gen_ai.agent.name`).
+    /// Sets the agent's name (`gen_ai.agent.name`).
     #[must_use]
     pub fn agent(self, name: impl Into<Str>) -> Self {
         self.with(|config| config.agent = Some(name.into()))
     }
 
-    /// Sets the clock, ids and randomness of the runs; the default is the system's.
+    /// Sets the source of time, ids and randomness for the runs; the default is the system.
     #[must_use]
     pub fn environment(self, environment: Environment) -> Self {
         self.with(|config| config.environment = environment)
     }
 
-    /// Sets how many bytes a request's body may have; the default is 4 MiB.
+    /// Sets the maximum size of a request body in bytes; the default is 4 MiB.
     #[must_use]
     pub fn body_limit(self, bytes: usize) -> Self {
         self.with(|config| config.body_limit = bytes)
     }
 
-    /// Sets how many bytes of JSON the state may have after an
-    /// [update](super::AgUiState::update); the default is 1 MiB.
+    /// Sets how long a request body may take to arrive, measured from the call of the service; the
+    /// default is 30 seconds.
+    ///
+    /// A later body is answered with `408`. `None` sets no limit; with zero, the body must be
+    /// available immediately.
+    #[must_use]
+    pub fn upload_timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        let timeout = timeout.into();
+        self.with(|config| config.upload_timeout = timeout)
+    }
+
+    /// Sets the maximum size of the state after an [update](super::AgUiState::update), in bytes of
+    /// JSON; the default is 1 MiB.
     #[must_use]
     pub fn state_limit(self, bytes: usize) -> Self {
         self.with(|config| config.state_limit = bytes)
     }
 
-    /// Sets what clients may send; the default is [`ClientPolicy::new`].
+    /// Sets the limits on client input; the default is [`ClientPolicy::new`].
     #[must_use]
     pub fn client_policy(self, policy: ClientPolicy) -> Self {
         self.with(|config| config.policy = policy)
     }
 
-    /// Sets after how much silence a comment is sent, so that proxies keep the connection; `None`
-    /// or zero sends none, and less than a second counts as one. The default is 15 seconds.
+    /// Sets the silence after which a comment is sent, so that proxies keep the connection open;
+    /// the default is 15 seconds.
+    ///
+    /// `None` or zero disables comments. The minimum is one second; shorter times are raised to it.
     #[must_use]
     pub fn keep_alive(self, silence: impl Into<Option<Duration>>) -> Self {
-        // With hardly any silence, the stream would be nothing but comments.
+        // A very short time would fill the stream with comments.
         let silence = silence.into().filter(|silence| !silence.is_zero());
         let silence = silence.map(|silence| silence.max(Duration::from_secs(1)));
         self.with(|config| config.keep_alive = silence)
     }
 
-    /// Puts the request's headers, as an `http::HeaderMap`, into the extensions of the run's
-    /// context.
+    /// Adds the request's headers to the extensions of the run's context, as an `http::HeaderMap`.
     ///
-    /// They hold credentials, and every layer, tool and sub-agent of the run can read them; better
-    /// have a layer outside turn them into what is needed, as an extension of the request.
+    /// Headers contain credentials, which every layer, tool and sub-agent of the run can then read.
+    /// Prefer an outer layer that extracts the required values into an extension of the request.
     #[must_use]
     pub fn keep_headers(self) -> Self {
         self.with(|config| config.keep_headers = true)
     }
 
-    /// Ends the streams with `shutdown`.
+    /// Sets the handle that ends the streams when the server shuts down.
     #[must_use]
     pub fn shutdown(self, shutdown: Shutdown) -> Self {
         self.with(|config| config.shutdown = Some(shutdown))
     }
 
-    /// Sets what a client is told of an error, in `RUN_ERROR`'s `message`.
+    /// Sets the function that makes the `message` of `RUN_ERROR` from an error.
     ///
-    /// The default is one sentence for each [`ErrorKind`], since an error's own text may show a
-    /// part of a key, an address or a stack. Errors are logged in full, by `tracing`.
+    /// The default is one sentence for each [`ErrorKind`], since the text of an error may reveal
+    /// part of a key, an address or a stack. Errors are logged in full with `tracing`.
     #[must_use]
     pub fn error_message(
         self,
@@ -126,8 +141,7 @@ impl AgUiLayer {
     }
 }
 
-/// The code of an error that says that a run was not taken up, as a client that answers its
-/// questions is told it.
+/// The code of an error by which a run was rejected or not resumed, for the client.
 pub(super) fn refusal(error: &Error) -> Option<&str> {
     if let Some(error) = source::<ReplyError>(error) {
         return Some(error.code());
@@ -140,24 +154,23 @@ pub(super) fn refusal(error: &Error) -> Option<&str> {
     }
 }
 
-/// What caused `error`, if it was a `T`.
+/// The first source of `error` that is a `T`.
 pub(super) fn source<T: StdError + 'static>(error: &Error) -> Option<&T> {
     let first = error.source();
     std::iter::successors(first, |error| (**error).source()).find_map(|error| error.downcast_ref())
 }
 
-/// What a client is told of an error: of a reply what is wrong with it, else one sentence for each
-/// kind.
+/// The default message of an error: the text of a reply error, or else one sentence per kind.
 pub(super) fn describe(error: &Error) -> String {
     if let Some(taken) = source::<ToolNameTaken>(error) {
         return format!("{taken}.");
     }
     match (source::<ReplyError>(error), refusal(error)) {
         (Some(error), _) => format!("{error}."),
-        (None, Some("run_live")) => "This run is in progress already.".to_owned(),
-        (None, Some("run_exists")) => "There is a run with this id already.".to_owned(),
+        (None, Some("run_live")) => "This run is already in progress.".to_owned(),
+        (None, Some("run_exists")) => "A run with this id already exists.".to_owned(),
         (None, Some("too_many_waiting")) => {
-            "Too many questions wait for replies. Reply to some of them, or cancel them.".to_owned()
+            "Too many runs wait for replies. Answer or cancel some of them.".to_owned()
         }
         (None, Some(_)) => describe_kind(ErrorKind::Conflict).to_owned(),
         (None, None) => describe_kind(error.kind()).to_owned(),
@@ -170,9 +183,9 @@ fn describe_kind(kind: ErrorKind) -> &'static str {
             "The agent has no access to its model."
         }
         ErrorKind::NotFound | ErrorKind::Configuration => "The agent is not set up correctly.",
-        ErrorKind::InvalidRequest => "The request was refused.",
+        ErrorKind::InvalidRequest => "The request was rejected.",
         ErrorKind::ContextWindow => "The conversation is too long for the model.",
-        ErrorKind::ContentFilter => "The request was refused by the model's safety system.",
+        ErrorKind::ContentFilter => "The request was rejected by the model's safety system.",
         ErrorKind::RateLimited | ErrorKind::Overloaded => {
             "There are too many requests at the moment. Please try again later."
         }
@@ -180,12 +193,14 @@ fn describe_kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Server | ErrorKind::Connection | ErrorKind::Protocol => {
             "The model could not be reached. Please try again."
         }
-        ErrorKind::Truncated => "The answer broke off.",
-        ErrorKind::TooLarge => "Something in the request is too large.",
+        ErrorKind::Truncated => "The answer was cut off.",
+        ErrorKind::TooLarge => "Part of the request is too large.",
         ErrorKind::Tool => "A tool failed.",
         ErrorKind::Cancelled => "The run was cancelled.",
         ErrorKind::Halted => "The run was stopped.",
-        ErrorKind::Conflict => "There is nothing to resume: it was answered, or it has expired.",
+        ErrorKind::Conflict => {
+            "There is nothing to resume: the questions were already answered, or have expired."
+        }
         _ => "Something went wrong.",
     }
 }
@@ -210,6 +225,7 @@ impl fmt::Debug for AgUiLayer {
             agent,
             environment: _,
             body_limit,
+            upload_timeout,
             state_limit,
             policy,
             keep_alive,
@@ -220,6 +236,7 @@ impl fmt::Debug for AgUiLayer {
         f.debug_struct("AgUiLayer")
             .field("agent", agent)
             .field("body_limit", body_limit)
+            .field("upload_timeout", upload_timeout)
             .field("state_limit", state_limit)
             .field("policy", policy)
             .field("keep_alive", keep_alive)

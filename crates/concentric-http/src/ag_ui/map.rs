@@ -1,4 +1,4 @@
-//! From a request to what the agent is called with.
+//! Conversion of a request to the agent's [`ChatRequest`].
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,6 +10,7 @@ use concentric_core::{
     MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, Role, RunId, Str, StreamId,
     Suspended, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
     ToolSpec, ToolSpecs, Transcript, Turn,
+    store::{OpenQuestions, StatelessCaller},
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use super::{
     stream::{Names, RunIds, STATUS, original},
 };
 
-/// A run that can start.
+/// A validated run.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) request: ChatRequest,
@@ -34,6 +35,11 @@ pub(super) struct Start {
 pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Result<Start, Refused> {
     config.policy.check(&input)?;
     let tools = tools(input.tools)?;
+    // A client sends an empty `resume` if it may have missed the interrupts.
+    let open_questions = match &input.resume {
+        Some(entries) if entries.is_empty() => OpenQuestions::AskAgain,
+        _ => OpenQuestions::Withdraw,
+    };
     let replies = resume::replies(input.resume);
     let mut ids = RunIds::new(
         input.thread_id,
@@ -42,13 +48,18 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         &input.messages,
     );
     let mut messages = input.messages;
-    // What a sub-agent said is its own conversation, and not this agent's.
+    // Messages of sub-agents are not part of this agent's conversation.
     let theirs = messages.extract_if(.., |message| message.subagent_run_id().is_some());
     let theirs: Vec<WireMessage> = theirs.collect();
     ids.subagent_calls = subagent_calls(&theirs);
+    let new_messages = match replies.is_empty() {
+        true => Vec::new(),
+        false => resume::take_new_messages(&mut messages),
+    };
     ids.known = resume::restore(&mut messages, &theirs, &replies);
-    let (system, messages) = self::messages(messages, &tools);
-    // With `Repair::Close` nothing is refused: what is not whole is made whole.
+    let (system, messages) = self::messages(messages, &tools, true);
+    let (_, new_messages) = self::messages(new_messages, &tools, false);
+    // `Repair::Close` completes an incomplete history instead of rejecting it.
     let History {
         mut transcript,
         open,
@@ -69,17 +80,22 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     };
     config.policy.check_client_results(results)?;
 
-    // The client still owes results of its own tools: the run waits for them again.
+    // The run waits again for missing results of client tools.
     let is_owed = |open: &OpenRound| {
         let mut waiting = open.waiting();
         waiting.any(|call| call.executor == Executor::Client)
     };
     let mut request = match open {
-        Some(open) if !replies.is_empty() => ChatRequest::resume_history(transcript, open, replies),
-        // Nothing is open here: what the replies are to is known elsewhere, or not at all.
+        Some(open) if !replies.is_empty() => {
+            let mut request = ChatRequest::new(transcript);
+            let resume = Resume::new(Suspended::Claimed(open), replies);
+            request.resume = Some(resume.saying(new_messages));
+            request
+        }
+        // The history has no open round, so only a store can have the suspended run.
         None if !replies.is_empty() => {
             let mut request = ChatRequest::new(transcript);
-            request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
+            request.resume = Some(Resume::new(Suspended::Elsewhere, replies).saying(new_messages));
             request
         }
         Some(open) if is_owed(&open) => {
@@ -119,24 +135,26 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     let state = input.state.unwrap_or_default();
     extensions.insert(AgUiState::new(state, config.state_limit, context.clone()));
     extensions.insert(AgUiContext::new(input.context));
+    extensions.insert(open_questions);
     if let Some(props) = input.forwarded_props {
         extensions.insert(AgUiForwardedProps::new(props));
     }
     if config.keep_headers {
         extensions.insert(parts.headers);
     }
+    extensions.insert(StatelessCaller);
     *context.extensions_mut() = extensions;
     request.context = context;
     Ok(Start { request, ids })
 }
 
-/// The calls of a message that are for the client to execute.
+/// The calls of a message that the client executes.
 fn clients(message: &Message) -> impl Iterator<Item = &ToolCallPart> {
     let calls = message.tool_calls();
     calls.filter(|call| call.executor == Executor::Client)
 }
 
-/// The calls of sub-agents that have no result, by their runs.
+/// The calls of sub-agents without a result, by run.
 fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, HashMap<CallId, Str>> {
     let answered = |message: &WireMessage| match message {
         WireMessage::Tool(result) => Some(result.tool_call_id.clone()),
@@ -148,7 +166,7 @@ fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, HashMap<CallId, S
         if let (WireMessage::Assistant(own), Some(run)) = (message, message.subagent_run_id()) {
             let calls = own.tool_calls.iter().flatten();
             for call in calls.filter(|call| !answered.contains(&call.id)) {
-                // Whether a number was appended to it is not known.
+                // Both forms, since a number may have been appended to the id.
                 for id in [Some(&*call.id), original(&call.id)].into_iter().flatten() {
                     let calls = known.entry(run.to_owned()).or_default();
                     calls.insert(CallId::new(id), call.id.as_str().into());
@@ -159,7 +177,7 @@ fn subagent_calls(messages: &[WireMessage]) -> HashMap<String, HashMap<CallId, S
     known
 }
 
-/// The client's tools.
+/// Converts and validates the client's tools.
 fn tools(tools: Vec<Tool>) -> Result<ToolSpecs, Refused> {
     let mut specs = ToolSpecs::default();
     let mut names = HashSet::new();
@@ -184,14 +202,14 @@ fn tools(tools: Vec<Tool>) -> Result<ToolSpecs, Refused> {
     Ok(specs)
 }
 
-/// Gives the calls that the client cannot answer their outcome: the run that made them is over.
+/// Settles the calls of the server's tools, which the client cannot answer: their run has ended.
 fn settle_own(mut open: OpenRound) -> OpenRound {
     let own = open
         .waiting()
         .filter(|call| call.executor != Executor::Client)
         .map(|call| ToolResult::new(call.id.clone(), call.name.clone(), lost()))
         .collect();
-    // They wait, so they can be settled.
+    // Waiting calls can always be settled.
     let _ = open.settle_all(own);
     open
 }
@@ -200,20 +218,25 @@ fn lost() -> ToolOutcome {
     ToolOutcome::unknown("No result of this call was recorded.")
 }
 
-/// The system texts that stand at the start, and all other messages.
-fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<Message>) {
+/// Converts messages. If they are the start of the history, the leading system texts are returned
+/// separately.
+fn messages(
+    messages: Vec<WireMessage>,
+    tools: &ToolSpecs,
+    is_start: bool,
+) -> (Vec<String>, Vec<Message>) {
     let mut system = Vec::new();
     let mut out = Vec::with_capacity(messages.len());
     let tools: HashSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-    // The names of the calls so far, for their results.
+    // The tool names of the calls so far, for their results.
     let mut names: HashMap<String, Str> = HashMap::new();
     for message in messages {
         let (id, role, parts) = match message {
-            WireMessage::System(message) if out.is_empty() => {
+            WireMessage::System(message) if is_start && out.is_empty() => {
                 system.push(message.content);
                 continue;
             }
-            WireMessage::Developer(message) if out.is_empty() => {
+            WireMessage::Developer(message) if is_start && out.is_empty() => {
                 system.push(message.content);
                 continue;
             }
@@ -239,8 +262,8 @@ fn messages(messages: Vec<WireMessage>, tools: &ToolSpecs) -> (Vec<String>, Vec<
                 let (id, part) = result(message, name.unwrap_or_default());
                 (id, Role::Tool, vec![part])
             }
-            // Without its provider's signature reasoning is of no use to a model, and activities
-            // are for people.
+            // A model cannot use reasoning without its provider's signature, and activities are
+            // only for display.
             WireMessage::Reasoning(_) | WireMessage::Activity(_) => continue,
         };
         if !parts.is_empty() {
@@ -287,7 +310,7 @@ fn result(message: ToolMessage, name: Str) -> (String, Part) {
     (message.id, Part::new(PartKind::ToolResult(result)))
 }
 
-/// How the call went, if this endpoint said so when it sent the result.
+/// The status that this endpoint attached to a result when it sent it, if any.
 fn status(metadata: Option<&Metadata>) -> Option<&str> {
     metadata?.get(STATUS)?.as_str()
 }

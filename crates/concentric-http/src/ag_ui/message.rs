@@ -1,7 +1,7 @@
-//! Messages of a conversation, as they stand in a request and in a `MESSAGES_SNAPSHOT`.
+//! Messages of a conversation, in a request and in a `MESSAGES_SNAPSHOT`.
 //!
-//! `Deserialize` is written by hand for what is discriminated by a field (`role`, `type`): serde's
-//! derive buffers such a value first, and an error in it would no longer say where it was.
+//! Types that are discriminated by a field (`role`, `type`) implement `Deserialize` by hand:
+//! serde's derive buffers such a value, and its errors would no longer contain the path.
 
 use std::fmt;
 
@@ -20,13 +20,13 @@ pub enum Message {
     Developer(DeveloperMessage),
     /// Instructions of the system.
     System(SystemMessage),
-    /// What the agent said, and the tools it called.
+    /// The agent's text and tool calls.
     Assistant(AssistantMessage),
-    /// What the person said.
+    /// The user's message.
     User(UserMessage),
     /// The result of a tool call.
     Tool(ToolMessage),
-    /// Progress that the client shows and the model never reads.
+    /// Progress for display, which is not sent to the model.
     Activity(ActivityMessage),
     /// The model's reasoning, or a summary of it.
     Reasoning(ReasoningMessage),
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The message's role as it stands on the wire.
+    /// The message's role on the wire.
     pub fn role(&self) -> &'static str {
         match self {
             Self::Developer(_) => "developer",
@@ -59,7 +59,7 @@ impl Message {
         }
     }
 
-    /// The sub-agent that produced the message, if one did (`subagentRunId`).
+    /// The sub-agent that produced the message, if any (`subagentRunId`).
     pub fn subagent_run_id(&self) -> Option<&str> {
         match self {
             Self::Developer(message) => message.subagent_run_id.as_deref(),
@@ -73,7 +73,7 @@ impl Message {
     }
 }
 
-/// The messages and `From` for the enum of all of them.
+/// Declares the message types and their conversions to [`Message`].
 macro_rules! messages {
     ($( $(#[$meta:meta])* $name:ident as $variant:ident;
         required { $($required:tt)* }
@@ -116,7 +116,7 @@ messages! {
     optional {
         /// A name for the author.
         name: String,
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 
@@ -129,11 +129,11 @@ messages! {
     optional {
         /// A name for the author.
         name: String,
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 
-    /// What the agent said, and the tools it called.
+    /// The agent's text and tool calls.
     AssistantMessage as Assistant;
     required {}
     optional {
@@ -143,11 +143,11 @@ messages! {
         tool_calls: Vec<ToolCall>,
         /// A name for the author.
         name: String,
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 
-    /// What the person said.
+    /// The user's message.
     UserMessage as User;
     required {
         /// The text, or the parts of a multimodal message.
@@ -156,29 +156,29 @@ messages! {
     optional {
         /// A name for the author.
         name: String,
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 
     /// The result of a tool call.
     ToolMessage as Tool;
     required {
-        /// The call that this is the result of.
+        /// The call that the result belongs to.
         tool_call_id: String,
         /// The result.
         content: Content,
     }
     optional {
-        /// Why the call failed.
+        /// The error of a failed call.
         error: String,
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 
-    /// Progress that the client shows and the model never reads.
+    /// Progress for display, which is not sent to the model.
     ActivityMessage as Activity;
     required {
-        /// What kind of activity it is; chooses how a client draws it.
+        /// The kind of activity, by which a client selects its rendering.
         activity_type: String,
         /// The activity's data.
         content: serde_json::Map<String, Value>,
@@ -192,12 +192,12 @@ messages! {
         content: String,
     }
     optional {
-        /// Opaque data of the model's provider, to be sent back as it is.
+        /// Opaque data of the model's provider, which must be sent back unchanged.
         encrypted_value: String,
     }
 }
 
-/// Every field that a message of some role may have.
+/// The fields of all roles.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireMessage {
@@ -226,7 +226,7 @@ enum Role {
     Reasoning,
 }
 
-/// `content` before the role says what it may be.
+/// The field `content`, before it is checked against the role.
 enum WireContent {
     Text(String),
     Parts(Vec<ContentPart>),
@@ -237,7 +237,7 @@ impl WireContent {
     fn text<E: de::Error>(self) -> Result<String, E> {
         match self {
             Self::Text(text) => Ok(text),
-            // A text-only message in parts is what several clients send for every role.
+            // Several clients send text as parts for every role.
             Self::Parts(parts) => parts
                 .into_iter()
                 .map(|part| match part {
@@ -268,7 +268,7 @@ impl WireContent {
     }
 }
 
-/// An error about a field of the value that is being read; `InputError` takes the name from it.
+/// An error about a field of the value being parsed; `InputError` extracts the field's name.
 fn invalid_field<E: de::Error>(field: &str, problem: &str) -> E {
     E::custom(format_args!("invalid field `{field}`: {problem}"))
 }
@@ -389,18 +389,18 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// Text, or the parts of something multimodal.
+/// The content of a message or a result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Content {
     /// Text alone.
     Text(String),
-    /// Parts, in their order.
+    /// Parts, in order.
     Parts(Vec<ContentPart>),
 }
 
 impl Content {
-    /// All of the text in it; other parts are skipped.
+    /// The concatenated text; other parts are skipped.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -454,7 +454,7 @@ pub enum ContentPart {
     Text(TextPart),
     /// An image.
     Image(MediaPart),
-    /// A recording of sound.
+    /// An audio recording.
     Audio(MediaPart),
     /// A video.
     Video(MediaPart),
@@ -472,22 +472,22 @@ wire! {
     optional {
         /// The part's identifier.
         id: String,
-        /// Anything that goes along with the part.
+        /// Extra information.
         metadata: Value,
     }
 }
 
 wire! {
-    /// An image, sound, video or document in a multimodal message.
+    /// An image, audio recording, video or document in a multimodal message.
     MediaPart;
     required {
-        /// Where the bytes are.
+        /// The source of the bytes.
         source: PartSource,
     }
     optional {
         /// The part's identifier.
         id: String,
-        /// Anything that goes along with the part.
+        /// Extra information.
         metadata: Value,
     }
 }
@@ -539,7 +539,7 @@ impl<'de> Deserialize<'de> for ContentPart {
     }
 }
 
-/// Where the bytes of a part are.
+/// The source of a part's bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(
     tag = "type",
@@ -548,26 +548,26 @@ impl<'de> Deserialize<'de> for ContentPart {
 )]
 #[non_exhaustive]
 pub enum PartSource {
-    /// In the message itself, in base64.
+    /// Inline data.
     Data {
         /// The bytes in base64.
         value: String,
         /// Their media type.
         mime_type: String,
     },
-    /// At a URL.
+    /// A URL.
     Url {
         /// The URL.
         value: String,
-        /// The media type of what is there.
+        /// The media type of the resource.
         #[serde(skip_serializing_if = "Option::is_none")]
         mime_type: Option<String>,
     },
-    /// In a provider's file store.
+    /// A file in a provider's file store.
     File {
-        /// The file's identifier there.
+        /// The file's identifier in the store.
         value: String,
-        /// Whose store it is.
+        /// The provider.
         #[serde(skip_serializing_if = "Option::is_none")]
         provider: Option<String>,
         /// The file's media type.
@@ -616,19 +616,19 @@ impl<'de> Deserialize<'de> for PartSource {
     }
 }
 
-/// A call of a tool by the agent.
+/// A tool call by the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ToolCall {
     /// The call's identifier.
     pub id: String,
-    /// Which kind of call it is (`type`); taken for a function if a client leaves it out.
+    /// The kind of call (`type`); the default is a function.
     #[serde(rename = "type", default)]
     pub kind: ToolCallType,
-    /// What is called, and with what.
+    /// The function's name and arguments.
     pub function: FunctionCall,
-    /// Opaque data of the model's provider, to be sent back as it is.
+    /// Opaque data of the model's provider, which must be sent back unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypted_value: Option<String>,
     /// Extra information.
@@ -637,7 +637,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// Creates a call of the function `name` with `arguments`, which are JSON in a string.
+    /// Creates a call of the function `name` with `arguments`, a string of JSON.
     pub fn new(
         id: impl Into<String>,
         name: impl Into<String>,
@@ -653,12 +653,12 @@ impl ToolCall {
     }
 }
 
-/// Which kind of call a [`ToolCall`] is.
+/// The kind of a [`ToolCall`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ToolCallType {
-    /// A function with arguments in JSON.
+    /// A function with JSON arguments.
     #[default]
     Function,
 }
@@ -669,7 +669,7 @@ wire! {
     required {
         /// The function's name.
         name: String,
-        /// The arguments: JSON in a string, as the model wrote it.
+        /// The arguments: a string of JSON, unchanged from the model.
         arguments: String,
     }
     optional {}

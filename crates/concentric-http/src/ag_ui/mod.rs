@@ -1,7 +1,7 @@
-//! The AG-UI protocol, version 1.0, and agents behind it.
+//! The AG-UI protocol, version 1.0, and a layer that serves an agent over it.
 //!
-//! [`AgUiLayer`] makes of an agent an HTTP service: a run is a `POST` of a [`RunAgentInput`], and
-//! its answer a stream of server-sent [`Event`]s.
+//! [`AgUiLayer`] turns an agent into an HTTP service: a run is a `POST` of a [`RunAgentInput`], and
+//! the response is a stream of server-sent [`Event`]s.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -15,154 +15,195 @@
 //! # let _ = app;
 //! ```
 //!
-//! # When what happens
+//! # Behavior
 //!
-//! | | the service |
+//! | event | behavior |
 //! |---|---|
-//! | is called | reads the body; answers what is no run with a status and a JSON error that names the field |
-//! | has the body | checks it against the [`ClientPolicy`], and answers `422` if it is not within it |
-//! | has a run | polls the agent once; if a client's tool has the name of one of the agent's, and the agent says so at once, answers `422` with the name |
-//! | else | answers `200`, and its stream begins with `RUN_STARTED`, even if the agent is not ready |
-//! | waits for the agent, in its stream | is silent, but for a comment every 15 seconds |
-//! | reads an [`Event`](concentric_core::Event) | writes what it is to the client; events that are ready together go out in one piece |
-//! | reads [`Finish`](concentric_core::Event::Finish) | closes what is open, and writes `RUN_FINISHED` |
-//! | reads an error, or a body that ends early | closes what is open, and writes `RUN_ERROR` |
-//! | catches a panic of the agent or of a layer of it | logs it, drops the run, closes what is open, and writes `RUN_ERROR`, without what the panic says |
-//! | is dropped, since the client went away | drops the run, and with it the provider's stream and the running tools |
-//! | is shut down ([`Shutdown`]) | answers `503`, and ends its streams after a grace |
+//! | the service is called | reads the body; an invalid one is answered with a status and a JSON error that names the field |
+//! | the body does not arrive within 30 seconds ([`AgUiLayer::upload_timeout`]) | answers `408` |
+//! | the request violates the [`ClientPolicy`] | answers `422` |
+//! | the request is valid | polls the agent once; while a layer of the agent [holds back](concentric_core::Context::hold_head) the response head, keeps polling for up to 5 seconds |
+//! | the agent rejects the request by then, because a client tool has the name of an agent's tool | answers `422` with the name |
+//! | the agent rejects a new run by then, because it [conflicts](concentric_core::ErrorKind::Conflict) with another, such as a live run of the same id | answers `409`; `code` is one of those [below](#response-events) |
+//! | otherwise | answers `200`; the stream begins with `RUN_STARTED`, even if the agent is not ready |
+//! | the agent is silent | sends a comment every 15 seconds |
+//! | the agent emits an [`Event`](concentric_core::Event) | sends the corresponding events; those that are ready together form one chunk |
+//! | the agent emits [`Finish`](concentric_core::Event::Finish) | closes open messages, calls and steps, and sends `RUN_FINISHED` |
+//! | the body fails or ends early | closes open messages, calls and steps, and sends `RUN_ERROR` |
+//! | the agent or one of its layers panics | logs the panic, drops the run, closes open messages, calls and steps, and sends `RUN_ERROR` without the panic message |
+//! | the client disconnects | drops the run, and with it the provider's stream and the running tools |
+//! | the server shuts down ([`Shutdown`]) | answers new requests with `503`, and ends open streams after a grace period |
 //!
 //! # Place in the stack
 //!
-//! Outermost: HTTP layers go around it, and layers of the run inside. What an HTTP layer puts into
-//! the request's extensions is in those of the run's [`Context`](concentric_core::Context), and so
-//! within reach of every layer and tool; the headers are not, unless
-//! [asked for](AgUiLayer::keep_headers). A timeout around it bounds the upload only, since the
-//! response begins at once; a limit on the time of a run belongs inside, and a limit on how many there
-//! are is an [`AdmissionLayer`](crate::admission::AdmissionLayer) around it. The [`Context`](concentric_core::Context)
-//! also has the input's `state` ([`AgUiState`]), `context` ([`AgUiContext`]) and `forwardedProps`
-//! ([`AgUiForwardedProps`]); its run is named by `runId`, its thread by `threadId`, and its request
-//! by the header `x-request-id`. Whose run it is, is the [`Tenant`](concentric_core::store::Tenant)
-//! that the host's authentication puts into the request's extensions; without one, all callers are
-//! the same. Thread and run ids do not say it: clients choose them, and may choose another's.
+//! HTTP layers go outside, layers of the run inside.
 //!
-//! The service is always ready, and waits for the agent's readiness in the stream.
+//! The extensions of the HTTP request become extensions of the run's
+//! [`Context`](concentric_core::Context), where every layer and tool can read them. Headers do not,
+//! unless [`AgUiLayer::keep_headers`] is set. The context also contains the input's `state`
+//! ([`AgUiState`]), `context` ([`AgUiContext`]) and `forwardedProps` ([`AgUiForwardedProps`]). The
+//! run id is `runId`, the thread id is `threadId`, and the request id is the header `x-request-id`.
 //!
-//! # What the agent is sent
+//! The owner of a run is the [`Tenant`](concentric_core::store::Tenant) that the host's
+//! authentication puts into the request's extensions; without it, all callers share one owner.
+//! Thread and run ids do not identify an owner: clients choose them, and may choose those of
+//! another client.
 //!
-//! | of the input | is |
+//! A timeout around this service bounds the upload and the acceptance of a request, not the run. A
+//! time limit for runs goes inside; [`AdmissionLayer`](crate::admission::AdmissionLayer) around
+//! this service limits the number of concurrent runs.
+//!
+//! # Backpressure
+//!
+//! The service is always ready; the response stream waits until the agent is ready.
+//!
+//! # Request mapping
+//!
+//! | input | agent's request |
 //! |---|---|
-//! | `system` and `developer` messages | if the [policy](ClientPolicy::system_messages) accepts them: at the start, segments of [`ChatRequest::system`](concentric_core::ChatRequest::system); later, messages of [`Role::System`](concentric_core::Role::System) |
-//! | `reasoning` and `activity` messages | left out: a model has no use for the one without its provider's signature, and the other is for people |
-//! | messages of sub-agents | left out |
-//! | calls without a result | before a newer message, or of the server's own tools: closed as [unknown](concentric_core::ToolStatus::Unknown); of the client's tools in the last message: the run waits for them again |
+//! | `system` and `developer` messages | if the [policy](ClientPolicy::system_messages) accepts them: segments of [`ChatRequest::system`](concentric_core::ChatRequest::system) at the start of the history, messages of [`Role::System`](concentric_core::Role::System) later |
+//! | `reasoning` and `activity` messages | omitted: a model cannot use reasoning without its provider's signature, and activities are for display |
+//! | messages of sub-agents | omitted |
+//! | calls without a result | closed as [unknown](concentric_core::ToolStatus::Unknown) if a newer message follows or the tool is the server's; calls of client tools in the last message are waited for again |
 //! | `tools` | [`ChatRequest::tools`](concentric_core::ChatRequest::tools), which the client executes |
-//! | `resume` | [replies](concentric_core::Reply); see [below](#questions-and-answers) |
+//! | `resume` | [replies](concentric_core::Reply); see [below](#interrupts-and-replies) |
 //!
-//! All of it is written by the client: a server that relies on the history keeps it itself. The
-//! [`ClientPolicy`] limits how much a client may send, and refuses system texts, media at arbitrary
+//! The client controls all of this input. A server that relies on the history must store it itself.
+//! The [`ClientPolicy`] limits the size of a request, and rejects system texts, media at arbitrary
 //! URLs and file ids.
 //!
-//! # What the client is sent
+//! # Response events
 //!
-//! | of the run | is |
+//! | run | client |
 //! |---|---|
-//! | text, and a refusal | one text message for a step, and another for what it says after a tool call or reasoning |
-//! | a tool call | its preview, as it is written; what a layer changes in a call afterwards the client does not see, so such a layer holds the preview back too |
-//! | a call whose preview stops | a result that says so, as a client takes an unanswered call for one of its own |
-//! | a tool's result | `TOOL_CALL_RESULT`; `metadata` has its `status` unless it is done, `source: "person"` if a person supplied it in the tool's place (which is never read from a history), and its `data` |
-//! | an image, sound or document | `CUSTOM` `concentric.part`, with the content part |
-//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` at first, since not every client keeps what it has sent; then `STATE_DELTA` |
-//! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the `messageIds` that are void; calls get a result |
-//! | [`Completed`](concentric_core::Outcome::Completed) | `success`; calls that nobody executed are in `pendingToolCallIds` |
-//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by the client's tools alone | `success`, with `pendingToolCallIds` |
-//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by questions | `interrupt`, with the questions; `metadata` of the event has `pendingToolCallIds` if client's tools are called, too |
-//! | [`Aborted`](concentric_core::Outcome::Aborted) | `cancelled`; `metadata.reason` says by whom |
-//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by a question whose [reply nothing would accept](#questions-and-answers) | `RUN_ERROR`, `code` `configuration` |
-//! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted`, with a `reason`, `step_limit` or `call_limit` |
-//! | an event of a [sub-agent](#sub-agents) | the same events, with its `subagentRunId` |
-//! | an error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
-//! | a tool of the client that has the name of one of the agent's, found later than at once | `RUN_ERROR`, `code` `tool_name_taken` |
-//! | a run that is in progress already, or is not resumed | `RUN_ERROR`; `code` says why: `run_live`, `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` and the like ([`StoreError`](concentric_core::store::StoreError)), or `conflict` |
+//! | text, refusal | one text message per step, and another for text after a tool call or reasoning |
+//! | tool call | its preview while the model writes it. Later changes by a layer are not sent, so a layer that changes calls holds back the preview too |
+//! | tool call whose preview stops | a result with status `cancelled`, since a client takes an unanswered call for one of its own |
+//! | tool result | `TOOL_CALL_RESULT`; `metadata` has the `status` unless it is done, the `data`, and `source: "person"` if a person supplied the result (ignored in a history) |
+//! | image, audio or document | `CUSTOM` `concentric.part`, with the content part |
+//! | [`State`](concentric_core::Event::State) | `STATE_SNAPSHOT` first, since not every client keeps the state it sent; then `STATE_DELTA` |
+//! | [`Reset`](concentric_core::Event::Reset) | `CUSTOM` `concentric.reset`, with the invalid `messageIds`; their calls get a result |
+//! | [`Completed`](concentric_core::Outcome::Completed) | `success`; `pendingToolCallIds` lists the calls that were not executed |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by client tools only | `success`, with `pendingToolCallIds` |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), otherwise | `interrupt`, with the interrupts; the event's `metadata` has `pendingToolCallIds` if client tools are called too |
+//! | [`Interrupted`](concentric_core::Outcome::Interrupted), by an interrupt whose [reply could not be accepted](#interrupts-and-replies) | `RUN_ERROR`, `code` `configuration` |
+//! | [`Aborted`](concentric_core::Outcome::Aborted) | `cancelled`; `metadata.reason` names the cause |
+//! | [`Halted`](concentric_core::Outcome::Halted), [`StepLimit`](concentric_core::Outcome::StepLimit), [`CallLimit`](concentric_core::Outcome::CallLimit) | `success`; `metadata.outcome` is `halted` (with a `reason`), `step_limit` or `call_limit` |
+//! | event of a [sub-agent](#sub-agents) | the same events, with its `subagentRunId` |
+//! | error | `RUN_ERROR`; `code` is its [kind](concentric_core::ErrorKind), `message` [one sentence](AgUiLayer::error_message) |
+//! | client tool with the name of an agent's tool, detected after the stream began | `RUN_ERROR`, `code` `tool_name_taken` |
+//! | rejected resume, or a run found to be in progress after the stream began | `RUN_ERROR`; `code` is `run_live`, `unknown_interrupt`, `duplicate_reply`, `missing_reply`, `expired`, `malformed_reply` ([`ReplyError`](concentric_core::ReplyError)), `already_resumed`, `run_ended`, `run_not_found` or another code of [`StoreError`](concentric_core::store::StoreError), or `conflict` |
 //!
-//! Identifiers are kept, unless one is in use already, in the input or in this run: then a number
-//! is appended. When a round is taken up, its calls have their own identifiers again, and the client
-//! is told of them by those that it knows.
+//! Ids are sent unchanged, except that a number is appended to an id that is already in use in the
+//! input or in this run. A resumed round has the original ids of its calls again; the client still
+//! gets the ids that it knows.
 //!
-//! # Questions and answers
+//! # Interrupts and replies
 //!
-//! A run that waits for somebody ends with the outcome `interrupt`. What came of those of its calls
-//! that are done goes out before that, so that the client's history has it. The client then starts
-//! another run, whose `resume` has an answer to each question, by its `interruptId`:
+//! A run that waits for replies ends with the outcome `interrupt`. Before that, the client gets the
+//! outcomes of the finished calls, so that its history contains them. It then starts another run,
+//! whose `resume` has an entry for each interrupt, with its `interruptId`:
 //!
-//! | `status` | `payload` | the call |
+//! | `status` | `payload` | effect on the call |
 //! |---|---|---|
 //! | `resolved` | `{"approved": true}` | runs |
-//! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments, unless a gate denies them or asks about them anew |
+//! | `resolved` | `{"approved": true, "editedArgs": {..}}` | runs with these arguments, unless a gate denies them or raises a new interrupt; the reply is rejected if the arguments do not match the tool's schema |
 //! | `resolved` | `{"approved": false, "reason": ".."}` | does not run |
 //! | `resolved` | `{"result": ..}` | does not run; this is its result |
-//! | `resolved` | `{"error": ".."}` | of a client's tool, failed |
+//! | `resolved` | `{"error": ".."}` | fails; for client tools only |
 //! | `cancelled` | | does not run |
 //!
-//! Whether a question about a call accepts edits and results is for its gate to say: the `replies` of its
-//! `metadata` list the kinds (`approve`, `deny`, `edit`, `answer`), its `responseSchema` has their
-//! fields, and `argumentsSchema` of its `metadata` is the schema of the edited arguments.
+//! The gate decides whether an interrupt about a call accepts edits and results: `replies` in the
+//! interrupt's `metadata` lists the accepted kinds (`approve`, `deny`, `edit`, `answer`),
+//! `responseSchema` has their fields, and `argumentsSchema` in the `metadata` is the schema of
+//! edited arguments.
 //!
-//! The `token` of the question's `metadata`, if it has one, goes back in the payload or in the
-//! `metadata` of the answer. Results of the client's own tools stand in the history, as ever.
+//! If the interrupt's `metadata` has a `token`, the client returns it in the payload or in the
+//! `metadata` of the entry. Results of client tools are part of the history, as usual.
 //!
-//! | the history | the agent is called with |
+//! | history | agent's request |
 //! |---|---|
-//! | ends with calls that are open, and `resume` has answers | [`Suspended::Claimed`](concentric_core::Suspended::Claimed): the history's round, in which the client's results are, and the replies |
-//! | has nothing open, and `resume` has answers | [`Suspended::Elsewhere`](concentric_core::Suspended::Elsewhere), and the replies |
-//! | ends with results of the client's tools | the conversation; a layer that has the run written down (`SuspendLayer` of `concentric-layers`) finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of its last round, and goes on with that run |
-//! | has a newer message behind open calls | the conversation; the calls are closed as unknown |
+//! | ends with open calls, and `resume` has entries | [`Suspended::Claimed`](concentric_core::Suspended::Claimed) with the round of the history, including results of client tools, and the replies |
+//! | has no open calls, and `resume` has entries | [`Suspended::Elsewhere`](concentric_core::Suspended::Elsewhere) and the replies |
+//! | ends with results of client tools | the conversation; a layer that has stored the run (`SuspendLayer` of `concentric-layers`) finds the results as [`Round::client_replies`](concentric_core::transcript::Round::client_replies) of the last round, and resumes that run |
+//! | has a newer message after open calls | the conversation; the calls are closed as unknown |
 //!
-//! A question that is left out is asked again. Of a history's open calls, those that no gate asks
-//! about are not run, but left to the model to be made again.
+//! `resume` may be accompanied by user or system messages after the last assistant message
+//! ([`Resume::messages`](concentric_core::Resume::messages)). The run adds them once the answered
+//! round is closed. Since clients send their whole history, a message whose id the run knows is not
+//! added again. A run that cannot take messages where it waits (before its end, or in an agent used
+//! as a model) ends with `RUN_ERROR`, `code` `unexpected_message`, and the error has the message's
+//! id.
 //!
-//! The client may be hostile: it writes the history, the ids and the answers, so none of them is
-//! believed by itself. A call runs if the run's state, from a store that only the server writes, says
-//! that it was asked about, or if a token says so, which is a MAC over the tenant, the message, the
-//! call, the tool, the policy and the arguments, and is spent when it is used; what does not fit is
-//! denied, and the client and the log are told (`CUSTOM` `approval-invalid`). Whoever is
-//! authenticated as the tenant and holds the question may answer it: who of them may approve what is
-//! for the host to decide, in a layer around this one.
+//! A client that may have missed the interrupts, after a lost connection or a restart, sends
+//! `resume: []` with its history or with no messages. If the history has no newer user message, the
+//! response is the outcome `interrupt` of the stored waiting run (of several, the newest), preceded by
+//! those messages of its open calls that the history lacks. These interrupts have no tokens, since
+//! replies to a stored run need none. Such a request calls no agent and does not conflict with a
+//! reply. If no run waits and the history ends with an answer, the code is `run_not_found`
+//! ([`OpenQuestions::AskAgain`](concentric_core::store::OpenQuestions::AskAgain)).
 //!
-//! A reply is accepted where the run is stored ([`Resumable`](concentric_core::store::Resumable); a
-//! `SuspendLayer` or a session of `concentric-layers`, or a layer of the host), or where the question
-//! has a token (`Toolset::tokens` of `concentric-tools`); the question of a sub-agent, only where the
-//! run is stored. The log has the interrupt and what to add.
+//! A user message without `resume` replaces the replies: where a `SuspendLayer` stores runs, it
+//! withdraws the open interrupts of the thread and tenant, and a late reply ends with `RUN_ERROR`,
+//! `code` `run_ended`
+//! ([`OpenQuestions::Withdraw`](concentric_core::store::OpenQuestions::Withdraw)).
 //!
-//! `@ag-ui/client` does not start a run before all questions are answered. `@tanstack/ai-client`
-//! makes one message of all steps of a run, which is put back as it was by what the answers name. Each
-//! interrupt has the metadata that its own forms need (`tanstack:interruptBinding`): its
-//! `getInterrupts()` lists them as resolvable, `resolveInterrupt(payload)` takes a payload of the table
-//! above, and it sends the token back by itself.
+//! An interrupt without an entry is raised again. Open calls of a history without an interrupt are
+//! not executed; the model may make them again.
+//!
+//! ## Security
+//!
+//! The history, the ids and the replies come from the client, which may be hostile, so none of them
+//! is trusted alone. A call runs only if the stored state of the run, which only the server writes,
+//! contains its interrupt, or if the reply has a token that proves it: a MAC over the tenant, the
+//! message, the call, the tool, the policy and the arguments, which is valid once. A reply that
+//! does not match is denied, and reported to the client (`CUSTOM` `approval-invalid`) and in the
+//! log. Any caller that is authenticated as the tenant and has the interrupt may reply. The host
+//! decides which of them may approve a call, in a layer around this one.
+//!
+//! A reply is accepted if the run is stored ([`Resumable`](concentric_core::store::Resumable), set
+//! by `SuspendLayer` or a session of `concentric-layers`, or by a layer of the host), or if the
+//! interrupt has a token (`Toolset::tokens` of `concentric-tools`). For an interrupt of a
+//! sub-agent, the run must be stored. Otherwise, the log names the interrupt and the layer to add.
+//! A toolset with a ledger does not raise an interrupt about [an unknown
+//! effect](concentric_core::interrupt::UNKNOWN_EFFECT) unless the run is stored, since a token does
+//! not contain the state for it; the model reads that the outcome is unknown.
+//!
+//! ## Clients
+//!
+//! `@ag-ui/client` starts a run only after all interrupts are answered.
+//!
+//! `@tanstack/ai-client` merges the steps of a run into one message; the messages are restored from
+//! the ids in the replies. Each interrupt has the metadata that its forms need
+//! (`tanstack:interruptBinding`): `getInterrupts()` lists it as resolvable,
+//! `resolveInterrupt(payload)` takes a payload of the table above, and the client returns the token
+//! by itself.
 //!
 //! # Sub-agents
 //!
-//! What an agent says that is a tool is in [`Event::SubAgent`](concentric_core::Event::SubAgent), and
-//! may be inside another's. Each has its own messages, steps and calls, so that several may work side
-//! by side.
+//! Events of an agent that is used as a tool arrive in
+//! [`Event::SubAgent`](concentric_core::Event::SubAgent), which may be nested. Each sub-agent has
+//! its own messages, steps and calls, so several can run concurrently.
 //!
-//! | when | the client is sent |
+//! | event | client |
 //! |---|---|
-//! | a sub-agent says something for the first time | `SUBAGENT_STARTED`, with the call that it is, the message of that, and whose sub-agent it is; its `subagentRunId` is its run's id |
-//! | it goes on with a run that waited | the same once more, with the id that it had |
-//! | its call has a result | `SUBAGENT_FINISHED`, and then the result; if that is not done, `SUBAGENT_ERROR`, whose `code` is the result's `status` |
-//! | the run ends as interrupted | `SUBAGENT_FINISHED`, `suspended`; `interruptIds` are the questions of it, and of its own sub-agents |
+//! | first event of a sub-agent | `SUBAGENT_STARTED`, with its call, the message of the call and its parent sub-agent; `subagentRunId` is the id of its run |
+//! | first event after it resumed | `SUBAGENT_STARTED` again, with the same id |
+//! | result of its call | `SUBAGENT_FINISHED`, then the result; unless the call is done, `SUBAGENT_ERROR` with the result's `status` as its `code` |
+//! | the run ends as interrupted | `SUBAGENT_FINISHED`, `suspended`; `interruptIds` lists the interrupts of it and of its own sub-agents |
 //! | the run fails, is cancelled or is stopped | `SUBAGENT_ERROR` |
 //!
-//! Those that work for a sub-agent end before it does. A question says by `subagentRunId` who asks it.
-//! Calls of a client's tools that a sub-agent makes are questions, too, and are answered by `resume`:
-//! what sub-agents have said is in the client's history, but not in the agent's conversation.
+//! A sub-agent ends after its own sub-agents. `subagentRunId` of an interrupt names the sub-agent
+//! that raised it. Calls of client tools by a sub-agent are interrupts too, and are answered by
+//! `resume`, since the client's history contains the messages of sub-agents but the agent's
+//! conversation does not.
 //!
-//! # The protocol by itself
+//! # Protocol types
 //!
-//! The types are our own because the two crates on crates.io lack parts of 1.0 (interrupts,
-//! sub-agents, the `cancelled` outcome) or refuse identifiers that are not UUIDs. They follow
-//! `https://ag-ui.com/spec/1.0/schema.json`, and are written for a strict reader: the reference
-//! client ends a run over a `null` where a field may only be absent, so nothing here writes one.
+//! This module has its own types because the two crates on crates.io lack parts of 1.0 (interrupts,
+//! sub-agents, the `cancelled` outcome) or reject ids that are not UUIDs. They follow
+//! `https://ag-ui.com/spec/1.0/schema.json` and target a strict reader: the reference client ends a
+//! run if an optional field is `null`, so absent fields are never written as `null`.
 //!
 //! ```
 //! use concentric_http::ag_ui::{Event, RunFinished, RunFinishedOutcome, RunStarted, Verifier, encode};
@@ -181,12 +222,12 @@
 //! # Ok::<(), concentric_http::ag_ui::VerifyError>(())
 //! ```
 //!
-//! | part | for |
+//! | item | purpose |
 //! |---|---|
-//! | [`Event`] | the 31 events that a server may send, and those that we do not know |
+//! | [`Event`] | the 31 events that a server may send, and unknown events |
 //! | [`RunAgentInput`] | the body of a request, with errors that name the field |
-//! | [`Verifier`] | the order that events must keep |
-//! | [`encode`] | one event as one frame of a `text/event-stream` |
+//! | [`Verifier`] | checks the order of events |
+//! | [`encode`] | writes an event as a frame of a `text/event-stream` |
 
 mod body;
 pub mod encode;
@@ -235,11 +276,11 @@ pub const PROTOCOL_VERSION: &str = "1.0";
 
 /// Extra information on an event, a message, a tool, an interrupt or a resume entry.
 ///
-/// Any JSON value may stand under a key, `null` too; the key `ag-ui` is the protocol's own.
+/// Values may be any JSON, including `null`. The key `ag-ui` is reserved for the protocol.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
-/// Declares a wire type: required fields are the arguments of `new`, optional ones have a setter
-/// of their name, and an optional field that is absent (or a JSON `null`) is not written.
+/// Declares a wire type. Required fields are the arguments of `new`, and optional fields have a
+/// setter of the same name. An optional field that is absent (or a JSON `null`) is not serialized.
 macro_rules! wire {
     (
         $(#[$meta:meta])*
@@ -261,8 +302,8 @@ macro_rules! wire {
         }
 
         impl $name {
-            /// Creates the value from what the protocol requires of it.
-            // Types without a required field also have a `Default`, given where they are declared.
+            /// Creates a value with the required fields.
+            // Types without a required field also implement `Default`, where they are declared.
             #[allow(clippy::new_without_default)]
             pub fn new($( $rfield: impl Into<$rty> ),*) -> Self {
                 Self {
@@ -284,13 +325,13 @@ macro_rules! wire {
 }
 use wire;
 
-/// Whether an optional field is to be left out: absent, or a JSON `null`, which the protocol takes
-/// for an error where a field is optional.
+/// Returns whether to omit an optional field: it is absent, or a JSON `null`, which the protocol
+/// forbids for optional fields.
 fn is_absent<T: Optional>(field: &Option<T>) -> bool {
     field.as_ref().is_none_or(Optional::is_null)
 }
 
-/// What may stand in an optional field.
+/// A type of an optional field.
 trait Optional {
     fn is_null(&self) -> bool {
         false

@@ -5,11 +5,10 @@ use super::{
     state::json_len,
 };
 
-/// What the clients of an endpoint may send: limits on the shape of a request, and what it may
-/// contain.
+/// Limits on the size and the content of client requests.
 ///
-/// A request that is not within the policy is answered with `422` before the agent is called. The
-/// body of a limit's answer names the limit and its value:
+/// A request that violates the policy is answered with `422` before the agent is called. For an
+/// exceeded limit, the response body has the limit and the value:
 ///
 /// ```json
 /// {"error": {"code": "limit_exceeded", "message": "messages: 10001, the limit is 10000",
@@ -18,31 +17,31 @@ use super::{
 ///
 /// | limit | of | default |
 /// |---|---|---|
-/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; in free JSON, a value counts twice, and an object six times | 98,304 |
+/// | [`values`](Self::max_values) | JSON values in the body, counted by its commas and opening brackets before it is parsed; in free-form JSON, a value counts twice and an object six times | 98,304 |
 /// | [`messages`](Self::max_messages) | messages | 10,000 |
 /// | [`tool_calls`](Self::max_tool_calls) | tool calls of one message | 1,024 |
 /// | [`parts`](Self::max_parts) | content parts of one message | 1,024 |
 /// | [`tools`](Self::max_tools) | tools of the client | 256 |
-/// | [`tool_schema`](Self::max_tool_schema) | bytes of one tool's schema as JSON; also of its description | 65,536 |
-/// | [`id`](Self::max_id) | bytes of one id or tool name; an interrupt's id, which consists of other ids, may have four times as many | 256 |
+/// | [`tool_schema`](Self::max_tool_schema) | bytes of one tool's schema as JSON, and of its description | 65,536 |
+/// | [`id`](Self::max_id) | bytes of one id or tool name; four times as many for an interrupt id, which consists of other ids | 256 |
 /// | [`client_results`](Self::max_client_results) | results of the client's tools at the end of the history | 256 |
 /// | [`replies`](Self::max_replies) | entries of `resume` | 256 |
 /// | [`context`](Self::max_context) | entries of `context` | 1,024 |
 ///
-/// Free JSON is all that is outside `messages`, and in them the content of activities, metadata, and
-/// whatever is nested deeper than the fields of a tool call or a content part.
+/// Free-form JSON is everything outside `messages`, and within them the content of activities,
+/// metadata, and values nested deeper than the fields of a tool call or a content part.
 ///
-/// A limit of zero accepts none of what it counts, and `usize::MAX` is no limit. Values are nested at
-/// most 127 levels deep; a deeper body is answered with `400`. How many bytes a body may have is
-/// [`AgUiLayer::body_limit`](super::AgUiLayer::body_limit).
+/// A limit of zero accepts none of the counted items; `usize::MAX` disables a limit. A body nested
+/// deeper than 127 levels is answered with `400`.
+/// [`AgUiLayer::body_limit`](super::AgUiLayer::body_limit) limits the size of a body in bytes.
 ///
 /// | content | default | changed by |
 /// |---|---|---|
-/// | `system` and `developer` messages | refused | [`system_messages`](Self::system_messages) |
-/// | media in the message itself: a source of type `data`, or a `data:` URL | accepted | |
-/// | media at an `https:` URL | refused | [`media_host`](Self::media_host) |
-/// | media at any other URL | refused | |
-/// | ids of files in a provider's store | refused | [`file_ids`](Self::file_ids) |
+/// | `system` and `developer` messages | rejected | [`system_messages`](Self::system_messages) |
+/// | inline media: a source of type `data`, or a `data:` URL | accepted | |
+/// | media at an `https:` URL | rejected | [`media_host`](Self::media_host) |
+/// | media at any other URL | rejected | |
+/// | ids of files in a provider's store | rejected | [`file_ids`](Self::file_ids) |
 /// | tools that the client executes | accepted | [`client_tools`](Self::client_tools) |
 ///
 /// ```
@@ -58,13 +57,15 @@ use super::{
 ///
 /// # Why media is restricted
 ///
-/// A URL of a client is fetched by whoever serves the model: the vendor, or a server inside your own
-/// network, such as vLLM. There an arbitrary URL is a server-side request forgery: it reaches
-/// metadata services and internal hosts that the client cannot. Some providers also read their own
-/// schemes with your credentials (`gs://` on Vertex AI). A file id names a file of any user of the
-/// same API key. So only hosts that are listed are accepted, by the standard port alone; a listed
-/// host must not redirect to arbitrary places. The policy holds for the whole history, since a
-/// client writes all of it: an endpoint whose tools return media by URL lists their hosts, too.
+/// The model server fetches the URLs of a client: the vendor's, or one inside your own network,
+/// such as vLLM. There an arbitrary URL allows server-side request forgery: it reaches metadata
+/// services and internal hosts that the client cannot reach. Some providers also read URLs of their
+/// own schemes with your credentials (`gs://` on Vertex AI). A file id may name a file of any user
+/// of the same API key.
+///
+/// Therefore only listed hosts are accepted, at the standard port, and a listed host must not
+/// redirect to arbitrary URLs. The policy applies to the whole history, since the client controls
+/// all of it: if tools of an endpoint return media by URL, list their hosts too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPolicy {
     values: usize,
@@ -104,78 +105,78 @@ impl ClientPolicy {
         }
     }
 
-    /// Sets how many JSON values a request may have; the default is 98,304.
+    /// Sets the maximum number of JSON values in a request; the default is 98,304.
     ///
-    /// A parsed value takes some 70 bytes of memory, and an object that holds one some 600, which is
-    /// many times their length in a body such as `[0,0,0]`. So a value of free JSON counts twice and an
-    /// object six times; those that the protocol itself is made of count once.
+    /// A parsed value takes about 70 bytes of memory, and an object with one value about 600, which
+    /// is many times their length in a body such as `[0,0,0]`. In free-form JSON a value therefore
+    /// counts twice and an object six times; values of the protocol's own fields count once.
     #[must_use]
     pub const fn max_values(mut self, max: usize) -> Self {
         self.values = max;
         self
     }
 
-    /// Sets how many messages a request may have; the default is 10,000.
+    /// Sets the maximum number of messages in a request; the default is 10,000.
     #[must_use]
     pub const fn max_messages(mut self, max: usize) -> Self {
         self.messages = max;
         self
     }
 
-    /// Sets how many tool calls one message may have; the default is 1,024.
+    /// Sets the maximum number of tool calls in one message; the default is 1,024.
     #[must_use]
     pub const fn max_tool_calls(mut self, max: usize) -> Self {
         self.tool_calls = max;
         self
     }
 
-    /// Sets how many content parts one message may have; the default is 1,024.
+    /// Sets the maximum number of content parts in one message; the default is 1,024.
     #[must_use]
     pub const fn max_parts(mut self, max: usize) -> Self {
         self.parts = max;
         self
     }
 
-    /// Sets how many tools a client may bring; the default is 256.
+    /// Sets the maximum number of client tools; the default is 256.
     #[must_use]
     pub const fn max_tools(mut self, max: usize) -> Self {
         self.tools = max;
         self
     }
 
-    /// Sets how many bytes of JSON the schema of one tool may have, and how many its description; the
-    /// default is 65,536.
+    /// Sets the maximum size of a tool's schema, in bytes of JSON, and of its description, in
+    /// bytes; the default is 65,536.
     #[must_use]
     pub const fn max_tool_schema(mut self, bytes: usize) -> Self {
         self.tool_schema = bytes;
         self
     }
 
-    /// Sets how many bytes an id or the name of a tool may have; the default is 256.
+    /// Sets the maximum length of an id or a tool name, in bytes; the default is 256.
     ///
-    /// The client sends back the ids that it was sent: they must not be shorter than those of the
-    /// model's provider.
+    /// The limit must allow the ids of the model's provider, since the client sends them back.
     #[must_use]
     pub const fn max_id(mut self, bytes: usize) -> Self {
         self.id = bytes;
         self
     }
 
-    /// Sets how many results of its own tools a client may send at once; the default is 256.
+    /// Sets the maximum number of client tool results at the end of the history; the default is
+    /// 256.
     #[must_use]
     pub const fn max_client_results(mut self, max: usize) -> Self {
         self.client_results = max;
         self
     }
 
-    /// Sets how many interrupts a request may answer; the default is 256.
+    /// Sets the maximum number of entries in `resume`; the default is 256.
     #[must_use]
     pub const fn max_replies(mut self, max: usize) -> Self {
         self.replies = max;
         self
     }
 
-    /// Sets how many entries `context` may have; the default is 1,024.
+    /// Sets the maximum number of entries in `context`; the default is 1,024.
     #[must_use]
     pub const fn max_context(mut self, max: usize) -> Self {
         self.context = max;
@@ -184,8 +185,8 @@ impl ClientPolicy {
 
     /// Sets whether `system` and `developer` messages are accepted; the default is no.
     ///
-    /// Those at the start are appended to the host's system text, with the same authority: accept
-    /// them only from clients that you trust with the system prompt.
+    /// Messages at the start are appended to the host's system text, with the same authority:
+    /// accept them only from clients that you trust with the system prompt.
     #[must_use]
     pub const fn system_messages(mut self, accepted: bool) -> Self {
         self.system_messages = accepted;
@@ -199,17 +200,17 @@ impl ClientPolicy {
         self
     }
 
-    /// Sets whether a client may bring tools that it executes; the default is yes.
+    /// Sets whether client tools are accepted; the default is yes.
     #[must_use]
     pub const fn client_tools(mut self, accepted: bool) -> Self {
         self.client_tools = accepted;
         self
     }
 
-    /// Accepts media at `https:` URLs of `host`, beside the hosts that were added before.
+    /// Accepts media at `https:` URLs of `host`, in addition to the hosts added before.
     ///
-    /// `*.example.com` stands for all hosts below `example.com`, and `*` for every host, which is
-    /// safe only if whoever fetches the URL can reach nothing that the client cannot.
+    /// `*.example.com` matches all hosts below `example.com`. `*` matches every host, which is safe
+    /// only if the model server that fetches the URL cannot reach more than the client can.
     #[must_use]
     pub fn media_host(mut self, host: impl Into<Str>) -> Self {
         self.media_hosts.push(host.into());
@@ -231,7 +232,7 @@ impl ClientPolicy {
         if !self.client_tools && !input.tools.is_empty() {
             return Err(Refused::policy(
                 "tools",
-                "this agent accepts no tools of clients",
+                "this agent does not accept client tools",
             ));
         }
         within("tools", Some("tools"), input.tools.len(), self.tools)?;
@@ -265,8 +266,7 @@ impl ClientPolicy {
         Ok(())
     }
 
-    /// Checks how many results of the client's tools there are, of which each may be looked up in a
-    /// store.
+    /// Checks the number of client tool results, each of which may cause a store lookup.
     pub(super) fn check_client_results(&self, count: usize) -> Result<(), Refused> {
         within(
             "client_results",
@@ -276,7 +276,7 @@ impl ClientPolicy {
         )
     }
 
-    /// Whether an id that only labels the request, such as that of a header, is short enough.
+    /// Returns whether an id, such as that of a header, is within the limit.
     pub(super) const fn is_id(&self, id: &str) -> bool {
         id.len() <= self.id
     }
@@ -314,7 +314,7 @@ impl ClientPolicy {
         match message {
             Message::System(_) | Message::Developer(_) if !self.system_messages => {
                 let role = message.role();
-                let problem = format!("this agent accepts no {role} messages of clients");
+                let problem = format!("this agent does not accept {role} messages from clients");
                 Err(Refused::policy(&format!("messages[{at}].role"), &problem))
             }
             Message::Assistant(message) => {
@@ -366,8 +366,8 @@ impl ClientPolicy {
                 PartSource::Data { .. } => continue,
                 PartSource::Url { value, .. } if self.accepts_url(value) => continue,
                 PartSource::File { .. } if self.file_ids => continue,
-                PartSource::Url { .. } => "this agent accepts no media at this URL",
-                PartSource::File { .. } => "this agent accepts no file ids",
+                PartSource::Url { .. } => "this agent does not accept media at this URL",
+                PartSource::File { .. } => "this agent does not accept file ids",
             };
             let field = format!("messages[{at}].content[{part_at}].source");
             return Err(Refused::policy(&field, problem));
@@ -385,7 +385,7 @@ impl ClientPolicy {
         self.media_hosts.iter().any(|allowed| {
             match allowed.strip_prefix('*') {
                 Some("") => true,
-                // `*.example.com`: the dot is part of what the host ends with.
+                // For `*.example.com`, the suffix includes the dot.
                 Some(end) if end.starts_with('.') => host
                     .len()
                     .checked_sub(end.len())
@@ -411,13 +411,13 @@ fn within(limit: &str, field: Option<&str>, value: usize, max: usize) -> Result<
     Ok(())
 }
 
-/// How many values a JSON text has at most, if it is one: a value follows each comma and precedes or
-/// follows each bracket.
+/// An upper bound of the weighted number of values in a JSON text, counted by its commas and
+/// opening brackets.
 ///
-/// Free JSON is parsed to a [`serde_json::Value`], which a tool may copy and compare: there a value
-/// counts twice, and an object six times. A chain of objects takes 600 bytes of heap each.
+/// Free-form JSON is parsed to a [`serde_json::Value`], which a tool may copy and compare, so there
+/// a value counts twice and an object six times. Nested objects take 600 bytes of heap each.
 fn values(body: &[u8]) -> usize {
-    // How deep the fields of a message are, and those of a tool call or a content part:
+    // The depth of a message's fields, and of those of a tool call or a content part:
     // `{"messages":[{"toolCalls":[{"function":..}]}]}`.
     const MESSAGE: usize = 3;
     const PART: usize = 5;
@@ -425,8 +425,8 @@ fn values(body: &[u8]) -> usize {
     let mut count: usize = 1;
     let mut depth: usize = 0;
     let mut in_messages = false;
-    // Whether this is in an object that is the value of a message's field: metadata, or the content of
-    // an activity. All that the protocol has there is text or a list.
+    // Whether the position is inside an object that is a message's field: metadata, or the content
+    // of an activity. All other fields of a message are text or lists.
     let mut in_object = false;
     let mut bytes = body.iter().enumerate();
     while let Some((at, byte)) = bytes.next() {
@@ -459,7 +459,7 @@ fn values(body: &[u8]) -> usize {
                         _ => {}
                     }
                 }
-                // The last text before a field's value is the field's name.
+                // The last string before a field's value is the field's name.
                 if depth == 1 {
                     in_messages = body.get(at + 1..end) == Some(b"messages");
                 }
@@ -477,8 +477,8 @@ fn has_scheme(url: &str, scheme: &str) -> bool {
 
 /// The host of an `https` URL at the standard port.
 ///
-/// URL parsers differ in what they make of user info, backslashes, blanks and the like, so a URL that
-/// has any is none.
+/// URL parsers interpret user info, backslashes, blanks and the like differently, so URLs with any
+/// of them have no host here.
 fn https_host(url: &str) -> Option<&str> {
     const SCHEME: &str = "https://";
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';

@@ -1,21 +1,21 @@
-//! What is answered instead of a stream.
+//! Error responses.
 
 use bytes::Bytes;
-use concentric_core::{method::Panic, tool::ToolNameTaken};
+use concentric_core::{ToolNameTaken, method::Panic};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
 use super::InputError;
 
-/// A request that starts no run: a status, and `{"error": {"code", "message", "field"?}}`;
-/// of a limit also `limit`, `max` and `value`.
+/// The response to a rejected request: a status, and `{"error": {"code", "message", "field"?}}`,
+/// with `limit`, `max` and `value` for an exceeded limit.
 #[derive(Debug)]
 pub(super) struct Refused {
     status: StatusCode,
     json: String,
 }
 
-/// The limit that a request exceeds.
+/// An exceeded limit.
 #[derive(Serialize)]
 struct Limit<'a> {
     limit: &'a str,
@@ -58,12 +58,12 @@ impl Refused {
         };
         Self {
             status,
-            // Strings are always JSON.
+            // Strings always serialize.
             json: serde_json::to_string(&Body { error }).unwrap_or_default(),
         }
     }
 
-    /// A `422`: the request has more of something than a limit of the policy.
+    /// A `422`: the request exceeds a limit of the policy.
     pub(super) fn limit(limit: &str, field: Option<&str>, value: usize, max: usize) -> Self {
         let message = format!("{}: {value}, the limit is {max}", field.unwrap_or(limit));
         Self::with(
@@ -75,7 +75,7 @@ impl Refused {
         )
     }
 
-    /// A `422`: the policy does not accept what stands in a field.
+    /// A `422`: the policy does not accept the content of a field.
     pub(super) fn policy(field: &str, problem: &str) -> Self {
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -85,7 +85,7 @@ impl Refused {
         )
     }
 
-    /// A `422`: a tool of the client has the name of one of the agent's.
+    /// A `422`: a client tool has the name of an agent's tool.
     pub(super) fn tool_name_taken(error: &ToolNameTaken) -> Self {
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -95,9 +95,14 @@ impl Refused {
         )
     }
 
-    /// A `500`: a part of the server panicked before the run began.
+    /// A `409`: a new run conflicts with another run.
+    pub(super) fn conflict(code: &str, message: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message, None)
+    }
+
+    /// A `500`: the server panicked before the run began.
     pub(super) fn panicked(panic: &Panic) -> Self {
-        tracing::error!(panic = panic.text(), "an AG-UI endpoint panicked");
+        tracing::error!(panic = panic.text(), "AG-UI endpoint panicked");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
@@ -106,7 +111,7 @@ impl Refused {
         )
     }
 
-    /// A `400` about one field of the input.
+    /// A `400`: a field of the input is invalid.
     pub(super) fn field(field: &str, problem: &str) -> Self {
         let message = format!("{field}: {problem}");
         Self::new(
@@ -121,7 +126,7 @@ impl Refused {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method_not_allowed",
-            "a run is started by a POST",
+            "method not allowed; use POST to start a run",
             None,
         )
     }
@@ -130,7 +135,7 @@ impl Refused {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
-            "expected a body of content-type application/json",
+            "expected a body with content-type application/json",
             None,
         )
     }
@@ -147,7 +152,17 @@ impl Refused {
         Self::new(
             StatusCode::BAD_REQUEST,
             "invalid_request",
-            "the body could not be read",
+            "failed to read the body",
+            None,
+        )
+    }
+
+    /// A `408`: the upload timed out.
+    pub(super) fn upload_timeout() -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "upload_timeout",
+            "the body did not arrive in time",
             None,
         )
     }
@@ -173,7 +188,7 @@ impl Refused {
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
             }
-            // Another instance takes it at once; this one will not come back.
+            // Another instance can take the request at once; this one will not recover.
             StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }

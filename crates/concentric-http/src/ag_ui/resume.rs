@@ -1,10 +1,11 @@
-//! From a request's `resume`, and the end of its history, to what a run goes on with.
+//! Conversion of a request's `resume` and the end of its history to the replies and the open round
+//! of a resumed run.
 //!
-//! The questions of a run, and the proofs that they were asked, name a call by its message, by its
-//! place there and by its own id. A client has other names for some of it: ids that were in use
-//! already were changed before it saw them, and some clients keep what several messages called in
-//! one. So the end of the history is put back as it was, as far as the replies say how that is: what
-//! they name wrongly nobody waits for, and no proof is for it.
+//! Interrupts and their tokens identify a call by its message, its position there and its own id.
+//! The client's history may differ: ids that were already in use were changed before they were
+//! sent, and some clients merge the calls of several messages into one. So the end of the history
+//! is restored from the ids of the replies. A wrong id does no harm, since no interrupt and no
+//! token matches it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,10 +18,11 @@ use super::{
     stream::{KnownCall, original},
 };
 
-/// Where the payload of an answer, or its metadata, has the proof that the question was asked.
+/// The key of the approval token in the payload or the metadata of a resume entry.
 pub(super) const TOKEN: &str = "token";
 
-/// Where the metadata of an answer of `@tanstack/ai-client` has what the interrupt's binding said.
+/// The key under which `@tanstack/ai-client` returns the data of the interrupt's binding, in the
+/// metadata of a resume entry.
 const CONTINUATION: &str = "tanstack:interruptContinuation";
 
 pub(super) fn replies(entries: Option<Vec<ResumeEntry>>) -> Vec<Reply> {
@@ -47,7 +49,7 @@ fn reply(entry: ResumeEntry) -> Reply {
         .as_ref()
         .is_some_and(|p| p.as_object().is_some_and(|p| p.is_empty()))
     {
-        // It held the proof, and nothing else.
+        // It contained only the token.
         payload = None;
     }
     reply.payload = payload;
@@ -57,15 +59,15 @@ fn reply(entry: ResumeEntry) -> Reply {
     }
 }
 
-/// The token in the metadata of an answer: by its own name, or as `@tanstack/ai-client` sends back
-/// the payload of an interrupt.
+/// The token in the metadata of a resume entry: under its own key, or in the interrupt payload that
+/// `@tanstack/ai-client` returns.
 fn token_of(metadata: &Metadata) -> Option<&Value> {
     let continued = || metadata.get(CONTINUATION)?.get("payload")?.get(TOKEN);
     metadata.get(TOKEN).or_else(continued)
 }
 
-/// Puts the last assistant's message back as it was made, and returns its calls. `theirs` are the
-/// messages of sub-agents.
+/// Restores the last assistant message to its original form, and returns its calls. `theirs` are
+/// the messages of sub-agents.
 pub(super) fn restore(
     messages: &mut Vec<Message>,
     theirs: &[Message],
@@ -76,7 +78,7 @@ pub(super) fn restore(
     };
     let mut questions = questions(replies);
     if !theirs.is_empty() {
-        // What is asked about the call of a sub-agent says nothing of a call of the same id here.
+        // An interrupt about a sub-agent's call must not match a call of the same id here.
         let ids = theirs.iter().map(Message::id);
         let theirs: HashSet<&str> = ids
             .flat_map(|id| [id, original(id).unwrap_or(id)])
@@ -93,7 +95,21 @@ pub(super) fn restore(
     known
 }
 
-/// The assistant's message that only results follow.
+/// Removes and returns the messages of the user and the application after the last assistant
+/// message, which accompany the replies. Without an assistant message, only the user's messages.
+pub(super) fn take_new_messages(messages: &mut Vec<Message>) -> Vec<Message> {
+    let last = messages
+        .iter()
+        .rposition(|message| matches!(message, Message::Assistant(_)));
+    let removed = messages.extract_if(last.unwrap_or_default().., |message| match message {
+        Message::User(_) => true,
+        Message::System(_) | Message::Developer(_) => last.is_some(),
+        _ => false,
+    });
+    removed.collect()
+}
+
+/// The index of the last assistant message, if only results follow it.
 fn last_answer(messages: &[Message]) -> Option<usize> {
     let at = messages.iter().rposition(|message| !is_aside(message))?;
     matches!(messages.get(at), Some(Message::Assistant(_))).then_some(at)
@@ -106,9 +122,9 @@ fn is_aside(message: &Message) -> bool {
     )
 }
 
-/// Text that followed a message's calls went out as a message of its own.
+/// Joins texts after a message's calls, which were sent as separate messages, with that message.
 fn join_texts(messages: &mut Vec<Message>, mut at: usize) -> usize {
-    // The last one first.
+    // In reverse order.
     let mut texts = Vec::new();
     while let Some(before) = text_of(messages, at) {
         texts.push(at);
@@ -130,7 +146,7 @@ fn join_texts(messages: &mut Vec<Message>, mut at: usize) -> usize {
     at
 }
 
-/// The message that the one at `at` is a text of.
+/// The index of the message that the text message at `at` was split from.
 fn text_of(messages: &[Message], at: usize) -> Option<usize> {
     let Some(Message::Assistant(text)) = messages.get(at) else {
         return None;
@@ -152,7 +168,7 @@ fn calls(message: &AssistantMessage) -> &[ToolCall] {
     message.tool_calls.as_deref().unwrap_or_default()
 }
 
-/// Gives the calls of the message at `at` the ids that they were made with.
+/// Restores the original ids of the calls of the message at `at`.
 fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) -> Vec<KnownCall> {
     let (earlier, rest) = messages.split_at_mut(at);
     let Some((Message::Assistant(message), results)) = rest.split_first_mut() else {
@@ -179,7 +195,7 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) 
     let mut renamed: HashMap<Str, String> = HashMap::new();
     for call in message.tool_calls.iter_mut().flatten() {
         let wire = Str::from(call.id.as_str());
-        // Of several of one name, the first has the results.
+        // Of several calls with the same id, the results belong to the first.
         let answered = answered.contains(wire.as_str()) && !renamed.contains_key(&wire);
         if let Some(name) = original(&wire)
             && (earlier.contains(name) || questions.about(name).next().is_some())
@@ -204,8 +220,8 @@ fn rename_calls(messages: &mut [Message], at: usize, questions: &Questions<'_>) 
     known
 }
 
-/// Makes a message of its own of those calls of the message at `at` that were made by the one that
-/// the replies name.
+/// Splits the message at `at` so that the calls of the message that the replies name are in a
+/// message of their own.
 fn split(messages: &mut Vec<Message>, at: usize, questions: &Questions<'_>) {
     let Some(Message::Assistant(message)) = messages.get_mut(at) else {
         return;
@@ -230,16 +246,16 @@ fn split(messages: &mut Vec<Message>, at: usize, questions: &Questions<'_>) {
     messages.insert(at + 1, message.into());
 }
 
-/// The questions that are answered, as if each were the only one about its call: the id of another
-/// has more behind it.
+/// The ids of the answered interrupts, with and without the suffix that distinguishes several
+/// interrupts about one call.
 fn questions(replies: &[Reply]) -> Vec<&str> {
     let ids = replies.iter().map(|reply| reply.interrupt_id.as_str());
     let others = ids.clone().filter_map(|id| Some(id.rsplit_once('#')?.0));
     ids.clone().chain(others).collect()
 }
 
-/// Questions in the order of what they end with, each with its place among them: the end of an id is
-/// the call that it is about.
+/// Interrupt ids sorted by their reversed bytes, each with its original position. An interrupt id
+/// ends with the id of its call, so the sorted order allows a search by call.
 struct Questions<'a>(Vec<(&'a str, usize)>);
 
 impl<'a> Questions<'a> {
@@ -249,7 +265,7 @@ impl<'a> Questions<'a> {
         Self(ids)
     }
 
-    /// Which message made `call`, and at which place, as each question about it has it.
+    /// The message that made `call` and the position there, according to each interrupt about it.
     fn about(&self, call: &str) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
         let end = || call.bytes().rev().chain([b'/']);
         let first = self.0.partition_point(|(id, _)| id.bytes().rev().lt(end()));
@@ -263,8 +279,7 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// Which message made the call that a question is about, and at which place, if it is of the id
-/// `call`.
+/// The message and position of the call in an interrupt id, if the id of the call is `call`.
 fn asked<'a>(question: &'a str, call: &str) -> Option<(&'a str, usize)> {
     let made_by = question.strip_suffix(call)?.strip_suffix('/')?;
     let (message, position) = made_by.rsplit_once('/')?;
@@ -281,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_taken_out_of_the_payload_or_the_metadata() {
+    fn the_token_is_removed_from_the_payload_or_the_metadata() {
         let of_payload = entry(json!({"interruptId": "i", "status": "resolved",
             "payload": {"approved": true, "token": "a"}, "metadata": {"token": "b"}}));
         assert_eq!(
@@ -300,7 +315,7 @@ mod tests {
             cancelled,
             Reply::cancel(InterruptId::new("i")).with_token("a")
         );
-        // What is no token is left to be complained about.
+        // An invalid token stays in the payload, which is then rejected.
         let odd = entry(json!({"interruptId": "i", "status": "resolved", "payload": {"token": 7}}));
         assert_eq!(
             odd,
@@ -309,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_says_which_message_made_the_call() {
+    fn an_interrupt_id_identifies_the_message_of_its_call() {
         let of = |id: &str, call: &str| {
             let replies = [Reply::approve(InterruptId::new(id))];
             let questions = Questions::new(questions(&replies));

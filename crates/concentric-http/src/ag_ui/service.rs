@@ -55,7 +55,8 @@ where
     type Error = Infallible;
     type Future = ResponseFuture<A, B, RB>;
 
-    // Always: a request may be answered without the agent, and else waits for it in its stream.
+    // Always ready: some requests are answered without the agent, and others wait for it in their
+    // stream.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }

@@ -13,20 +13,20 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-/// Ends a server's streams in an orderly way: no stream is cut off without its terminal event.
+/// A handle for graceful shutdown: every open stream ends with its terminal event.
 ///
-/// Give a clone to every [`AgUiLayer`](super::AgUiLayer) of the process.
+/// Pass a clone to every [`AgUiLayer`](super::AgUiLayer) of the process.
 ///
-/// | when | |
+/// | event | effect |
 /// |---|---|
-/// | [`begin`](Self::begin) was called | a new request is answered with `503`, `Retry-After` and a JSON error; streams go on |
-/// | the grace is over | the runs are cancelled ([`CancelReason::Shutdown`]), and end with `RUN_FINISHED`, outcome `cancelled` |
-/// | a run has not ended 5 seconds later | it is dropped, and its stream ends with the same event |
-/// | no stream is left | [`drained`](Self::drained) resolves |
+/// | [`begin`](Self::begin) is called | new requests are answered with `503`, `Retry-After` and a JSON error; open streams continue |
+/// | the grace period ends | the runs are cancelled ([`CancelReason::Shutdown`]), and end with `RUN_FINISHED`, outcome `cancelled` |
+/// | a run has not ended 5 seconds later | the run is dropped, and its stream ends with the same event |
+/// | the last stream ends | [`drained`](Self::drained) resolves |
 ///
-/// Time is told by the runs' clock, and only while a stream is read: one whose client has stopped
-/// reading holds [`drained`](Self::drained) up until its connection is closed, so put a limit on
-/// the wait.
+/// Times are measured by the clock of the runs, and only while a stream is polled. A client that
+/// has stopped reading therefore delays [`drained`](Self::drained) until its connection is closed:
+/// use a timeout around it.
 ///
 /// ```no_run
 /// use concentric_core::BoxModel;
@@ -44,7 +44,7 @@ use tokio_util::{
 ///             // Your signal: ctrl-c, SIGTERM.
 ///             std::future::pending::<()>().await;
 ///             shutdown.begin(Duration::from_secs(20));
-///             // From here on axum accepts no connection, and waits for those that are open.
+///             // Now axum stops accepting connections, and waits for the open ones.
 ///         })
 ///         .await
 /// }
@@ -56,22 +56,22 @@ pub struct Shutdown(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     begun: CancellationToken,
-    // Cancelled when there is no grace, or no more of it.
+    // Cancelled by `begin` with a zero grace.
     over: CancellationToken,
     grace: OnceLock<Duration>,
     streams: TaskTracker,
 }
 
 impl Shutdown {
-    /// Creates a handle; nothing shuts down yet.
+    /// Creates a handle, without beginning the shutdown.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins to shut down: running streams may go on for `grace`.
+    /// Begins the shutdown: open streams may continue for `grace`.
     ///
-    /// Called a second time with no grace at all, it ends the runs at once; otherwise the first
-    /// call counts.
+    /// A second call with a zero grace cancels the runs at once; any other further call has no
+    /// effect.
     pub fn begin(&self, grace: Duration) {
         let _ = self.0.grace.set(grace);
         self.0.streams.close();
@@ -81,17 +81,17 @@ impl Shutdown {
         }
     }
 
-    /// Whether it has begun.
+    /// Returns whether the shutdown has begun.
     pub fn is_begun(&self) -> bool {
         self.0.begun.is_cancelled()
     }
 
-    /// How many streams there are.
+    /// Returns the number of open streams.
     pub fn streams(&self) -> usize {
         self.0.streams.len()
     }
 
-    /// Resolves when it has begun and no stream is left.
+    /// Resolves when the shutdown has begun and the last stream has ended.
     ///
     /// # Cancel safety
     ///
@@ -100,9 +100,10 @@ impl Shutdown {
         self.0.streams.wait().await;
     }
 
-    /// Counts a stream; `None` if it comes too late.
+    /// Registers a stream; returns `None` if the shutdown has begun.
     pub(super) fn enter(&self) -> Option<Guard> {
-        // Counts first, so that `drained` does not miss a stream that looked before `begin`.
+        // Registers before the check, so that `drained` cannot miss a stream that checks just
+        // before `begin`.
         let stream = self.0.streams.token();
         (!self.is_begun()).then(|| Guard {
             shutdown: self.clone(),
@@ -123,10 +124,10 @@ impl fmt::Debug for Shutdown {
     }
 }
 
-/// How long a cancelled run may take to end.
+/// The time that a cancelled run may take to end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// One stream, which is counted until this is dropped.
+/// The registration of one stream, until it is dropped.
 pub(super) struct Guard {
     shutdown: Shutdown,
     stage: Stage,
@@ -144,12 +145,12 @@ enum Stage {
     Cancelled {
         sleep: Sleep,
     },
-    /// A sleep is not polled again.
+    /// The run must be dropped. A separate stage, since a finished sleep must not be polled again.
     Late,
 }
 
 impl Guard {
-    /// Cancels the run when the grace is over; resolves when the run is to be dropped.
+    /// Cancels the run when the grace period ends; resolves when the run must be dropped.
     pub(super) fn poll_over(&mut self, context: &Context, cx: &mut task::Context<'_>) -> Poll<()> {
         let clock = context.environment().clock();
         loop {

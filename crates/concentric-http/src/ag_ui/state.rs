@@ -1,4 +1,4 @@
-//! What a request's body tells layers and tools, as values in the run's extensions.
+//! Values of the request body in the extensions of the run.
 
 use std::{
     error::Error,
@@ -14,14 +14,14 @@ use super::Context;
 
 /// Facts that the client's application offers to the agent: the input's `context`.
 ///
-/// Found in the extensions of the run's [`Context`](concentric_core::Context); nothing shows them
-/// to the model by itself.
+/// An extension of the run's [`Context`](concentric_core::Context). The facts are not added to the
+/// model's request automatically.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, SystemSegment};
 /// use concentric_http::ag_ui::AgUiContext;
 ///
-/// fn tell_the_model(request: &mut ChatRequest) {
+/// fn add_facts(request: &mut ChatRequest) {
 ///     if let Some(facts) = request.context.extensions().get::<AgUiContext>() {
 ///         for fact in facts.iter() {
 ///             let text = format!("{}: {}", fact.description, fact.value);
@@ -29,7 +29,7 @@ use super::Context;
 ///         }
 ///     }
 /// }
-/// # let _ = tell_the_model;
+/// # let _ = add_facts;
 /// ```
 #[derive(Clone, Debug)]
 pub struct AgUiContext(Arc<[Context]>);
@@ -48,10 +48,10 @@ impl Deref for AgUiContext {
     }
 }
 
-/// Whatever the client's application wants to tell the server: the input's `forwardedProps`.
+/// Application-defined data of the client: the input's `forwardedProps`.
 ///
-/// Found in the extensions of the run's [`Context`](concentric_core::Context), if the client sent
-/// any. It is the client's word, as all of the input is: not a place for who the user is.
+/// An extension of the run's [`Context`](concentric_core::Context), if the client sent any. Like
+/// all input it is not authenticated, so it must not identify the user.
 #[derive(Clone, Debug)]
 pub struct AgUiForwardedProps(Arc<Value>);
 
@@ -69,12 +69,11 @@ impl Deref for AgUiForwardedProps {
     }
 }
 
-/// The state that the agent shares with the client's application.
+/// A handle to the state that the agent shares with the client's application.
 ///
-/// A handle, found in the extensions of the run's [`Context`](concentric_core::Context): clones
-/// speak of the same state. It begins as the input's `state` (`null` if there is none). What
-/// [`update`](Self::update) makes of it goes out as [`Event::State`], in the order of the updates:
-/// the first as `STATE_SNAPSHOT`, later ones as `STATE_DELTA`.
+/// An extension of the run's [`Context`](concentric_core::Context); clones share the state. The
+/// initial value is the input's `state` (`null` if absent). Each [`update`](Self::update) emits
+/// [`Event::State`], in order: the first is sent as `STATE_SNAPSHOT`, later ones as `STATE_DELTA`.
 ///
 /// ```
 /// use concentric_core::{ToolCall, ToolOutcome};
@@ -82,7 +81,7 @@ impl Deref for AgUiForwardedProps {
 ///
 /// fn add_to_cart(call: &ToolCall) -> ToolOutcome {
 ///     let Some(state) = call.context.extensions().get::<AgUiState>() else {
-///         return ToolOutcome::failed("There is no cart here.");
+///         return ToolOutcome::failed("This conversation has no cart.");
 ///     };
 ///     match state.update(|state| state["items"] = 1.into()) {
 ///         Ok(_) => ToolOutcome::done("Added."),
@@ -94,12 +93,12 @@ impl Deref for AgUiForwardedProps {
 #[derive(Clone)]
 pub struct AgUiState(Arc<Inner>);
 
-/// How often an update is tried.
+/// The maximum number of attempts of an update.
 const ATTEMPTS: usize = 1024;
 
 struct Inner {
     value: Mutex<Arc<Value>>,
-    // Made before the state was put into its extensions, so it does not hold itself.
+    // A clone from before the state was added to the extensions, to avoid a reference cycle.
     context: concentric_core::Context,
     limit: usize,
 }
@@ -113,24 +112,24 @@ impl AgUiState {
         }))
     }
 
-    /// The state as it is now.
+    /// Returns the current state.
     pub fn get(&self) -> Arc<Value> {
         self.lock().clone()
     }
 
-    /// Changes the state, and shows the client what it has become.
+    /// Changes the state and sends the new state to the client.
     ///
-    /// `change` works on a copy, which replaces the state when it returns; two updates never mix. No
-    /// lock is held while it runs, so it may use this state itself. If the state was changed
-    /// meanwhile, also by `change`, it is called again with a copy of the newer one: it must have no
-    /// other effect than the change. Nothing is sent if nothing has changed.
+    /// `change` receives a copy, which replaces the state atomically. No lock is held while it
+    /// runs, so it may use this handle. If the state was changed meanwhile, `change` is called
+    /// again with a copy of the newer state: it must have no other effect than the change. An
+    /// unchanged state is not sent.
     ///
     /// # Errors
     ///
-    /// The state would be too large ([`AgUiLayer::state_limit`](super::AgUiLayer::state_limit)),
-    /// it cannot be sent ([`Context::emit`](concentric_core::Context::emit)), or it was changed by
-    /// others, or by `change` itself, each of the 1,024 times that `change` ran. It then is not
-    /// changed by this call.
+    /// The new state exceeds the limit
+    /// ([`AgUiLayer::state_limit`](super::AgUiLayer::state_limit)), it cannot be sent
+    /// ([`Context::emit`](concentric_core::Context::emit)), or the state was changed during each of
+    /// 1,024 attempts. This call then leaves the state unchanged.
     pub fn update(&self, mut change: impl FnMut(&mut Value)) -> Result<Arc<Value>, StateError> {
         let mut last = self.get();
         for _ in 0..ATTEMPTS {
@@ -151,7 +150,7 @@ impl AgUiState {
             if !is_changed {
                 return Ok(last);
             }
-            // Under the lock: what is sent last is what the state is.
+            // Sent under the lock, so that the last event always has the current state.
             self.0
                 .context
                 .emit(Event::State(value.clone()))
@@ -163,7 +162,7 @@ impl AgUiState {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Value>> {
-        // Nothing that can panic is done between two changes of the value.
+        // The value is replaced in one step, so it is valid even after a panic.
         self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,29 +173,29 @@ impl fmt::Debug for AgUiState {
     }
 }
 
-/// Why the state was not changed.
+/// Error of [`AgUiState::update`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateError {
-    /// It would be larger than the limit.
+    /// The new state exceeds the limit.
     #[non_exhaustive]
     TooLarge {
         /// The limit, in bytes of JSON.
         limit: usize,
     },
-    /// It cannot be sent to the client.
+    /// The new state cannot be sent to the client.
     NotSent(EmitError),
-    /// It was changed meanwhile, each time that it was tried.
+    /// The state was changed during each attempt.
     Contended,
 }
 
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLarge { limit } => write!(f, "the state would be larger than {limit} bytes"),
-            Self::NotSent(_) => f.write_str("the state cannot be sent"),
+            Self::TooLarge { limit } => write!(f, "state exceeds the limit of {limit} bytes"),
+            Self::NotSent(_) => f.write_str("failed to send the state to the client"),
             Self::Contended => f.write_str(
-                "the state was changed during each attempt to update it, do not update it in `change`",
+                "state was changed during each attempt to update it; do not update it in `change`",
             ),
         }
     }
@@ -211,7 +210,7 @@ impl Error for StateError {
     }
 }
 
-/// The length of `value` as JSON; `None` if it is more than `limit`.
+/// The length of `value` as JSON; `None` if it exceeds `limit`.
 pub(super) fn json_len(value: &Value, limit: usize) -> Option<usize> {
     struct Count {
         len: usize,

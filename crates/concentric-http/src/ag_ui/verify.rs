@@ -1,4 +1,4 @@
-//! The order that events must keep.
+//! Verification of the order of events.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::error::Error;
@@ -8,21 +8,21 @@ use super::event::{EncryptedEntity, Event, RunFinished, RunFinishedOutcome, Suba
 use super::event::{ToolCallStart, UnknownEvent};
 use super::message::Message;
 
-/// Checks that a stream of events keeps the protocol's rules.
+/// Verifies that a stream of events follows the rules of the protocol.
 ///
-/// It accepts and refuses what `verifyEvents` of `@ag-ui/client` 1.0 does, so a stream that passes
-/// here does not fail there. A refused event leaves the verifier as it was. Chunks
-/// (`TEXT_MESSAGE_CHUNK` and the like) pass unseen, as they do there: the client expands them
-/// before it verifies.
+/// The rules are those of `verifyEvents` in `@ag-ui/client` 1.0, so a stream that passes here does
+/// not fail there. A rejected event does not change the verifier. Chunk events
+/// (`TEXT_MESSAGE_CHUNK` and the like) are not verified: the client expands them before
+/// verification.
 ///
-/// | rule | for |
+/// | rule | applies to |
 /// |---|---|
-/// | a run begins with `RUN_STARTED`, or is a `RUN_ERROR` alone | the stream |
-/// | nothing follows the terminal event, but an error after `RUN_FINISHED`, or another run | the stream |
-/// | an open identifier is not opened again; what is not open is not continued or closed | messages, tool calls, reasoning, steps, sub-agents |
-/// | all is closed at `RUN_FINISHED` | the same |
-/// | what one agent has opened, no other continues | the same, and activities |
-/// | a sub-agent's run identifier is used once, and its parent has been started | sub-agents |
+/// | a run begins with `RUN_STARTED`, or consists of a `RUN_ERROR` | the stream |
+/// | only an error after `RUN_FINISHED`, or another run, follows a terminal event | the stream |
+/// | an open id is not opened again; only an open id is continued or closed | messages, tool calls, reasoning, steps, sub-agents |
+/// | everything is closed at `RUN_FINISHED` | the same |
+/// | an id that one agent opened is not continued by another | the same, and activities |
+/// | a sub-agent's run id is used once, and its parent was started before | sub-agents |
 /// | an interrupt outcome has at least one interrupt | `RUN_FINISHED` |
 ///
 /// ```
@@ -41,7 +41,7 @@ pub struct Verifier {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// No event yet.
+    /// Before the first event.
     #[default]
     New,
     Running,
@@ -49,45 +49,45 @@ enum Phase {
     Failed,
 }
 
-/// Who produced something: a sub-agent's run, or the agent itself.
+/// The producer of an event: a sub-agent's run, or `None` for the agent itself.
 type Owner = Option<String>;
 
-/// What is known of the current run.
+/// The state of the current run.
 #[derive(Clone, Debug, Default)]
 struct Run {
     open_messages: BTreeSet<String>,
     open_tool_calls: BTreeSet<String>,
     open_spans: BTreeSet<String>,
     open_reasoning: BTreeSet<String>,
-    /// By name, with who opened each.
+    /// The name and the owner of each open step.
     open_steps: BTreeSet<(String, Owner)>,
     open_subagents: BTreeSet<String>,
     closed_subagents: HashSet<String>,
-    // Owners outlive the close: data about a closed tool call may still arrive. An identifier is
-    // unique in its kind only, hence a map for each.
+    // Owners are kept after a close, since data about a closed tool call may still arrive. One map
+    // per kind, since an id is unique only within its kind.
     message_owners: HashMap<String, Owner>,
     tool_call_owners: HashMap<String, Owner>,
     activity_owners: HashMap<String, Owner>,
-    // A span and the message in it may share an identifier, and then have one owner.
+    // A span and a message in it may share an id, and then have one owner.
     reasoning_owners: HashMap<String, Owner>,
 }
 
 impl Verifier {
-    /// Creates a verifier that has seen nothing.
+    /// Creates a verifier for a new stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the last run is over.
+    /// Returns whether the last run has ended.
     pub fn is_terminated(&self) -> bool {
         matches!(self.phase, Phase::Finished | Phase::Failed)
     }
 
-    /// Takes the next event.
+    /// Verifies the next event.
     ///
     /// # Errors
     ///
-    /// If the event must not come here.
+    /// The event violates a rule of the protocol at this position.
     pub fn verify(&mut self, event: &Event) -> Result<(), VerifyError> {
         let name = event.type_name();
         match (self.phase, event) {
@@ -128,12 +128,13 @@ impl Verifier {
         }
     }
 
-    /// Checks that the stream may end here: a client takes a stream that stops without a terminal
-    /// event for a success.
+    /// Verifies that the stream may end here.
+    ///
+    /// Clients treat a stream that ends without a terminal event as a success.
     ///
     /// # Errors
     ///
-    /// [`VerifyError::Truncated`] if the last event was not a terminal one.
+    /// [`VerifyError::Truncated`] if the last event was not terminal.
     pub fn finish(&self) -> Result<(), VerifyError> {
         if self.is_terminated() {
             Ok(())
@@ -152,7 +153,7 @@ impl Run {
             }
             Event::TextMessageContent(event) => {
                 let lane = Lane::text(&mut self.open_messages, &mut self.message_owners);
-                lane.go_on(name, &event.message_id, &event.subagent_run_id)
+                lane.update(name, &event.message_id, &event.subagent_run_id)
             }
             Event::TextMessageEnd(event) => {
                 let lane = Lane::text(&mut self.open_messages, &mut self.message_owners);
@@ -162,14 +163,14 @@ impl Run {
             Event::ToolCallStart(event) => self.tool_call(name, event),
             Event::ToolCallArgs(event) => {
                 let lane = Lane::tool(&mut self.open_tool_calls, &mut self.tool_call_owners);
-                lane.go_on(name, &event.tool_call_id, &event.subagent_run_id)
+                lane.update(name, &event.tool_call_id, &event.subagent_run_id)
             }
             Event::ToolCallEnd(event) => {
                 let lane = Lane::tool(&mut self.open_tool_calls, &mut self.tool_call_owners);
                 lane.close(name, &event.tool_call_id, &event.subagent_run_id)
             }
             Event::ToolCallResult(event) => {
-                // Whoever executes a call need not be who made it: the result has its own owner.
+                // The result has its own owner, since another agent may have executed the call.
                 self.message_owners
                     .insert(event.message_id.clone(), event.subagent_run_id.clone());
                 Ok(())
@@ -189,7 +190,7 @@ impl Run {
             }
             Event::ReasoningMessageContent(event) => {
                 let lane = Lane::reasoning(&mut self.open_reasoning, &mut self.reasoning_owners);
-                lane.go_on(name, &event.message_id, &event.subagent_run_id)
+                lane.update(name, &event.message_id, &event.subagent_run_id)
             }
             Event::ReasoningMessageEnd(event) => {
                 let lane = Lane::reasoning(&mut self.open_reasoning, &mut self.reasoning_owners);
@@ -208,7 +209,7 @@ impl Run {
             }
 
             Event::ActivitySnapshot(event) => {
-                // One that does not replace leaves an activity as it is, its owner too.
+                // A snapshot that does not replace keeps an existing activity and its owner.
                 if event.replace != Some(false)
                     || !self.activity_owners.contains_key(&event.message_id)
                 {
@@ -247,7 +248,7 @@ impl Run {
             Event::SubagentFinished(event) => self.subagent_over(name, &event.subagent_run_id),
             Event::SubagentError(event) => self.subagent_over(name, &event.subagent_run_id),
 
-            // These neither open nor continue anything.
+            // These events neither open nor continue an id.
             Event::StateSnapshot(_)
             | Event::StateDelta(_)
             | Event::Raw(_)
@@ -267,8 +268,7 @@ impl Run {
         if self.open_tool_calls.contains(id) {
             return Err(VerifyError::already_open(name, Entity::ToolCall, id));
         }
-        // A tool call has no owner of its own on the wire: it is part of a message, whose owner it
-        // has, and says no other.
+        // On the wire, a tool call is part of a message and has its owner; another tag is an error.
         let tag = &event.subagent_run_id;
         let parent = event.parent_message_id.as_ref();
         let parent = parent.and_then(|parent| Some((parent, self.message_owners.get(parent)?)));
@@ -280,7 +280,7 @@ impl Run {
             (tag, _) => tag,
         };
         match self.tool_call_owners.get(id) {
-            // Without a word on who it is, whoever opened it before opens it again.
+            // An untagged call without a known parent keeps its previous owner.
             Some(_) if tag.is_none() && parent.is_none() => {}
             Some(owner) if owner != effective => {
                 return Err(VerifyError::other_owner(
@@ -306,7 +306,7 @@ impl Run {
         if self.open_steps.remove(&own) {
             return Ok(());
         }
-        // Closed under the wrong agent's name is the likelier mistake than never opened.
+        // A step with this name of another agent makes a wrong owner the likelier mistake.
         let mut others = self.open_steps.range((own.0, None)..);
         match others.next() {
             Some((name_of, opener)) if name_of == step => Err(VerifyError::other_owner(
@@ -395,7 +395,7 @@ impl Run {
     }
 }
 
-/// What is open of one kind, and who owns what.
+/// The open ids of one kind, and the owners of all.
 struct Lane<'a> {
     entity: Entity,
     open: &'a mut BTreeSet<String>,
@@ -448,7 +448,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    fn go_on(&self, name: &str, id: &str, tag: &Owner) -> Result<(), VerifyError> {
+    fn update(&self, name: &str, id: &str, tag: &Owner) -> Result<(), VerifyError> {
         if !self.open.contains(id) {
             return Err(VerifyError::not_open(name, self.entity, id));
         }
@@ -456,14 +456,14 @@ impl<'a> Lane<'a> {
     }
 
     fn close(self, name: &str, id: &str, tag: &Owner) -> Result<(), VerifyError> {
-        self.go_on(name, id, tag)?;
+        self.update(name, id, tag)?;
         self.open.remove(id);
         Ok(())
     }
 }
 
-/// Checks that an event does not claim for `tag` what another has opened. Without a tag it claims
-/// nothing; without an opener there is nothing to claim.
+/// Checks that `tag` is the `owner` of `id`. An event without a tag, or an id without an owner,
+/// passes.
 fn owned(
     name: &str,
     entity: Entity,
@@ -479,7 +479,7 @@ fn owned(
     }
 }
 
-/// What a [`VerifyError`] is about.
+/// The kind of thing that a [`VerifyError`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Entity {
@@ -513,7 +513,7 @@ impl fmt::Display for Entity {
     }
 }
 
-/// How a stream breaks the protocol's rules.
+/// A violation of the protocol's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -523,67 +523,67 @@ pub enum VerifyError {
         /// The event's type.
         event: String,
     },
-    /// `RUN_STARTED` while a run is going on.
+    /// `RUN_STARTED` during a run.
     RunActive,
-    /// An event after the run's end.
+    /// An event after the end of the run.
     #[non_exhaustive]
     Over {
         /// The event's type.
         event: String,
-        /// Whether the end was `RUN_ERROR`.
+        /// Whether the run ended with `RUN_ERROR`.
         failed: bool,
     },
-    /// Something is opened that is open already.
+    /// An event opens an id that is already open.
     #[non_exhaustive]
     AlreadyOpen {
         /// The event's type.
         event: String,
-        /// What is opened.
+        /// The kind of the id.
         entity: Entity,
-        /// Its identifier.
+        /// The id.
         id: String,
     },
-    /// Something is continued, closed or named as a parent that is not open.
+    /// An event continues, closes or names as a parent an id that is not open.
     #[non_exhaustive]
     NotOpen {
         /// The event's type.
         event: String,
-        /// What is not open.
+        /// The kind of the id.
         entity: Entity,
-        /// Its identifier.
+        /// The id.
         id: String,
     },
-    /// Something is still open at `RUN_FINISHED`.
+    /// Ids that are still open at `RUN_FINISHED`.
     #[non_exhaustive]
     StillOpen {
-        /// What is open.
+        /// The kind of the ids.
         entity: Entity,
-        /// All that is open of this kind.
+        /// All open ids of this kind.
         ids: Vec<String>,
     },
-    /// An event claims for one agent what another has opened.
+    /// An event is attributed to another agent than the one that opened the id.
     #[non_exhaustive]
     OtherOwner {
         /// The event's type.
         event: String,
-        /// What is claimed.
+        /// The kind of the id.
         entity: Entity,
-        /// Its identifier.
+        /// The id.
         id: String,
-        /// The sub-agent that the event is attributed to; `None` is the agent itself.
+        /// The sub-agent that the event is attributed to; `None` for the agent itself.
         claimed_by: Option<String>,
-        /// The sub-agent that has opened it; `None` is the agent itself.
+        /// The sub-agent that opened the id; `None` for the agent itself.
         owner: Option<String>,
     },
-    /// A sub-agent's run identifier is used a second time in a run.
+    /// A sub-agent's run id that is used a second time in a run.
     #[non_exhaustive]
     SubagentReused {
-        /// The identifier.
+        /// The id.
         id: String,
     },
-    /// An interrupt outcome without an interrupt.
+    /// An interrupt outcome without interrupts.
     NoInterrupts,
-    /// The stream stops without a terminal event.
+    /// The end of the stream without a terminal event.
     Truncated,
 }
 
@@ -619,19 +619,22 @@ impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotStarted { event } => {
-                write!(f, "{event}: the first event is RUN_STARTED or RUN_ERROR")
+                write!(
+                    f,
+                    "{event}: the first event must be RUN_STARTED or RUN_ERROR"
+                )
             }
-            Self::RunActive => f.write_str("RUN_STARTED: a run is going on"),
+            Self::RunActive => f.write_str("RUN_STARTED: a run is already in progress"),
             Self::Over {
                 event,
                 failed: true,
-            } => write!(f, "{event}: the run has failed"),
+            } => write!(f, "{event}: the run has already failed"),
             Self::Over {
                 event,
                 failed: false,
-            } => write!(f, "{event}: the run has finished"),
+            } => write!(f, "{event}: the run has already finished"),
             Self::AlreadyOpen { event, entity, id } => {
-                write!(f, "{event}: {entity} `{id}` is open already")
+                write!(f, "{event}: {entity} `{id}` is already open")
             }
             Self::NotOpen { event, entity, id } => {
                 write!(f, "{event}: {entity} `{id}` is not open")
@@ -656,10 +659,10 @@ impl fmt::Display for VerifyError {
                 Agent(claimed_by),
             ),
             Self::SubagentReused { id } => {
-                write!(f, "SUBAGENT_STARTED: sub-agent `{id}` has been used before")
+                write!(f, "SUBAGENT_STARTED: sub-agent id `{id}` was used before")
             }
-            Self::NoInterrupts => f.write_str("RUN_FINISHED: an interrupt outcome is empty"),
-            Self::Truncated => f.write_str("the stream stops without a terminal event"),
+            Self::NoInterrupts => f.write_str("RUN_FINISHED: interrupt outcome without interrupts"),
+            Self::Truncated => f.write_str("stream ended without a terminal event"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A client that keeps the history.
+//! A test client that stores the conversation.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::Layer;
 
-/// Keeps the conversation as `@ag-ui/client` does.
+/// A client that stores the conversation like `@ag-ui/client`.
 #[derive(Clone)]
 pub struct Client {
     pub messages: Vec<Value>,
@@ -31,7 +31,7 @@ impl Client {
         }
     }
 
-    pub fn says(&mut self, text: &str) {
+    pub fn add_message(&mut self, text: &str) {
         let id = format!("u{}", self.messages.len());
         self.messages
             .push(json!({"id": id, "role": "user", "content": text}));
@@ -47,7 +47,7 @@ impl Client {
         request
     }
 
-    /// A run, as events of a legal stream.
+    /// Executes a run, and returns its events, which must be a legal stream.
     pub async fn run(&mut self, agent: &BoxModel, resume: Value) -> Vec<Value> {
         let service = AgUiLayer::new().layer(agent.clone());
         let request = self.request(&resume);
@@ -126,7 +126,7 @@ impl Client {
         results.map(|m| m["content"].as_str().unwrap()).collect()
     }
 
-    /// Answers each question with `payload`, and with its token in it.
+    /// A reply to each interrupt, with `payload` and the interrupt's token.
     pub fn answers(&self, payload: &Value) -> Value {
         self.pending
             .iter()
@@ -134,7 +134,7 @@ impl Client {
             .collect()
     }
 
-    pub fn said(&self) -> &str {
+    pub fn last_text(&self) -> &str {
         self.messages.last().unwrap()["content"].as_str().unwrap()
     }
 }

@@ -1,4 +1,4 @@
-//! Scripted agents, and what comes out of the layer around them.
+//! Scripted agents, and the responses of the layer around them.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -22,7 +22,7 @@ use tower_layer::Layer;
 pub type Item = Result<Event, Error>;
 pub type Script = stream::Iter<std::vec::IntoIter<Item>>;
 
-/// An agent that answers `script` to every request.
+/// An agent that emits `script` for every request.
 pub fn agent(
     script: Vec<Item>,
 ) -> impl Service<ChatRequest, Response = ChatResponse<Script>, Error = Error, Future: Send>
@@ -36,7 +36,7 @@ pub fn agent(
     })
 }
 
-/// An agent that answers nothing, and keeps what it is asked.
+/// An agent without output that stores its request.
 #[derive(Clone, Default)]
 pub struct Asked(Arc<Mutex<Option<ChatRequest>>>);
 
@@ -86,7 +86,7 @@ pub fn step_end(n: u32) -> Event {
     )))
 }
 
-/// An input with one user's message.
+/// An input with one user message.
 pub fn input() -> Value {
     json!({"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "hi"}]})
 }
@@ -109,7 +109,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    /// The events, which are a legal stream with one terminal event.
+    /// The events, which must be a legal stream with one terminal event.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.body);
@@ -117,7 +117,7 @@ impl Answer {
     }
 }
 
-/// The events of a body, which are a legal stream with one terminal event.
+/// The events of a body, which must be a legal stream with one terminal event.
 #[track_caller]
 pub fn legal(body: &str) -> Vec<Value> {
     assert!(body.ends_with("\n\n"), "cut off: {body:?}");
@@ -142,7 +142,7 @@ pub fn legal(body: &str) -> Vec<Value> {
     events
 }
 
-/// Sends `request` to the service and reads the answer to its end.
+/// Sends `request` to the service and reads the response to its end.
 pub async fn send<S, B>(service: S, request: http::Request<Full<Bytes>>) -> Answer
 where
     S: Service<http::Request<Full<Bytes>>, Response = http::Response<B>>,
@@ -175,19 +175,19 @@ pub async fn events(script: Vec<Item>) -> Vec<Value> {
     run(agent(script), &input()).await
 }
 
-/// The types of events, one word each.
+/// The types of events.
 pub fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|e| e["type"].as_str().unwrap()).collect()
 }
 
-/// Asks the agent what it was called with for `input`.
+/// Returns the agent's request for `input`.
 pub async fn asked(input: &Value) -> ChatRequest {
     let asked = Asked::default();
     run(asked.agent(), input).await;
     asked.take()
 }
 
-/// Accepts whatever a client sends, and any amount of it.
+/// A policy that accepts any input.
 pub fn open_policy() -> ClientPolicy {
     ClientPolicy::new()
         .max_values(usize::MAX)
@@ -205,7 +205,7 @@ pub fn open_policy() -> ClientPolicy {
         .media_host("*")
 }
 
-/// Asks the agent what it was called with for `input`, whatever and however much that is.
+/// Returns the agent's request for `input`, without limits on the input.
 pub async fn asked_openly(input: &Value) -> ChatRequest {
     let asked = Asked::default();
     let layer = AgUiLayer::new()

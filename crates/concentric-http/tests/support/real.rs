@@ -1,4 +1,4 @@
-//! The unmodified clients of `tests/clients`, if node and their packages are there.
+//! The unmodified clients of `tests/clients`, if node and their packages are installed.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -25,7 +25,7 @@ pub fn clients() -> Option<PathBuf> {
         .stdout(Stdio::null())
         .status();
     if !node.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no node");
+        eprintln!("skipped: node is not installed");
         return None;
     }
     if !dir.join("node_modules/@ag-ui/client").exists() {
@@ -45,8 +45,8 @@ pub async fn node(dir: &Path, args: &[&str]) {
         .await
         .unwrap()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}\n{said}{wrong}");
-    println!("{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}\n{stdout}{stderr}");
+    println!("{stdout}");
 }

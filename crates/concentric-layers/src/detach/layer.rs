@@ -1,7 +1,7 @@
 use super::{Detach, DetachedRuns};
 use concentric_core::{
     ModelService,
-    capability::{Around, Declares, InLoop, Outside, SessionTurn, StoredRun},
+    capability::{Around, Declares, Encloses, InLoop, Outside, Region, SessionTurn, StoredRun},
 };
 use std::time::Duration;
 use tower_layer::Layer;
@@ -54,8 +54,20 @@ impl DetachLayer {
     }
 }
 
+/// The region inside of a [`DetachLayer`], where a run continues without its consumer already.
+#[derive(Debug)]
+pub enum DetachableRun {}
+
+impl Region for DetachableRun {}
+
 impl Declares for DetachLayer {
-    type Capabilities = (Outside<SessionTurn>, Outside<StoredRun>, Around<InLoop>);
+    type Capabilities = (
+        Encloses<DetachableRun>,
+        Outside<DetachableRun>,
+        Outside<SessionTurn>,
+        Outside<StoredRun>,
+        Around<InLoop>,
+    );
 }
 
 impl Default for DetachLayer {

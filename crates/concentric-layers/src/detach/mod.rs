@@ -69,7 +69,15 @@
 //! It goes around a [session](crate::session) and a [`SuspendLayer`](crate::suspend::SuspendLayer),
 //! too. Inside of one, a dropped turn would end for the conversation or the store while its run
 //! continues, and a reply could be given, and acted on, a second time: so the first call fails with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
+//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers. So does the
+//! first call of one inside of another: the inner one would continue the runs that the outer one
+//! stops at its limits or its shutdown. In [`Layers`](concentric_core::Layers) none of this compiles:
+//!
+//! ```compile_fail,E0283
+//! # use concentric_core::Layers;
+//! # use concentric_layers::DetachLayer;
+//! let twice = Layers::new().with(DetachLayer::new()).with(DetachLayer::new());
+//! ```
 //!
 //! Around an agent in the place of another one's model, or in an agent that is a tool, it does
 //! nothing: whether that goes on is for the outer run. Directly around the model of a loop it fails
@@ -94,6 +102,10 @@ mod runs;
 mod service;
 
 pub use self::{
-    body::DetachBody, consumer::Consumer, future::ResponseFuture, layer::DetachLayer,
-    runs::DetachedRuns, service::Detach,
+    body::DetachBody,
+    consumer::Consumer,
+    future::ResponseFuture,
+    layer::{DetachLayer, DetachableRun},
+    runs::DetachedRuns,
+    service::Detach,
 };

@@ -146,9 +146,15 @@ impl<A> Sessions<A> {
     }
 }
 
-/// A session stands around what keeps runs, and around the loop, and not inside of them.
+/// A session stands around what keeps runs, and around the loop, and not inside of them or of another
+/// session.
 impl<A> Declares for Sessions<A> {
-    type Capabilities = (Encloses<SessionTurn>, Outside<StoredRun>, Outside<InLoop>);
+    type Capabilities = (
+        Encloses<SessionTurn>,
+        Outside<SessionTurn>,
+        Outside<StoredRun>,
+        Outside<InLoop>,
+    );
 }
 
 impl<A> Service<SessionTarget> for Sessions<A>

@@ -40,8 +40,10 @@
 //! It has done something once a tool that may change anything was started since the replies were
 //! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
 //! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
-//! a model has said do not count: they come anew. A call of another tool counts once it is handed to
-//! the tools, also if they deny it then. [`SuspendLayer`](crate::suspend::SuspendLayer)
+//! a model has said do not count: they come anew. A call of another tool counts when its function, or
+//! a layer around it, is about to be called; with a round service other than `Toolset`, once it is
+//! handed to that. A reply whose decision is [remembered](concentric_core::store::Decisions) counts
+//! before the decision is stored. [`SuspendLayer`](crate::suspend::SuspendLayer)
 //! decides in the same way.
 //!
 //! A tool that had an effect in a turn that failed has had it; the error
@@ -63,7 +65,8 @@
 //! a turn that was dropped would continue while its place is given to the next one, so the run fails
 //! with [`Configuration`](concentric_core::ErrorKind::Configuration) before anything is called. So does a
 //! session inside of a [`SuspendLayer`](crate::suspend::SuspendLayer): both would keep the run that
-//! waits; and a session in the place of an agent's model, whose history would grow with each call.
+//! waits; a session in the place of an agent's model, whose history would grow with each call; and a
+//! session of a session, which would put the whole history behind its own at each turn.
 //!
 //! # Backpressure
 //!

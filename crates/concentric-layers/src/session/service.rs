@@ -222,7 +222,9 @@ pub(super) fn prepare<A>(
             };
             // Taken once: what they have done is not done again.
             turn.resume(suspended.clone());
-            request.set_resume(Resume::new(Suspended::State(suspended.state), replies));
+            let messages = resume.messages().to_vec();
+            let resume = Resume::new(Suspended::State(suspended.state), replies);
+            request.set_resume(resume.saying(messages));
             turn.draft(&suspended.slots)
         }
     };

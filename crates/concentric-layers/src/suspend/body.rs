@@ -1,5 +1,5 @@
 use super::task::{Source, Step};
-use concentric_core::{Error, Event, EventStream, store::RunStore};
+use concentric_core::{Error, Event, EventStream, Finish, store::RunStore};
 use futures_core::Stream;
 use std::{
     fmt,
@@ -22,6 +22,8 @@ where
 {
     /// The run is another one's.
     Pass(EventStream),
+    /// It waits, and is only looked at. `None` once this was yielded.
+    Waiting(Option<Box<Finish>>),
     Run(Source<St>),
 }
 
@@ -31,6 +33,10 @@ where
 {
     pub(super) const fn pass(body: EventStream) -> Self {
         Self(Inner::Pass(body))
+    }
+
+    pub(super) fn waiting(finish: Finish) -> Self {
+        Self(Inner::Waiting(Some(Box::new(finish))))
     }
 
     pub(super) const fn new(source: Source<St>) -> Self {
@@ -47,6 +53,7 @@ where
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut self.0 {
             Inner::Pass(body) => Pin::new(body).poll_next(cx),
+            Inner::Waiting(finish) => Poll::Ready(finish.take().map(|it| Ok(Event::Finish(it)))),
             Inner::Run(source) => source.poll(cx).map(|step| match step {
                 Some(Step::Item(item)) => Some(item),
                 Some(Step::Head(_)) | None => None,
@@ -57,6 +64,10 @@ where
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.0 {
             Inner::Pass(body) => body.size_hint(),
+            Inner::Waiting(finish) => {
+                let left = usize::from(finish.is_some());
+                (left, Some(left))
+            }
             Inner::Run(source) if source.is_over() => (0, Some(0)),
             Inner::Run(_) => (0, None),
         }

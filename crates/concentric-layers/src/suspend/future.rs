@@ -6,7 +6,8 @@ use super::{
 };
 use crate::wait::Stop;
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Phase, Resume, Suspended,
+    BoxModel, ChatRequest, ChatResponse, Error, EventStream, Finish, Phase, Resume, Suspended,
+    context::HeadHold,
     service::BoxFuture,
     store::{Resumable, RunClaim, RunStore},
 };
@@ -34,14 +35,24 @@ where
     /// The run is another one's.
     Pass(BoxFuture<ChatResponse<EventStream>>),
     /// A run is looked for, and claimed.
-    Find(
-        BoxFuture<Found>,
-        Box<(Stop, BoxModel, ChatRequest, Drive<St>)>,
-    ),
+    Find(BoxFuture<Found>, Box<Finding<St>>),
     /// It is driven.
     Run(Source<St>),
     Failed(Error),
     Done,
+}
+
+/// What is called once a run was looked for.
+struct Finding<St>
+where
+    St: RunStore + ?Sized,
+{
+    // The request may still be refused.
+    hold: HeadHold,
+    stop: Stop,
+    inner: BoxModel,
+    request: ChatRequest,
+    drive: Drive<St>,
 }
 
 impl<St> ResponseFuture<St>
@@ -69,8 +80,14 @@ where
         request: ChatRequest,
         drive: Drive<St>,
     ) -> Self {
-        let stop = Stop::new(&request.context);
-        let stage = Stage::Find(found, Box::new((stop, inner, request, drive)));
+        let finding = Finding {
+            hold: request.context.hold_head(),
+            stop: Stop::new(&request.context),
+            inner,
+            request,
+            drive,
+        };
+        let stage = Stage::Find(found, Box::new(finding));
         Self { stage }
     }
 }
@@ -95,21 +112,36 @@ where
                     };
                     return Poll::Ready(response.map(|it| it.map_body(SuspendBody::pass)));
                 }
-                Stage::Find(mut find, mut parts) => {
+                Stage::Find(mut find, mut finding) => {
                     let found = match find.as_mut().poll(cx) {
                         Poll::Ready(found) => found,
-                        Poll::Pending => match parts.0.poll("the store of runs", cx) {
+                        Poll::Pending => match finding.stop.poll("the store of runs", cx) {
                             Poll::Ready(stopped) => Err(stopped.with_phase(Phase::Run)),
                             Poll::Pending => {
-                                self.stage = Stage::Find(find, parts);
+                                self.stage = Stage::Find(find, finding);
                                 return Poll::Pending;
                             }
                         },
                     };
                     // What it has borrowed of the request is given back.
                     drop(find);
-                    let (_, inner, mut request, mut drive) = *parts;
+                    let Finding {
+                        hold,
+                        inner,
+                        mut request,
+                        mut drive,
+                        ..
+                    } = *finding;
+                    drop(hold);
                     match found {
+                        Ok(Found::Waiting(state)) => {
+                            // Nothing was claimed, and nothing runs.
+                            drive.forget();
+                            let body = SuspendBody::waiting(Finish::waiting(*state));
+                            let mut response = ChatResponse::new(body);
+                            response.extensions.insert(Resumable);
+                            return Poll::Ready(Ok(response));
+                        }
                         Ok(found) => continue_with(found, &mut request, &mut drive),
                         Err(error) => {
                             // Nothing was claimed, so there is nothing to write.
@@ -149,9 +181,13 @@ where
 {
     let resume = match found {
         // It is a conversation like any other.
-        Found::Nothing => return,
+        Found::Nothing | Found::Waiting(_) => return,
         // The agent decides.
-        Found::None(suspended, replies) => Resume::new(suspended, replies),
+        Found::None(suspended, replies) => {
+            let messages = request.resume.as_ref().map(Resume::messages);
+            let messages = messages.unwrap_or_default().to_vec();
+            Resume::new(suspended, replies).saying(messages)
+        }
         Found::Run(record, origin) => {
             drive.resume(RunClaim::new(record.key, record.fence), origin);
             request.transcript = record.state.transcript().clone();

@@ -56,7 +56,7 @@
 //! |---|---|
 //! | is driven, by this process or another | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `run_live`, before a model is called. One that another process drives and that has run no tool yet is in no store: this request fails before its own first tools |
 //! | was left by a process that died | fails in the same way, until the run is resumed and has ended |
-//! | waits for replies: it has ended for its client | starts a new run |
+//! | waits for replies: it has ended for its client | starts a new run; what becomes of the other is said [below](#questions-that-are-withdrawn) |
 //! | is over | starts a new run |
 //!
 //! Clones of one request are attempts at the same run, and may overlap.
@@ -74,7 +74,8 @@
 //! A state that no attempt can write, since it is too large or nested too deep, fails with
 //! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried. A run that
 //! asks something when as many wait as the store allows fails with
-//! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and is over.
+//! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and is over; see
+//! [below](#questions-that-are-withdrawn).
 //!
 //! # The task
 //!
@@ -100,6 +101,10 @@
 //! | before a round of tools | the round does not begin, and the run ends as such a run |
 //! | to record what becomes of the run | the wait continues, for 30 seconds in all; then the last item is an error, and the run can be resumed once its lease is over |
 //!
+//! Before the run begins, the response head of its server is [held
+//! back](concentric_core::Context::hold_head), so that a request that is refused is answered with a
+//! status.
+//!
 //! # The ends of a body
 //!
 //! The last item is yielded when the store knows of it.
@@ -118,15 +123,20 @@
 //! It has done something once a tool that may change anything was started since the replies were
 //! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
 //! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
-//! a model has said do not count: they come anew. A call of another tool counts once it is handed to
-//! the tools, also if they deny it then. A [session](crate::session) decides in the same
-//! way.
+//! a model has said do not count: they come anew. A call of another tool counts when its function, or
+//! a layer around it, is about to be called; until then the gates decide and the ledger records that
+//! the effect is about to begin. A reply whose decision is
+//! [remembered](concentric_core::store::Decisions) counts before the decision is stored, because other
+//! calls depend on it from then on. A round service other than `Toolset` may not
+//! [tell](concentric_core::ToolRound::counts_effects): its calls count once they are handed to it. A
+//! [session](crate::session) decides in the same way.
 //!
-//! So an accepted reply is durable: from the claim until the calls are handed to the tools, it is
-//! not lost when the process crashes or the consumer leaves. If the consumer leaves after that, the
-//! run is over, also if no tool had begun yet. A run that must outlive its consumer needs a
-//! [`DetachLayer`](crate::detach::DetachLayer) outside of this one. A run that is dropped is reported
-//! to the store by a task on tokio's runtime; without a runtime, its lease runs out.
+//! So an accepted reply is durable: from the claim until a tool starts, it is not lost when the process
+//! crashes, and if the consumer leaves, the question waits again. If the consumer leaves after that,
+//! or after its decision begins to be stored for other calls, the run is over, and the stored decision
+//! holds. A run that must outlive its consumer needs a [`DetachLayer`](crate::detach::DetachLayer)
+//! outside of this one. A run that is dropped is reported to the store by a task on tokio's runtime;
+//! without a runtime, its lease runs out.
 //!
 //! # Errors of a run that was taken up
 //!
@@ -180,7 +190,57 @@
 //! | is claimed to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for go with the replies |
 //! | ends with results of the client's tools, and there is no `resume` | the run that has asked for them goes on, with those that it waits for; what else it waits for is asked again |
 //! | the same, and the run is over, or unknown | it is a conversation like any other |
-//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live |
+//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live, and for runs that the request [withdraws](#questions-that-are-withdrawn) |
+//!
+//! # Messages that come with replies
+//!
+//! A user may say something with a reply ([`Resume::saying`](concentric_core::Resume::saying)). It is
+//! written into the waiting run's state before the replies are accepted
+//! ([`RunStore::amend`](concentric_core::store::RunStore::amend)), and is said once the round that the
+//! replies are to is closed, before the model is called. If the request fails in between, or its
+//! process dies, the message is in the run already, and is not said again when the request is repeated
+//! with a message of that id. A run that waits before its end, or in an agent in its model's place,
+//! takes no message: the request fails with
+//! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `unexpected_message`, and names it.
+//!
+//! # Questions that are withdrawn
+//!
+//! A user may send a new message instead of replies. A request without a `resume` that ends with such
+//! a message, and whose context has
+//! [`OpenQuestions::Withdraw`](concentric_core::store::OpenQuestions::Withdraw), as `AgUiLayer` of
+//! `concentric-http` inserts it, ends the runs of its conversation and tenant that wait, before it
+//! begins its own: their questions are over, and a late reply fails with `run_ended`. So questions that
+//! are ignored do not add up to the store's limit. Without it, as by default, runs of one conversation
+//! wait beside each other.
+//!
+//! | meanwhile | the waiting run |
+//! |---|---|
+//! | a reply resumes it | goes on if it was claimed first; else the reply fails with `run_ended` |
+//! | it is driven, by this process or another | goes on, and may ask again |
+//! | its process died | stays to be resumed, and may ask again |
+//! | the store fails | waits on, and the request fails before a model is called |
+//! | the new run fails | is over all the same |
+//!
+//! # Questions that did not arrive
+//!
+//! A client whose connection was cut may not have what its run has asked, and nobody was there to read
+//! what a run asks that was recovered after a crash. A request without a `resume` whose context has
+//! [`OpenQuestions::AskAgain`](concentric_core::store::OpenQuestions::AskAgain) has it asked again:
+//!
+//! | the newest message of the user in the request | the request |
+//! |---|---|
+//! | is in the transcript of a run that waits | is answered with the interrupts of that run, from its state: nothing is called, claimed or written |
+//! | is in that of a run whose process died | resumes that run without a reply, so that it asks again |
+//! | is in that of a run that is driven, or not in that of a waiting run while another one is driven | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
+//! | is in that of none, and nothing of the assistant is behind it | begins a run, and [withdraws](#questions-that-are-withdrawn) what is open |
+//! | is in that of none, and an answer of the assistant is the end | fails with [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
+//! | does not exist: there is none | is answered with the interrupts of the conversation's run, or resumes it, as above; or fails with `run_not_found` |
+//!
+//! Messages are compared by their ids. The transcript is that of the conversation's newest run that
+//! waits, or of the run whose lease ends last if none waits: one state is loaded, however many runs are
+//! open. If it cannot be read, the request fails. Any number of requests may show the same interrupts at
+//! once, and none of them keeps a reply from the run. The answer is a
+//! [`Finish`](concentric_core::Event::Finish) alone.
 //!
 //! More than 256 replies, or results of the client's tools, are refused with
 //! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `too_many_replies`.
@@ -198,6 +258,11 @@
 //! Inside of a loop, of itself, or around a `DetachLayer`, the first call fails with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //!
+//! It may stand around a model without a loop, such as one that a router calls for small talk and an
+//! agent for the rest. Such a call has no tools to run and no question to wait for, so nothing of it is
+//! stored. A router must send a request with a [`resume`](concentric_core::ChatRequest::resume) to the
+//! agent: a model without a loop ignores the replies.
+//!
 //! What a request says besides its transcript (the system's instructions, the client's tools,
 //! options) is not written down, and comes with the request that goes on.
 //!
@@ -208,7 +273,7 @@
 //! # Cost
 //!
 //! The inner service is erased once, when the layer is applied: its future and its body are in boxes.
-//! A run that calls no tool has no task, and one read of the store.
+//! A run that calls no tool has no task, and one read of the store; two if it withdraws questions.
 
 mod body;
 mod claim;

@@ -5,8 +5,7 @@ use super::{
     take_up::{self, Lookup},
 };
 use concentric_core::{
-    BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase, Suspended, Turn,
-    store::RunStore, transcript::Round,
+    BoxModel, ChatRequest, ChatResponse, Error, ModelService, Phase, Suspended, store::RunStore,
 };
 use std::{
     fmt,
@@ -106,10 +105,9 @@ where
                     return ResponseFuture::fail(Error::from(error).with_phase(Phase::Run));
                 }
             }
-            // A client whose tools were called may have just their results to report.
-            let round = request.transcript.last().and_then(Turn::as_round);
-            let results = round.map(Round::client_replies).unwrap_or_default();
-            let found = take_up::begin(Lookup::new(&drive, abandoned), results);
+            let lookup = Lookup::new(&drive, abandoned);
+            let open = request.context.extensions().get().copied();
+            let found = take_up::begin(lookup, request.transcript.clone(), open);
             return ResponseFuture::find(found, inner, request, drive);
         };
         match resume.take() {

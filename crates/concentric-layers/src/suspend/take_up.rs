@@ -5,11 +5,13 @@ use super::{
     run::{Drive, Kept, Origin},
 };
 use concentric_core::{
-    Error, ErrorKind, InterruptId, OpenRound, Phase, Reply, ReplyError, Resume, Suspended,
+    Error, ErrorKind, InterruptId, Message, OpenRound, Phase, Reply, ReplyError, Resume, Role,
+    Suspended, Transcript, Turn,
     interrupt::CLIENT_TOOL,
     machine::MachineState,
     service::BoxFuture,
-    store::{RunKey, RunRecord, RunStatus, RunStore, StoreError},
+    store::{OpenQuestions, RunKey, RunRecord, RunStatus, RunStore, StoreError},
+    transcript::Round,
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -47,6 +49,8 @@ pub(super) enum Found {
     Run(Box<RunRecord>, Origin),
     /// The store does not have it.
     None(Suspended, Vec<Reply>),
+    /// A run that waits in this state, and is not claimed: it is only looked at.
+    Waiting(Box<MachineState>),
     /// There is none that waits for what the history says.
     Nothing,
 }
@@ -78,8 +82,9 @@ where
         taken: Some(taken),
     };
     Box::pin(async move {
+        let messages = loan.resume.messages().to_vec();
         let found = match &loan.taken {
-            Some((suspended, replies)) => find(&lookup, suspended, replies).await,
+            Some((suspended, replies)) => find(&lookup, suspended, replies, messages).await,
             None => Ok(None),
         };
         match found.map_err(|error| error.with_phase(Phase::Run))? {
@@ -97,23 +102,152 @@ where
 }
 
 /// Begins a run, unless one of its id is live; or finds the one that has called the client's tools,
-/// if the history ends with their `results`.
-pub(super) fn begin<St>(lookup: Lookup<St>, results: Vec<Reply>) -> BoxFuture<Found>
+/// if its `transcript` ends with their results. What becomes of the questions that are open is for
+/// `open` to say.
+pub(super) fn begin<St>(
+    lookup: Lookup<St>,
+    transcript: Transcript,
+    open: Option<OpenQuestions>,
+) -> BoxFuture<Found>
 where
     St: RunStore + ?Sized,
 {
     Box::pin(async move {
         let kept = &lookup.kept;
-        let found = match check_live(kept).await {
-            Err(error) => Err(error),
-            Ok(()) if results.is_empty() => Ok(None),
-            Ok(()) => waiting_for(kept, results).await,
+        // A client whose tools were called may have just their results to report.
+        let round = transcript.last().and_then(Turn::as_round);
+        let results = round.map(Round::client_replies).unwrap_or_default();
+        let asked = match open {
+            Some(OpenQuestions::AskAgain) if results.is_empty() => {
+                ask_again(kept, &transcript).await
+            }
+            _ => Ok(None),
         };
-        match found.map_err(|error| error.with_phase(Phase::Run))? {
-            Some((record, origin)) => Ok(Found::Run(Box::new(record), origin)),
-            None => Ok(Found::Nothing),
-        }
+        let found = match asked {
+            Ok(None) => begin_anew(kept, &transcript, results, open).await,
+            asked => asked,
+        };
+        let found = found.map_err(|error| error.with_phase(Phase::Run))?;
+        Ok(found.unwrap_or(Found::Nothing))
     })
+}
+
+/// Finds the run that waits for `results`, if there are any; else withdraws what is asked, if `open`
+/// says so and the user has sent a message.
+async fn begin_anew<St>(
+    kept: &Arc<Kept<St>>,
+    transcript: &Transcript,
+    results: Vec<Reply>,
+    open: Option<OpenQuestions>,
+) -> Result<Option<Found>, Error>
+where
+    St: RunStore + ?Sized,
+{
+    check_live(kept).await?;
+    if !results.is_empty() {
+        let found = waiting_for(kept, results).await?;
+        return Ok(found.map(|(record, origin)| Found::Run(Box::new(record), origin)));
+    }
+    if open.is_some() && is_new(transcript) {
+        withdraw(kept).await?;
+    }
+    Ok(None)
+}
+
+/// Finds the run whose questions the client of `transcript` may not have: the newest one that waits,
+/// or else the one whose lease ends last. No other state is loaded, however many runs are open.
+///
+/// # Errors
+///
+/// A run that is driven is meant, or may be; or there is none, and `transcript` leaves nothing else to
+/// do.
+async fn ask_again<St>(
+    kept: &Arc<Kept<St>>,
+    transcript: &Transcript,
+) -> Result<Option<Found>, Error>
+where
+    St: RunStore + ?Sized,
+{
+    let RunKey { tenant, thread, .. } = kept.key().clone();
+    // Nobody's conversation is not for anybody to go on with.
+    if thread.as_str().is_empty() {
+        return Ok(None);
+    }
+    let store = kept.store();
+    let mut runs = store.of_thread(tenant, thread, None, usize::MAX).await?;
+    // Those that wait come first, the oldest before the newer ones.
+    let waiting = runs.partition_point(|run| run.status == RunStatus::Suspended);
+    let waiting = if waiting == 0 { runs.len() } else { waiting };
+    let meant = waiting.checked_sub(1).map(|last| runs.remove(last));
+    let record = match meant {
+        Some(run) => match store.get(run.key).await {
+            // It was forgotten meanwhile.
+            Err(StoreError::NotFound) => None,
+            record => Some(record?),
+        },
+        None => None,
+    };
+    let mut messages = transcript.rev().map(Turn::as_message);
+    let newest = messages.find(|message| message.role == Role::User);
+    if let Some(record) = record
+        && newest.is_none_or(|newest| has(record.state.transcript(), newest))
+    {
+        // Looking at what a run waits for must not keep a reply from it.
+        if record.status == RunStatus::Suspended {
+            return Ok(Some(Found::Waiting(Box::new(record.state))));
+        }
+        let (record, origin) = claim(kept, record, Vec::new(), Vec::new()).await?;
+        return Ok(Some(Found::Run(Box::new(record), origin)));
+    }
+    // The message may be that of another run, which must not be begun twice.
+    if runs.iter().any(|run| run.is_driven(kept.now())) {
+        return Err(StoreError::Taken.into());
+    }
+    match is_new(transcript)
+        || transcript
+            .last()
+            .is_some_and(|turn| turn.as_round().is_some())
+    {
+        true => Ok(None),
+        false => Err(StoreError::NotFound.into()),
+    }
+}
+
+/// Whether `message` is in `transcript`, by its id.
+fn has(transcript: &Transcript, message: &Message) -> bool {
+    message.id.is_some()
+        && transcript
+            .rev()
+            .any(|turn| turn.as_message().id == message.id)
+}
+
+/// Whether a message of the user is to be answered: it is behind all that the assistant has said.
+fn is_new(transcript: &Transcript) -> bool {
+    let mut roles = transcript.rev().map(|turn| turn.as_message().role);
+    roles.find(|role| *role != Role::System) == Some(Role::User)
+}
+
+/// Ends the runs of the conversation that wait.
+async fn withdraw<St>(kept: &Kept<St>) -> Result<(), Error>
+where
+    St: RunStore + ?Sized,
+{
+    let RunKey { tenant, thread, .. } = kept.key().clone();
+    // Nobody's conversation has runs of many.
+    if thread.as_str().is_empty() {
+        return Ok(());
+    }
+    let store = kept.store();
+    // Those that wait come first. Most often none does, and nothing is written then.
+    let open = store.of_thread(tenant.clone(), thread.clone(), None, 1);
+    if open
+        .await?
+        .iter()
+        .any(|run| run.status == RunStatus::Suspended)
+    {
+        store.withdraw(tenant, thread, kept.now()).await?;
+    }
+    Ok(())
 }
 
 /// Fails if a run of this id is live, before a model is called.
@@ -170,7 +304,7 @@ where
         return Ok(None);
     }
     let results = awaited(&record.state, results);
-    claim(kept, record, results).await.map(Some)
+    claim(kept, record, results, Vec::new()).await.map(Some)
 }
 
 /// Those of `results` that a run in `state` waits for.
@@ -186,6 +320,7 @@ async fn find<St>(
     lookup: &Lookup<St>,
     suspended: &Suspended,
     replies: &[Reply],
+    messages: Vec<Message>,
 ) -> Result<Option<(RunRecord, Origin)>, Error>
 where
     St: RunStore + ?Sized,
@@ -226,14 +361,16 @@ where
         results.retain(|result| !replied.contains(&result.interrupt_id));
         all.extend(awaited(&record.state, results));
     }
-    claim(kept, record, all).await.map(Some)
+    claim(kept, record, all, messages).await.map(Some)
 }
 
-/// Goes on with the run of `record`, unless another does.
+/// Goes on with the run of `record`, unless another does. It is to say `messages` once its round is
+/// closed.
 async fn claim<St>(
     kept: &Arc<Kept<St>>,
     record: RunRecord,
     replies: Vec<Reply>,
+    messages: Vec<Message>,
 ) -> Result<(RunRecord, Origin), Error>
 where
     St: RunStore + ?Sized,
@@ -283,10 +420,21 @@ where
         .collect();
     let checked = record.state.check_replies(&replies, kept.now());
     checked.map_err(|error| refuse(error, &record))?;
-    let RunRecord { key, version, .. } = record;
-    let claim = kept
-        .store()
-        .claim(key, version, replies, kept.now(), kept.until());
+    let store = kept.store();
+    let RunRecord {
+        key, mut version, ..
+    } = record;
+    if !messages.is_empty() {
+        let mut state = record.state.clone();
+        state.say(messages)?;
+        if state != record.state {
+            // Before the replies are accepted: it outlives the process as they do. Another attempt
+            // finds it there, and does not say it again.
+            let amended = store.amend(key.clone(), version, state, kept.now());
+            version = amended.await?;
+        }
+    }
+    let claim = store.claim(key, version, replies, kept.now(), kept.until());
     Ok(Claim::new(kept, claim, left).await?)
 }
 

@@ -1,4 +1,4 @@
-//! One block of an answer, as far as it has arrived.
+//! A content block of a response that is being received.
 
 use super::wire::Delta;
 use crate::{
@@ -10,54 +10,55 @@ use concentric_core::{Error, Event, Executor, Part, PartEnd, PartKind, ProviderD
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The block that is open.
+/// The open block.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// The service's number for it.
+    /// The index that the service assigned.
     index: Option<u64>,
-    /// Ours.
+    /// The position among all blocks.
     number: u64,
     kind: Kind,
-    /// What the service wants back with it: those of its fields that we have no other place for.
+    /// The fields of the block that must be sent back to the service and have no other
+    /// representation.
     data: Map<String, Value>,
 }
 
 #[derive(Debug)]
 enum Kind {
     Text {
-        said: bool,
+        has_content: bool,
     },
     Thinking {
-        said: bool,
+        has_content: bool,
     },
-    /// A tool call; with the arguments that it began with, unless others come.
+    /// A tool call, with its initial arguments, which later deltas replace.
     Call {
         executor: Executor,
         begun_with: Option<String>,
     },
-    /// Something that only the service understands.
+    /// A block that only the service can interpret.
     Opaque,
 }
 
-/// What came of a block.
+/// The result of a block.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// Nothing: it was empty.
+    /// No part, since the block was empty.
     Nothing,
     /// A part of the message.
     Part,
-    /// A call for the loop, which is emitted at the end of the answer: its number, and what the
-    /// service wants back with it.
+    /// A call for the loop, which is emitted at the end of the response: its number, and the
+    /// provider data to send back.
     Call(u64, Map<String, Value>),
 }
 
 impl Block {
-    /// Whether an event with that number is of this block, as one without is.
+    /// Whether an event with `index` belongs to this block. An event without an index does.
     pub(super) fn is_at(&self, index: Count) -> bool {
         index.0.is_none() || index.0 == self.index
     }
 
-    /// Begins a block.
+    /// Starts a block.
     pub(super) fn begin(
         block: Value,
         index: Option<u64>,
@@ -74,16 +75,16 @@ impl Block {
             "text" => {
                 data.remove("type");
                 let text = take_text(&mut data, "text");
-                let said = text.is_some();
+                let has_content = text.is_some();
                 answer.events.extend(text.map(Event::TextDelta));
-                Kind::Text { said }
+                Kind::Text { has_content }
             }
             "thinking" => {
                 data.remove("type");
                 let text = take_text(&mut data, "thinking");
-                let said = text.is_some();
+                let has_content = text.is_some();
                 answer.events.extend(text.map(Event::ReasoningDelta));
-                Kind::Thinking { said }
+                Kind::Thinking { has_content }
             }
             "tool_use" | "server_tool_use" | "mcp_tool_use" => {
                 let executor = if type_ == "tool_use" {
@@ -94,7 +95,7 @@ impl Block {
                 };
                 let (id, name) = (take_text(&mut data, "id"), take_text(&mut data, "name"));
                 let begun_with = match data.remove("input") {
-                    // Only if no piece of them comes.
+                    // Used only if no delta with arguments arrives.
                     None | Some(Value::Null) => Some("{}".to_owned()),
                     Some(Value::String(text)) if !text.is_empty() => Some(text),
                     Some(Value::String(_)) => Some("{}".to_owned()),
@@ -123,7 +124,7 @@ impl Block {
         })
     }
 
-    /// Takes in what is new.
+    /// Processes a delta.
     #[inline]
     pub(super) fn delta(
         &mut self,
@@ -132,9 +133,9 @@ impl Block {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         match &mut self.kind {
-            Kind::Text { said } => {
+            Kind::Text { has_content } => {
                 if let Some(text) = delta.text.into_filled() {
-                    *said = true;
+                    *has_content = true;
                     answer.emit(Event::TextDelta(text));
                 }
                 if let Some(citation) = delta.citation {
@@ -142,9 +143,9 @@ impl Block {
                     self.cite(*citation);
                 }
             }
-            Kind::Thinking { said } => {
+            Kind::Thinking { has_content } => {
                 if let Some(text) = delta.thinking.into_filled() {
-                    *said = true;
+                    *has_content = true;
                     answer.emit(Event::ReasoningDelta(text));
                 }
                 if let Text::Borrowed(_) | Text::Owned(_) = delta.signature {
@@ -186,16 +187,16 @@ impl Block {
         }
     }
 
-    /// Nothing more of it will come.
+    /// Ends the block.
     pub(super) fn end(mut self, calls: &mut Calls, answer: &mut Answer) -> Result<Ended, Error> {
         if !matches!(self.kind, Kind::Opaque) {
             self.data.retain(|_, value| !is_nothing(value));
         }
         match self.kind {
-            Kind::Text { said } => {
+            Kind::Text { has_content } => {
                 let data = self.data(answer);
-                if said {
-                    // Also without data: another text that follows is another part.
+                if has_content {
+                    // Also emitted without data, so that a following text is a separate part.
                     answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
                 } else if data.is_some() {
                     part(PartKind::Text(Str::default()), data, answer);
@@ -203,12 +204,13 @@ impl Block {
                     return Ok(Ended::Nothing);
                 }
             }
-            Kind::Thinking { said } => {
+            Kind::Thinking { has_content } => {
                 let data = self.data(answer);
-                if said {
+                if has_content {
                     answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
                 } else if data.is_some() {
-                    // The service keeps what it thought to itself, but wants to be reminded of it.
+                    // The service hides this reasoning, but requires its signature in later
+                    // requests.
                     part(PartKind::Reasoning(Str::default()), data, answer);
                 } else {
                     return Ok(Ended::Nothing);
@@ -227,7 +229,7 @@ impl Block {
                 if let Some(data) = self.data(answer) {
                     calls.keep(self.number, executor, data);
                 }
-                // It has been executed, or is being so, and its result is a block of its own.
+                // The provider executes this call, and its result is a separate block.
                 let settled = calls.settle(self.number, answer);
                 settled.map_err(|conflict| conflict.error(answer))?;
             }
@@ -246,8 +248,8 @@ impl Block {
         wanted.then(|| Arc::new(ProviderData::new(answer.provider.clone(), data.into())))
     }
 
-    /// The model that answers from here on, if the service says that another one does.
-    pub(super) fn handed_to(&self) -> Option<&str> {
+    /// The model that continues the response, if the service switches to a fallback.
+    pub(super) fn fallback_model(&self) -> Option<&str> {
         let fallback = self.data.get("type").and_then(Value::as_str) == Some("fallback");
         let model = self.data.get("to")?.get("model")?.as_str();
         model.filter(|_| fallback)

@@ -1,4 +1,4 @@
-//! What the service says, event by event, as ours.
+//! Decodes the events of the service.
 
 use super::{
     block::{Block, Ended},
@@ -7,7 +7,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::Calls,
-    failure::{Failure, is_said},
+    failure::{Failure, has_error},
     lenient::Text,
 };
 use concentric_core::{
@@ -16,27 +16,27 @@ use concentric_core::{
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// An answer as far as it has arrived.
+/// The state of a response that is being received.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Decoder {
-    // The message has begun.
+    // Whether the message has started.
     started: bool,
-    // It has ended.
+    // Whether the message has ended.
     stopped: bool,
-    // All came in one message, which is whole since its JSON is.
+    // Whether the response is a single JSON body, which is complete if it parses.
     unary: bool,
     open: Option<Block>,
-    // How many blocks there were.
+    // The number of blocks.
     blocks: u64,
-    // How many of them are parts of the message, besides the calls below.
+    // The number of parts of the message, without the calls below.
     parts: usize,
-    // Calls for the loop, each with how many parts stood before it.
+    // Calls for the loop, each with the number of parts before it.
     calls_at: Vec<(u64, usize, Map<String, Value>)>,
     calls: Calls,
     usage: Tokens,
     reason: Option<Str>,
-    // What else the service says of the message.
+    // Other fields of the message.
     details: Map<String, Value>,
 }
 
@@ -53,7 +53,10 @@ impl api::Decoder for Decoder {
         };
         match &mut self.open {
             Some(block) if block.is_at(chunk.index) => block.delta(delta, &mut self.calls, answer),
-            _ => Err(protocol(answer, "a piece of a block that is not open")),
+            _ => Err(protocol(
+                answer,
+                "a delta arrived for a content block that is not open",
+            )),
         }
     }
 
@@ -81,7 +84,7 @@ impl api::Decoder for Decoder {
         }
         for (number, parts, mut data) in self.calls_at.drain(..) {
             if self.parts > parts {
-                // Emitted at the end, it is to go back to where it was.
+                // The call is emitted at the end; this restores its position in later requests.
                 data.insert("followed_by".to_owned(), (self.parts - parts).into());
             }
             if !data.is_empty() {
@@ -106,7 +109,7 @@ impl Decoder {
         answer: &mut Answer,
     ) -> Result<(), Error> {
         let type_ = chunk.type_.as_str().unwrap_or_default();
-        if let Some(error) = chunk.error.as_ref().filter(|error| is_said(error)) {
+        if let Some(error) = chunk.error.as_ref().filter(|error| has_error(error)) {
             let error = Value::from_iter([("error", (**error).clone())]);
             return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
@@ -122,16 +125,19 @@ impl Decoder {
             }
             "content_block_start" => {
                 if !self.started {
-                    return Err(protocol(answer, "a block before the message"));
+                    return Err(protocol(
+                        answer,
+                        "a content block arrived before the message started",
+                    ));
                 }
-                // Some servers don't say where a block ends.
+                // Some servers do not send the end of a block.
                 self.end_block(answer)?;
                 let block = chunk.content_block.map_or(Value::Null, |block| *block);
                 self.begin_block(block, chunk.index.0, answer)
             }
             "content_block_stop" => match &self.open {
                 Some(block) if block.is_at(chunk.index) => self.end_block(answer),
-                // The next block has ended that one already.
+                // The start of the next block has already ended this one.
                 _ => Ok(()),
             },
             "message_delta" => {
@@ -152,10 +158,7 @@ impl Decoder {
             }
             "message_stop" => {
                 if !self.started {
-                    return Err(protocol(
-                        answer,
-                        "the end of a message before its beginning",
-                    ));
+                    return Err(protocol(answer, "the message ended before it started"));
                 }
                 self.stopped = true;
                 self.end_block(answer)
@@ -165,16 +168,15 @@ impl Decoder {
                 self.unary = true;
                 self.message(chunk, answer)
             }
-            // `ping`, and whatever else there may come to be.
+            // `ping`, and events of future API versions.
             _ => Ok(()),
         }
     }
 
-    /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
-    /// there was.
+    /// Detects a gateway that lost its upstream and appends the response of another one.
     fn start(&mut self, answer: &Answer) -> Result<(), Error> {
         if std::mem::replace(&mut self.started, true) {
-            let what = "another answer began before the first one was whole";
+            let what = "another response started before the first one was complete";
             return Err(protocol(answer, what));
         }
         Ok(())
@@ -209,7 +211,7 @@ impl Decoder {
         let number = self.blocks;
         self.blocks += 1;
         let block = Block::begin(block, index, number, &mut self.calls, answer)?;
-        if let Some(model) = block.handed_to() {
+        if let Some(model) = block.fallback_model() {
             answer.head.model = Some(model.into());
         }
         self.open = Some(block);
@@ -238,7 +240,7 @@ impl Decoder {
         }
     }
 
-    /// Emits what the service says of the message, if that is anything.
+    /// Emits the service's other fields of the message, if there are any.
     fn end_details(&mut self, answer: &mut Answer) {
         let paused = matches!(self.reason.as_deref(), Some("pause_turn" | "compaction"));
         if self.details.is_empty() && !paused {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Unsupported,
     api::{Api, Base, Call},
-    capabilities::NOTHING_SAID,
+    capabilities::NO_CONTENT,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
@@ -20,43 +20,44 @@ pub struct Messages {
     pub(super) provider: Str,
     pub(super) max_tokens: Option<u32>,
     pub(super) cache: PromptCache,
-    /// The service's own tools.
+    /// The tools that the service defines.
     pub(super) tools: Vec<Value>,
 }
 
-/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Anthropic's Messages API.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
+/// service into a model with Anthropic's Messages API.
 ///
-/// | made by | for |
+/// | constructor | service |
 /// |---|---|
 /// | `AnthropicLayer::new(model, key)` | Anthropic's own service |
-/// | `AnthropicLayer::compatible(..)` | another server that speaks as it does, by its address |
+/// | `AnthropicLayer::compatible(..)` | another service with the same API, by base URL |
 ///
 /// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
-/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
-/// example.
+/// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for
+/// an example.
 pub type AnthropicLayer = ProviderLayer<Messages>;
 
-/// A model, by Anthropic's Messages API over the HTTP service `S`.
+/// A model with Anthropic's Messages API over the HTTP service `S`.
 pub type Anthropic<S> = Model<S, Messages>;
 
-/// How long the service is to cache what requests have in common (`cache_control`).
+/// How long the service caches the common prefix of requests (`cache_control`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PromptCache {
-    /// Not at all, but for what a request's own
-    /// [`provider`](concentric_core::ChatOptions::provider) options and parts say.
+    /// No caching, except where the [`provider`](concentric_core::ChatOptions::provider) options
+    /// and parts of a request set `cache_control`.
     Off,
-    /// For five minutes since it was last used.
+    /// Five minutes since the last use.
     #[default]
     FiveMinutes,
-    /// For an hour since it was last used.
+    /// One hour since the last use.
     OneHour,
 }
 
 const ANTHROPIC: Str = Str::from_static("anthropic");
 
 impl AnthropicLayer {
-    /// Creates a layer for Anthropic's own service. `model` is asked unless a request names another.
+    /// Creates a layer for Anthropic's own service. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
         Self::at(
             "https://api.anthropic.com",
@@ -66,12 +67,12 @@ impl AnthropicLayer {
         )
     }
 
-    /// Creates a layer for a service that speaks as Anthropic's does, at `base_url`: the address
+    /// Creates a layer for a service with the same API as Anthropic's at `base_url`, the URL
     /// without `/v1/messages`.
     ///
-    /// The clouds that serve Anthropic's models count as `anthropic`, since what one of them has
-    /// signed the others take; any other service is named as its host. An address that is none is an
-    /// error of the services' `poll_ready`.
+    /// The provider name of clouds that serve Anthropic's models is `anthropic`, since they accept
+    /// each other's signatures; for any other service, it is the host. An invalid URL fails
+    /// `poll_ready` of the model.
     pub fn compatible(
         base_url: impl Into<Str>,
         model: impl Into<Str>,
@@ -84,7 +85,7 @@ impl AnthropicLayer {
         Self::at(base_url, api(provider), model, key)
     }
 
-    /// Names features that are in beta (`anthropic-beta`), in place of those named before.
+    /// Enables beta features (`anthropic-beta`), in place of those enabled before.
     ///
     /// ```
     /// # use concentric_providers::{AnthropicLayer, ApiKey};
@@ -98,29 +99,29 @@ impl AnthropicLayer {
         self.with_header(name, betas.join(",").into(), false)
     }
 
-    /// Sets how many tokens a model may write if a request does not say, which the service always
-    /// wants to be told.
+    /// Sets `max_tokens` for requests without a limit, since the service requires the field.
     ///
-    /// By default 32,000; 8,192 of models whose name says Claude 3.5, or no version at all, and
-    /// 4,096 of older ones. What a request's own budget for reasoning needs comes on top. Any number is
-    /// sent as it is, also one that the service refuses, such as zero.
+    /// The default is 32,000; 8,192 for models whose name contains Claude 3.5 or no version, and
+    /// 4,096 for older ones. A reasoning budget of a request is added to the default. Any number is
+    /// sent unchanged, including one that the service rejects, such as zero.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
         self.api.max_tokens = Some(max_tokens);
         self
     }
 
-    /// Sets how long the service caches what requests have in common; five minutes by default.
+    /// Sets how long the service caches the common prefix of requests; five minutes by default.
     #[must_use]
     pub fn prompt_cache(mut self, cache: PromptCache) -> Self {
         self.api.cache = cache;
         self
     }
 
-    /// Offers a tool that the service defines, in its own words.
+    /// Offers a tool that the service defines, in the service's format.
     ///
-    /// Most of them the service executes too. Of one that it does not (`bash`, a text editor), a
-    /// request's tool of that name executes the calls, and is offered as this says.
+    /// The service executes most of these tools. For one that it does not execute (`bash`, a text
+    /// editor), a tool of the same name in the request executes the calls, and this definition
+    /// replaces the one of the request.
     ///
     /// ```
     /// # use concentric_providers::{AnthropicLayer, ApiKey};
@@ -197,13 +198,13 @@ impl Api for Messages {
         unsupported.extend(Plan::of(call, self.max_tokens).unsupported);
         if !replaced("messages") {
             let conversation = Conversation::of(request, &self.provider);
-            // What is not taken of it is said below.
+            // Unsupported content is listed below.
             if conversation.is_empty() && conversation.unsupported.is_empty() {
-                unsupported.push(Unsupported::new(NOTHING_SAID));
+                unsupported.push(Unsupported::new(NO_CONTENT));
             }
-            let may_go_on = model.goes_on_with_prefill() || replaced("fallback_credit_token");
-            if conversation.is_prefilled() && !may_go_on {
-                unsupported.push(Unsupported::new("to go on with an assistant's message"));
+            let may_prefill = model.supports_prefill() || replaced("fallback_credit_token");
+            if conversation.is_prefilled() && !may_prefill {
+                unsupported.push(Unsupported::new("a prefilled assistant message"));
             }
             unsupported.extend(conversation.unsupported);
         }
@@ -214,7 +215,7 @@ impl Api for Messages {
                     unsupported.push(Unsupported::new(what));
                 }
                 if let Some(what) = schema::refused_input(&tool.input_schema) {
-                    let what = format!("a schema of a tool's arguments (`{}`): {what}", tool.name);
+                    let what = format!("the input schema of tool `{}`: {what}", tool.name);
                     unsupported.push(Unsupported::new(what));
                 }
             }
@@ -238,7 +239,7 @@ impl Api for Messages {
             unsupported.push(Unsupported::new("both a temperature and `top_p`"));
         }
         if options.stop.iter().any(|stop| stop.trim().is_empty()) {
-            unsupported.push(Unsupported::new("a stop sequence of white space"));
+            unsupported.push(Unsupported::new("a blank stop sequence"));
         }
     }
 

@@ -1,27 +1,27 @@
-//! What a model takes, as far as its name says.
+//! The features of a model, derived from its name.
 //!
-//! By the service's migration guides: Claude 3.7 thinks within a budget, 4.6 decides itself how
-//! much, and from 4.7 on there is no budget and no sampling.
+//! Based on the service's migration guides: Claude 3.7 thinks within a budget, 4.6 chooses the
+//! amount of thinking itself, and from 4.7 on budgets and sampling parameters are not supported.
 
 use crate::{Capabilities, Sources};
 
-/// A model, by its name.
+/// A model, identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Model {
-    /// `None` if the name does not say it, so that nothing is refused for it.
+    /// `None` if the name does not contain a version, so that no feature is rejected.
     version: Option<(u8, u8)>,
-    /// Of a family that always thinks.
+    /// Whether the model belongs to a family that always thinks.
     always_thinks: bool,
 }
 
 impl Model {
-    /// Reads names such as `claude-opus-4-7`, `claude-3-7-sonnet-20250219` and
+    /// Parses names such as `claude-opus-4-7`, `claude-3-7-sonnet-20250219` and
     /// `us.anthropic.claude-sonnet-4-5-20250929-v1:0`.
     pub(super) fn named(name: &str) -> Self {
         let name = name.to_ascii_lowercase();
         let words = name.split_once("claude").map_or("", |(_, words)| words);
         let words = words.split(|c: char| !c.is_ascii_alphanumeric());
-        // Dates are longer.
+        // Longer numbers are dates.
         let numbers = words.clone().map(|word| match word.len() {
             1 | 2 => word.parse::<u8>().ok(),
             _ => None,
@@ -49,7 +49,7 @@ impl Model {
         !self.is_before((3, 7))
     }
 
-    /// Whether it is told how much to think by a word, and not by a budget.
+    /// Whether the amount of thinking is an effort, not a budget.
     pub(super) fn is_adaptive(self) -> bool {
         !self.is_before((4, 6))
     }
@@ -58,13 +58,13 @@ impl Model {
         !self.always_thinks && !self.is_from((4, 7))
     }
 
-    /// Whether it thinks unless it is told not to.
+    /// Whether thinking is enabled by default.
     pub(super) fn thinks_by_itself(self) -> bool {
         self.is_from((5, 0))
     }
 
-    /// Whether it can be told not to think.
-    pub(super) fn can_be_thoughtless(self) -> bool {
+    /// Whether thinking can be disabled.
+    pub(super) fn can_disable_thinking(self) -> bool {
         !self.always_thinks && !self.is_from((5, 5))
     }
 
@@ -76,11 +76,11 @@ impl Model {
         self.is_from((4, 1))
     }
 
-    pub(super) fn goes_on_with_prefill(self) -> bool {
+    pub(super) fn supports_prefill(self) -> bool {
         !self.always_thinks && !self.is_from((4, 6))
     }
 
-    /// The most tokens to ask for, if nobody says how many.
+    /// The maximum number of tokens for requests without a limit.
     pub(super) fn max_tokens(self) -> u32 {
         match self.version {
             Some(version) if version >= (3, 7) => 32_000,
@@ -101,7 +101,7 @@ impl Model {
             top_p: self.samples(),
             penalties: false,
             seed: false,
-            // What it depends on besides the model, `check` knows.
+            // `check` applies the restrictions that depend on the request.
             prefill: true,
             ..Capabilities::all()
         }
@@ -113,7 +113,7 @@ mod tests {
     use super::Model;
 
     #[test]
-    fn a_name_says_the_version() {
+    fn the_version_is_parsed_from_the_name() {
         let cases = [
             ("claude-opus-4-7", Some((4, 7)), false),
             ("claude-opus-4-20250514", Some((4, 0)), false),

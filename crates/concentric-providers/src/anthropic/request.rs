@@ -1,6 +1,6 @@
-//! A request as the JSON of the Messages API.
+//! Serialization of a request for the Messages API.
 //!
-//! What goes on the wire is borrowed from the request.
+//! The serialized data are borrowed from the request.
 
 mod content;
 mod conversation;
@@ -34,7 +34,7 @@ impl Serialize for Wire<'_> {
         let mut plan = Plan::of(call, api.max_tokens);
         let mut conversation = Conversation::of(request, &api.provider);
         if matches!(plan.thinking, Some(Thinking::Enabled { .. }))
-            && conversation.is_in_thoughtless_round()
+            && conversation.is_in_round_without_thinking()
         {
             plan.thinking = None;
         }
@@ -66,7 +66,7 @@ impl Serialize for Wire<'_> {
         }
         let format = options.output_schema.as_ref().map(|output| Format {
             r#type: "json_schema",
-            // `check` has refused what can't be said.
+            // `check` has rejected schemas that cannot be converted.
             schema: schema::output(&output.schema).unwrap_or(Node::Kept(&output.schema)),
         });
         if plan.effort.is_some() || format.is_some() {
@@ -105,12 +105,12 @@ struct Metadata<'a> {
     user_id: &'a str,
 }
 
-/// Where the prompt's cache is told that something ends which will come again: four places at most.
+/// The breakpoints of the prompt cache: at most four.
 #[derive(Debug, Default)]
 struct Breakpoints {
     tools: Option<CacheControl>,
-    /// The system segments at whose end there is one: for each stability but the least, the last of
-    /// those that have nothing less stable before them.
+    /// The system segments with a breakpoint: for each stability except the lowest, the last
+    /// segment that has no less stable segment before it.
     system: [Option<(usize, CacheControl)>; 3],
     tail: Option<CacheControl>,
 }
@@ -144,7 +144,7 @@ impl Breakpoints {
             }
         }
         Self {
-            // What is fixed stands behind the tools, and covers them.
+            // A breakpoint of a fixed segment covers the tools before it.
             tools: system
                 .first()
                 .is_some_and(Option::is_none)
@@ -182,7 +182,7 @@ fn system<'a>(
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Tool<'a> {
-    /// One of the service's, as the layer was told.
+    /// A tool that the service defines, as configured on the layer.
     Theirs(&'a Value),
     Ours(Function<'a>),
 }

@@ -1,4 +1,4 @@
-//! JSON Schemas as the service takes them.
+//! Conversion of JSON Schemas for the service.
 
 use crate::schema::{Budget, Node, Object};
 use concentric_core::Str;
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 use std::{collections::HashMap, ptr};
 
-/// The schema of a tool's arguments, which must say that they are an object.
+/// The schema of a tool's arguments, which must have the type `object`.
 pub(super) struct Input<'a>(pub(super) &'a Value);
 
 impl Serialize for Input<'_> {
@@ -24,21 +24,21 @@ impl Serialize for Input<'_> {
     }
 }
 
-/// What the service refuses of the schema of a tool's arguments.
+/// The unsupported property of a schema of a tool's arguments.
 pub(super) fn refused_input(schema: &Value) -> Option<Str> {
     let fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) | Value::Null => return None,
-        _ => return Some(Str::from_static("one that is no object")),
+        _ => return Some(Str::from_static("a schema that is not an object")),
     };
     if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some(Str::from_static("one of something else than an object"));
+        return Some(Str::from_static("a type other than `object`"));
     }
     let choice = ["anyOf", "oneOf", "allOf"]
         .into_iter()
         .find(|name| fields.contains_key(*name));
     if let Some(name) = choice {
-        return Some(format!("`{name}` at its top").into());
+        return Some(format!("`{name}` at the top level").into());
     }
     let properties = fields.get("properties").and_then(Value::as_object);
     let mut names = properties.into_iter().flat_map(Map::keys);
@@ -46,31 +46,31 @@ pub(super) fn refused_input(schema: &Value) -> Option<Str> {
         let known = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         !(1..=64).contains(&name.len()) || !name.chars().all(known)
     });
-    odd.map(|name| format!("the property `{name}`").into())
+    odd.map(|name| format!("the property name `{name}`").into())
 }
 
-/// The schema of an answer, in the part of JSON Schema that the service enforces.
+/// Converts an output schema to the subset of JSON Schema that the service enforces.
 ///
-/// Objects are closed. What can only be asked for, as the range of a number, becomes part of the
-/// description. `Err` is what can't be said at all.
+/// Objects are closed. Constraints that the service does not enforce, such as the range of a
+/// number, are added to the description. `Err` describes a property that cannot be expressed.
 pub(super) fn output(schema: &Value) -> Result<Node<'_>, Str> {
     if is_recursive(schema) {
-        return Err(Str::from_static("a definition that refers to itself"));
+        return Err(Str::from_static("a recursive definition"));
     }
     closed(schema, &mut Budget::new()).map(Node::Object)
 }
 
-/// Whether a part of `root` refers to what it is within.
+/// Whether a part of `root` refers to an enclosing part.
 ///
-/// Each part is looked at once, and without recursion: a chain of references may be as long as its
-/// author likes.
+/// Each part is visited once, without recursion, since a chain of references may be arbitrarily
+/// long.
 fn is_recursive(root: &Value) -> bool {
     enum Step<'a> {
         Into(&'a Value),
         Outof(*const Value),
     }
 
-    // What is referred to, and whether the search is still within it.
+    // The referenced parts, and whether the search is within them.
     let mut targets: HashMap<*const Value, Option<bool>> = HashMap::new();
     let mut parts = vec![root];
     while let Some(part) = parts.pop() {
@@ -102,13 +102,13 @@ fn is_recursive(root: &Value) -> bool {
     false
 }
 
-/// What `part` refers to.
+/// The target of a reference in `part`.
 fn target<'a>(part: &Value, root: &'a Value) -> Option<&'a Value> {
     let path = part.get("$ref")?.as_str()?.strip_prefix('#')?;
     root.pointer(path)
 }
 
-/// What is in `part`, and may have something in it.
+/// The children of `part` that may have children.
 fn inner(part: &Value) -> impl Iterator<Item = &Value> {
     let (items, fields) = match part {
         Value::Array(items) => (Some(items), None),
@@ -122,11 +122,11 @@ fn inner(part: &Value) -> impl Iterator<Item = &Value> {
 
 fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str> {
     let Value::Object(fields) = schema else {
-        return Err(Str::from_static("a place where anything may be"));
+        return Err(Str::from_static("an unconstrained value"));
     };
     budget.entry()?;
     let mut out = Object::default();
-    let mut asked = Vec::new();
+    let mut unenforced = Vec::new();
     for (name, value) in fields {
         match name.as_str() {
             "$defs" | "definitions" | "properties" => {
@@ -154,7 +154,7 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             "minItems" if matches!(value.as_u64(), Some(0 | 1)) => {
                 budget.put_kept(&mut out, name, value)?;
             }
-            // They say nothing of the answer.
+            // Keywords without effect on the response.
             "$schema" | "$id" | "$comment" | "additionalProperties" => {}
             "not"
             | "if"
@@ -174,7 +174,7 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
                 budget.entry()?;
                 budget.spend(name.len())?;
                 budget.json(value)?;
-                asked.push(format!("{name}: {value}"));
+                unenforced.push(format!("{name}: {value}"));
             }
         }
     }
@@ -189,17 +189,17 @@ fn closed<'a>(schema: &'a Value, budget: &mut Budget) -> Result<Object<'a>, Str>
             .is_none_or(|more| *more != false);
         let properties = out.get("properties").and_then(Node::as_object);
         if open && properties.is_none_or(IndexMap::is_empty) {
-            return Err(Str::from_static("an object of any properties"));
+            return Err(Str::from_static("an object with arbitrary properties"));
         }
         budget.put(&mut out, "additionalProperties", Node::Bool(false))?;
     }
-    if !asked.is_empty() {
-        // The same whether or not maps keep the order of their fields.
-        asked.sort_unstable();
-        let asked = format!("{{{}}}", asked.join(", "));
+    if !unenforced.is_empty() {
+        // Sorted, so that the result does not depend on the order of fields in maps.
+        unenforced.sort_unstable();
+        let unenforced = format!("{{{}}}", unenforced.join(", "));
         let description = match out.get("description").and_then(Node::as_str) {
-            Some(description) => format!("{description}\n\n{asked}"),
-            None => asked,
+            Some(description) => format!("{description}\n\n{unenforced}"),
+            None => unenforced,
         };
         budget.json(&description)?;
         budget.put(&mut out, "description", Node::Text(description.into()))?;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answers_schema_keeps_what_is_enforced_and_asks_for_the_rest() {
+    fn an_output_schema_describes_unenforced_constraints() {
         let schema = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
@@ -268,19 +268,19 @@ mod tests {
         });
         assert_eq!(output(&schema), Ok(expected));
         for (schema, what) in [
-            (json!(true), "anything"),
-            (json!({"type": "object"}), "any properties"),
+            (json!(true), "unconstrained"),
+            (json!({"type": "object"}), "arbitrary properties"),
             (json!({"type": "array", "items": {"not": {}}}), "not"),
             (
                 json!({"type": "array", "items": {"$ref": "#"}}),
-                "refers to itself",
+                "recursive",
             ),
             (
                 json!({"$ref": "#/$defs/a", "$defs": {
                     "a": {"anyOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]},
                     "b": {"type": "array", "items": {"$ref": "#/$defs/a"}},
                 }}),
-                "refers to itself",
+                "recursive",
             ),
         ] {
             assert!(
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tools_schema_is_of_an_object() {
+    fn an_input_schema_has_the_type_object() {
         let written = |schema: Value| serde_json::to_value(Input(&schema)).ok();
         assert_eq!(written(json!(true)), Some(json!({"type": "object"})));
         let properties = json!({"properties": {"a": {}}});

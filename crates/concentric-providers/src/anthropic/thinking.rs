@@ -1,11 +1,11 @@
-//! How much a model is to think, and how many tokens it may write.
+//! The thinking settings and the output limit of a call.
 
 use super::model::Model;
 use crate::{Unsupported, api::Call};
 use concentric_core::ToolChoice;
 use serde::Serialize;
 
-/// What a call asks for.
+/// The settings of a call.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'a> {
     pub(super) thinking: Option<Thinking>,
@@ -22,15 +22,15 @@ pub(super) enum Thinking {
     Disabled,
 }
 
-/// The least that the service takes as a budget.
+/// The minimum budget that the service accepts.
 const LEAST: u32 = 1_024;
 
-/// What a model is left for its answer, if nobody says how much it may write, but how much of it is
-/// for thinking.
+/// The number of tokens for the response if a request sets a thinking budget without an output
+/// limit.
 const FOR_THE_ANSWER: u32 = 8_192;
 
 impl<'a> Plan<'a> {
-    /// What `call` asks for. `default` is how many tokens it may write if it does not say.
+    /// Determines the settings for `call`. `default` is the output limit if the call has none.
     pub(super) fn of(call: &Call<'a>, default: Option<u32>) -> Self {
         let options = &call.request.options;
         let model = Model::named(call.model);
@@ -42,7 +42,7 @@ impl<'a> Plan<'a> {
             ..Self::default()
         };
         if options.provider.contains_key("thinking") {
-            // Whoever says that knows the rest.
+            // The option replaces all other thinking settings.
             plan.effort = options.reasoning_effort.as_deref();
             plan.effort = plan.effort.filter(|_| model.is_adaptive());
             return plan;
@@ -50,11 +50,11 @@ impl<'a> Plan<'a> {
         match options.reasoning_effort.as_deref() {
             _ if !model.thinks() => {}
             None => {}
-            Some("none") if !model.can_be_thoughtless() => plan.no("to be told not to reason"),
+            Some("none") if !model.can_disable_thinking() => plan.no("disabled reasoning"),
             Some("none") if model.thinks_by_itself() => plan.thinking = Some(Thinking::Disabled),
             Some("none") => {}
             Some(effort) => match effort.parse() {
-                Ok(_) if !model.takes_budget() => plan.no("a budget of tokens for its reasoning"),
+                Ok(_) if !model.takes_budget() => plan.no("a token budget for reasoning"),
                 Ok(budget) => plan.budget(budget, call),
                 Err(_) if model.is_adaptive() => {
                     plan.thinking = Some(Thinking::Adaptive);
@@ -71,22 +71,23 @@ impl<'a> Plan<'a> {
         self.unsupported.push(Unsupported::new(what));
     }
 
-    /// A budget that the caller chose.
+    /// Applies a budget from the request.
     fn budget(&mut self, budget: u32, call: &Call<'_>) {
         if call.request.options.max_output_tokens.is_none() {
             let all = budget.saturating_add(FOR_THE_ANSWER);
             self.max_tokens = self.max_tokens.max(all);
         }
         if budget < LEAST || budget >= self.max_tokens {
-            return self
-                .no("a budget for its reasoning of less than 1024 tokens, or of all it may write");
+            return self.no(
+                "a reasoning budget of less than 1024 tokens, or not less than the output limit",
+            );
         }
         self.thinking = Some(Thinking::Enabled {
             budget_tokens: budget,
         });
     }
 
-    /// The budget of a model that is not told in words.
+    /// Converts an effort for a model that only accepts a budget.
     fn budget_of(&mut self, effort: &str) {
         let budget = match effort {
             "minimal" => LEAST,
@@ -94,18 +95,18 @@ impl<'a> Plan<'a> {
             "medium" => 8_192,
             "high" => 16_384,
             "xhigh" | "max" => 24_576,
-            _ => return self.no("such a reasoning effort"),
+            _ => return self.no("this reasoning effort"),
         };
         let budget = budget.min(self.max_tokens.saturating_sub(1));
         if budget < LEAST {
-            return self.no("a reasoning effort with so few output tokens");
+            return self.no("a reasoning effort with an output limit of 1024 tokens or less");
         }
         self.thinking = Some(Thinking::Enabled {
             budget_tokens: budget,
         });
     }
 
-    /// Lists what can't be had beside thinking.
+    /// Lists settings that cannot be combined with thinking.
     fn check(&mut self, call: &Call<'_>) {
         let (request, options) = (call.request, &call.request.options);
         let thinks = self
@@ -115,13 +116,13 @@ impl<'a> Plan<'a> {
             options.tool_choice,
             Some(ToolChoice::Required | ToolChoice::Tool(_))
         );
-        // A model that decides itself how much to think may be told.
+        // Forced calls are accepted with adaptive thinking.
         let is_manual = matches!(self.thinking, Some(Thinking::Enabled { .. }));
         if is_manual && forces && !request.tools.is_empty() {
-            self.no("to be told to call a tool, beside a reasoning effort");
+            self.no("a forced tool call together with a reasoning effort");
         }
         if thinks && options.temperature.is_some_and(|t| t != 1.0) {
-            self.no("a temperature beside a reasoning effort");
+            self.no("a temperature together with a reasoning effort");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What the service answers: the events of a stream, and a whole message, which one type reads.
+//! The service's response types: a single type for the events of a stream and for a complete
+//! message.
 //!
-//! A stream's `message_start` has a message in it, a unary answer is one. What most events don't
-//! have is boxed, so that the rest of an event is cheap to move.
+//! The `message_start` event of a stream contains a message; without streaming, the response is
+//! one. Fields that most events do not have are boxed, so that events are cheap to move.
 
 use crate::lenient::{Count, Maybe, Text};
 use concentric_core::Usage;
@@ -27,7 +28,7 @@ pub struct Chunk<'a> {
     pub(super) usage: Maybe<Box<Tokens>>,
     #[serde(default)]
     pub(super) context_management: Option<Box<Value>>,
-    // Those of a message.
+    // The fields of a message.
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
     #[serde(borrow, default)]
@@ -44,7 +45,7 @@ pub struct Chunk<'a> {
     pub(super) container: Option<Box<Value>>,
 }
 
-/// What is new of a block, or, in a `message_delta`, of the message.
+/// The new fields of a block or, in a `message_delta`, of the message.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
@@ -57,12 +58,12 @@ pub(super) struct Delta<'a> {
     pub(super) signature: Text<'a>,
     #[serde(default)]
     pub(super) citation: Option<Box<Value>>,
-    // Those of a compaction.
+    // The fields of a compaction.
     #[serde(default)]
     pub(super) content: Option<Box<Value>>,
     #[serde(default)]
     pub(super) encrypted_content: Option<Box<Value>>,
-    // Those of a message.
+    // The fields of a message.
     #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
     #[serde(default)]
@@ -93,7 +94,7 @@ pub(super) struct Tokens {
     pub(super) server_tool_use: Option<Value>,
 }
 
-/// What was written to the cache, by how long it is kept.
+/// Tokens written to the cache, by time to live.
 #[derive(Debug, Default, Deserialize)]
 struct CacheCreation {
     #[serde(default)]
@@ -107,7 +108,7 @@ struct OutputDetails {
 }
 
 impl Tokens {
-    /// Takes over the counts of a later event: they are of all of the answer so far.
+    /// Updates the counts from a later event, whose counts are cumulative.
     pub(super) fn update(&mut self, later: Self) {
         fn newer(old: &mut Count, new: Count) {
             old.0 = new.0.or(old.0);
@@ -130,8 +131,8 @@ impl Tokens {
         self.server_tool_use = later.server_tool_use.or(self.server_tool_use.take());
     }
 
-    /// The counts as all providers' are: the service counts its input without what it read from
-    /// the cache, or wrote to it.
+    /// Converts the counts to the common format: the service's input tokens do not include cache
+    /// reads and writes.
     pub(super) fn usage(&self) -> Usage {
         let (read, written) = (
             self.cache_read_input_tokens.0,

@@ -1,15 +1,15 @@
-//! What is known of models: how much they take and write, what they can do, what they cost.
+//! Information about models: context windows, capabilities and prices.
 //!
 //! ```
 //! use concentric_core::Usage;
 //! use concentric_providers::Catalogue;
 //!
 //! let catalogue = Catalogue::builtin();
-//! // A model's name may have a date behind it.
+//! // A model name may end with a date.
 //! let model = catalogue.get("anthropic", "claude-haiku-4-5-20251001").expect("it is known");
 //! assert_eq!(model.context_window, Some(200_000));
 //!
-//! // 1 dollar for a million tokens of input, 5 for one of output.
+//! // 1 dollar per million input tokens, 5 dollars per million output tokens.
 //! let cost = model.cost(&Usage::new(10_000, 2_000)).expect("its price is known");
 //! assert_eq!(cost.to_string(), "$0.02");
 //! assert_eq!(cost.micros(), 20_000);
@@ -17,26 +17,26 @@
 //!
 //! # The data
 //!
-//! They are of the day that [`date`](Catalogue::date) says, from the places that
-//! [`sources`](Catalogue::sources) lists: facts that others collect from the providers' own pages. A
-//! price is here if two of them agree on it; of models that only the younger one knows, it is that
-//! one's, and little else is known. List prices: no batches, priority tiers, regions or tools of the
-//! provider's. They get old: what must be right is to be [said](Catalogue::with) or
-//! [loaded](Catalogue::from_json) by whoever pays.
+//! The data are as of [`date`](Catalogue::date), from the collections in
+//! [`sources`](Catalogue::sources), which gather them from the providers' own pages. A price is
+//! included if two sources agree on it; for models that only the more recent source contains, its
+//! price is used, and few other fields are known. Prices are list prices: without batches, priority
+//! tiers, regions or provider tools. The data become outdated: if costs must be exact, set prices
+//! with [`with`](Catalogue::with) or [`from_json`](Catalogue::from_json).
 //!
 //! ```
 //! use concentric_providers::{Catalogue, catalogue::{ModelInfo, Price}};
 //!
-//! // In millionths of a dollar for a million tokens.
+//! // In millionths of a dollar per million tokens.
 //! let ours = ModelInfo::new("openai", "gpt-5.5").price(Price::new(4_000_000, 25_000_000));
 //! let catalogue = Catalogue::builtin().with(ours);
 //! # assert_eq!(catalogue.get("openai", "gpt-5.5").and_then(|m| m.price).map(|p| p.input), Some(4_000_000));
 //! ```
 //!
-//! # Where a price goes
+//! # Prices for a budget
 //!
-//! A budget (`concentric_layers::budget`) asks for the cost of a call in millionths of a dollar:
-//! this is what `BudgetLayer::price` takes, for the one model that the layer stands around.
+//! A budget (`concentric_layers::budget`) needs the cost of a call in millionths of a dollar.
+//! `BudgetLayer::price` takes a function for the single model that the layer wraps.
 //!
 //! ```
 //! use concentric_core::Usage;
@@ -44,7 +44,7 @@
 //!
 //! # fn main() -> Result<(), &'static str> {
 //! let model = Catalogue::builtin().get("openai", "gpt-5.5").cloned().ok_or("unknown")?;
-//! // What is not known counts as the dearest thing there is, so that a budget refuses it.
+//! // An unknown cost counts as the maximum, so that a budget rejects the call.
 //! let price = move |usage: &Usage| model.cost(usage).map_or(u64::MAX, |cost| cost.micros());
 //! // BudgetLayer::new(Limits::new().money(2_000_000)).price(price)
 //! # assert_eq!(price(&Usage::new(1_000_000, 0)), 10_000_000);
@@ -52,8 +52,8 @@
 //! # }
 //! ```
 //!
-//! It is the cost of one call, since the price of a token may depend on how long its request is. The
-//! cost of a run is the [sum](Cost) of its calls' costs, and not the cost of its summed usage.
+//! The cost applies to one call, since the price of a token may depend on the input length. The
+//! cost of a run is the [sum](Cost) of the costs of its calls, not the cost of its total usage.
 
 mod model;
 mod price;
@@ -67,7 +67,7 @@ use concentric_core::{Error, ErrorKind, Head, Str};
 use serde::Deserialize;
 use std::sync::{Arc, LazyLock};
 
-/// Models, by provider and name.
+/// A catalogue of models, by provider and name.
 ///
 /// See the [module docs](self). Cloning is cheap.
 #[derive(Clone, Debug, Default)]
@@ -83,19 +83,20 @@ struct Data {
     models: Vec<ModelInfo>,
 }
 
-/// The version of the format.
+/// The format version.
 const VERSION: u32 = 1;
 
 impl Catalogue {
-    /// The models that this crate knows.
+    /// The models that are built into this crate.
     pub fn builtin() -> Self {
-        // That it can be read is for a test to see.
+        // A test ensures that the file is valid.
         static BUILTIN: LazyLock<Catalogue> =
             LazyLock::new(|| Catalogue::from_json(include_str!("models.json")).unwrap_or_default());
         BUILTIN.clone()
     }
 
-    /// Reads a catalogue, of this form; all fields of a model but the first two may be left out:
+    /// Reads a catalogue in the following format. All fields of a model except the first two are
+    /// optional.
     ///
     /// ```
     /// use concentric_providers::Catalogue;
@@ -128,17 +129,20 @@ impl Catalogue {
     ///
     /// # Errors
     ///
-    /// It is not of this form, or of another version of it.
+    /// Returns [`ErrorKind::Configuration`] if the JSON does not follow this format, has another
+    /// format version, or contains a model without a name.
     pub fn from_json(json: &str) -> Result<Self, Error> {
         let wrong = |what| Error::new(ErrorKind::Configuration, what);
         let mut data: Data = serde_json::from_str(json)
-            .map_err(|error| wrong("the JSON is no catalogue of models").with_source(error))?;
+            .map_err(|error| wrong("the JSON is not a catalogue of models").with_source(error))?;
         if data.version != VERSION {
-            return Err(wrong("the catalogue of models is of another version"));
+            return Err(wrong(
+                "the catalogue of models has an unsupported format version",
+            ));
         }
         let named = |model: &ModelInfo| model.names().all(|name| !name.is_empty());
         if !data.models.iter().all(named) {
-            return Err(wrong("a model of the catalogue has no name"));
+            return Err(wrong("a model in the catalogue has no name"));
         }
         for model in &mut data.models {
             model.provider = known_as(&model.provider);
@@ -146,14 +150,14 @@ impl Catalogue {
         Ok(Self(Arc::new(data)))
     }
 
-    /// Adds a model, in place of the one of this name. Its provider is called as
-    /// [`get`](Self::get) says.
+    /// Adds a model, and replaces one of the same name. The provider's name is normalized as in
+    /// [`get`](Self::get).
     #[must_use]
     pub fn with(mut self, mut model: ModelInfo) -> Self {
         model.provider = known_as(&model.provider);
         let models = &mut Arc::make_mut(&mut self.0).models;
         models.retain(|other| !other.is(&model));
-        // Also where it was an alias of another one.
+        // Removes the name from the aliases of other models.
         for other in models
             .iter_mut()
             .filter(|other| other.provider == model.provider)
@@ -166,7 +170,7 @@ impl Catalogue {
         self
     }
 
-    /// Adds all models of another catalogue, in place of those of the same names.
+    /// Adds all models of another catalogue, and replaces those of the same names.
     #[must_use]
     pub fn merge(self, other: &Self) -> Self {
         let merged = other.0.models.iter().cloned().fold(self, Self::with);
@@ -176,12 +180,12 @@ impl Catalogue {
         Self(Arc::new(data))
     }
 
-    /// The day that the data are of, as `2026-08-21`.
+    /// The date of the data, such as `2026-08-21`.
     pub fn date(&self) -> &str {
         &self.0.date
     }
 
-    /// Where the data are from.
+    /// The sources of the data.
     pub fn sources(&self) -> impl Iterator<Item = &str> {
         self.0.sources.iter().map(|source| &**source)
     }
@@ -193,15 +197,15 @@ impl Catalogue {
 
     /// The model that `provider` calls `model`, in upper or lower case.
     ///
-    /// Providers have the names that their layers report (`gen_ai.provider.name`: `openai`,
-    /// `gcp.gemini`, `x_ai`); a few others are understood (`google`, `xai`). A model that is not
-    /// known by its full name is the one with the longest name that it begins with, if nothing but a
-    /// version follows: a date, `latest`, `preview`. So `gpt-5.5-2026-04-23` is `gpt-5.5`, and
-    /// `gpt-5.5-turbo` is not known.
+    /// Provider names are those that layers report (`gen_ai.provider.name`: `openai`, `gcp.gemini`,
+    /// `x_ai`); a few others are recognized (`google`, `xai`). If the full name is unknown, the
+    /// longest known name that `model` starts with is used, provided that only a version follows: a
+    /// date, `latest` or `preview`. For example, `gpt-5.5-2026-04-23` resolves to `gpt-5.5`, but
+    /// `gpt-5.5-turbo` is unknown.
     pub fn get(&self, provider: &str, model: &str) -> Option<&ModelInfo> {
         let provider = known_as(provider);
         let model = model.to_ascii_lowercase();
-        // As Google writes it.
+        // Google's names have this prefix.
         let model = model.strip_prefix("models/").unwrap_or(&model);
         let names = self
             .models()
@@ -215,13 +219,13 @@ impl Catalogue {
             .map(|(_, info)| info)
     }
 
-    /// The model that a response is from.
-    pub fn of(&self, head: &Head) -> Option<&ModelInfo> {
+    /// The model that produced a response.
+    pub fn for_response(&self, head: &Head) -> Option<&ModelInfo> {
         self.get(head.provider.as_deref()?, head.model.as_deref()?)
     }
 }
 
-/// What a provider is called here.
+/// The normalized name of a provider.
 fn known_as(provider: &str) -> Str {
     let provider = provider.to_ascii_lowercase();
     Str::from_static(match &*provider {
@@ -232,13 +236,13 @@ fn known_as(provider: &str) -> Str {
     })
 }
 
-/// Whether `rest`, which stands behind a model's name, says no more than which version of it.
+/// Whether `rest`, the text after a model's name, contains only a version.
 fn is_version(rest: &str) -> bool {
     let mut parts = rest.split(['-', '@']);
     if parts.next() != Some("") {
         return false;
     }
-    // A short number is another model: `claude-opus-4-9` is not `claude-opus-4`.
+    // A short number denotes another model: `claude-opus-4-9` is not `claude-opus-4`.
     let mut least = 3;
     parts.all(|part| {
         let digits = part.len() >= least && part.bytes().all(|byte| byte.is_ascii_digit());

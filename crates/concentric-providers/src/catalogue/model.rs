@@ -3,65 +3,65 @@ use crate::{Capabilities, Sources};
 use concentric_core::{Str, Usage};
 use serde::{Deserialize, Serialize};
 
-/// What is known of a model. What is `None` is not known.
+/// Information about a model. `None` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ModelInfo {
     /// The provider's name (`gen_ai.provider.name`).
     pub provider: Str,
-    /// The model's name, without a date if it goes by that.
+    /// The model's name, without a date if the undated name is valid.
     pub model: Str,
-    /// Other names for it.
+    /// Other names of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<Str>,
-    /// How many tokens the conversation and the answer may have together.
+    /// The maximum number of tokens of the conversation and the response together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
-    /// How many tokens an answer may have, reasoning included.
+    /// The maximum number of tokens of a response, including reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output: Option<u64>,
-    /// Until when its knowledge of the world goes: a month or a day, as `2025-12`.
+    /// The knowledge cutoff: a month or a day, such as `2025-12`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knowledge: Option<Str>,
-    /// What it takes: `text`, `image`, `audio`, `video`, `pdf`.
+    /// The supported inputs: `text`, `image`, `audio`, `video`, `pdf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Vec<Str>>,
-    /// Whether it calls tools.
+    /// Whether the model supports tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<bool>,
-    /// Whether it writes JSON of a schema.
+    /// Whether the model supports an output schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<bool>,
-    /// Whether it can be told a temperature.
+    /// Whether the model supports a temperature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<bool>,
-    /// Whether and how it reasons.
+    /// The model's reasoning features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning>,
-    /// What it costs.
+    /// The model's price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }
 
-/// Whether and how a model reasons before it answers.
+/// The reasoning features of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Reasoning {
-    /// Whether it does.
+    /// Whether the model reasons.
     pub supported: bool,
-    /// How much it can be told to, in the provider's words.
+    /// The supported efforts, with the provider's names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub efforts: Vec<Str>,
-    /// Whether it can be told how many tokens to spend on it.
+    /// Whether a token budget for reasoning is supported.
     pub budget: bool,
-    /// Whether it can be told not to.
+    /// Whether reasoning can be disabled.
     pub optional: bool,
 }
 
 impl ModelInfo {
-    /// Creates a model of which only the name is known.
+    /// Creates a model with only a name.
     pub fn new(provider: impl Into<Str>, model: impl Into<Str>) -> Self {
         Self {
             provider: provider.into(),
@@ -84,14 +84,14 @@ impl ModelInfo {
         self
     }
 
-    /// What a call costs; `None` if the price is not known, or not how many tokens it took.
+    /// The cost of a call; `None` if the price or the number of tokens is unknown.
     ///
-    /// Of one call: see the [module docs](super).
+    /// The result applies to a single call: see the [module docs](super).
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
         self.price.as_ref()?.cost(usage)
     }
 
-    /// Takes away from what an API can do what this model is known not to: for
+    /// Removes the features from `api` that this model is known not to support, for
     /// [`ProviderLayer::capabilities`](crate::ProviderLayer::capabilities).
     #[must_use]
     pub fn narrow(&self, mut api: Capabilities) -> Capabilities {

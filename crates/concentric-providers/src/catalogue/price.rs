@@ -2,10 +2,11 @@ use concentric_core::Usage;
 use serde::{Deserialize, Serialize};
 use std::{fmt, iter::Sum, ops::AddAssign};
 
-/// What a model's tokens cost: in millionths of a dollar for a million of them.
+/// The price of a model's tokens, in millionths of a dollar per million tokens.
 ///
-/// So 2,500,000 is 2.50 dollars for a million tokens, and a token costs this many millionths of a
-/// millionth of a dollar: whole numbers, however cheap a token is.
+/// For example, 2,500,000 is 2.50 dollars per million tokens. A token costs the same number of
+/// millionths of a millionth of a dollar, so that prices are whole numbers, however cheap a token
+/// is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -14,29 +15,29 @@ pub struct Price {
     pub input: u64,
     /// Output, reasoning included.
     pub output: u64,
-    /// Input that is read from the provider's cache; as other input if it is not known.
+    /// Input that is read from the provider's cache; priced as other input if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<u64>,
-    /// Input that is written to the provider's cache; as other input if it is not known. Where this
-    /// depends on how long it is kept, the shortest time (Anthropic: five minutes).
+    /// Input that is written to the provider's cache; priced as other input if unknown. If the
+    /// price depends on the time to live, this is the price of the shortest one (Anthropic: five
+    /// minutes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
-    /// Input that is written to the provider's cache for an hour; as other input that is written to it
-    /// if it is not known.
+    /// Input that is written to the provider's cache for an hour; priced as other cache writes if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<u64>,
-    /// What calls with a long input cost.
+    /// The price of calls with a long input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Above>,
 }
 
-/// What all tokens of a call cost whose input is longer than some length. What is `None` costs as
-/// it does below.
+/// The price of all tokens of calls whose input exceeds a length. `None` means the regular price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Above {
-    /// The length, in tokens of input, cached or not.
+    /// The length, in input tokens, cached or not.
     pub input_tokens: u64,
     /// Input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ pub struct Above {
 }
 
 impl Price {
-    /// Creates a price of input and output.
+    /// Creates a price for input and output.
     pub const fn new(input: u64, output: u64) -> Self {
         Self {
             input,
@@ -68,31 +69,31 @@ impl Price {
         }
     }
 
-    /// Sets that of cached input.
+    /// Sets the price of cached input.
     #[must_use]
     pub const fn cached_input(mut self, price: u64) -> Self {
         self.cached_input = Some(price);
         self
     }
 
-    /// Sets that of input that goes into the cache.
+    /// Sets the price of input that is written to the cache.
     #[must_use]
     pub const fn cache_write(mut self, price: u64) -> Self {
         self.cache_write = Some(price);
         self
     }
 
-    /// Sets that of input that goes into the cache for an hour.
+    /// Sets the price of input that is written to the cache for an hour.
     #[must_use]
     pub const fn cache_write_1h(mut self, price: u64) -> Self {
         self.cache_write_1h = Some(price);
         self
     }
 
-    /// What a call costs; `None` if its input or its output was not counted.
+    /// The cost of a call; `None` if its input or output tokens are unknown.
     ///
-    /// Cached tokens are part of the input, and reasoning is part of the output, so neither is
-    /// counted twice. Media count as tokens of text.
+    /// Cached tokens are part of the input and reasoning is part of the output; neither is counted
+    /// twice. Media are priced as text tokens.
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
         let (input, output) = (usage.input_tokens?, usage.output_tokens?);
         let price = self.at(input);
@@ -111,7 +112,7 @@ impl Price {
         })
     }
 
-    /// The price of a call with so many tokens of input.
+    /// The price of a call with `input` input tokens.
     fn at(&self, input: u64) -> Self {
         match self.above {
             Some(above) if input > above.input_tokens => Self {
@@ -127,7 +128,7 @@ impl Price {
     }
 }
 
-/// What something cost: in millionths of a millionth of a dollar, in which it is exact.
+/// An exact cost, in millionths of a millionth of a dollar.
 ///
 /// ```
 /// use concentric_core::Usage;
@@ -141,7 +142,7 @@ impl Price {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Cost {
-    /// Input, without what was read from or written to the cache.
+    /// Input, without tokens read from or written to the cache.
     pub input: u128,
     /// Input that was read from the cache.
     pub cached_input: u128,
@@ -151,11 +152,11 @@ pub struct Cost {
     pub output: u128,
 }
 
-/// In a dollar.
+/// The units in a dollar.
 const DOLLAR: u128 = 1_000_000_000_000;
 
 impl Cost {
-    /// All of it.
+    /// The total cost.
     pub fn total(&self) -> u128 {
         self.input
             .saturating_add(self.cached_input)
@@ -163,7 +164,7 @@ impl Cost {
             .saturating_add(self.output)
     }
 
-    /// All of it in millionths of a dollar, rounded up.
+    /// The total cost in millionths of a dollar, rounded up.
     pub fn micros(&self) -> u64 {
         let micros = self.total().div_ceil(DOLLAR / 1_000_000);
         u64::try_from(micros).unwrap_or(u64::MAX)
@@ -188,7 +189,7 @@ impl Sum for Cost {
     }
 }
 
-/// In dollars, exactly, with two digits at least: `$0.02`.
+/// Formats the exact cost in dollars, with at least two decimal places: `$0.02`.
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total();

@@ -10,7 +10,7 @@ use crate::{
 use concentric_core::{Error, Str};
 use http::Uri;
 
-/// Google's `generateContent`.
+/// Google's `generateContent` API.
 #[derive(Clone, Debug)]
 pub struct GenerateContent {
     service: Service,
@@ -22,10 +22,10 @@ enum Service {
     Vertex,
 }
 
-/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Google's
-/// `generateContent`.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
+/// service into a model with Google's `generateContent`.
 ///
-/// | made by | for |
+/// | constructor | service |
 /// |---|---|
 /// | `GeminiLayer::new(model, key)` | the Gemini API |
 /// | `GeminiLayer::vertex(project, region, model, token)` | Vertex AI |
@@ -35,11 +35,11 @@ enum Service {
 /// example.
 pub type GeminiLayer = ProviderLayer<GenerateContent>;
 
-/// A model, by Google's `generateContent` over the HTTP service `S`.
+/// A model with Google's `generateContent` over the HTTP service `S`.
 pub type Gemini<S> = Model<S, GenerateContent>;
 
 impl GeminiLayer {
-    /// Creates a layer for the Gemini API. `model` is asked unless a request names another.
+    /// Creates a layer for the Gemini API. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
         let api = GenerateContent {
             service: Service::Gemini,
@@ -51,8 +51,8 @@ impl GeminiLayer {
     /// Creates a layer for Vertex AI, in a project and a region: `us-central1`, `global`, or one of
     /// the multi-regions `us` and `eu`.
     ///
-    /// `token` is an OAuth access token. It is good for an hour, so it is mostly an
-    /// [`ApiKey::from_fn`] that returns the one that somebody keeps fresh.
+    /// `token` is an OAuth access token, which is valid for an hour. Use [`ApiKey::from_fn`] to
+    /// return a token that is refreshed elsewhere.
     pub fn vertex(project: &str, region: &str, model: impl Into<Str>, token: ApiKey) -> Self {
         let api = GenerateContent {
             service: Service::Vertex,
@@ -103,16 +103,16 @@ impl Api for GenerateContent {
         let model = call.model;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/@:".contains(c);
         if model.contains("..") || !model.chars().all(is_plain) {
-            let what = "a model's name with more than letters, digits and `._-/@:` in it";
+            let what = "a model name with characters other than letters, digits and `._-/@:`";
             unsupported.push(Unsupported::new(what));
         }
         request::check(&Wire::new(*call, self.provider()), unsupported);
     }
 
     fn endpoint(&self, base: &Base, call: &Call<'_>) -> Result<Uri, Error> {
-        // `check` has refused what makes no address.
+        // `check` has rejected names that do not form a valid URL.
         let model = call.model;
-        // `models/…` and `tunedModels/…` are whole names.
+        // `models/…` and `tunedModels/…` are complete names.
         let place = if model.contains('/') { "" } else { "models/" };
         let method = match call.streaming {
             true => "streamGenerateContent?alt=sse",

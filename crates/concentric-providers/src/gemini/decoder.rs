@@ -1,4 +1,4 @@
-//! What the service says, chunk by chunk, as events.
+//! Decodes the chunks of the service into events.
 
 use super::{
     metadata::Metadata,
@@ -8,7 +8,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::{Failure, is_said},
+    failure::{Failure, has_error},
     lenient::Text,
     openai::name,
 };
@@ -20,29 +20,29 @@ use concentric_core::{
 use serde_json::{Map, Value, json};
 use std::{collections::VecDeque, sync::Arc};
 
-/// An answer as far as it has arrived.
+/// The state of a response that is being received.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Decoder {
     streaming: bool,
-    // Something of the answer was said.
-    said: bool,
+    // Whether a part of the response was emitted.
+    has_output: bool,
     usage: Usage,
     reason: Option<Str>,
-    // All came in one message, which is whole since its JSON is.
+    // Whether the response is a single JSON body, which is complete if it parses.
     unary: bool,
     open: Open,
     calls: Calls,
-    // What came with each call, for the service.
+    // The provider data of each call.
     extras: Vec<Option<Arc<ProviderData>>>,
-    // The call whose arguments come in pieces.
+    // The call whose arguments are being received incrementally.
     partial: Option<PartialCall>,
-    // The service's own calls that have no result yet.
+    // Calls of the service's tools that have no result yet.
     running: Vec<ToolCallPart>,
     metadata: Metadata,
 }
 
-/// What the last delta was of, if the part may go on.
+/// The kind of the last delta, if its part may continue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Open {
     #[default]
@@ -54,7 +54,7 @@ enum Open {
 #[derive(Debug)]
 struct PartialCall {
     arguments: Partial,
-    /// The service has said that nothing more of it is to come.
+    /// Whether the service has marked the call as complete.
     ended: bool,
 }
 
@@ -62,7 +62,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.filter(is_said) {
+        if let Some(error) = chunk.error.filter(has_error) {
             let failure = Failure::of_json(&json!({ "error": error }));
             return Err(answer.origin().reported(&failure));
         }
@@ -76,7 +76,7 @@ impl api::Decoder for Decoder {
         self.unary |= !self.streaming
             && from == Framing::Json
             && (usage.is_some() || !chunk.candidates.is_empty());
-        // Some chunks of Vertex's have no counts in it.
+        // Some chunks of Vertex AI contain no counts.
         if let Some(usage) = usage.filter(|usage| *usage != Usage::default()) {
             answer.changed |= usage != self.usage;
             self.usage = usage;
@@ -89,7 +89,7 @@ impl api::Decoder for Decoder {
                 self.candidate(candidate, answer)?;
             }
         }
-        self.said |= !answer.events.is_empty();
+        self.has_output |= !answer.events.is_empty();
         Ok(())
     }
 
@@ -125,7 +125,7 @@ impl Decoder {
     pub(super) fn new(streaming: bool) -> Self {
         Self {
             streaming,
-            said: false,
+            has_output: false,
             usage: Usage::default(),
             reason: None,
             unary: false,
@@ -138,15 +138,16 @@ impl Decoder {
         }
     }
 
-    /// Sees that the answer is still the same: each chunk of one says the same id.
+    /// Checks that the chunk belongs to the same response: all chunks of a response have the same
+    /// id.
     fn check_same(&self, id: &Text<'_>, answer: &Answer) -> Result<(), Error> {
         let (Some(new), Some(old)) = (id.filled(), answer.head.id.as_deref()) else {
             return Ok(());
         };
-        if self.said && new != old {
+        if self.has_output && new != old {
             return Err(answer.origin().error(
                 ErrorKind::Protocol,
-                "another answer began behind the first one",
+                "another response started after the first one",
             ));
         }
         Ok(())
@@ -161,7 +162,7 @@ impl Decoder {
         for part in candidate.content.0.into_iter().flat_map(|c| c.parts) {
             self.part(part, answer)?;
         }
-        // Of an enumeration, this is the word for nothing.
+        // The enum value for an unset reason.
         let reason = candidate.finish_reason.into_filled();
         if let Some(reason) = reason.filter(|reason| *reason != "FINISH_REASON_UNSPECIFIED") {
             answer.changed |= self.reason.as_ref() != Some(&reason);
@@ -194,7 +195,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Text, or a thought.
+    /// Processes text or a thought.
     #[inline]
     fn text(&mut self, part: WirePart<'_>, extras: Option<Arc<ProviderData>>, answer: &mut Answer) {
         let kind = if part.thought {
@@ -202,7 +203,7 @@ impl Decoder {
         } else {
             Open::Text
         };
-        // What is signed is a part by itself.
+        // A signed text is a separate part.
         if extras.is_some() && self.open != Open::Nothing {
             answer.emit(Event::PartEnd(Box::default()));
             self.open = Open::Nothing;
@@ -245,11 +246,11 @@ impl Decoder {
             self.end_partial(answer)?;
             self.extras.push(None);
         } else if self.partial.is_none() {
-            // The end of a call that has ended already may come by itself.
-            let says = call.id.filled().is_some()
+            // The end of a call may arrive again after the call has ended.
+            let has_fields = call.id.filled().is_some()
                 || call.arguments().is_some()
                 || !call.partial_args.0.is_empty();
-            return match says {
+            return match has_fields {
                 true => Err(crate::calls::Conflict::Stray.error(answer)),
                 false => Ok(()),
             };
@@ -275,14 +276,14 @@ impl Decoder {
         for arg in &call.partial_args.0 {
             let pushed = partial.arguments.push(arg, &mut arguments);
             pushed.map_err(|_| {
-                let what = "the arguments of a tool call come in an order that makes no JSON";
+                let what = "the arguments of a tool call arrived in an order that does not form valid JSON";
                 answer.origin().error(ErrorKind::Protocol, what)
             })?;
         }
         self.piece(call, &arguments, answer)
     }
 
-    /// More of the last call.
+    /// Adds a fragment to the last call.
     fn piece(
         &mut self,
         call: &FunctionCall<'_>,
@@ -299,8 +300,8 @@ impl Decoder {
         taken.map_err(|conflict| conflict.error(answer))
     }
 
-    /// Another call begins, or nothing more comes. What was cut short stays so: that it is no JSON
-    /// keeps it from being executed.
+    /// Ends the open call. Truncated arguments stay truncated: since they are not valid JSON, the
+    /// call is not executed.
     fn end_partial(&mut self, answer: &mut Answer) -> Result<(), Error> {
         let Some(mut partial) = self.partial.take() else {
             return Ok(());
@@ -321,7 +322,7 @@ impl Decoder {
         taken.map_err(|conflict| conflict.error(answer))
     }
 
-    /// What the service's own tools do, and what is not known here.
+    /// Processes the service's own tool calls and results, and unknown parts.
     fn other(&mut self, part: WirePart<'_>, answer: &mut Answer) {
         let mut fields = part.rest;
         if part.thought {
@@ -350,26 +351,26 @@ impl Decoder {
         answer.emit(event);
     }
 
-    /// The result of one of the service's own calls.
+    /// The result of a call of one of the service's tools.
     fn server_result(&mut self, fields: &Map<String, Value>) -> Option<ToolResult> {
         let text = |value: &Value| match value {
             Value::String(text) => Str::from(text),
             Value::Null => Str::default(),
             other => other.to_string().into(),
         };
-        let (said, outcome) = if let Some(said) = fields.get("codeExecutionResult") {
-            let output = said.get("output").map(text).unwrap_or_default();
-            let outcome = match said.get("outcome").and_then(Value::as_str) {
+        let (data, outcome) = if let Some(data) = fields.get("codeExecutionResult") {
+            let output = data.get("output").map(text).unwrap_or_default();
+            let outcome = match data.get("outcome").and_then(Value::as_str) {
                 Some("OUTCOME_OK") | None => ToolOutcome::done(output),
                 Some(_) => ToolOutcome::failed(output),
             };
-            (said, outcome)
+            (data, outcome)
         } else {
-            let said = fields.get("toolResponse")?;
-            let output = said.get("response").map(text).unwrap_or_default();
-            (said, ToolOutcome::done(output))
+            let data = fields.get("toolResponse")?;
+            let output = data.get("response").map(text).unwrap_or_default();
+            (data, ToolOutcome::done(output))
         };
-        let id = said.get("id").and_then(Value::as_str);
+        let id = data.get("id").and_then(Value::as_str);
         let at = self
             .running
             .iter()
@@ -407,15 +408,15 @@ impl Decoder {
     }
 }
 
-/// Sees that the prompt was not blocked.
+/// Checks that the prompt was not blocked.
 fn check_prompt(feedback: &Feedback<'_>, answer: &Answer) -> Result<(), Error> {
     let reason = feedback.block_reason.filled();
     let Some(reason) = reason.filter(|reason| *reason != "BLOCKED_REASON_UNSPECIFIED") else {
         return Ok(());
     };
-    let said = feedback.block_reason_message.filled();
-    let what = match said {
-        Some(said) => format!("the prompt was blocked: {said}"),
+    let message = feedback.block_reason_message.filled();
+    let what = match message {
+        Some(message) => format!("the prompt was blocked: {message}"),
         None => format!("the prompt was blocked: {reason}"),
     };
     let failure = Failure::of_json(&json!({
@@ -426,7 +427,7 @@ fn check_prompt(feedback: &Feedback<'_>, answer: &Answer) -> Result<(), Error> {
     Err(answer.origin().reported(&failure))
 }
 
-/// What else the service said with a part that has a kind of its own, for it to be sent back.
+/// The other fields of a part, which must be sent back with it.
 #[inline]
 fn extras(part: &mut WirePart<'_>, answer: &Answer) -> Option<Arc<ProviderData>> {
     let signature = std::mem::take(&mut part.signature).into_filled();
@@ -441,7 +442,7 @@ fn extras(part: &mut WirePart<'_>, answer: &Answer) -> Option<Arc<ProviderData>>
     Some(Arc::new(ProviderData::new(answer.provider.clone(), data)))
 }
 
-/// The medium that a part is, if it is one.
+/// The medium of a part, if it has one.
 fn media(part: &mut WirePart<'_>) -> Option<PartKind> {
     let (source, media_type) = if let Some(blob) = part.inline_data.0.take() {
         let Blob { mime_type, data } = *blob;
@@ -462,9 +463,9 @@ fn media(part: &mut WirePart<'_>) -> Option<PartKind> {
     })
 }
 
-/// The call of one of the service's own tools.
+/// The call of one of the service's tools.
 fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallPart> {
-    let (said, name, arguments) = if let Some(code) = fields.get("executableCode") {
+    let (data, name, arguments) = if let Some(code) = fields.get("executableCode") {
         let arguments = json!({ "language": code.get("language"), "code": code.get("code") });
         (code, Str::from_static("code_execution"), arguments)
     } else {
@@ -473,7 +474,7 @@ fn server_call(fields: &Map<String, Value>, answer: &Answer) -> Option<ToolCallP
         let arguments = call.get("args").cloned().unwrap_or_else(|| json!({}));
         (call, name.unwrap_or("tool").into(), arguments)
     };
-    let id = said.get("id").and_then(Value::as_str);
+    let id = data.get("id").and_then(Value::as_str);
     let call = ToolCallPart::new(CallId::new(answer.context.new_id("call_")), name, arguments);
     Some(
         call.executed_by(Executor::Provider)

@@ -1,12 +1,12 @@
-//! What is known of a model by its name.
+//! The features of a model, derived from its name.
 
 /// A generation of Gemini models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Family(Option<(u32, u32)>);
 
 impl Family {
-    /// The generation of `model`: that of `gemini-2.5-flash` is 2.5. Of a name that does not say it
-    /// (`gemini-flash-latest`) the newest is thought.
+    /// The generation of `model`: 2.5 for `gemini-2.5-flash`. A name without a version
+    /// (`gemini-flash-latest`) is treated as the newest generation.
     pub(super) fn of(model: &str) -> Self {
         let name = model.rsplit('/').next().unwrap_or_default();
         let version = name
@@ -22,37 +22,37 @@ impl Family {
         self.0.is_none_or(|version| version >= (major, minor))
     }
 
-    /// Whether it takes JSON Schema, and not only a subset of OpenAPI's.
+    /// Whether the model accepts JSON Schema, and not only a subset of OpenAPI's.
     pub(super) fn takes_json_schema(self) -> bool {
         self.is_from(2, 5)
     }
 
-    /// Whether it thinks.
+    /// Whether the model thinks.
     pub(super) fn thinks(self) -> bool {
         self.is_from(2, 5)
     }
 
-    /// Whether it is told how much to think by a level, and not by a number of tokens.
+    /// Whether the amount of thinking is a level, not a number of tokens.
     pub(super) fn takes_level(self) -> bool {
         self.is_from(3, 0)
     }
 
-    /// Whether it refuses a call without a signature.
+    /// Whether calls without a signature are rejected.
     pub(super) fn wants_signatures(self) -> bool {
         self.is_from(3, 0)
     }
 
-    /// Whether it writes JSON of a schema where it may call tools as well.
+    /// Whether an output schema is supported in requests with tools.
     pub(super) fn joins_schema_and_tools(self) -> bool {
         self.is_from(3, 0)
     }
 
-    /// Whether it goes on with what it has begun to say.
+    /// Whether the model continues a prefilled message.
     pub(super) fn takes_prefill(self) -> bool {
         !self.is_from(3, 0)
     }
 
-    /// Whether a function's response may hold media.
+    /// Whether a function response may contain media.
     pub(super) fn takes_media_in_responses(self) -> bool {
         self.is_from(3, 0)
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::Family;
 
     #[test]
-    fn the_generation_is_told_by_the_name() {
+    fn the_generation_is_parsed_from_the_name() {
         let cases = [
             ("gemini-1.5-flash", Some((1, 5))),
             ("models/gemini-2.5-pro-preview-05-06", Some((2, 5))),

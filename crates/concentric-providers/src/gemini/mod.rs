@@ -1,8 +1,8 @@
-//! Google's Gemini models, by `generateContent`: the Gemini API, and Vertex AI.
+//! Google's Gemini models with `generateContent`: the Gemini API and Vertex AI.
 //!
-//! [`GeminiLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
-//! as it arrives. The layer retries nothing and follows no redirect: those are layers of their own,
-//! above or below.
+//! [`GeminiLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
+//! decoded while it arrives. The layer does not retry and does not follow redirects; use separate
+//! layers above or below for that.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; here one that always says the same.
+//! // Any HTTP client that is a service; this one always returns the same response.
 //! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
 //!     assert!(request.uri().path().ends_with("/models/gemini-3.5-flash:streamGenerateContent"));
 //!     let answer = r#"{"candidates": [{"content": {"parts": [{"text": "Hello!"}]}, "finishReason": "STOP"}]}"#;
@@ -26,66 +26,67 @@
 //! # }
 //! ```
 //!
-//! # When
+//! # Lifecycle
 //!
-//! | moment | what happens |
+//! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called at once, with its readiness |
-//! | first text, thought, call, media | the future resolves |
-//! | an error before | the future fails: by the status, or by what the body says under a 200 |
-//! | the prompt is blocked (`promptFeedback.blockReason`) | [`ErrorKind::ContentFilter`](concentric_core::ErrorKind::ContentFilter), the reason as its code |
-//! | the answer is blocked (`SAFETY`, `RECITATION`, …) | [`FinishReason::ContentFilter`](concentric_core::FinishReason::ContentFilter), after what was let through |
-//! | an error after | the body's last item |
-//! | the body ends after a `finishReason` | tool calls are emitted, then `Finish` |
-//! | the body ends before one | `Truncated`, and no tool call |
-//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
-//! | dropped | so is the HTTP body |
+//! | `call` | the HTTP service is called immediately, with its readiness |
+//! | first text, thought, call or medium | the future resolves |
+//! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
+//! | the prompt is blocked (`promptFeedback.blockReason`) | [`ErrorKind::ContentFilter`](concentric_core::ErrorKind::ContentFilter), with the reason as the code |
+//! | the response is blocked (`SAFETY`, `RECITATION`, …) | [`FinishReason::ContentFilter`](concentric_core::FinishReason::ContentFilter), after the content that was not blocked |
+//! | a later error | the last item of the body |
+//! | end of the body after a `finishReason` | tool calls are emitted, then `Finish` |
+//! | end of the body before one | `Truncated`, and no tool call |
+//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
+//! | drop | the HTTP body is dropped |
 //!
-//! What counts as the end is the first candidate's `finishReason`; what follows it still counts, up
-//! to the end of the body, since usage, sources and a second thought about the reason come last. An
-//! answer that was not asked for as a stream is whole when its JSON is. Event streams and JSON
-//! arrays are told by their content. Other candidates than the first are not read.
+//! A response is complete at the `finishReason` of the first candidate. Later chunks are still
+//! processed up to the end of the body, since usage, sources and an updated reason may follow.
+//! Without streaming, a response is complete if its JSON is. Event streams and JSON arrays are
+//! detected by their content. Candidates other than the first are ignored.
 //!
 //! # Signatures
 //!
-//! A `thoughtSignature`, and whatever else the service sends with a part that is nobody else's to
-//! understand, is kept with the part and sent back on the same one. A signed part is never joined
-//! with another. Gemini 3 and later refuse a call without one; where somebody else made the call,
-//! `skip_thought_signature_validator` stands in its place, as
-//! [the service wants it](https://ai.google.dev/gemini-api/docs/thought-signatures). The Gemini API
-//! and Vertex AI do not take each other's signatures, and are two providers.
+//! A `thoughtSignature`, like all provider-specific fields of a part, is stored with the part and
+//! sent back with the same part. A signed part is never merged with another. Gemini 3 and later
+//! reject a call without a signature; for a call by another provider's model,
+//! `skip_thought_signature_validator` is sent instead, as [documented by the
+//! service](https://ai.google.dev/gemini-api/docs/thought-signatures). The Gemini API and Vertex AI
+//! do not accept each other's signatures, and are separate providers.
 //!
 //! # Usage
 //!
-//! | ours | the service's |
+//! | Concentric | Gemini |
 //! |---|---|
-//! | `input_tokens` | `promptTokenCount`, the cached ones among them |
+//! | `input_tokens` | `promptTokenCount`, including cached tokens |
 //! | `output_tokens` | `candidatesTokenCount` + `thoughtsTokenCount` |
 //! | `reasoning_tokens` | `thoughtsTokenCount` |
 //! | `cached_input_tokens` | `cachedContentTokenCount` |
 //! | `input_audio_tokens`, `output_audio_tokens` | those of the modality `AUDIO` in `promptTokensDetails` and `candidatesTokensDetails` |
-//! | `total_tokens` | `totalTokenCount`, in which `toolUsePromptTokenCount` is counted too: what the service's own tools read |
+//! | `total_tokens` | `totalTokenCount`, which includes `toolUsePromptTokenCount`, the input of the service's tools |
 //!
-//! # Requests
+//! # Request mapping
 //!
 //! The [`provider`](concentric_core::ChatOptions::provider) options are fields of the request;
-//! those of `generationConfig` and `toolConfig` are joined with ours, and win. `safetySettings`,
-//! `cachedContent`, `serviceTier` and Vertex's `labels` are set so. Metadata is not sent.
+//! those in `generationConfig` and `toolConfig` are merged with the generated ones, and take
+//! precedence. Use them for `safetySettings`, `cachedContent`, `serviceTier` and `labels` of Vertex
+//! AI. Metadata are not sent.
 //!
-//! [`reasoning_effort`](concentric_core::ChatOptions::reasoning_effort) is a `thinkingLevel` for
-//! Gemini 3 and later; for Gemini 2.5 it is the `thinkingBudget` that Google's own
-//! [OpenAI endpoint](https://ai.google.dev/gemini-api/docs/openai) takes it for (`none` 0, `minimal`
-//! and `low` 1,024, `medium` 8,192, `high` 24,576). A number is a budget in tokens for both. Where
-//! there is an effort, the service is asked to show its thoughts.
+//! [`reasoning_effort`](concentric_core::ChatOptions::reasoning_effort) becomes a `thinkingLevel`
+//! for Gemini 3 and later, and a `thinkingBudget` for Gemini 2.5, with the values of Google's own
+//! [OpenAI endpoint](https://ai.google.dev/gemini-api/docs/openai) (`none` 0, `minimal` and `low`
+//! 1,024, `medium` 8,192, `high` 24,576). A number is a budget in tokens for both. With an effort,
+//! thoughts are included in the response.
 //!
-//! Schemas go out as they are from Gemini 2.5 on (`parametersJsonSchema`, `responseJsonSchema`).
-//! Older models are told in the subset of OpenAPI that they know; what is not in it is said in the
-//! description. A message by [`Role::System`](concentric_core::Role::System) within a conversation
-//! is sent as the user's.
+//! From Gemini 2.5 on, schemas are sent unchanged (`parametersJsonSchema`, `responseJsonSchema`).
+//! For older models, they are converted to the supported subset of OpenAPI; unsupported constraints
+//! are added to the description. A message with [`Role::System`](concentric_core::Role::System)
+//! within a conversation is sent as a user message.
 //!
 //! # Place in the stack
 //!
-//! The innermost layer that knows of chats; under it are only layers of HTTP.
+//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod api;
 mod decoder;

@@ -1,14 +1,14 @@
-//! Arguments that come value by value, each with its JSON Path, as the JSON that they are of.
+//! Reassembly of JSON from values that arrive separately, each with its JSON Path.
 
 use super::wire::PartialArg;
 use serde_json::Value;
 use std::{collections::HashSet, iter};
 
-/// The most elements that may be left out of the arrays of one call. Each is written for as little as
-/// a digit of a path.
+/// The maximum number of skipped array elements in a call. A few digits of a path could otherwise
+/// produce an unlimited number of elements.
 const GAPS: u64 = 1024;
 
-/// The most steps of a path: `serde_json` reads nothing deeper.
+/// The maximum number of steps in a path, which is the nesting limit of `serde_json`.
 const STEPS: usize = 128;
 
 /// A step of a path.
@@ -34,32 +34,32 @@ impl Step {
     }
 }
 
-/// Where the writing of the JSON has come to.
+/// The state of the JSON that has been written so far.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
-    // The path of the last value. What it stands in is open.
+    // The path of the last value, whose containers are open.
     at: Vec<Step>,
-    // The keys that each open object has, so that none is written twice.
+    // The keys of each open object, to detect duplicates.
     keys: Vec<HashSet<String>>,
-    // The last value is a text, and is open too.
+    // Whether the last value is a string that is still open.
     text: bool,
-    // How many elements were left out.
+    // The number of skipped elements.
     gaps: u64,
 }
 
-/// The values don't come in an order in which JSON can be written.
+/// The values do not arrive in document order.
 #[derive(Debug)]
 pub(super) struct Disorder;
 
 impl Partial {
-    /// Appends to `out` what is to be written for `arg`.
+    /// Appends the JSON for `arg` to `out`.
     pub(super) fn push(&mut self, arg: &PartialArg<'_>, out: &mut String) -> Result<(), Disorder> {
         let path = path(arg.json_path.as_str().unwrap_or_default()).ok_or(Disorder)?;
         let text = arg.string_value.as_str();
         if self.text && path == self.at {
             out.push_str(&inner(text.unwrap_or_default()));
         } else {
-            self.go_to(path, out)?;
+            self.move_to(path, out)?;
             match text {
                 Some(text) => {
                     out.push('"');
@@ -75,7 +75,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Appends to `out` what makes it whole.
+    /// Appends the end of the JSON to `out`.
     pub(super) fn end(&mut self, out: &mut String) {
         self.end_text(out);
         if self.at.is_empty() {
@@ -91,7 +91,7 @@ impl Partial {
         }
     }
 
-    fn go_to(&mut self, path: Vec<Step>, out: &mut String) -> Result<(), Disorder> {
+    fn move_to(&mut self, path: Vec<Step>, out: &mut String) -> Result<(), Disorder> {
         self.end_text(out);
         let shared = iter::zip(&self.at, &path).take_while(|(a, b)| a == b);
         let shared = shared.count();
@@ -101,7 +101,7 @@ impl Partial {
         }
         out.extend(self.at.iter().skip(shared + 1).rev().map(Step::closes));
         self.keys.truncate(shared + 1);
-        // The first step that is new is a sibling of an old one, unless there is none.
+        // The first new step is a sibling of the last one, if there is one.
         let mut sibling = last.cloned();
         for step in path.iter().skip(shared) {
             let next = match (&sibling, step) {
@@ -147,7 +147,7 @@ impl Partial {
     }
 }
 
-/// `text` as it stands within a JSON string.
+/// The escaped content of a JSON string.
 fn inner(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted
@@ -156,7 +156,7 @@ fn inner(text: &str) -> String {
         .to_owned()
 }
 
-/// Reads a path to one value (RFC 9535, section 2.7), the first step of which is a key.
+/// Parses a path to a single value (RFC 9535, section 2.7) that starts with a key.
 fn path(text: &str) -> Option<Vec<Step>> {
     let mut rest = text.strip_prefix('$')?;
     let mut steps = Vec::new();
@@ -193,13 +193,13 @@ fn path(text: &str) -> Option<Vec<Step>> {
     matches!(steps.first(), Some(Step::Key(_))).then_some(steps)
 }
 
-/// What is between the quotation marks of a name, of either kind.
+/// Unescapes a name in single or double quotes.
 fn unquoted(name: &str) -> Option<String> {
     let mut json = String::from('"');
     let mut escaped = false;
     for c in name.chars() {
         match c {
-            // JSON knows no `\'`.
+            // JSON does not have the escape `\'`.
             '\'' if escaped => {
                 json.pop();
             }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn values_become_the_json_that_they_are_of() {
+    fn values_are_reassembled_into_json() {
         let cases: [(&[&str], &str); 6] = [
             (&[], "{}"),
             (&[r#"{"jsonPath":"$.a","numberValue":1}"#], r#"{"a":1}"#),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_said_to_be_none() {
+    fn invalid_paths_and_orders_are_rejected() {
         let one = |path: &str| format!(r#"{{"jsonPath":"{path}","numberValue":1}}"#);
         let cases: [&[&str]; 11] = [
             &[""],
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_writes_little_more_than_what_came_of_it() {
+    fn the_number_of_skipped_elements_is_limited() {
         let one = |path: String| format!(r#"{{"jsonPath":"$.a{path}","numberValue":1}}"#);
         // Within one path, and from path to path.
         assert!(written(&[&one("[1024]".to_owned())]).is_ok());

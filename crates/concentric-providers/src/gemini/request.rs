@@ -1,13 +1,13 @@
-//! A [`ChatRequest`](concentric_core::ChatRequest) as the JSON of `generateContent`.
+//! Serialization of a [`ChatRequest`](concentric_core::ChatRequest) for `generateContent`.
 //!
-//! What goes on the wire is borrowed from the request.
+//! The serialized data are borrowed from the request.
 
 mod contents;
 mod schema;
 
 use self::contents::Contents;
 use super::family::Family;
-use crate::{Unsupported, api::Call, capabilities::NOTHING_SAID, fields::Fields, schema::Budget};
+use crate::{Unsupported, api::Call, capabilities::NO_CONTENT, fields::Fields, schema::Budget};
 use concentric_core::{ChatOptions, Str, System, ToolChoice, ToolSpec, ToolSpecs};
 use serde::{
     Serialize, Serializer,
@@ -39,13 +39,13 @@ impl<'a> Wire<'a> {
         &self.call.request.options
     }
 
-    /// The fields of `name` that the request's own provider options have, if it is an object.
+    /// The fields of `name` in the request's provider options, if it is an object.
     fn theirs(&self, name: &str) -> Option<&'a Map<String, Value>> {
         self.options().provider.get(name)?.as_object()
     }
 }
 
-/// Adds what the service will not do of a call.
+/// Adds the features that `wire` uses and the service does not support.
 pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
     let Wire { call, family, .. } = wire;
     let options = wire.options();
@@ -56,7 +56,7 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
             no(format!("a tool named `{}`", tool.name.escape_debug()));
         }
         if let Err(what) = schema::adapt(&tool.input_schema, *family, &mut budget) {
-            no(format!("the schema of the tool `{}`: {what}", tool.name));
+            no(format!("the input schema of tool `{}`: {what}", tool.name));
         }
     }
     if let Some(output) = &options.output_schema
@@ -74,14 +74,14 @@ pub(super) fn check(wire: &Wire<'_>, unsupported: &mut Vec<Unsupported>) {
         && family.thinks()
         && Thinking::new(effort, *family).is_none()
     {
-        no(format!("a reasoning effort of `{effort}`"));
+        no(format!("the reasoning effort `{effort}`"));
     }
-    if !contents::is_said(call.request, wire.provider) {
-        no(NOTHING_SAID.to_owned());
+    if !contents::has_content(call.request, wire.provider) {
+        no(NO_CONTENT.to_owned());
     }
 }
 
-/// `section` as JSON, unless there is nothing in it.
+/// Serializes `section` as JSON, or returns `None` if it is empty.
 fn unless_empty<E: serde::ser::Error>(
     section: &impl Serialize,
 ) -> Result<Option<Box<RawValue>>, E> {
@@ -95,7 +95,7 @@ impl Serialize for Wire<'_> {
         let options = self.options();
         let mut replaced = Cow::Borrowed(&options.provider);
         for name in ["toolConfig", "generationConfig"] {
-            // An object is joined with ours, anything else replaces it.
+            // An object is merged with the generated fields; any other value replaces them.
             if self.theirs(name).is_some() {
                 replaced.to_mut().remove(name);
             }
@@ -131,7 +131,7 @@ struct Instruction<'a> {
     parts: Segments<'a>,
 }
 
-/// Each segment is a part of its own.
+/// The system segments, each of which is a separate part.
 struct Segments<'a>(&'a System);
 
 impl Serialize for Segments<'_> {
@@ -178,7 +178,7 @@ impl Serialize for Declaration<'_> {
         if !tool.description.is_empty() {
             map.serialize_entry("description", &tool.description)?;
         }
-        // Counted over all of them by `check`.
+        // `check` has counted the size of all schemas.
         let schema = schema::adapt(&tool.input_schema, *family, &mut Budget::new());
         let schema = schema.map_err(S::Error::custom)?;
         if family.takes_json_schema() {
@@ -188,7 +188,8 @@ impl Serialize for Declaration<'_> {
             .and_then(|schema| schema.get("properties")?.as_object())
             .is_some_and(|properties| !properties.is_empty())
         {
-            // An object without properties is refused; a function without parameters has no field.
+            // The service rejects an object without properties; a function without parameters has
+            // no field.
             map.serialize_entry("parameters", &schema)?;
         }
         map.end()
@@ -206,7 +207,7 @@ impl Serialize for ToolConfig<'_> {
             replaced: wire.theirs("toolConfig").unwrap_or(&none),
         };
         let choice = wire.options().tool_choice.as_ref();
-        // Without tools, it is refused.
+        // The service rejects the field without tools.
         let choice = choice.filter(|_| !wire.call.request.tools.is_empty());
         fields.put_some("functionCallingConfig", choice.map(Calling::new).as_ref())?;
         fields.end()
@@ -285,21 +286,21 @@ struct Thinking<'a> {
 }
 
 impl Thinking<'_> {
-    /// What `effort` is for a model of `family`; `None` if it is nothing.
+    /// Converts `effort` for a model of `family`; `None` if it is not supported.
     fn new(effort: &str, family: Family) -> Option<Self> {
         let word = effort.to_ascii_lowercase();
         let budget = match (effort.parse(), &*word) {
             (Ok(budget), _) => Some(budget),
             (_, "none") => Some(0),
             _ if family.takes_level() => None,
-            // Those of Google's OpenAI endpoint.
+            // The values of Google's OpenAI endpoint.
             (_, "minimal" | "low") => Some(1024),
             (_, "medium") => Some(8192),
             (_, "high") => Some(24_576),
             _ => return None,
         };
         if budget == Some(0) && family.takes_level() {
-            // These can't be told not to.
+            // Thinking cannot be disabled for these models.
             return None;
         }
         Some(Self {

@@ -1,4 +1,4 @@
-//! What the service answers: `GenerateContentResponse`, of which a stream is many.
+//! The service's response type, `GenerateContentResponse`; a stream is a sequence of them.
 
 use crate::lenient::{Count, Few, Gathered, List, Maybe, Text};
 use concentric_core::Usage;
@@ -54,17 +54,17 @@ pub(super) struct Content<'a> {
     pub(super) parts: Few<Part<'a>>,
 }
 
-/// A part of a content. What is in it says what it is.
+/// A part of a content, whose fields determine its kind.
 #[derive(Debug, Default)]
 pub(super) struct Part<'a> {
     pub(super) text: Text<'a>,
-    /// It is of the model's thoughts.
+    /// Whether the part is a thought.
     pub(super) thought: bool,
     pub(super) signature: Text<'a>,
     pub(super) call: Maybe<Box<FunctionCall<'a>>>,
     pub(super) inline_data: Maybe<Box<Blob<'a>>>,
     pub(super) file_data: Maybe<Box<File<'a>>>,
-    /// All else, as it came.
+    /// All other fields, unchanged.
     pub(super) rest: Map<String, Value>,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct FunctionCall<'a> {
     pub(super) id: Text<'a>,
     #[serde(borrow, default)]
     pub(super) name: Text<'a>,
-    /// As they came: in a `Value` they would lose their order.
+    /// Raw JSON, since `Value` would not preserve the order of fields.
     #[serde(default)]
     pub(super) args: Option<Box<RawValue>>,
     #[serde(borrow, default)]
@@ -125,12 +125,12 @@ pub(super) struct FunctionCall<'a> {
 }
 
 impl FunctionCall<'_> {
-    /// Whether more of the call is to come.
+    /// Whether more of the call follows.
     pub(super) fn will_continue(&self) -> bool {
         self.will_continue == Some(Value::Bool(true))
     }
 
-    /// The arguments without the white space between them, if there are any.
+    /// The arguments without insignificant white space, if there are any.
     pub(super) fn arguments(&self) -> Option<String> {
         let raw = self.args.as_deref()?.get();
         if matches!(raw, "null" | "{}") {
@@ -154,7 +154,7 @@ impl FunctionCall<'_> {
     }
 }
 
-/// A piece of a call's arguments: a value, or some of a text, and where it stands.
+/// A fragment of a call's arguments: a value or part of a string, and its path.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PartialArg<'a> {
@@ -171,12 +171,12 @@ pub(super) struct PartialArg<'a> {
 }
 
 impl PartialArg<'_> {
-    /// Whether more of the text is to come.
+    /// Whether more of the string follows.
     pub(super) fn will_continue(&self) -> bool {
         self.will_continue == Some(Value::Bool(true))
     }
 
-    /// The value, unless it is a text.
+    /// The value, unless it is a string.
     pub(super) fn scalar(&self) -> Value {
         let value = self.number_value.as_ref().or(self.bool_value.as_ref());
         value.cloned().unwrap_or_default()
@@ -201,7 +201,7 @@ pub(super) struct File<'a> {
     pub(super) file_uri: Text<'a>,
 }
 
-/// What became of the prompt.
+/// The feedback on the prompt.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Feedback<'a> {
@@ -230,7 +230,7 @@ pub(super) struct Tokens {
     candidates_tokens_details: Gathered<OfModality, AudioTokens>,
 }
 
-/// The tokens of one modality.
+/// The token count of one modality.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OfModality {
@@ -263,14 +263,14 @@ impl Extend<OfModality> for AudioTokens {
 }
 
 impl Tokens {
-    /// The counts in our meaning; see the module's docs.
+    /// Converts the counts to the common format; see the module docs.
     pub(super) fn usage(&self) -> Usage {
-        let (said, thought) = (self.candidates_token_count.0, self.thoughts_token_count.0);
+        let (output, thought) = (self.candidates_token_count.0, self.thoughts_token_count.0);
         let mut usage = Usage::default();
         usage.input_tokens = self.prompt_token_count.0;
-        usage.output_tokens = match (said, thought) {
+        usage.output_tokens = match (output, thought) {
             (None, None) => None,
-            (said, thought) => Some(said.unwrap_or(0).saturating_add(thought.unwrap_or(0))),
+            (output, thought) => Some(output.unwrap_or(0).saturating_add(thought.unwrap_or(0))),
         };
         usage.total_tokens = self.total_token_count.0;
         usage.cached_input_tokens = self.cached_content_token_count.0;

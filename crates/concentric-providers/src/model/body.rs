@@ -13,19 +13,20 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// Response body for [`Model`](super::Model): the events of one answer.
+/// Response body of [`Model`](super::Model): the events of one response.
 ///
 /// # Cancel safety
 ///
-/// Dropping it drops the HTTP body, which ends the request; providers then stop to write.
+/// Dropping the body drops the HTTP body, which ends the request; the provider then stops
+/// generating.
 #[must_use = "streams do nothing unless polled"]
 pub struct Body<RB, A>
 where
     A: Api,
 {
-    // Boxed, once per call: the future reads from it before it hands it over, and a body that is
-    // pinned can't be moved out of a future. In exchange, `Body` is `Unpin`. `None` once no more
-    // is to be read.
+    // Boxed once per call, since the future reads from the body before it returns it, and a pinned
+    // body cannot be moved out of the future. This also makes `Body` `Unpin`. `None` after the last
+    // read.
     upstream: Option<Pin<Box<RB>>>,
     upstream_ended: bool,
     input: Input,
@@ -33,7 +34,7 @@ where
     answer: Answer,
     received: usize,
     clocks: Option<Box<Clocks>>,
-    // Comes after what is left in `answer.events`.
+    // Emitted after the remaining `answer.events`.
     error: Option<Error>,
 }
 
@@ -71,7 +72,7 @@ where
     RB::Error: Into<BoxError>,
     A: Api,
 {
-    /// Waits for the first content, or the end.
+    /// Waits for the first content or the end of the response.
     pub(super) fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             if self.answer.events.iter().any(Event::is_content) {
@@ -87,7 +88,7 @@ where
         }
     }
 
-    /// Reads the next chunk, or some of it.
+    /// Processes the next chunk, or reads more bytes.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let events = self.answer.events.len();
         let progress = self
@@ -122,7 +123,7 @@ where
         let frame = match ready!(polled) {
             Ok(Some(Ok(frame))) => Ok(Some(frame)),
             Ok(None) => Ok(None),
-            // The connection broke, or nothing more came, but not before the service's last word.
+            // An error or a timeout after the service's terminal event is ignored.
             _ if self.decoder.is_whole() => Ok(None),
             Ok(Some(Err(error))) => Err(origin.transport(error.into())),
             Err(expired) => Err(expired.error(origin)),
@@ -147,13 +148,13 @@ where
         Poll::Ready(self.input.push(Some(bytes), &self.answer))
     }
 
-    /// Nothing more is to come.
+    /// Ends the response.
     fn close(&mut self, cx: &mut Context<'_>) {
         if let Some(upstream) = &mut self.upstream
             && !self.upstream_ended
         {
-            // The end of the body is mostly here already, and a client that has seen it can use
-            // the connection again.
+            // The end of the body has usually arrived by now. A client can reuse the connection
+            // after it has been polled.
             let _ = upstream.as_mut().poll_frame(cx);
         }
         self.upstream = None;

@@ -1,9 +1,9 @@
-//! The clocks of a call, which run while the service is waited for.
+//! Measures the limits of [`Timeouts`] while a call waits for the service.
 //!
-//! What there is to wait for is polled with a waker of ours, which notes when it is woken. So the
-//! time that is charged ends there, however late whoever reads the answer comes back. While bytes
-//! flow, no clock is read and no timer set: one is set when there is nothing to read, and left as it
-//! is until it rings, which may be too early by then.
+//! The service is polled with a waker that records when it is woken. Waiting time ends at that
+//! moment, no matter how late the consumer polls again. While bytes arrive, no clock is read and no
+//! timer is set. A timer is set when there is nothing to read, and stays set until it fires; if it
+//! fires too early by then, another one is set.
 
 use crate::{Timeouts, failure::Origin};
 use concentric_core::{Context, Environment, Error, ErrorKind, context::Sleep};
@@ -14,27 +14,27 @@ use std::{
     time::Duration,
 };
 
-/// What a longer time counts as, since not all clocks can count as far as a [`Duration`].
+/// Longer limits are reduced to this one, since not every clock can represent every [`Duration`].
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
-/// The clocks of one call.
+/// The limits and the elapsed times of one call.
 pub(super) struct Clocks {
     timeouts: Timeouts,
-    // By the clock's reading.
+    // As a reading of the clock.
     run_ends: Option<Duration>,
-    // Since when the service is waited for, by the same.
+    // The start of the current wait, as a reading of the clock.
     since: Option<Duration>,
-    // For how long it was: since the last byte, since the last progress, and in all.
+    // The waiting times: since the last byte, since the last progress, and in total.
     idle: Duration,
     progress: Duration,
     total: Duration,
-    // Rings when the first of the clocks is over, or before: whatever happens makes that later.
+    // Fires when the first limit is reached or earlier, since activity only postpones a limit.
     alarm: Option<Sleep>,
     watch: Arc<Watch>,
     waker: Waker,
 }
 
-/// The time for something is over.
+/// A limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expired {
     Idle(Duration),
@@ -43,7 +43,7 @@ pub(super) enum Expired {
     Run,
 }
 
-/// Hands on a wake, and notes when it came.
+/// A waker that records when it was woken, and wakes the task.
 struct Watch {
     environment: Environment,
     state: Mutex<Watched>,
@@ -55,8 +55,8 @@ struct Watched {
 }
 
 impl Clocks {
-    /// `None` if nothing is limited.
-    // Boxed, so that an answer without clocks is no larger.
+    /// Returns `None` if there are no limits.
+    // Boxed, so that a response without limits is not larger.
     pub(super) fn new(timeouts: Timeouts, context: &Context) -> Option<Box<Self>> {
         if timeouts == Timeouts::off() && context.deadline().is_none() {
             return None;
@@ -84,9 +84,9 @@ impl Clocks {
         }))
     }
 
-    /// Polls what the service does next, and the time that is left for it.
+    /// Polls `service`, and checks the limits if it is pending.
     ///
-    /// What is there is never too late.
+    /// An item that is ready is returned even if a limit has been reached.
     pub(super) fn poll<T>(
         clocks: &mut Option<Box<Self>>,
         cx: &mut task::Context<'_>,
@@ -102,30 +102,30 @@ impl Clocks {
         }
     }
 
-    /// A byte has come.
+    /// Records that a byte has arrived.
     #[inline]
     pub(super) fn byte(&mut self) {
         self.idle = Duration::ZERO;
     }
 
-    /// The answer has grown.
+    /// Records progress of the response.
     #[inline]
     pub(super) fn progress(&mut self) {
         self.progress = Duration::ZERO;
     }
 
-    /// What is left to come is an error's body.
+    /// Applies the limit for the body of an error response.
     pub(super) fn refused(&mut self) {
         if let Some(error) = self.timeouts.error {
             let ends = self.total.saturating_add(error);
             let total = self.timeouts.total.map_or(ends, |total| total.min(ends));
             self.timeouts.total = Some(total);
-            // It may ring later than that.
+            // The current timer may fire later than the new limit.
             self.alarm = None;
         }
     }
 
-    /// Counts the time for which the service was waited for.
+    /// Adds the time of the last wait.
     #[inline]
     fn charge(&mut self) {
         if let Some(since) = self.since.take() {
@@ -138,9 +138,9 @@ impl Clocks {
         }
     }
 
-    /// There is nothing yet.
+    /// Starts a wait, and polls the timer for the first limit.
     fn poll_time(&mut self, cx: &mut task::Context<'_>) -> Poll<Expired> {
-        // The service has the waker already, and may have used it since.
+        // The service already has the waker, and may have woken it in the meantime.
         if self.watch.watch(cx.waker()) {
             cx.waker().wake_by_ref();
         }
@@ -163,7 +163,7 @@ impl Clocks {
         Poll::Pending
     }
 
-    /// How long it is until the first of the clocks is over.
+    /// The first limit, and the time until it is reached.
     fn left(&self, now: Duration) -> Option<(Duration, Expired)> {
         let left = |limit: Option<Duration>, spent, expired: fn(Duration) -> Expired| {
             let limit = limit?;
@@ -199,7 +199,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `task` woken from now on; whether it should have been already.
+    /// Sets the task to wake. Returns whether a wake has already occurred.
     fn watch(&self, task: &Waker) -> bool {
         let mut state = self.lock();
         state.task.clone_from(task);
@@ -225,13 +225,13 @@ impl Wake for Watch {
 impl Expired {
     pub(super) fn error(self, origin: Origin<'_>) -> Error {
         let (code, what) = match self {
-            Self::Idle(limit) => ("idle", format!("the service sent nothing for {limit:?}")),
+            Self::Idle(limit) => ("idle", format!("the provider sent no data for {limit:?}")),
             Self::Progress(limit) => (
                 "no_progress",
-                format!("the answer did not go on for {limit:?}"),
+                format!("the response made no progress for {limit:?}"),
             ),
-            Self::Total(limit) => ("deadline", format!("the answer took more than {limit:?}")),
-            Self::Run => ("deadline", "the run's time is over".to_owned()),
+            Self::Total(limit) => ("deadline", format!("the response took more than {limit:?}")),
+            Self::Run => ("deadline", "the deadline of the run has passed".to_owned()),
         };
         origin.error(ErrorKind::Timeout, what).with_code(code)
     }

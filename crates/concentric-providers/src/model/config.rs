@@ -8,7 +8,7 @@ use concentric_core::{Error, ErrorKind, Str};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::{fmt, sync::Arc};
 
-/// What a layer was told.
+/// The settings of a layer.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) base_url: Str,
@@ -18,7 +18,7 @@ pub(super) struct Settings {
     pub(super) capabilities: Option<Capabilities>,
     pub(super) streaming: bool,
     pub(super) limits: Limits,
-    /// `None` if the layer was not told.
+    /// `None` uses the defaults of the API.
     pub(super) timeouts: Option<Timeouts>,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Header {
     pub(super) is_secret: bool,
 }
 
-/// What its services go by.
+/// The configuration of a model.
 pub(super) struct Config<A> {
     pub(super) api: A,
     pub(super) model: Str,
     pub(super) key: Option<ApiKey>,
-    /// Those of every model, if the layer was told.
+    /// The configured capabilities, which apply to every model.
     pub(super) capabilities: Option<Capabilities>,
     pub(super) streaming: bool,
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
-    /// Where requests go and with which headers, or what is wrong with the settings.
+    /// The target of requests, or the error in the settings.
     pub(super) target: Result<Target, Error>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Target {
     pub(super) base: Base,
     pub(super) headers: HeaderMap,
     pub(super) key_header: HeaderName,
-    /// The values of those headers, and of the query of `base`, that count as secrets.
+    /// The values of `headers` and of the query of `base` that are treated as secrets.
     pub(super) secrets: Arc<[HeaderValue]>,
 }
 
@@ -87,7 +87,7 @@ impl Settings {
         let (key_header, _) = api.key_header();
         let key_header: HeaderName = key_header
             .parse()
-            .map_err(|_| wrong("the name of the key's header is not one"))?;
+            .map_err(|_| wrong("the name of the key header is not valid"))?;
         for Header {
             name,
             value,
@@ -96,10 +96,10 @@ impl Settings {
         {
             let name: HeaderName = name
                 .parse()
-                .map_err(|_| wrong(format!("`{name}` is not the name of a header")))?;
-            // Not said: it may be a secret.
+                .map_err(|_| wrong(format!("`{name}` is not a valid header name")))?;
+            // The value may be a secret, so it is not part of the error.
             let mut value = HeaderValue::from_str(value)
-                .map_err(|_| wrong(format!("the value of the header `{name}` is not one")))?;
+                .map_err(|_| wrong(format!("the value of the header `{name}` is not valid")))?;
             value.set_sensitive(*is_secret);
             headers.insert(name, value);
         }
@@ -121,7 +121,7 @@ impl Settings {
 }
 
 impl<A> Config<A> {
-    /// Warns of a key that goes to another machine without TLS.
+    /// Warns if the key is sent to another machine without TLS.
     pub(super) fn warn_without_tls(&self) {
         let Ok(target) = &self.target else { return };
         if (self.key.is_some() || !target.secrets.is_empty())
@@ -129,7 +129,7 @@ impl<A> Config<A> {
         {
             tracing::warn!(
                 %host,
-                "the base URL has the scheme `http`: the provider's key and all messages are sent without TLS"
+                "the base URL has the scheme `http`; the provider's key and all messages are sent without TLS"
             );
         }
     }
@@ -156,7 +156,7 @@ where
     }
 }
 
-// Neither shows an address or a header: both may hold secrets.
+// `Debug` omits URLs and headers, since both may contain secrets.
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use std::{
 };
 
 pin_project! {
-    /// Response future for [`Model`](super::Model): resolves when the first content is there.
+    /// Response future of [`Model`](super::Model): resolves when the first content arrives.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<F, RB, A>
     where
@@ -29,11 +29,11 @@ enum State<RB, A>
 where
     A: Api,
 {
-    /// The response's head is awaited.
+    /// Waits for the response head.
     Called(Answer, A::Decoder),
-    /// The answer's first content is.
+    /// Waits for the first content.
     Answered(Body<RB, A>),
-    /// The rest of an error is.
+    /// Waits for the body of an error.
     Refused(Box<Refused<RB>>),
     Failed(Error),
     Done,
@@ -42,7 +42,7 @@ where
 struct Refused<RB> {
     status: StatusCode,
     headers: HeaderMap,
-    // Boxed for the same reason as that of `Body`.
+    // Boxed for the same reason as in `Body`.
     body: Pin<Box<RB>>,
     clocks: Option<Box<Clocks>>,
     read: Vec<u8>,
@@ -99,7 +99,7 @@ where
                         Ok(Err(error)) => Err(answer.origin().transport(error.into())),
                         Err(expired) => Err(expired.error(answer.origin())),
                     };
-                    // A future that is done holds nothing.
+                    // A completed future holds no resources.
                     this.call.set(None);
                     let State::Called(answer, decoder) = std::mem::replace(this.state, State::Done)
                     else {
@@ -141,7 +141,7 @@ where
 }
 
 fn done() -> Error {
-    Error::new(ErrorKind::Other, "the future was polled after it was done")
+    Error::new(ErrorKind::Other, "the future was polled after completion")
 }
 
 fn answered<RB, A>(
@@ -157,8 +157,9 @@ where
     answer.head.request_id = request_id(&parts.headers);
     let body = Box::pin(body);
     if parts.status.is_success() && is_compressed(&parts.headers) {
-        // Its lines would mean nothing, and its end would look like that of an answer cut short.
-        let what = "the answer is compressed, which nobody asked for";
+        // A compressed body cannot be parsed, and its end would be reported as a truncated
+        // response.
+        let what = "the response is compressed, although no compression was requested";
         State::Failed(answer.origin().error(ErrorKind::Protocol, what))
     } else if parts.status.is_success() {
         State::Answered(Body::new(body, clocks, &parts.headers, answer, decoder))
@@ -178,8 +179,8 @@ where
     }
 }
 
-/// Whether the body is in a coding that a layer below would have undone, and taken the header away
-/// with it. Other words there (`none`, `utf-8`) say nothing.
+/// Whether the body has a content coding. A decompression layer below removes the header. Other
+/// values of the header (`none`, `utf-8`) are ignored.
 fn is_compressed(headers: &HeaderMap) -> bool {
     const CODINGS: [&str; 6] = ["br", "compress", "deflate", "gzip", "x-gzip", "zstd"];
     let codings = headers.get_all(header::CONTENT_ENCODING).into_iter();
@@ -224,7 +225,7 @@ where
                     let room = limits.error - self.read.len();
                     self.read.extend(data.iter().take(room));
                 }
-                // The status says enough.
+                // The status is sufficient for the error.
                 Ok(Some(Err(_)) | None) | Err(_) => break,
             }
         }

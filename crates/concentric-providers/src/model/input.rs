@@ -1,4 +1,4 @@
-//! The bytes of a response, as chunks.
+//! Splits the bytes of a response into chunks.
 
 use super::json::{Odd, Splitter};
 use crate::{
@@ -12,38 +12,38 @@ use http::{HeaderMap, header};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What a response's bytes are.
+/// The detected format of a response.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Too few have come to tell.
+    /// Not enough bytes to detect the format.
     Unknown {
         read: Vec<u8>,
-        /// How much of that means nothing: a byte order mark, and white space.
+        /// The number of bytes to skip: a byte order mark and white space.
         blank: usize,
-        called_events: bool,
+        declared_events: bool,
     },
     /// An event stream.
     Events(sse::Decoder),
-    /// JSON: an answer, or several chunks of one.
+    /// JSON: a complete response, or several chunks.
     Json(Splitter),
 }
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// What came of looking for the next chunk.
+/// The result of reading the next chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// There was one.
+    /// A chunk was processed.
     Chunk,
     /// More bytes are needed.
     More,
-    /// There is no other.
+    /// There are no more chunks.
     End,
 }
 
 impl Input {
     pub(super) fn new(headers: &HeaderMap) -> Self {
-        let called_events = headers.get(header::CONTENT_TYPE).is_some_and(|t| {
+        let declared_events = headers.get(header::CONTENT_TYPE).is_some_and(|t| {
             t.as_bytes()
                 .to_ascii_lowercase()
                 .starts_with(b"text/event-stream")
@@ -51,27 +51,27 @@ impl Input {
         Self::Unknown {
             read: Vec::new(),
             blank: 0,
-            called_events,
+            declared_events,
         }
     }
 
-    /// Takes in bytes; `None` says that there are no more.
+    /// Adds bytes; `None` marks the end.
     pub(super) fn push(&mut self, bytes: Option<&[u8]>, answer: &Answer) -> Result<(), Error> {
         match self {
             Self::Unknown {
                 read,
                 blank,
-                called_events,
+                declared_events,
             } => {
                 read.extend_from_slice(bytes.unwrap_or_default());
                 if *blank == 0 && read.starts_with(BOM) {
                     *blank = BOM.len();
                 }
-                // Looked at once, however much of it comes.
+                // Each byte is examined only once.
                 let rest = read.get(*blank..).unwrap_or_default();
                 let trimmed = rest.trim_ascii_start();
                 *blank += rest.len() - trimmed.len();
-                let Some(kind) = Kind::of(trimmed, *called_events, bytes.is_none()) else {
+                let Some(kind) = Kind::of(trimmed, *declared_events, bytes.is_none()) else {
                     return Ok(());
                 };
                 let read = std::mem::take(read);
@@ -95,7 +95,7 @@ impl Input {
         }
     }
 
-    /// Gives the next chunk to `decoder`. `ended` says that no more bytes will come.
+    /// Passes the next chunk to `decoder`. `ended` means that all bytes have arrived.
     pub(super) fn next<D>(
         &mut self,
         decoder: &mut D,
@@ -121,18 +121,18 @@ enum Kind {
 }
 
 impl Kind {
-    /// Tells by the first byte that means something, since servers' headers can't be trusted:
-    /// an event stream does not begin with a bracket, and JSON not with anything else. `trimmed`
-    /// begins with that byte.
-    fn of(trimmed: &[u8], called_events: bool, ended: bool) -> Option<Self> {
+    /// Detects the format from the first significant byte, which `trimmed` starts with, since the
+    /// headers of some servers are wrong: an event stream never starts with a bracket, and JSON
+    /// starts with nothing else.
+    fn of(trimmed: &[u8], declared_events: bool, ended: bool) -> Option<Self> {
         match trimmed {
             [] if ended => Some(Self::Events),
             _ if !ended && BOM.starts_with(trimmed) => None,
             [b'{' | b'[', ..] => Some(Self::Json),
-            _ if called_events => Some(Self::Events),
+            _ if declared_events => Some(Self::Events),
             _ => {
                 let line = |name: &[u8]| {
-                    // The beginning of a name, and no more, is a stream that was cut there.
+                    // A prefix of a field name is a truncated event stream.
                     trimmed.starts_with(name) || name.starts_with(trimmed)
                 };
                 let events = [&b":"[..], b"data", b"event", b"id", b"retry"];
@@ -203,8 +203,8 @@ where
     };
     match std::str::from_utf8(data) {
         Ok(text) => take(text, framing, frame.tail, decoder, answer)?,
-        // The rules (WHATWG Encoding) want the replacement character, and by now the event is
-        // whole, so that no character is cut in two.
+        // The specification (WHATWG Encoding) requires the replacement character. The event is
+        // complete, so that no character is split.
         Err(_) => {
             let text = String::from_utf8_lossy(data);
             take(&text, framing, frame.tail, decoder, answer)?;
@@ -253,12 +253,12 @@ where
         }
         Err(Odd::TooLarge) => Err(answer.origin().error(
             ErrorKind::TooLarge,
-            "an object of the answer is larger than the limit",
+            "a JSON object in the response is larger than the limit",
         )),
     }
 }
 
-/// What there is to do after a chunk.
+/// The progress after a chunk.
 #[inline]
 fn after(decoder: &impl Decoder) -> Progress {
     match decoder.is_over() {
@@ -267,15 +267,15 @@ fn after(decoder: &impl Decoder) -> Progress {
     }
 }
 
-/// The error of an answer that is not whole.
+/// The error for an incomplete response.
 pub(super) fn truncated(answer: &Answer) -> Error {
     answer.origin().error(
         ErrorKind::Truncated,
-        "the answer ended before the service said how it ends",
+        "the response ended before it was complete",
     )
 }
 
-/// Takes in the JSON of one event. A `tail` may be cut off.
+/// Processes the JSON of one event. A `tail` may be truncated.
 #[inline]
 fn take<D>(
     text: &str,
@@ -295,7 +295,7 @@ where
     take_odd(text, framing, tail, decoder, answer)
 }
 
-/// Takes in what is not one plain chunk: a list of them, or JSON that is not quite JSON.
+/// Processes data other than a single valid chunk: a list of chunks, or almost-valid JSON.
 #[cold]
 fn take_odd<D>(
     text: &str,
@@ -307,10 +307,10 @@ fn take_odd<D>(
 where
     D: Decoder,
 {
-    // In a `Value`, the last of two fields of one name counts.
+    // `Value` accepts duplicate field names, and keeps the last value.
     match serde_json::from_str::<Value>(&repair(text)) {
         Ok(value) => take_value(&value, framing, decoder, answer),
-        // The stream ends here, and whether the answer does is told by what came before.
+        // The stream ends here. Whether the response is complete depends on the earlier events.
         Err(error) if tail && is_cut(text, &error) => Ok(()),
         Err(_) if framing == Framing::ErrorEvent => {
             let failure = Failure::of_json(&Value::from(text));
@@ -326,7 +326,7 @@ where
     }
 }
 
-/// Whether `text` is JSON but for its end. Where a number is cut, `error` does not say so.
+/// Whether `text` is truncated JSON. `error` does not show it if a number is truncated.
 fn is_cut(text: &str, error: &serde_json::Error) -> bool {
     error.is_eof() || !text.ends_with(['}', ']'])
 }
@@ -348,7 +348,7 @@ where
             Ok(chunk) => decoder.take(chunk, framing, answer),
             Err(_) => Err(answer
                 .origin()
-                .error(ErrorKind::Protocol, "an event is not a chunk of an answer")),
+                .error(ErrorKind::Protocol, "an event is not a valid chunk")),
         },
         Value::String(text) if framing == Framing::ErrorEvent => {
             let failure = Failure::of_json(&Value::from(text.as_str()));

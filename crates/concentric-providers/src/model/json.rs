@@ -1,5 +1,5 @@
-//! JSON from bytes as they come in: one object, several one after another (NDJSON), or an array of
-//! them.
+//! Incremental splitting of JSON: a single object, a sequence of objects (NDJSON), or an array of
+//! objects.
 
 use memchr::{memchr, memchr2};
 
@@ -7,30 +7,30 @@ use memchr::{memchr, memchr2};
 #[derive(Debug)]
 pub(crate) struct Splitter {
     buf: Vec<u8>,
-    // How far `buf` was looked at.
+    // The position up to which `buf` was scanned.
     at: usize,
-    // Where the object that is open begins, and how deep what was looked at is within it.
+    // The start of the open object, and the nesting depth at `at`.
     start: usize,
     depth: usize,
     string: bool,
     escaped: bool,
-    // Where the first line break behind `at` is, or the end of `buf` if none is there. Less than
-    // `at` if that is not known.
+    // The position of the first line break after `at`, or the end of `buf` if there is none. Less
+    // than `at` if unknown.
     line_end: usize,
     limit: usize,
 }
 
-/// Why there is no next object.
+/// The reason why there is no next object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Odd<'a> {
-    /// What is no object, nor stands between two.
+    /// Bytes that are neither an object nor a separator.
     NotJson(&'a [u8]),
-    /// An object that is larger than the limit.
+    /// An object that exceeds the limit.
     TooLarge,
 }
 
 impl Splitter {
-    /// Of objects of at most `limit` bytes.
+    /// Creates a splitter for objects of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             buf: Vec::new(),
@@ -44,9 +44,9 @@ impl Splitter {
         }
     }
 
-    /// Takes in more bytes. To be called when [`next`](Self::next) has nothing left.
+    /// Adds bytes. Must be called only after [`next`](Self::next) has returned `None`.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        // Here, and not with each object: a piece may hold very many.
+        // Not done for each object, since one chunk of bytes may contain very many.
         let done = match self.depth {
             0 => self.at,
             _ => self.start,
@@ -58,10 +58,10 @@ impl Splitter {
         self.buf.extend_from_slice(bytes);
     }
 
-    /// The line that comes next, if it is whole and looks like an object, which spares
-    /// [`next`](Self::next) the look at each byte. Whether it is one is for a parser to tell:
-    /// JSON has no line break within a string, so that one that ends with the line is all of it.
-    /// [`pass_line`](Self::pass_line) then goes on behind it.
+    /// Returns the next line if it is complete and starts with an object, so that
+    /// [`next`](Self::next) does not have to scan each byte. The caller's parser determines whether
+    /// the line is a complete object: JSON strings contain no line breaks, so an object that ends
+    /// with the line is complete. [`pass_line`](Self::pass_line) then skips it.
     pub(crate) fn line(&mut self) -> Option<&[u8]> {
         if self.depth > 0 || !self.is_at_object() {
             return None;
@@ -76,12 +76,12 @@ impl Splitter {
         self.buf.get(self.at..self.line_end)
     }
 
-    /// Goes on behind the [`line`](Self::line).
+    /// Skips the [`line`](Self::line).
     pub(crate) fn pass_line(&mut self) {
         self.at = self.line_end + 1;
     }
 
-    /// Goes on to the next object, or to what is none. Says whether there is one.
+    /// Skips separators, and returns whether an object follows.
     fn is_at_object(&mut self) -> bool {
         while let Some(&byte) = self.buf.get(self.at) {
             match byte {
@@ -94,7 +94,7 @@ impl Splitter {
         false
     }
 
-    /// The next object that is whole, if one is there.
+    /// Returns the next complete object, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, Odd<'_>> {
         if self.depth == 0 {
             if !self.is_at_object() {
@@ -129,7 +129,7 @@ impl Splitter {
         }
     }
 
-    /// Goes on to behind the string that is open, or as far as bytes have come.
+    /// Skips to the end of the open string or of the received bytes.
     #[inline]
     fn skip_text(&mut self) {
         if std::mem::take(&mut self.escaped) {
@@ -145,7 +145,7 @@ impl Splitter {
         self.at += length + 1;
     }
 
-    /// The object that is not whole yet; empty if there is none.
+    /// The incomplete object; empty if there is none.
     pub(crate) fn rest(&self) -> &[u8] {
         match self.depth {
             0 => &[],
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_come_whole_wherever_the_bytes_are_cut() {
+    fn objects_are_complete_at_any_split_of_the_bytes() {
         let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1000));
         let cases: [(&str, &[&str]); 9] = [
             (r#"{"a":1}"#, &[r#"{"a":1}"#]),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn very_many_objects_in_one_piece_are_split() {
+    fn many_objects_in_one_chunk_are_split() {
         const MANY: usize = 1_000_000;
         for text in ["{}", "{}\n", "[\n{}] "] {
             let mut splitter = Splitter::new(2);

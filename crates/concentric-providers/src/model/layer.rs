@@ -7,9 +7,9 @@ use concentric_core::{ChatRequest, Str};
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// [`Layer`] that makes a model of an HTTP service, by the API `A`.
+/// [`Layer`] that turns an HTTP service into a model with the API `A`.
 ///
-/// Each provider's layer is one of these: [`OpenAiLayer`](crate::OpenAiLayer) and its neighbours.
+/// Every provider layer is an alias of this type, such as [`OpenAiLayer`](crate::OpenAiLayer).
 #[derive(Clone, Debug)]
 pub struct ProviderLayer<A> {
     settings: Settings,
@@ -41,21 +41,22 @@ where
         }
     }
 
-    /// Sets the service's address, which its endpoints' paths follow, and changes nothing else.
+    /// Sets the base URL of the service, to which the paths of its endpoints are appended.
     ///
-    /// An address that is none, whose port no service can have, or that contains user information, is
-    /// an error of the services' `poll_ready`. The values of its query count as secrets (all but
-    /// `api-version`) and are not shown in errors; credentials belong in a [`header`](Self::header),
-    /// since layers and clients below log the address. One with the scheme `http` sends the key and all messages without TLS: unless it
-    /// names this machine (`localhost`, a loopback address), [`layer`](Layer::layer) logs a warning.
+    /// A URL that is invalid, has an invalid port or contains user information fails `poll_ready`
+    /// of the model. The values of its query are treated as secrets (all except `api-version`) and
+    /// are not shown in errors. Pass credentials in a [`header`](Self::header) instead, since
+    /// layers and clients below log the URL. With the scheme `http`, the key and all messages are
+    /// sent without TLS: [`layer`](Layer::layer) logs a warning unless the host is the local
+    /// machine (`localhost` or a loopback address).
     #[must_use]
     pub fn base_url(mut self, base_url: impl Into<Str>) -> Self {
         self.settings.base_url = base_url.into();
         self
     }
 
-    /// Adds a header to every request. It counts as a secret: of four characters or more, it is not
-    /// shown in an error either.
+    /// Adds a header to every request. Its value is treated as a secret: if it has at least four
+    /// characters, it is not shown in errors.
     #[must_use]
     pub fn header(self, name: impl Into<Str>, value: impl Into<Str>) -> Self {
         self.with_header(name.into(), value.into(), true)
@@ -70,8 +71,8 @@ where
         self
     }
 
-    /// Says what the model can do, where that is not all that its API can. By default, what the API
-    /// can of its newest models; a [`Catalogue`](crate::Catalogue) knows more of a single one:
+    /// Sets the capabilities of the model. By default, they are those that the API documents for
+    /// the model. A [`Catalogue`](crate::Catalogue) has more information about individual models:
     ///
     /// ```
     /// use concentric_providers::{ApiKey, Catalogue, OpenAiLayer};
@@ -90,37 +91,37 @@ where
         self
     }
 
-    /// What the model can do: what the layer was told, or else what its API says of the model that is
-    /// asked unless a request names another.
+    /// The capabilities of the model: the configured ones, or those that the API documents for the
+    /// layer's model. A request may name another model.
     ///
-    /// [`support`](crate::support) has it of all services.
+    /// [`support`](crate::support) lists the capabilities of all services.
     pub fn supports(&self) -> Capabilities {
-        let told = self.settings.capabilities;
-        told.unwrap_or_else(|| self.api.capabilities(&self.settings.model))
+        let configured = self.settings.capabilities;
+        configured.unwrap_or_else(|| self.api.capabilities(&self.settings.model))
     }
 
-    /// Lists what `request` asks for that the service will not do. A call with any of it fails with
-    /// [`ErrorKind::InvalidRequest`](concentric_core::ErrorKind::InvalidRequest) and the code
-    /// `unsupported`, before anything is sent.
+    /// Lists the features that `request` uses and the service does not support. A call with any of
+    /// them fails with [`ErrorKind::InvalidRequest`](concentric_core::ErrorKind::InvalidRequest)
+    /// and the code `unsupported`, before anything is sent.
     pub fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         self.settings.config(&self.api).check(request)
     }
 
-    /// Whether to ask for the answer as a stream, which is the default.
+    /// Sets whether to request a stream; enabled by default.
     #[must_use]
     pub fn streaming(mut self, streaming: bool) -> Self {
         self.settings.streaming = streaming;
         self
     }
 
-    /// Sets how much the service may send.
+    /// Sets the limits on the size of responses.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
         self
     }
 
-    /// Sets how long the service may take, in place of what is known of it.
+    /// Sets the timeouts, in place of the defaults of the API.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.settings.timeouts = Some(timeouts);

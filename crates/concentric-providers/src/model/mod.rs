@@ -1,7 +1,7 @@
-//! A model over an HTTP service, whichever API it speaks.
+//! A model over an HTTP service, independent of the API.
 //!
-//! What is the same for all of them is here: that the request goes out with the key, that the answer
-//! is read as it arrives, in whichever frames, and how it ends.
+//! This module implements the common parts: sending the request with the key, decoding the response
+//! while it arrives in any framing, and ending it.
 
 mod body;
 mod clocks;

@@ -2,7 +2,7 @@ use super::{Body, ResponseFuture, clocks::Clocks, config::Config};
 use crate::{
     ApiKey, Unsupported,
     api::{Answer, Api, Call},
-    capabilities::{nonsense, refused},
+    capabilities::{invalid, refused},
 };
 use bytes::Bytes;
 use concentric_core::{BoxError, ChatRequest, ChatResponse, Error, Head};
@@ -15,13 +15,13 @@ use std::{
 };
 use tower_service::Service;
 
-/// A model, by the API `A` over the HTTP service `S`.
+/// A model with the API `A` over the HTTP service `S`.
 ///
-/// Made by a [`ProviderLayer`](super::ProviderLayer).
+/// Created by a [`ProviderLayer`](super::ProviderLayer).
 ///
-/// It is ready when the HTTP service is. A request that is refused before it is sent
-/// ([`check`](super::ProviderLayer::check)) leaves that readiness unused, as it does in tower's
-/// `Filter`: what was reserved there is kept for the next call, or until this is dropped.
+/// Ready when the HTTP service is ready. A request that is rejected before it is sent
+/// ([`check`](super::ProviderLayer::check)) does not use that readiness, as in tower's `Filter`:
+/// the reservation is kept for the next call, or until the model is dropped.
 #[derive(Clone, Debug)]
 pub struct Model<S, A> {
     inner: S,
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// What a call is sent as, and what its answer is read by.
+/// The HTTP request of a call, and the state for decoding its response.
 type Prepared<A> = (http::Request<Full<Bytes>>, Answer, <A as Api>::Decoder);
 
 impl<A> Config<A>
@@ -100,22 +100,22 @@ where
         }
     }
 
-    /// Lists what `request` asks for that the service will not do.
+    /// Lists the features that `request` uses and the service does not support.
     pub(super) fn check(&self, request: &ChatRequest) -> Vec<Unsupported> {
         let call = self.call(request);
         let capabilities = self
             .capabilities
             .unwrap_or_else(|| self.api.capabilities(call.model));
-        let mut unsupported = nonsense(&call, self.api.tools());
+        let mut unsupported = invalid(call.request, call.model, self.api.tools());
         unsupported.extend(capabilities.check(request));
         self.api.check(&call, &mut unsupported);
         unsupported
     }
 
-    /// The HTTP request of a call, and what its answer is read by.
+    /// Builds the HTTP request of a call, and the state for decoding its response.
     fn prepare(&self, request: ChatRequest) -> Result<Prepared<A>, Error> {
         let target = self.target.as_ref().map_err(Error::clone)?;
-        // Whatever stands around this may have added some: a mistake of the stack's.
+        // Outer layers may have added duplicate tools, which is an error of the stack.
         request.tools.check()?;
         let unsupported = self.check(&request);
         let call = self.call(&request);
@@ -125,7 +125,7 @@ where
         let key = self.key.as_ref().map(ApiKey::resolve).transpose()?;
         let mut headers = target.headers.clone();
         if let Some(key) = &key
-            // A header that was set by hand is meant to replace it.
+            // A header that was set explicitly replaces the key.
             && !headers.contains_key(&target.key_header)
         {
             let (_, prefix) = self.api.key_header();
@@ -138,12 +138,12 @@ where
         *upstream.headers_mut() = headers;
         let mut head = Head::default();
         head.provider = Some(self.api.provider().clone());
-        // What a layer further out has hidden from the model, it can't call.
+        // The model cannot call tools that an outer layer has removed.
         head.tools = (!request.options.provider.contains_key("tools"))
             .then(|| request.tools.iter().map(|tool| tool.name.clone()).collect());
         let mut limits = self.limits;
         if !self.streaming {
-            // It is one event.
+            // The response is a single event.
             limits.event = limits.response;
         }
         let decoder = self.api.decoder(&call);

@@ -2,14 +2,14 @@ use super::{decoder::Decoder, host, message::Messages, request::Wire, schema};
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Sources, Unsupported,
     api::{Api, Base, Call},
-    capabilities::{self, NOTHING_SAID},
+    capabilities::{self, NO_CONTENT},
     fields::is_empty_list,
     schema::Budget,
 };
 use concentric_core::{Error, Str};
 use http::Uri;
 
-/// Ollama's own API.
+/// Ollama's native API.
 #[derive(Clone, Debug)]
 pub struct Ollama {
     provider: Str,
@@ -22,34 +22,35 @@ pub(super) enum Endpoint {
     Generate,
 }
 
-/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by Ollama's own API.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
+/// service into a model with Ollama's native API.
 ///
-/// | made by | for |
+/// | constructor | service |
 /// |---|---|
-/// | `OllamaLayer::new(model)` | the server on this machine |
-/// | `OllamaLayer::with_host(host, model, key)` | a server elsewhere |
-/// | `OllamaLayer::from_env(model)` | the server that `OLLAMA_HOST` names |
+/// | `OllamaLayer::new(model)` | the server on the local machine |
+/// | `OllamaLayer::with_host(host, model, key)` | a server on another host |
+/// | `OllamaLayer::from_env(model)` | the server in `OLLAMA_HOST` |
 ///
 /// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
 /// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
 /// example.
 pub type OllamaLayer = ProviderLayer<Ollama>;
 
-/// A model, by Ollama's own API over the HTTP service `S`.
+/// A model with Ollama's native API over the HTTP service `S`.
 pub type OllamaModel<S> = Model<S, Ollama>;
 
 impl OllamaLayer {
-    /// Creates a layer for the server on this machine, `http://localhost:11434`, which takes no
-    /// key. `model` is asked unless a request names another.
+    /// Creates a layer for the server on the local machine, `http://localhost:11434`, without a
+    /// key. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>) -> Self {
         Self::with_host("", model, None)
     }
 
-    /// Creates a layer for the server at `host`, in any of the forms of `OLLAMA_HOST`: `host`,
-    /// `host:port`, `https://host/path`. Without a scheme or a port, they are `http` and 11434.
+    /// Creates a layer for the server at `host`, in any of the formats of `OLLAMA_HOST`: `host`,
+    /// `host:port`, `https://host/path`. The default scheme is `http`, and the default port 11434.
     ///
-    /// `key` goes into `authorization`, as `ollama.com` and proxies before a server want it. A host
-    /// that is none is an error of the services' `poll_ready`.
+    /// `key` is sent in `authorization`, for `ollama.com` and for proxies in front of a server. An
+    /// invalid host fails `poll_ready` of the model.
     pub fn with_host(host: &str, model: impl Into<Str>, key: Option<ApiKey>) -> Self {
         let api = Ollama {
             provider: Str::from_static("ollama"),
@@ -58,18 +59,18 @@ impl OllamaLayer {
         Self::at(host::address(host), api, model, key)
     }
 
-    /// Creates a layer for the server that `OLLAMA_HOST` names, with the key in `OLLAMA_API_KEY`;
-    /// without these, for the one on this machine, and without a key.
+    /// Creates a layer for the server in `OLLAMA_HOST`, with the key in `OLLAMA_API_KEY`. If unset,
+    /// they default to the server on the local machine and no key.
     pub fn from_env(model: impl Into<Str>) -> Self {
         let host = std::env::var("OLLAMA_HOST").unwrap_or_default();
         Self::with_host(&host, model, ApiKey::from_env("OLLAMA_API_KEY").ok())
     }
 
-    /// Asks `/api/generate` in place of `/api/chat`: one user's message is a prompt to go on with,
-    /// for models that do not chat. Its own fields (`raw`, `suffix`, `template`) are provider
-    /// options.
+    /// Uses `/api/generate` in place of `/api/chat`: a single user message is a prompt that the
+    /// model completes, for models without a chat template. Its own fields (`raw`, `suffix`,
+    /// `template`) are provider options.
     ///
-    /// It takes no tools, and no message but the one.
+    /// Tools and other messages are not supported.
     #[must_use]
     pub fn generate(mut self) -> Self {
         self.api.endpoint = Endpoint::Generate;
@@ -98,10 +99,10 @@ impl Api for Ollama {
     fn capabilities(&self, _: &str) -> Capabilities {
         Capabilities {
             tools: self.endpoint == Endpoint::Chat,
-            // There is no field for either.
+            // The API has no field for either.
             tool_choice: false,
             parallel_tool_calls: false,
-            // The schema is a grammar, by which no call can be written.
+            // The schema becomes a grammar that does not allow calls.
             output_schema_with_tools: false,
             images: Sources::BASE64,
             audio: Sources::NONE,
@@ -116,7 +117,7 @@ impl Api for Ollama {
         let mut budget = Budget::new();
         for tool in &call.request.tools {
             if let Err(what) = schema::parameters(&tool.input_schema, &mut budget) {
-                let what = format!("the schema of the tool `{}`: {what}", tool.name);
+                let what = format!("the input schema of tool `{}`: {what}", tool.name);
                 unsupported.push(Unsupported::new(what));
             }
         }
@@ -126,12 +127,12 @@ impl Api for Ollama {
         {
             unsupported.push(Unsupported::new(format!("the reasoning effort `{effort}`")));
         }
-        let said_elsewhere = match self.endpoint {
+        let is_replaced = match self.endpoint {
             Endpoint::Chat => options.provider.contains_key("messages"),
             Endpoint::Generate => options.provider.contains_key("prompt"),
         };
-        if !said_elsewhere && is_empty_list(&Messages::new(call.request, &self.provider)) {
-            unsupported.push(Unsupported::new(NOTHING_SAID));
+        if !is_replaced && is_empty_list(&Messages::new(call.request, &self.provider)) {
+            unsupported.push(Unsupported::new(NO_CONTENT));
         }
         if self.endpoint == Endpoint::Generate {
             let transcript = &call.request.transcript;
@@ -139,7 +140,7 @@ impl Api for Ollama {
                 .iter()
                 .all(|turn| turn.as_message().role == concentric_core::Role::User);
             if transcript.len() > 1 || !is_prompt {
-                unsupported.push(Unsupported::new("more than one user's message"));
+                unsupported.push(Unsupported::new("more than one user message"));
             }
         }
     }

@@ -1,15 +1,15 @@
-//! What the server says, line by line, as events.
+//! Decodes the lines of the server into events.
 
 use super::wire::{Chunk, Message};
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::{Failure, is_said},
+    failure::{Failure, has_error},
 };
 use concentric_core::{Error, Event, Finish, FinishReason, Str, Usage};
 use serde_json::json;
 
-/// An answer as far as it has arrived.
+/// The state of a response that is being received.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -23,7 +23,7 @@ impl api::Decoder for Decoder {
     type Chunk<'a> = Chunk<'a>;
 
     fn take(&mut self, chunk: Chunk<'_>, from: Framing, answer: &mut Answer) -> Result<(), Error> {
-        if let Some(error) = chunk.error.as_ref().filter(|error| is_said(error)) {
+        if let Some(error) = chunk.error.as_ref().filter(|error| has_error(error)) {
             let failure = Failure::of_json(&json!({ "error": error }));
             return Err(answer.origin().reported(&failure));
         }
@@ -54,7 +54,7 @@ impl api::Decoder for Decoder {
         for call in message.tool_calls.0 {
             let function = call.function.0.as_ref();
             let piece = Piece {
-                // Some versions give every call the same.
+                // Some versions assign the same index to every call.
                 index: None,
                 id: call.id.filled(),
                 name: function.and_then(|function| function.name.filled()),
@@ -78,7 +78,7 @@ impl api::Decoder for Decoder {
 
     fn close(&mut self, answer: &mut Answer) -> Result<(), Error> {
         let reason = match self.reason.as_deref() {
-            // It says `stop` of tool calls too, and older versions say nothing.
+            // The server reports `stop` for tool calls too, and older versions report no reason.
             None | Some("stop") if self.calls.wait_for_results() => FinishReason::ToolCalls,
             None | Some("stop") => FinishReason::Stop,
             Some("length") => FinishReason::Length,

@@ -1,12 +1,12 @@
-//! Where a server is, in the words of `OLLAMA_HOST`.
+//! Parsing of server addresses in the format of `OLLAMA_HOST`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The address that `host` is: a host, `host:port`, or either with a scheme before it and a path
-/// behind it, as Ollama's own client reads it (`envconfig.ConnectableHost`).
+/// The URL of `host`: a host, `host:port`, or either with a scheme and a path, as Ollama's own
+/// client reads it (`envconfig.ConnectableHost`).
 ///
-/// The port is 11434, or the scheme's own if one is said. What a server listens on everywhere is
-/// reached on the machine itself.
+/// The default port is 11434, or the scheme's port if there is a scheme. An unspecified address,
+/// which a server listens on, becomes the loopback address.
 pub(super) fn address(host: &str) -> String {
     let host = host.trim();
     let (scheme, rest, default_port) = match host.split_once("://") {
@@ -20,7 +20,7 @@ pub(super) fn address(host: &str) -> String {
         Some(at) => rest.split_at(at),
         None => (rest, ""),
     };
-    // A name and a password stay before the host.
+    // User information is preserved.
     let (user, authority) = match authority.rfind('@') {
         Some(at) => authority.split_at(at + 1),
         None => ("", authority),
@@ -42,7 +42,7 @@ pub(super) fn address(host: &str) -> String {
     )
 }
 
-/// The host and the port of an authority; IPv6 addresses stand in brackets, or alone.
+/// Splits an authority into host and port. IPv6 addresses are in brackets or have no port.
 fn split(authority: &str) -> (&str, Option<&str>) {
     if let Some(rest) = authority.strip_prefix('[') {
         let (name, rest) = rest.split_once(']').unwrap_or((rest, ""));
@@ -59,7 +59,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn every_form_of_a_host() {
+    fn every_host_format_is_parsed() {
         let cases = [
             ("", "http://localhost:11434"),
             ("example.com", "http://example.com:11434"),

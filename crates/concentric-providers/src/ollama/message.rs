@@ -1,6 +1,6 @@
 //! The messages of a request.
 
-use crate::history::{self, IdRules, Input, NameRules, NamesBeside, Said, is_own};
+use crate::history::{self, IdRules, Input, NameRules, NamesBeside, Segment, is_own};
 use concentric_core::{ChatRequest, MediaSource, Message, Part, PartKind, Role, Str, Turn};
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use std::borrow::Cow;
@@ -38,8 +38,8 @@ impl Serialize for Messages<'_> {
     }
 }
 
-/// The text of a user's `parts`. Images stand apart, so that what is around one would run together.
-pub(super) fn said(parts: &[Part]) -> Cow<'_, str> {
+/// The text of a user's `parts`, joined with line breaks, since images are sent separately.
+pub(super) fn user_text(parts: &[Part]) -> Cow<'_, str> {
     let mut texts = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) => Some(text.as_str()),
         _ => None,
@@ -58,7 +58,7 @@ pub(super) fn said(parts: &[Part]) -> Cow<'_, str> {
     }
 }
 
-/// The images among `parts`, in base64.
+/// The base64 images in `parts`.
 pub(super) fn images(parts: &[Part]) -> Vec<&str> {
     let images = parts.iter().filter_map(|part| match &part.kind {
         PartKind::Image(image) => Some(image),
@@ -86,9 +86,9 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 
     fn plain(&mut self, role: &'static str, message: &Message) -> Result<(), S::Error> {
-        let content = said(&message.parts);
+        let content = user_text(&message.parts);
         let images = images(&message.parts);
-        // What is nothing to this server is no message.
+        // A message without supported content is omitted.
         if images.is_empty() && content.is_empty() {
             return Ok(());
         }
@@ -99,23 +99,23 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 
     fn assistant(&mut self, turn: &Turn) -> Result<(), S::Error> {
-        for said in history::said(turn) {
-            self.said(&said)?;
+        for segment in history::segments(turn) {
+            self.segment(&segment)?;
         }
         Ok(())
     }
 
-    fn said(&mut self, said: &Said<'_>) -> Result<(), S::Error> {
-        let content = history::joined(said.parts, |part| match &part.kind {
+    fn segment(&mut self, segment: &Segment<'_>) -> Result<(), S::Error> {
+        let content = history::joined(segment.parts, |part| match &part.kind {
             PartKind::Image(image) if base64(&image.source).is_some() => None,
             _ => history::words(part),
         });
-        let images = images(said.parts);
-        if content.is_empty() && images.is_empty() && said.calls.is_empty() {
+        let images = images(segment.parts);
+        if content.is_empty() && images.is_empty() && segment.calls.is_empty() {
             return Ok(());
         }
-        let thinking = history::own_reasoning(said.parts, self.provider);
-        let calls = said.calls.iter().enumerate();
+        let thinking = history::own_reasoning(segment.parts, self.provider);
+        let calls = segment.calls.iter().enumerate();
         let calls = calls.map(|(index, (part, call, _))| Call {
             id: IdRules::ANY.id(call, is_own(part, self.provider)),
             function: Function {
@@ -131,15 +131,15 @@ impl<S: SerializeSeq> Writer<'_, S> {
             tool_calls: &calls,
             ..Wire::new("assistant", &content)
         })?;
-        for (call, (.., result)) in calls.iter().zip(&said.calls) {
+        for (call, (.., result)) in calls.iter().zip(&segment.calls) {
             self.put(&Wire {
-                // Templates know a result by the one or by the other.
+                // Templates identify a result by the name or by the id.
                 tool_name: &call.function.name,
                 tool_call_id: &call.id,
                 ..Wire::new("tool", &result.outcome.content.text())
             })?;
         }
-        let results = said.calls.iter().map(|(.., result)| result);
+        let results = segment.calls.iter().map(|(.., result)| result);
         let images: Vec<&str> = results
             .flat_map(|result| result.outcome.content.images())
             .filter_map(|image| base64(&image.source))
@@ -147,7 +147,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         if images.is_empty() {
             return Ok(());
         }
-        // Few templates show those of a tool's message.
+        // Few templates include the images of a tool message.
         self.put(&Wire {
             images,
             ..Wire::new("user", "Images that the tools returned:")

@@ -1,9 +1,9 @@
-//! Ollama's own API: `/api/chat`, and `/api/generate`.
+//! Ollama's native API: `/api/chat` and `/api/generate`.
 //!
-//! [`OllamaLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
-//! line by line as it arrives. The server also speaks OpenAI's chat completions; its own API has
-//! what those have not: how long a model stays loaded (`keep_alive`), the size of its context
-//! (`options.num_ctx`), what it thinks, and tools' results by name.
+//! [`OllamaLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
+//! decoded line by line while it arrives. The server also provides OpenAI's chat completions API.
+//! Only the native API has settings for the time that a model stays loaded (`keep_alive`) and the
+//! context size (`options.num_ctx`), and supports reasoning and tool results by name.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -13,7 +13,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; here one that always says the same.
+//! // Any HTTP client that is a service; this one always returns the same response.
 //! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
 //!     assert_eq!(request.uri(), "http://localhost:11434/api/chat");
 //!     let answer = concat!(
@@ -33,49 +33,50 @@
 //! # }
 //! ```
 //!
-//! # When
+//! # Lifecycle
 //!
-//! | moment | what happens |
+//! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called at once, with its readiness |
-//! | first text, thinking, tool call | the future resolves |
-//! | an error before | the future fails: by the status, or by a line with `error` under a 200 |
-//! | an error after | the body's last item |
-//! | a line that is `done` | tool calls are emitted, then `Finish`; what follows is not read |
-//! | the body ends before one | `Truncated`, and no tool call |
-//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
-//! | dropped | so is the HTTP body, on which the server stops to write |
+//! | `call` | the HTTP service is called immediately, with its readiness |
+//! | first text, thinking or tool call | the future resolves |
+//! | an earlier error | the future fails: with the HTTP status, or with an `error` line in a body of status 200 |
+//! | a later error | the last item of the body |
+//! | a line with `done` | tool calls are emitted, then `Finish`; later lines are ignored |
+//! | end of the body before one | `Truncated`, and no tool call |
+//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
+//! | drop | the HTTP body is dropped, and the server stops generating |
 //!
-//! A tool call comes whole, in one line. It gets an id of ours; the server's, which older versions
-//! do not give, is its [`provider_id`](concentric_core::ToolCallPart::provider_id).
+//! A tool call arrives complete, in a single line. It gets an id of the run; the server's id, which
+//! older versions do not send, is available as
+//! [`provider_id`](concentric_core::ToolCallPart::provider_id).
 //!
-//! # What is asked for, and how
+//! # Request mapping
 //!
-//! | of a request | on the wire |
+//! | Concentric | Ollama |
 //! |---|---|
 //! | `max_output_tokens` | `options.num_predict` |
-//! | `temperature`, `top_p`, `seed`, `stop`, penalties | `options`, under their names |
-//! | `reasoning_effort` | `think`: `none` is `false`; `low`, `medium`, `high`, `max`; no other |
-//! | `output_schema` | `format`; not beside tools, since it would keep the model from calling one |
-//! | tools | their schemas in the words that the server reads; references are written out |
-//! | `ToolChoice::None` | the tools are left out; to be told to call one is refused |
-//! | images | in base64 only; they follow the text of their message |
-//! | provider options | as they are, and they win; those in `options` one by one |
+//! | `temperature`, `top_p`, `seed`, `stop`, penalties | `options`, with the same names |
+//! | `reasoning_effort` | `think`: `none` becomes `false`; `low`, `medium`, `high` and `max` are supported |
+//! | `output_schema` | `format`; not supported with tools, since it would prevent calls |
+//! | tools | their schemas, limited to the supported keywords, with references replaced |
+//! | `ToolChoice::None` | the tools are omitted; a forced call is rejected |
+//! | images | base64 only; they follow the text of their message |
+//! | provider options | sent unchanged, and take precedence; `options` is merged field by field |
 //!
 //! # Usage
 //!
-//! | of the answer | in [`Usage`](concentric_core::Usage) |
+//! | Ollama | [`Usage`](concentric_core::Usage) |
 //! |---|---|
 //! | `prompt_eval_count` | `input_tokens` |
-//! | `prompt_eval_cached_count`, which the former includes | `cached_input_tokens` |
-//! | `eval_count`, thinking included | `output_tokens` |
-//! | `*_duration` | nowhere: a layer around the model can take the time |
+//! | `prompt_eval_cached_count`, which is part of the former | `cached_input_tokens` |
+//! | `eval_count`, including thinking | `output_tokens` |
+//! | `*_duration` | not reported: a layer around the model can measure the time |
 //!
 //! Wire format: <https://docs.ollama.com/api/chat>.
 //!
 //! # Place in the stack
 //!
-//! The innermost layer that knows of chats; under it are only layers of HTTP.
+//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod api;
 mod decoder;

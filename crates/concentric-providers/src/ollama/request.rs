@@ -1,10 +1,10 @@
-//! A [`ChatRequest`] as the JSON of `/api/chat` and `/api/generate`.
+//! Serialization of a [`ChatRequest`] for `/api/chat` and `/api/generate`.
 //!
-//! What goes on the wire is borrowed from the request.
+//! The serialized data are borrowed from the request.
 
 use super::{
     api::Endpoint,
-    message::{Messages, images, said},
+    message::{Messages, images, user_text},
     schema,
 };
 use crate::{api::Call, fields::Fields, openai::Tools, schema::Budget};
@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// The words for how much a model is to think.
+/// The supported reasoning efforts.
 pub(super) const EFFORTS: [&str; 5] = ["none", "low", "medium", "high", "max"];
 
 /// The body of a call.
@@ -28,7 +28,7 @@ impl Serialize for Wire<'_> {
         let call = self.call;
         let request = call.request;
         let options = &*request.options;
-        // Theirs and ours go into one object.
+        // The options of the request and the provider options are merged into one object.
         let replaced = match options.provider.contains_key("options") {
             false => Cow::Borrowed(&options.provider),
             true => {
@@ -47,7 +47,7 @@ impl Serialize for Wire<'_> {
             Endpoint::Generate => {
                 let parts = request.transcript.iter().next();
                 let parts = parts.map_or(&[][..], |turn| &turn.as_message().parts);
-                fields.put("prompt", &*said(parts))?;
+                fields.put("prompt", &*user_text(parts))?;
                 let images = images(parts);
                 if !images.is_empty() {
                     fields.put("images", &images)?;
@@ -58,13 +58,13 @@ impl Serialize for Wire<'_> {
             }
         }
         fields.put("stream", &call.streaming)?;
-        // There is no way to say that none may be called, but not to name them.
+        // The only way to disable calls is to omit the tools.
         let may_call = options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
             fields.put(
                 "tools",
                 &Tools::new(request, |schema| {
-                    // Counted over all of them by `check`.
+                    // `check` has counted the size of all schemas.
                     schema::parameters(schema, &mut Budget::new())
                 }),
             )?;
@@ -89,7 +89,7 @@ impl Serialize for Wire<'_> {
     }
 }
 
-/// How much to think: not at all is `false`.
+/// The reasoning effort; `none` becomes `false`.
 struct Think<'a>(&'a str);
 
 impl Serialize for Think<'_> {
@@ -101,8 +101,8 @@ impl Serialize for Think<'_> {
     }
 }
 
-/// `options`: what the request asks for, and the model's other parameters as its provider options
-/// have them under the same name (`num_ctx`, `top_k`), which win.
+/// The `options` object: the options of the request, and other parameters from the provider options
+/// (`num_ctx`, `top_k`), which take precedence.
 struct Sampling<'a> {
     options: &'a ChatOptions,
     theirs: &'a Map<String, Value>,

@@ -1,24 +1,25 @@
-//! The schemas of tools, as the server reads them.
+//! Conversion of tool schemas for the server.
 //!
-//! It reads a property's `type`, `description`, `enum`, `items`, `properties`, `required` and
-//! `anyOf`, refuses a schema that is `true`, and leaves all else out of what the model is told
-//! (`api.ToolProperty`). What can be said in these words is said in them: references are replaced
-//! by what they refer to, `oneOf` is `anyOf`, `const` an `enum` of one, `allOf` one schema.
+//! The server reads `type`, `description`, `enum`, `items`, `properties`, `required` and `anyOf` of
+//! a property, rejects the schema `true`, and omits all other keywords from the prompt
+//! (`api.ToolProperty`). Other keywords are converted where possible: references are replaced with
+//! their targets, `oneOf` with `anyOf`, `const` with an `enum` of one value, and `allOf` with a
+//! merged schema.
 
 use crate::schema::{Budget, Node, Object};
 use serde_json::Value;
 
-/// How deep references are followed; a schema that holds itself is left open there.
+/// The maximum depth of nested references; a recursive schema is unconstrained below it.
 const DEPTH: usize = 8;
 
-/// The most schemas within one another, with all that they refer to in the place of what does.
+/// The maximum nesting of a schema, including its references.
 const LEVELS: usize = 128;
 
-/// The schema of a tool's arguments.
+/// Converts the schema of a tool's arguments.
 ///
 /// # Errors
 ///
-/// What of it can't be said to the server.
+/// Returns a description of the property that cannot be expressed.
 pub(super) fn parameters<'a>(
     schema: &'a Value,
     budget: &mut Budget,
@@ -28,7 +29,7 @@ pub(super) fn parameters<'a>(
     }
     let mut root = Root { schema, budget };
     let mut object = rewrite(schema, &mut root, Place::default())?;
-    // The server takes one word only.
+    // The server accepts only a single type.
     object.insert("type".into(), Node::Text("object".into()));
     let has_properties = object.get("properties").is_some_and(|properties| {
         matches!(properties, Node::Object(_) | Node::Kept(Value::Object(_)))
@@ -39,18 +40,18 @@ pub(super) fn parameters<'a>(
     Ok(Node::Object(object))
 }
 
-/// What a schema stands in, and refers to.
+/// The root schema, which references point into.
 struct Root<'a, 'b> {
     schema: &'a Value,
     budget: &'b mut Budget,
 }
 
-/// Where in it a schema stands.
+/// The position of a schema in the root schema.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// How many references lead there.
+    /// The number of enclosing references.
     references: usize,
-    /// How many schemas it is within.
+    /// The number of enclosing schemas.
     level: usize,
 }
 
@@ -63,7 +64,7 @@ impl Place {
     }
 }
 
-/// Whether nothing in it needs other words.
+/// Whether `schema` needs no conversion.
 fn is_plain(schema: &Value) -> bool {
     let Value::Object(object) = schema else {
         return false;
@@ -87,7 +88,7 @@ fn rewrite<'a>(
     place: Place,
 ) -> Result<Object<'a>, &'static str> {
     if place.level > LEVELS {
-        return Err("it is more than 128 levels deep");
+        return Err("more than 128 levels of nesting");
     }
     root.budget.entry()?;
     let mut out = Object::default();
@@ -98,7 +99,7 @@ fn rewrite<'a>(
         match (name.as_str(), value) {
             ("$defs" | "definitions", _) => {}
             ("$ref", Value::String(target)) => {
-                // Looking it up costs as much.
+                // The length of the reference bounds the cost of resolving it.
                 root.budget.spend(target.len())?;
                 let pointer = target.strip_prefix('#');
                 let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
@@ -150,8 +151,8 @@ fn rewrite<'a>(
     Ok(out)
 }
 
-/// Adds `more` to a schema: what both say of an object's properties holds together, and of
-/// alternatives there are as many as both have.
+/// Merges `more` into a schema: properties and required names are combined, and alternatives of
+/// both are kept.
 fn merge<'a>(
     schema: &mut Object<'a>,
     more: Object<'a>,
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_reads_is_left_alone() {
+    fn a_supported_schema_is_unchanged() {
         let schema = json!({
             "type": "object",
             "properties": {"a": {"type": ["string", "null"], "minLength": 1}},
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_read_is_said_otherwise() {
+    fn unsupported_keywords_are_converted() {
         let schema = json!({
             "properties": {
                 "unit": {"description": "Which.", "$ref": "#/$defs/Unit"},
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_holds_itself_ends() {
+    fn a_recursive_schema_is_cut_off() {
         let schema = json!({
             "type": "object",
             "properties": {"node": {"$ref": "#/$defs/Node"}},
@@ -276,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_holds_itself_often_is_refused() {
+    fn an_exponential_recursive_schema_is_rejected() {
         let node = |count: u32| {
             let properties = (0..count).map(|at| (at.to_string(), json!({"$ref": "#"})));
             json!({"type": "object", "properties": properties.collect::<Map<_, _>>()})
         };
         assert!(parameters(&node(2)).is_ok());
-        // 10⁸ in full.
+        // 10⁸ schemas when expanded.
         assert!(parameters(&node(10)).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! What the server answers: a line of a stream, or a whole answer, which is a stream of one line.
+//! The server's response type: a line of a stream, or a complete response, which is a stream of one
+//! line.
 
 use crate::lenient::{Count, Flag, JsonText, List, Maybe, Text};
 use concentric_core::Usage;
@@ -12,7 +13,8 @@ pub struct Chunk<'a> {
     pub(super) model: Text<'a>,
     #[serde(borrow, default)]
     pub(super) message: Maybe<Message<'a>>,
-    // `/api/generate` has a message's fields at the top, and another name for its text.
+    // `/api/generate` has the fields of a message at the top level, and a different name for its
+    // text.
     #[serde(borrow, default)]
     pub(super) response: Text<'a>,
     #[serde(borrow, default)]

@@ -7,59 +7,59 @@ use super::{
 use crate::{
     ApiKey, Capabilities, Model, ProviderLayer, Timeouts, Unsupported,
     api::{Api, Base, Call},
-    capabilities::{self, NOTHING_SAID},
+    capabilities::{self, NO_CONTENT},
     sound,
 };
 use concentric_core::{Error, Role, Str};
 use http::Uri;
 
-/// OpenAI's chat completions.
+/// OpenAI's chat completions API.
 #[derive(Clone, Debug)]
 pub struct Chat {
     provider: Str,
     profile: Profile,
 }
 
-/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by OpenAI's chat
-/// completions.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
+/// service into a model with OpenAI's chat completions.
 ///
-/// | made by | for |
+/// | constructor | service |
 /// |---|---|
 /// | `OpenAiLayer::new(model, key)` | OpenAI's own service |
-/// | `OpenAiLayer::profile(profile, model, key)` | a known service that speaks as OpenAI does |
-/// | `OpenAiLayer::from_env(profile, model)` | the same, with the key of the environment |
-/// | `OpenAiLayer::compatible(..)` | any other such server, by its address |
+/// | `OpenAiLayer::profile(profile, model, key)` | a known service with a compatible API |
+/// | `OpenAiLayer::from_env(profile, model)` | the same, with the key from the environment |
+/// | `OpenAiLayer::compatible(..)` | any other compatible server, by base URL |
 ///
 /// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
 /// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
 /// example.
 pub type OpenAiLayer = ProviderLayer<Chat>;
 
-/// A model, by OpenAI's chat completions over the HTTP service `S`.
+/// A model with OpenAI's chat completions over the HTTP service `S`.
 pub type OpenAi<S> = Model<S, Chat>;
 
 impl OpenAiLayer {
-    /// Creates a layer for OpenAI's own service. `model` is asked unless a request names another.
+    /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
         Self::profile(Profile::OPENAI, model, Some(key))
     }
 
-    /// Creates a layer for the service of `profile`, at its address.
+    /// Creates a layer for the service of `profile`, with its base URL.
     ///
-    /// Where it has none (Azure), say which with [`base_url`](ProviderLayer::base_url): until then,
-    /// none is an error of the services' `poll_ready`.
+    /// For a profile without a base URL (Azure), set one with
+    /// [`base_url`](ProviderLayer::base_url); otherwise `poll_ready` of the model fails.
     pub fn profile(profile: Profile, model: impl Into<Str>, key: Option<ApiKey>) -> Self {
         let provider = Str::from_static(profile.provider);
         Self::at(profile.base_url, Chat { provider, profile }, model, key)
     }
 
-    /// Creates a layer for the service of `profile`, with the key that the environment has for it
+    /// Creates a layer for the service of `profile`, with the key from the environment
     /// ([`Profile::key_env`]).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration) if there is none, and
-    /// the service wants one.
+    /// Returns [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration) if the
+    /// service requires a key and none is set.
     pub fn from_env(profile: Profile, model: impl Into<Str>) -> Result<Self, Error> {
         let mut missing = None;
         let key = profile.key_env.iter().find_map(|variable| {
@@ -73,12 +73,11 @@ impl OpenAiLayer {
         }
     }
 
-    /// Creates a layer for a service that speaks as OpenAI's does, at `base_url`: the address
-    /// without `/chat/completions`.
+    /// Creates a layer for a service with a compatible API at `base_url`, the URL without
+    /// `/chat/completions`.
     ///
-    /// What is known of the service at that address goes for it ([`Profile::by_url`]); for what is
-    /// not, see [`profile`](Self::profile). An address that is none is an error of the services'
-    /// `poll_ready`.
+    /// If the service at this URL is known, its profile is used ([`Profile::by_url`]); to configure
+    /// another one, use [`profile`](Self::profile). An invalid URL fails `poll_ready` of the model.
     pub fn compatible(
         base_url: impl Into<Str>,
         model: impl Into<Str>,
@@ -130,12 +129,14 @@ impl Api for Chat {
     }
 
     fn check(&self, call: &Call<'_>, unsupported: &mut Vec<Unsupported>) {
-        if !self.wire(call).says_something() {
-            unsupported.push(Unsupported::new(NOTHING_SAID));
+        if !self.wire(call).has_messages() {
+            unsupported.push(Unsupported::new(NO_CONTENT));
         }
         let mut roles = call.request.transcript.iter().map(|t| t.as_message().role);
         if self.profile.turns == Turns::Strict && roles.next() == Some(Role::Assistant) {
-            unsupported.push(Unsupported::new("a conversation that the assistant begins").at(0));
+            unsupported.push(
+                Unsupported::new("a conversation that starts with an assistant message").at(0),
+            );
         }
         capabilities::check_results(call.request, unsupported);
         if self.profile.strict_subset {

@@ -1,4 +1,4 @@
-//! What a server says, chunk by chunk, as events.
+//! Decodes the chunks of a server into events.
 
 use super::{
     reasoning::Reasoning,
@@ -8,7 +8,7 @@ use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
     data_url,
-    failure::{Failure, is_said},
+    failure::{Failure, has_error},
     lenient::Text,
     sound,
 };
@@ -19,23 +19,23 @@ use concentric_core::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// An answer as far as it has arrived.
+/// The state of a response that is being received.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Decoder {
-    // Something of the answer was said.
-    said: bool,
-    // How the service counts.
+    // Whether a part of the response was emitted.
+    has_output: bool,
+    // Whether the output tokens do not include reasoning.
     reasoning_apart: bool,
     usage: Usage,
     reason: Option<Str>,
     native_reason: Option<Str>,
-    // All came in one message, which is whole since its JSON is.
+    // Whether the response is a single JSON body, which is complete if it parses.
     unary: bool,
     calls: Calls,
     reasoning: Reasoning,
     audio: Option<Sound>,
-    // What it is asked for as.
+    // The media type of the requested audio.
     media_type: Option<Str>,
     annotations: Vec<Value>,
 }
@@ -55,7 +55,7 @@ impl api::Decoder for Decoder {
             return Err(answer.origin().reported(&failure));
         }
         self.check_same(&chunk, answer)?;
-        // Some send a first chunk in which both are empty.
+        // Some servers send a first chunk in which both are empty.
         answer.changed |= name(&mut answer.head.id, chunk.id.as_str());
         answer.changed |= name(&mut answer.head.model, chunk.model.as_str());
         let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
@@ -67,7 +67,7 @@ impl api::Decoder for Decoder {
                 self.choice(choice, from, answer)?;
             }
         }
-        self.said |= !answer.events.is_empty();
+        self.has_output |= !answer.events.is_empty();
         Ok(())
     }
 
@@ -110,34 +110,34 @@ impl Decoder {
         }
     }
 
-    /// Sees that the answer is still the same.
+    /// Checks that the chunk belongs to the same response.
     ///
-    /// A gateway that lost its upstream may ask another one, and send that one's answer behind what
-    /// there was. It then has another id and opens anew, with a role and nothing said. The id alone
-    /// says little: Perplexity changes it within an answer.
+    /// A gateway that lost its upstream may append the response of another one. That response has
+    /// another id and starts with a role and without content. The id alone is not sufficient:
+    /// Perplexity changes it within a response.
     fn check_same(&self, chunk: &Chunk<'_>, answer: &Answer) -> Result<(), Error> {
         let (Some(new), Some(old)) = (chunk.id.as_str(), &answer.head.id) else {
             return Ok(());
         };
         let renamed = !old.is_empty() && !new.is_empty() && *old != *new;
         let opens = |message: &Message<'_>| {
-            message.role.as_str().is_some_and(|role| !role.is_empty()) && message.says_nothing()
+            message.role.as_str().is_some_and(|role| !role.is_empty()) && message.is_empty()
         };
         let mut deltas = chunk
             .choices
             .iter()
             .filter(|choice| choice.finish_reason.as_str().is_none())
             .filter_map(|choice| choice.delta.0.as_ref());
-        if renamed && self.said && !api::Decoder::is_whole(self) && deltas.any(opens) {
+        if renamed && self.has_output && !api::Decoder::is_whole(self) && deltas.any(opens) {
             return Err(answer.origin().error(
                 ErrorKind::Protocol,
-                "another answer began before the first one was whole",
+                "another response started before the first one was complete",
             ));
         }
         Ok(())
     }
 
-    /// Takes in a count, which some servers repeat in each chunk.
+    /// Updates the usage, which some servers repeat in each chunk.
     fn count(&mut self, usage: Usage, answer: &mut Answer) {
         if usage != self.usage {
             self.usage = usage;
@@ -154,8 +154,8 @@ impl Decoder {
         if let Some(tokens) = choice.usage.0 {
             self.count(tokens.usage(self.reasoning_apart), answer);
         }
-        // Perplexity sends both: in a stream the message is all that was said so far, in a unary
-        // answer the delta is empty.
+        // Perplexity sends both: in a stream, the message contains the text so far; without
+        // streaming, the delta is empty.
         match (choice.delta.0, choice.message.0) {
             (Some(delta), None) => self.message(delta, answer)?,
             (Some(delta), Some(_)) if from != Framing::Json => self.message(delta, answer)?,
@@ -163,20 +163,20 @@ impl Decoder {
                 self.unary = true;
                 self.message(*message, answer)?;
             }
-            // Azure leaves out the message of an answer that it filtered.
+            // Azure omits the message of a filtered response.
             (None, None) => self.unary |= from == Framing::Json,
         }
-        if let Some(error) = choice.error.filter(|error| is_said(error)) {
+        if let Some(error) = choice.error.filter(|error| has_error(error)) {
             return Err(answer.origin().reported(&Failure::of_json(&error)));
         }
         if self.unary && choice.finish_reason.as_str() == Some("") {
-            // Snowflake's whole answers end for no reason.
+            // Complete responses of Snowflake have an empty finish reason.
             self.reason = Some(Str::default());
         } else if let Some(reason) = choice.finish_reason.into_filled() {
             if reason == *"error" {
                 return Err(answer.origin().error(
                     ErrorKind::Server,
-                    "the service ended the answer with the reason `error`",
+                    "the provider ended the response with the reason `error`",
                 ));
             }
             answer.changed |= self.reason.as_ref() != Some(&reason);
@@ -191,7 +191,7 @@ impl Decoder {
     #[inline]
     fn message(&mut self, message: Message<'_>, answer: &mut Answer) -> Result<(), Error> {
         let shown = match message.reasoning.into_filled() {
-            // Some send both, with the same in them.
+            // Some servers send both fields with the same content.
             Some(text) => Some(text),
             None => message.reasoning_content.into_filled(),
         };
@@ -302,24 +302,24 @@ impl Decoder {
             Some(reason) => known_reason(reason)
                 .unwrap_or_else(|| FinishReason::Other(self.reason.clone().unwrap_or_default())),
         };
-        // OpenRouter says `tool_calls` of calls that were cut short.
+        // OpenRouter reports `tool_calls` for truncated calls.
         let native = self.native_reason.as_deref().and_then(known_reason);
         match (reason, native) {
             (FinishReason::Stop | FinishReason::ToolCalls, Some(FinishReason::Length)) => {
                 FinishReason::Length
             }
-            // Some say `stop` of tool calls.
+            // Some servers report `stop` for tool calls.
             (FinishReason::Stop, _) if self.calls.wait_for_results() => FinishReason::ToolCalls,
             (reason, _) => reason,
         }
     }
 }
 
-/// What a piece of a call says.
+/// Converts a fragment of a call.
 fn piece<'a>(call: &'a Call<'_>) -> Piece<'a> {
     let (name, arguments) = match (&call.function.0, &call.custom.0) {
         (Some(function), None) => (&function.name, &function.arguments.0),
-        // Some send both, one of them empty.
+        // Some servers send both, one of them empty.
         (Some(function), Some(custom)) if custom.name.filled().is_none() => {
             (&function.name, &function.arguments.0)
         }
@@ -328,7 +328,7 @@ fn piece<'a>(call: &'a Call<'_>) -> Piece<'a> {
     };
     Piece {
         index: call.index.0,
-        // Mistral writes `"id": "null"`.
+        // Mistral sends `"id": "null"`.
         id: call.id.filled().filter(|id| *id != "null"),
         name: name.filled(),
         arguments: arguments.filled().unwrap_or_default(),
@@ -354,10 +354,10 @@ fn known_reason(reason: &str) -> Option<FinishReason> {
 
 /// The error that a chunk reports.
 fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
-    let some = |value: &Option<Box<Value>>| value.clone().filter(|value| is_said(value));
+    let some = |value: &Option<Box<Value>>| value.clone().filter(|value| has_error(value));
     let groq = chunk.x_groq.0.as_ref().and_then(|groq| some(&groq.error));
     if let Some(error) = some(&chunk.error).or(groq) {
-        // A name alone may stand beside its message.
+        // The error may be only a name, with the message beside it.
         let outer =
             json!({ "error": error, "message": chunk.message, "code": chunk.code.as_str() });
         return Some(Failure::of_json(&outer));
@@ -374,14 +374,14 @@ fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
     })
 }
 
-/// Sets what the service calls something, unless it has said so before; whether it had not.
+/// Sets a name that the service reports, unless it is already set. Returns whether it was set.
 #[inline]
-pub(crate) fn name(field: &mut Option<Str>, said: Option<&str>) -> bool {
-    let said = said.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
-    if let Some(said) = said {
-        *field = Some(said.into());
+pub(crate) fn name(field: &mut Option<Str>, value: Option<&str>) -> bool {
+    let value = value.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
+    if let Some(value) = value {
+        *field = Some(value.into());
     }
-    said.is_some_and(|said| !said.is_empty())
+    value.is_some_and(|value| !value.is_empty())
 }
 
 /// An image at `url`, which may be a data URL.

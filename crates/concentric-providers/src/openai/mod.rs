@@ -1,8 +1,8 @@
-//! OpenAI's chat completions, and the many servers that speak them.
+//! OpenAI's chat completions, and compatible servers.
 //!
-//! [`OpenAiLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer is read
-//! as it arrives. The layer retries nothing and follows no redirect: those are layers of their own,
-//! above or below.
+//! [`OpenAiLayer`] turns an HTTP service into a model: each call is one `POST`, whose response is
+//! decoded while it arrives. The layer does not retry and does not follow redirects; use separate
+//! layers above or below for that.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; here one that always says the same.
+//! // Any HTTP client that is a service; this one always returns the same response.
 //! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
 //!     assert_eq!(request.uri(), "https://api.openai.com/v1/chat/completions");
 //!     let answer = r#"{"choices": [{"message": {"content": "Hello!"}, "finish_reason": "stop"}]}"#;
@@ -26,58 +26,59 @@
 //! # }
 //! ```
 //!
-//! # When
+//! # Lifecycle
 //!
-//! | moment | what happens |
+//! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called at once, with its readiness |
-//! | first text, reasoning, refusal, tool call | the future resolves |
-//! | an error before | the future fails: by the status, or by what the body says under a 200 |
-//! | an error after | the body's last item |
-//! | the body ends, or says `[DONE]`, after a finish reason | tool calls are emitted, then `Finish` |
-//! | the body ends before one | `Truncated`, and no tool call |
-//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
-//! | dropped | so is the HTTP body |
+//! | `call` | the HTTP service is called immediately, with its readiness |
+//! | first text, reasoning, refusal or tool call | the future resolves |
+//! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
+//! | a later error | the last item of the body |
+//! | end of the body, or `[DONE]`, after a finish reason | tool calls are emitted, then `Finish` |
+//! | end of the body before one | `Truncated`, and no tool call |
+//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
+//! | drop | the HTTP body is dropped |
 //!
-//! What counts as the end is the finish reason; of a unary answer, that its JSON is whole. Whether
-//! an answer is a stream is told by its content, since servers answer one where the other was asked
-//! for. Tool calls get ids of ours; the service's are their
+//! A response is complete after its finish reason; without streaming, if its JSON is complete. The
+//! content of a response determines whether it is a stream, since some servers ignore the requested
+//! format. Tool calls get ids of the run; the service's ids are available as
 //! [`provider_id`](concentric_core::ToolCallPart::provider_id).
 //!
 //! # Other services
 //!
-//! [`Profile`] says of each where it is, and where it differs; [`OpenAiLayer::profile`] and
-//! [`OpenAiLayer::from_env`] take one, [`OpenAiLayer::compatible`] finds it by the address.
+//! A [`Profile`] contains the base URL of a service and its differences from OpenAI's.
+//! [`OpenAiLayer::profile`] and [`OpenAiLayer::from_env`] take a profile, and
+//! [`OpenAiLayer::compatible`] finds it by the URL.
 //!
 //! # Schemas
 //!
-//! OpenAI's own service, and Azure's, take with `strict` a subset of JSON Schema only: an output schema
-//! that is to be held to is rewritten in it, and sent without `strict` if it says what the subset can't.
-//! A tool's schema is given the properties that the service wants to see; names and schemas of tools that
-//! it takes in no form are refused before they are sent. Other services get schemas as they are
-//! ([`Profile::strict_subset`]).
+//! With `strict`, OpenAI's own service and Azure's accept only a subset of JSON Schema: a strict
+//! output schema is converted to the subset, and sent without `strict` if it cannot be expressed
+//! there. Schemas of tools are completed with the required keywords; names and schemas of tools
+//! that the service does not accept in any form are rejected before they are sent. Other services
+//! receive schemas unchanged ([`Profile::strict_subset`]).
 //!
 //! # Usage
 //!
-//! [`Usage`](concentric_core::Usage) means the same of every service; what one counts otherwise is
-//! converted:
+//! [`Usage`](concentric_core::Usage) has the same meaning for every service; counts with a
+//! different meaning are converted:
 //!
-//! | of the answer | in `Usage` |
+//! | chat completions | `Usage` |
 //! |---|---|
 //! | `prompt_tokens` | `input_tokens` |
-//! | the input's `audio_tokens` | `input_audio_tokens` |
-//! | those, where the total has them besides (Mistral) | in `input_tokens` too |
+//! | `audio_tokens` of the input | `input_audio_tokens` |
+//! | the same, if the total counts them separately (Mistral) | added to `input_tokens` |
 //! | `completion_tokens` | `output_tokens` |
-//! | the output's `audio_tokens` | `output_audio_tokens` |
+//! | `audio_tokens` of the output | `output_audio_tokens` |
 //! | `reasoning_tokens` | `reasoning_tokens` |
-//! | those, where the total has them besides (xAI), or the profile says so | in `output_tokens` too |
-//! | `total_tokens` | `total_tokens`, as it is |
+//! | the same, if the total counts them separately (xAI) or the profile requires it | added to `output_tokens` |
+//! | `total_tokens` | `total_tokens`, unchanged |
 //! | `cached_tokens`, `prompt_cache_hit_tokens` | `cached_input_tokens` |
 //! | `cache_write_tokens`, `cache_creation_input_tokens` | `cache_write_tokens` |
 //!
 //! # Place in the stack
 //!
-//! The innermost layer that knows of chats; under it are only layers of HTTP.
+//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod chat;
 mod decoder;

@@ -1,14 +1,14 @@
-//! Where the services that speak chat completions are, and how they differ from OpenAI's.
+//! The services with the chat completions API, and their differences from OpenAI's.
 
 mod table;
 
 use crate::{Capabilities, Timeouts, history::IdRules};
 use http::Uri;
 
-/// A service that speaks chat completions: where it is, and where it differs from OpenAI's.
+/// A service with the chat completions API: its base URL and its differences from OpenAI's.
 ///
-/// [`ALL`](Self::ALL) are the services that are known, each a constant of its own as well. For
-/// another, change [`generic`](Self::generic):
+/// [`ALL`](Self::ALL) contains the known services, each of which is also a constant. For another
+/// service, modify [`generic`](Self::generic):
 ///
 /// ```
 /// use concentric_providers::{OpenAiLayer, openai::Profile};
@@ -20,115 +20,115 @@ use http::Uri;
 /// assert_eq!(Profile::by_name("groq"), Some(Profile::GROQ));
 /// ```
 ///
-/// What a profile says is so of the service as a whole; what one model of it can't do besides is
-/// for [`capabilities`](crate::ProviderLayer::capabilities).
+/// A profile describes a service as a whole; restrictions of a single model are configured with
+/// [`capabilities`](crate::ProviderLayer::capabilities).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "each is a difference of its own"
+    reason = "each flag is an independent difference"
 )]
 pub struct Profile {
-    /// Names it here.
+    /// The name of the profile.
     pub name: &'static str,
-    /// The provider's name (`gen_ai.provider.name`); empty for that of the host.
+    /// The provider's name (`gen_ai.provider.name`); empty for the name of the host.
     pub provider: &'static str,
-    /// The address, without `/chat/completions`; empty if everybody has their own.
+    /// The base URL, without `/chat/completions`; empty if each customer has a different one.
     pub base_url: &'static str,
-    /// The hosts it is known by, each with those below it; one with a port is known by both.
+    /// The hosts of the service, including their subdomains; an entry with a port matches only that
+    /// port.
     pub hosts: &'static [&'static str],
-    /// The environment variables for the key: the first that is set counts.
+    /// The environment variables for the key; the first that is set is used.
     pub key_env: &'static [&'static str],
-    /// Whether it may be asked without a key.
+    /// Whether the service can be used without a key.
     pub key_optional: bool,
-    /// The header that the key goes into: `authorization`, with `Bearer` before it, or another,
-    /// without.
+    /// The header for the key: `authorization`, with the prefix `Bearer`, or another header without
+    /// a prefix.
     pub key_header: &'static str,
-    /// The role of instructions: `system`, or `developer`.
+    /// The role of instructions: `system` or `developer`.
     pub instructions: &'static str,
-    /// The field for the most tokens to write: `max_completion_tokens`, or `max_tokens`.
+    /// The field for the maximum number of output tokens: `max_completion_tokens` or `max_tokens`.
     pub max_tokens: &'static str,
     /// The field for the seed.
     pub seed: &'static str,
-    /// The word for that a tool must be called: `required`, or `any`.
+    /// The value for a required tool call: `required` or `any`.
     pub required: &'static str,
-    /// Whether a stream must be asked for its usage (`stream_options`).
+    /// Whether usage in a stream must be requested (`stream_options`).
     pub stream_options: bool,
     /// Whether metadata is sent.
     pub metadata: bool,
-    /// How the server wants its reasoning back.
+    /// How reasoning is sent back to the server.
     pub reasoning: Reasoning,
-    /// Whether a refusal goes back as `refusal`; else as content.
+    /// Whether a refusal is sent back as `refusal` instead of as content.
     pub refusals: bool,
-    /// Whether an assistant's message that only calls tools has empty content, and not `null`.
+    /// Whether an assistant message that only calls tools has empty content instead of `null`.
     pub empty_content: bool,
-    /// Whether the roles must take turns.
+    /// Whether roles must alternate.
     pub turns: Turns,
-    /// Whether a user's message may come right behind a tool's.
+    /// Whether a user message may directly follow a tool message.
     pub user_after_tool: bool,
-    /// Whether a system message may come right behind an assistant's or a tool's; else it is said as
-    /// the user's there.
+    /// Whether a system message may directly follow an assistant or tool message; otherwise it is
+    /// sent as a user message there.
     pub system_after_answer: bool,
-    /// How a message of the assistant's at the end is made one to go on with.
+    /// How a final assistant message is marked as a prefill.
     pub prefill: Prefill,
     /// How documents are sent.
     pub files: Files,
-    /// Whether schemas go by OpenAI's rules: `strict` takes a subset of JSON Schema, in which an output
-    /// schema is rewritten, or else is sent without it; a tool's is of an object whose properties are
-    /// named, and names have letters of ASCII.
+    /// Whether schemas follow OpenAI's rules: with `strict`, an output schema is converted to a
+    /// subset of JSON Schema, or sent without `strict` if this is not possible. Schemas of tools
+    /// must have the type `object` with `properties`, and names consist of ASCII characters.
     ///
-    /// Else all are sent as they are, but that with `strict`, the objects of an output schema take no
-    /// properties but their own, all of which are required; one of which this can't be said is sent
-    /// without it.
+    /// Otherwise schemas are sent unchanged, except that with `strict`, the objects of an output
+    /// schema are closed and all their properties required; a schema for which this is not possible
+    /// is sent without `strict`.
     pub strict_subset: bool,
-    /// Whether `reasoning_tokens` are not among `completion_tokens`, though the total does not tell.
+    /// Whether `completion_tokens` does not include `reasoning_tokens`, even if the total does not
+    /// show it.
     pub reasoning_apart: bool,
-    /// How long it may take, unless the layer is told
-    /// ([`timeouts`](crate::ProviderLayer::timeouts)).
+    /// The default timeouts, which [`timeouts`](crate::ProviderLayer::timeouts) replaces.
     pub timeouts: Timeouts,
-    /// What it can do.
+    /// The capabilities of the service.
     pub capabilities: Capabilities,
     pub(super) ids: IdRules,
 }
 
-/// How a server wants its reasoning back: what it thought itself, since what others thought is nobody
-/// else's to read.
+/// How reasoning is sent back to a server. Only reasoning by the same provider is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reasoning {
-    /// Not at all.
+    /// Not sent.
     No,
-    /// In this field of the assistant's message.
+    /// In this field of the assistant message.
     Field(&'static str),
-    /// In this field of the assistant's message, which it refuses to miss where there are tools: a
-    /// message without reasoning has a space in it.
+    /// In this field of the assistant message, which the server requires if there are tools: a
+    /// message without reasoning contains a space there.
     Demanded(&'static str),
-    /// As Mistral's `thinking` within the content.
+    /// In the content, as Mistral's `thinking`.
     Content,
 }
 
-/// Whether the roles must take turns.
+/// Whether roles must alternate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turns {
-    /// They come as they come.
+    /// No restriction.
     Any,
-    /// Messages of one role in a row are one, and a system message within the conversation is said
-    /// as the user's.
+    /// Consecutive messages with the same role are merged, and a system message within the
+    /// conversation is sent as a user message.
     Merged,
-    /// That, and the user must begin.
+    /// As [`Merged`](Self::Merged), and the first message must be from the user.
     Strict,
 }
 
-/// How a message of the assistant's at the end is made one to go on with.
+/// How a final assistant message is marked as a prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Prefill {
-    /// It is so as it stands, or is never.
+    /// Not marked: the service always or never continues it.
     Plain,
-    /// By this field of the message.
+    /// With this field of the message.
     Field(&'static str),
-    /// By the request's `continue_final_message`.
+    /// With `continue_final_message` in the request.
     Continue,
 }
 
@@ -143,7 +143,7 @@ pub enum Files {
 }
 
 impl Profile {
-    /// A server of which nothing else is known.
+    /// Creates a profile with default settings.
     pub const fn generic(provider: &'static str) -> Self {
         Self {
             name: provider,
@@ -152,12 +152,12 @@ impl Profile {
         }
     }
 
-    /// The service of that name in [`ALL`](Self::ALL).
+    /// The service with this name in [`ALL`](Self::ALL).
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|known| known.name == name).copied()
     }
 
-    /// What is known of the server at `url`: by its address, else by its host.
+    /// The known service at `url`, matched by base URL or else by host.
     pub fn by_url(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let host = uri.host()?;
@@ -171,7 +171,7 @@ impl Profile {
             names.any(|name| is(host, name) || is(&port, name))
         };
         let at: Vec<&Self> = Self::ALL.iter().filter(is_at).collect();
-        // DeepSeek's address begins that of its beta.
+        // DeepSeek's base URL is a prefix of that of its beta.
         let exact = at
             .iter()
             .filter(|known| !known.base_url.is_empty() && url.starts_with(known.base_url))

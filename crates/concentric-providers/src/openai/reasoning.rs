@@ -1,4 +1,4 @@
-//! The reasoning of an answer, and what the service wants back of it.
+//! The reasoning of a response, and its provider data.
 
 use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
-    // Reasoning was said, and nothing else since.
+    // Whether the last delta was reasoning.
     open: bool,
-    // `reasoning_details`, to be sent back as they came, but for their deltas being joined.
+    // `reasoning_details`, which are sent back unchanged, except that deltas are merged.
     details: Vec<Value>,
 }
 
@@ -19,7 +19,7 @@ impl Reasoning {
         events.push_back(Event::ReasoningDelta(text));
     }
 
-    /// Takes in `reasoning_details`. `shown` is the text of the same delta, if it has any besides.
+    /// Adds `reasoning_details`. `shown` is the text of the same delta, if it is sent separately.
     pub(super) fn details(
         &mut self,
         details: Value,
@@ -34,8 +34,9 @@ impl Reasoning {
         if let Some(text) = shown {
             self.text(text, events);
         }
-        let says = |detail: &Value| detail.as_object().is_some_and(|detail| !detail.is_empty());
-        for detail in details.into_iter().filter(says) {
+        let is_filled =
+            |detail: &Value| detail.as_object().is_some_and(|detail| !detail.is_empty());
+        for detail in details.into_iter().filter(is_filled) {
             if !shown_apart
                 && let Some(text) = ["text", "summary"]
                     .iter()
@@ -79,7 +80,7 @@ impl Reasoning {
         }
     }
 
-    /// Something else is said, or nothing more.
+    /// Ends the reasoning before other content or at the end of the response.
     #[inline]
     pub(super) fn end(&mut self, provider: &Str, events: &mut VecDeque<Event>) {
         if !self.details.is_empty() {
@@ -94,7 +95,7 @@ impl Reasoning {
         events.push_back(if self.open {
             Event::PartEnd(Box::new(PartEnd::new(data)))
         } else {
-            // The service keeps what it thought to itself, but wants to be reminded of it.
+            // The service hides this reasoning, but requires its details in later requests.
             let part = Part::new(PartKind::Reasoning(Str::default()));
             Event::Part(Box::new(part.with_provider_data(data)))
         });

@@ -1,6 +1,6 @@
-//! A [`ChatRequest`] as the JSON of chat completions.
+//! Serialization of a [`ChatRequest`] for chat completions.
 //!
-//! What goes on the wire is borrowed from the request, but for schemas that are rewritten.
+//! The serialized data are borrowed from the request, except for rewritten schemas.
 
 mod content;
 mod message;
@@ -32,7 +32,7 @@ pub(super) struct Wire<'a> {
 
 impl Wire<'_> {
     /// Whether there is a message to send.
-    pub(super) fn says_something(&self) -> bool {
+    pub(super) fn has_messages(&self) -> bool {
         let request = self.call.request;
         request.options.provider.contains_key("messages")
             || !is_empty_list(&message::Messages::new(
@@ -72,7 +72,7 @@ impl Serialize for Wire<'_> {
                 },
             )?;
         }
-        // Where that none may be called can't be said, they are not named.
+        // Without a tool choice, the only way to disable calls is to omit the tools.
         let may_call =
             profile.capabilities.tool_choice || options.tool_choice != Some(ToolChoice::None);
         if !request.tools.is_empty() && may_call {
@@ -81,7 +81,7 @@ impl Serialize for Wire<'_> {
                 false => Tools::new(request, |schema| Ok(Node::Kept(schema))),
             };
             fields.put("tools", &tools)?;
-            // Without tools, these two are refused.
+            // The service rejects these two fields without tools.
             let choice = options.tool_choice.as_ref().map(|choice| Choice {
                 choice,
                 required: profile.required,
@@ -114,10 +114,10 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-/// Makes of a schema what a service takes, or says what of it can't be said there.
+/// Converts a schema for a service, or describes a property that cannot be expressed.
 type Parameters<'a> = fn(&'a Value) -> Result<Node<'a>, &'static str>;
 
-/// The tools, with their schemas as the service takes them.
+/// The tools, with converted schemas.
 pub(crate) struct Tools<'a> {
     request: &'a ChatRequest,
     parameters: Parameters<'a>,
@@ -228,7 +228,7 @@ impl<'a> ResponseFormat<'a> {
     }
 }
 
-/// Metadata, whose values must be text.
+/// Metadata, whose values must be strings.
 pub(crate) struct Metadata<'a>(pub(crate) &'a Map<String, Value>);
 
 impl Serialize for Metadata<'_> {

@@ -1,21 +1,21 @@
-//! JSON Schemas as OpenAI takes them, in chat completions as in Responses.
+//! Conversion of JSON Schemas for OpenAI's chat completions and Responses.
 //!
-//! With `strict`, the service holds the model to a schema, of which it takes a subset ("Structured
-//! Outputs", supported schemas). A schema that says the same within it is rewritten so; all others
-//! are sent as they are, without `strict`:
+//! With `strict`, the service enforces a schema, and accepts only a subset of JSON Schema
+//! ("Structured Outputs", supported schemas). An equivalent schema in the subset is generated if
+//! possible; all others are sent unchanged, without `strict`:
 //!
-//! | a schema | within the subset |
+//! | schema | in the subset |
 //! |---|---|
-//! | an object that says nothing of other properties | takes no others |
-//! | an optional property that may be null | is required |
-//! | any other optional property | can't be said |
+//! | an object without `additionalProperties` | a closed object |
+//! | an optional property that may be null | a required property |
+//! | any other optional property | not possible |
 //! | `oneOf` | `anyOf` |
-//! | `$schema`, `$comment`, `examples`, `deprecated`, `readOnly`, `writeOnly`, a default of null, the format of a number | left out: they restrict nothing |
-//! | objects of any properties, `allOf`, `not`, `if`, lengths of text, a reference with anything beside it, more than 10 levels or 5,000 properties, more than 1 MiB when rewritten, all else | can't be said |
+//! | `$schema`, `$comment`, `examples`, `deprecated`, `readOnly`, `writeOnly`, a default of null, the format of a number | removed, since they do not restrict values |
+//! | objects with arbitrary properties, `allOf`, `not`, `if`, string lengths, a reference with other keywords, more than 10 levels or 5,000 properties, more than 1 MiB when rewritten, all other keywords | not possible |
 //!
-//! What others take with `strict` is less known, and differs; but most want the first three of these.
-//! So their output schemas are rewritten in these only, and where that can't be said, it is as it is,
-//! without `strict`.
+//! The rules of other services for `strict` differ and are not fully documented; most require the
+//! first three rules. Their output schemas are converted by these rules only, and sent unchanged
+//! and without `strict` if that is not possible.
 
 use crate::{
     Unsupported,
@@ -28,20 +28,20 @@ use std::collections::HashSet;
 const LEVELS: usize = 10;
 const PROPERTIES: usize = 5000;
 
-/// Which schemas a service takes with `strict`.
+/// The rules of a service for schemas with `strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subset {
     OpenAi,
-    /// Those whose objects are closed, and want all of their properties.
+    /// Objects must be closed, and all their properties required.
     Closed,
 }
 
-/// An output schema as it is sent to OpenAI, and whether it is with `strict`.
+/// An output schema for OpenAI, and whether it is sent with `strict`.
 pub(crate) fn output(output: &OutputSchema) -> (Node<'_>, bool) {
     output_by(output, strict)
 }
 
-/// An output schema as it is sent to others, and whether it is with `strict`.
+/// An output schema for other services, and whether it is sent with `strict`.
 pub(crate) fn closed_output(output: &OutputSchema) -> (Node<'_>, bool) {
     output_by(output, |schema| {
         Writer::new(Subset::Closed)
@@ -60,7 +60,7 @@ fn output_by<'a>(
     }
 }
 
-/// `schema` within the subset that `strict` takes, if it can be said in it.
+/// Converts `schema` to the subset for `strict`, if possible.
 pub(crate) fn strict(schema: &Value) -> Option<Node<'_>> {
     let root = schema.as_object()?;
     if root.get("type")? != "object" || !root.get("properties")?.is_object() {
@@ -76,10 +76,10 @@ pub(crate) fn strict(schema: &Value) -> Option<Node<'_>> {
     Some(Node::Object(strict))
 }
 
-/// Rewrites one schema.
+/// Converts one schema.
 struct Writer {
     subset: Subset,
-    /// How many properties there are so far.
+    /// The number of properties so far.
     properties: usize,
     budget: Budget,
 }
@@ -113,7 +113,7 @@ impl Writer {
                 "$defs" | "definitions" => {
                     let mut defs = Object::default();
                     for (name, def) in value.as_object()? {
-                        // Where it is used is not known here.
+                        // The level at which the definition is used is not known.
                         let def = Node::Object(self.rewrite(def, 1)?);
                         self.budget.put(&mut defs, name, def).ok()?;
                     }
@@ -123,7 +123,7 @@ impl Writer {
                 "required" | "additionalProperties" if schema.contains_key("properties") => {
                     continue;
                 }
-                // What these say of an object is another thing when it is closed.
+                // Closing an object changes the meaning of these keywords.
                 "allOf"
                 | "not"
                 | "if"
@@ -157,12 +157,12 @@ impl Writer {
         if subset == Subset::Closed {
             return Some(out);
         }
-        let is_said = ["type", "$ref", "anyOf", "enum", "const"]
+        let is_typed = ["type", "$ref", "anyOf", "enum", "const"]
             .iter()
             .any(|name| out.contains_key(*name));
         let is_listed = !has_type(schema, "array") || out.contains_key("items");
         let is_alone = !out.contains_key("$ref") || out.len() == 1;
-        (is_said && is_listed && is_alone).then_some(out)
+        (is_typed && is_listed && is_alone).then_some(out)
     }
 
     fn rewrite_all<'a>(&mut self, list: &'a Value, level: usize) -> Option<Node<'a>> {
@@ -171,7 +171,7 @@ impl Writer {
         list.collect::<Option<_>>().map(Node::List)
     }
 
-    /// Closes an object, and asks for all of its properties.
+    /// Closes an object, and makes all of its properties required.
     fn object<'a>(
         &mut self,
         schema: &'a Map<String, Value>,
@@ -185,7 +185,7 @@ impl Writer {
         }
         match schema.get("additionalProperties") {
             Some(Value::Bool(false)) => {}
-            // A tool without arguments; below, an object of any properties.
+            // A tool without arguments; at other levels, an object with arbitrary properties.
             None if level == 0 || !own.is_empty() => {}
             _ => return None,
         }
@@ -267,16 +267,16 @@ fn may_be_null(schema: &Value) -> bool {
     has_type(schema, "null") || null_in("enum") || any_of("anyOf") || any_of("oneOf")
 }
 
-/// A tool's schema without `strict`: the service wants to be told that it is of an object, and its
-/// properties even where there are none.
+/// Converts a tool's schema without `strict`: the service requires the type `object`, and
+/// `properties` even if there are none.
 pub(crate) fn parameters(schema: &Value) -> Node<'_> {
     schema
         .as_object()
         .map_or(Node::Kept(schema), Node::Completed)
 }
 
-/// Adds the names and the schemas of `request` that the service takes neither way. The name of a tool
-/// may be `longest` long.
+/// Adds the names and schemas of `request` that the service rejects with and without `strict`. The
+/// name of a tool may have at most `longest` characters.
 pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec<Unsupported>) {
     let options = &*request.options;
     if let Some(output) = &options.output_schema
@@ -285,7 +285,7 @@ pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec
         let what = format!("an output schema named `{}`", output.name);
         unsupported.push(Unsupported::new(what));
     }
-    // These are sent instead.
+    // The provider options replace the tools.
     if options.provider.contains_key("tools") {
         return;
     }
@@ -295,7 +295,7 @@ pub(crate) fn check(request: &ChatRequest, longest: usize, unsupported: &mut Vec
             unsupported.push(Unsupported::new(what));
         }
         if let Some(why) = refused(&spec.input_schema) {
-            let what = format!("the schema of the tool `{}`, which {why}", spec.name);
+            let what = format!("the input schema of tool `{}`: {why}", spec.name);
             unsupported.push(Unsupported::new(what));
         }
     }
@@ -306,18 +306,18 @@ fn is_name(name: &str, longest: usize) -> bool {
     (1..=longest).contains(&name.len()) && name.chars().all(known)
 }
 
-/// Why the service takes no such schema of a tool, strict or not.
+/// The reason why the service rejects the schema of a tool, with or without `strict`.
 fn refused(schema: &Value) -> Option<String> {
     let Some(fields) = schema.as_object() else {
-        return Some("is of no object".to_owned());
+        return Some("a schema that is not an object".to_owned());
     };
     if fields.get("type").is_some_and(|type_| type_ != "object") {
-        return Some("is of no object".to_owned());
+        return Some("a type other than `object`".to_owned());
     }
     let at_top = ["anyOf", "oneOf", "allOf", "enum", "not"]
         .into_iter()
         .find(|name| fields.contains_key(*name))?;
-    Some(format!("has `{at_top}` at its top"))
+    Some(format!("`{at_top}` at the top level"))
 }
 
 #[cfg(test)]
@@ -330,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_said_strictly_is_and_else_nothing() {
-        let said = json!({
+    fn a_schema_is_strict_only_within_the_subset() {
+        let schema = json!({
             "$schema": "x", "type": "object", "title": "T",
             "properties": {
                 "a": {"type": "string", "description": "A."},
@@ -342,7 +342,7 @@ mod tests {
             "required": ["a", "c"],
             "$defs": {"C": {"type": "object", "properties": {"e": {"type": "boolean"}}, "required": ["e"]}},
         });
-        let strict_said = json!({
+        let converted = json!({
             "type": "object", "title": "T",
             "properties": {
                 "a": {"type": "string", "description": "A."},
@@ -354,8 +354,8 @@ mod tests {
             "additionalProperties": false,
             "$defs": {"C": {"type": "object", "properties": {"e": {"type": "boolean"}}, "required": ["e"], "additionalProperties": false}},
         });
-        assert_eq!(strict(&said), Some(strict_said.clone()));
-        assert_eq!(strict(&strict_said), Some(strict_said));
+        assert_eq!(strict(&schema), Some(converted.clone()));
+        assert_eq!(strict(&converted), Some(converted));
         assert!(strict(&json!({"type": "object", "properties": {}})).is_some());
 
         let of = |property: Value| json!({"type": "object", "properties": {"a": property}, "required": ["a"]});
@@ -393,13 +393,13 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_closed_is_and_stays_as_it_is_else() {
+    fn a_schema_is_closed_or_stays_unchanged() {
         let closed = |schema: &Value| {
             let output = OutputSchema::new("out", schema.clone());
             let (schema, strict) = closed_output(&output);
             strict.then(|| serde_json::to_value(schema).expect("JSON"))
         };
-        let said = json!({
+        let schema = json!({
             "$schema": "x", "type": "object",
             "properties": {
                 "a": {"type": "string", "minLength": 1, "format": "uri", "default": "x"},
@@ -410,12 +410,12 @@ mod tests {
             "required": ["a", "c"],
             "$defs": {"C": {"type": "object", "properties": {"f": {"type": "boolean"}}, "required": ["f"]}},
         });
-        let mut expected = said.clone();
+        let mut expected = schema.clone();
         expected["additionalProperties"] = false.into();
         expected["required"] = json!(["a", "b", "c", "d"]);
         expected["properties"]["d"]["oneOf"][0]["additionalProperties"] = false.into();
         expected["$defs"]["C"]["additionalProperties"] = false.into();
-        assert_eq!(closed(&said), Some(expected.clone()));
+        assert_eq!(closed(&schema), Some(expected.clone()));
         assert_eq!(closed(&expected), Some(expected));
         for schema in [
             json!({"type": "string", "minLength": 1}),

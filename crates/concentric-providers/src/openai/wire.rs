@@ -1,7 +1,8 @@
-//! What servers answer: `chat.completion` and `chat.completion.chunk`, and what passes for them.
+//! The response types of servers: `chat.completion`, `chat.completion.chunk`, and variants of them.
 //!
-//! One type reads both, since a unary answer is a stream of one chunk whose delta is called
-//! `message`. What most chunks don't have is boxed, so that the rest of a chunk is cheap to move.
+//! A single type represents both: without streaming, the response is a stream of one chunk whose
+//! delta is named `message`. Fields that most chunks do not have are boxed, so that chunks are
+//! cheap to move.
 
 use crate::lenient::{Count, Few, JsonText, List, Maybe, Text};
 use concentric_core::Usage;
@@ -25,7 +26,7 @@ pub struct Chunk<'a> {
     pub(super) usage: Maybe<Box<Tokens>>,
     #[serde(default)]
     pub(super) error: Option<Box<Value>>,
-    /// Groq's own: the usage of a stream.
+    /// The usage of a stream, in Groq's format.
     #[serde(default)]
     pub(super) x_groq: Maybe<Box<Groq>>,
     // The fields of an error that is not wrapped in `error`.
@@ -51,12 +52,12 @@ pub(super) struct Choice<'a> {
     pub(super) message: Maybe<Box<Message<'a>>>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
-    /// OpenRouter's: the reason in the words of whom it asked.
+    /// The finish reason of the upstream provider, as reported by OpenRouter.
     #[serde(borrow, default)]
     pub(super) native_finish_reason: Text<'a>,
     #[serde(default)]
     pub(super) error: Option<Box<Value>>,
-    /// Moonshot's place for it.
+    /// The usage in Moonshot's format.
     #[serde(default)]
     pub(super) usage: Maybe<Box<Tokens>>,
 }
@@ -88,8 +89,8 @@ pub(super) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Whether it holds none of what a model says.
-    pub(super) fn says_nothing(&self) -> bool {
+    /// Whether the message has no content.
+    pub(super) fn is_empty(&self) -> bool {
         let empty = |text: &Text<'_>| text.as_str().is_none_or(str::is_empty);
         let content = match &self.content {
             Content::Text(text) => empty(text),
@@ -115,7 +116,7 @@ pub(super) struct Call<'a> {
     pub(super) function: Maybe<Box<Function<'a>>>,
     #[serde(borrow, default)]
     pub(super) custom: Maybe<Box<CustomTool<'a>>>,
-    /// Gemini's: its thought signature.
+    /// Gemini's thought signature.
     #[serde(default)]
     pub(super) extra_content: Option<Box<Value>>,
 }
@@ -128,7 +129,7 @@ pub(super) struct Function<'a> {
     pub(super) arguments: JsonText<'a>,
 }
 
-/// A call of a tool that takes text instead of JSON.
+/// A call of a tool that accepts text instead of JSON.
 #[derive(Debug, Deserialize)]
 pub(super) struct CustomTool<'a> {
     #[serde(borrow, default)]
@@ -166,7 +167,7 @@ pub(super) struct ContentPart<'a> {
     pub(super) text: Text<'a>,
     #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    /// Mistral's reasoning: itself a list of parts.
+    /// Mistral's reasoning, which is itself a list of parts.
     #[serde(borrow, default)]
     pub(super) thinking: Content<'a>,
     #[serde(borrow, default)]
@@ -273,16 +274,16 @@ pub(super) struct Tokens {
     prompt_tokens_details: Maybe<InputDetails>,
     #[serde(default)]
     completion_tokens_details: Maybe<OutputDetails>,
-    /// DeepSeek's word for what was cached.
+    /// DeepSeek's count of cached tokens.
     #[serde(default)]
     prompt_cache_hit_tokens: Count,
-    /// Moonshot's.
+    /// Moonshot's count of cached tokens.
     #[serde(default)]
     cached_tokens: Count,
-    /// Anthropic's, which gateways pass on.
+    /// Anthropic's count of cache writes, which gateways forward.
     #[serde(default)]
     cache_creation_input_tokens: Count,
-    /// Perplexity's place for it.
+    /// Perplexity's position of this count.
     #[serde(default)]
     reasoning_tokens: Count,
 }
@@ -306,10 +307,10 @@ struct OutputDetails {
 }
 
 impl Tokens {
-    /// The counts as ours are meant: all input, and all output with its reasoning.
+    /// Converts the counts to the common format: all input, and all output including reasoning.
     ///
-    /// Where the total is the sum of all, what is counted apart is known by it. `reasoning_apart`
-    /// says that reasoning is, though the total does not have it.
+    /// If the total is the sum of all counts, it shows which ones are separate. `reasoning_apart`
+    /// means that reasoning is separate, even though the total does not include it.
     pub(super) fn usage(self, reasoning_apart: bool) -> Usage {
         let input = self.prompt_tokens_details.0.unwrap_or_default();
         let output = self.completion_tokens_details.0.unwrap_or_default();
@@ -326,12 +327,12 @@ impl Tokens {
         usage.reasoning_tokens = output.reasoning_tokens.0.or(self.reasoning_tokens.0);
         usage.output_audio_tokens = output.audio_tokens.0;
         let counted = |input: u64, output: u64| input.checked_add(output);
-        let (Some(said), Some(wrote)) = (usage.input_tokens, usage.output_tokens) else {
+        let (Some(read), Some(wrote)) = (usage.input_tokens, usage.output_tokens) else {
             return usage;
         };
         let left = usage
             .total_tokens
-            .zip(counted(said, wrote))
+            .zip(counted(read, wrote))
             .and_then(|(total, counted)| total.checked_sub(counted));
         if let Some(reasoning) = usage.reasoning_tokens
             && (left == Some(reasoning) || reasoning_apart)
@@ -340,7 +341,7 @@ impl Tokens {
         } else if let Some(audio) = usage.input_audio_tokens
             && left == Some(audio)
         {
-            usage.input_tokens = counted(said, audio);
+            usage.input_tokens = counted(read, audio);
         }
         usage
     }

@@ -5,10 +5,10 @@ use crate::{
 use concentric_core::Str;
 use http::Uri;
 
-/// Where a server that speaks OpenAI's Responses differs from OpenAI's.
+/// The differences of a server with the Responses API from OpenAI's.
 ///
-/// [`OpenAiResponsesLayer::compatible`](super::OpenAiResponsesLayer::compatible) knows the larger
-/// services by their host; for others, say it with
+/// [`OpenAiResponsesLayer::compatible`](super::OpenAiResponsesLayer::compatible) recognizes the
+/// larger services by their host; for others, set this with
 /// [`OpenAiResponsesLayer::compat`](super::OpenAiResponsesLayer::compat).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -17,23 +17,25 @@ pub struct Compat {
     pub provider: Str,
     /// Whether metadata is sent.
     pub metadata: bool,
-    /// The header that the key goes into: `authorization`, with `Bearer` before it, or another,
-    /// without.
+    /// The header for the key: `authorization`, with the prefix `Bearer`, or another header without
+    /// a prefix.
     pub key_header: Str,
-    /// Whether tools are sent with `strict` where their schema allows it; else with `strict: false`.
+    /// Whether tools are sent with `strict` if their schemas allow it; otherwise with `strict:
+    /// false`.
     pub strict_tools: bool,
-    /// Whether calls of custom tools are of the service's own tools, which it runs itself.
+    /// Whether calls of custom tools are calls of the service's own tools, which it executes
+    /// itself.
     pub hosts_custom_tools: bool,
 }
 
-/// Which ids of calls are taken: of all services alike, since no shorter limit is known of any.
+/// The accepted ids of calls, for all services, since no lower limit is known.
 pub(super) const IDS: IdRules = IdRules {
     length: 64,
     exact: false,
     punctuation: "_-.:",
 };
 
-/// Which names of tools are taken in a call that was made (*Create a model response*).
+/// The accepted tool names in calls of the history (*Create a model response*).
 pub(super) const NAMES: NameRules = NameRules {
     length: 128,
     ..NameRules::COMMON
@@ -51,7 +53,7 @@ impl Compat {
         }
     }
 
-    /// A server of which nothing else is known.
+    /// Creates default settings for a server.
     pub fn generic(provider: impl Into<Str>) -> Self {
         Self {
             provider: provider.into(),
@@ -61,7 +63,7 @@ impl Compat {
         }
     }
 
-    /// What is known of the server at `url`.
+    /// The known settings for the server at `url`.
     pub(super) fn of_url(url: &str) -> Self {
         let Some(known) = Profile::by_url(url) else {
             let uri: Option<Uri> = url.parse().ok();

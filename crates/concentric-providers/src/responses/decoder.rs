@@ -1,4 +1,4 @@
-//! What a service says, event by event, as ours.
+//! Decodes the events of a service.
 
 mod item;
 
@@ -10,7 +10,7 @@ use super::{
 use crate::{
     api::{self, Answer, Framing},
     calls::{Calls, Piece},
-    failure::{Failure, is_said},
+    failure::{Failure, has_error},
     openai::name,
     sound,
 };
@@ -21,7 +21,7 @@ use concentric_core::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// An answer as far as it has arrived.
+/// The state of a response that is being received.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -30,17 +30,17 @@ pub struct Decoder {
     calls: Calls,
     usage: Usage,
     sound: Option<Sound>,
-    // What it is asked for as.
+    // The media type of the requested audio.
     media_type: Option<Str>,
     end: Option<End>,
-    // Custom tools are the service's own.
+    // Whether custom tools are the service's own.
     hosts_custom_tools: bool,
 }
 
 #[derive(Debug)]
 struct End {
     reason: Option<FinishReason>,
-    /// In the service's words.
+    /// The status or reason that the service reported.
     word: Option<Str>,
 }
 
@@ -139,16 +139,16 @@ impl Decoder {
     fn delta(&mut self, place: Place, chunk: Chunk<'_>, answer: &mut Answer) {
         let at = self.at(&chunk, place);
         if let Some(text) = chunk.delta.into_filled() {
-            self.items.say(at, place, text, answer);
+            self.items.append(at, place, text, answer);
         }
     }
 
-    /// Says what no delta has said.
+    /// Emits the text of `place` if no delta has filled it.
     fn fill(&mut self, at: At, place: Place, text: Option<&str>, answer: &mut Answer) {
         if let Some(text) = text.filter(|text| !text.is_empty())
-            && !self.items.is_said(at, place)
+            && !self.items.is_filled(at, place)
         {
-            self.items.say(at, place, text.into(), answer);
+            self.items.append(at, place, text.into(), answer);
         }
     }
 
@@ -202,11 +202,11 @@ impl Decoder {
                     self.item_done(at, item, answer)?;
                 }
             }
-            // The item has all of it when it is done.
+            // The completed item contains all of the code.
             "response.code_interpreter_call_code.delta" => {
                 answer.changed |= chunk.delta.filled().is_some();
             }
-            // So has the item of a picture that was shown before it was done.
+            // The completed item also contains the image of which this is a preview.
             "response.image_generation_call.partial_image" => {
                 answer.changed |= chunk.partial_image_b64.filled().is_some();
             }
@@ -227,7 +227,7 @@ impl Decoder {
                 if again && type_ == "response.created" && !self.items.is_empty() {
                     return Err(answer.origin().error(
                         ErrorKind::Protocol,
-                        "another answer began before the first one was whole",
+                        "another response started before the first one was complete",
                     ));
                 }
                 if let Some(response) = chunk.response.0 {
@@ -264,9 +264,10 @@ impl Decoder {
     ) -> Result<(), Error> {
         let (id, name) = (call_id(&item).map(Str::from), call_name(&item));
         let Some((at, is_new)) = self.items.begin(index, item) else {
-            return Err(answer
-                .origin()
-                .error(ErrorKind::Protocol, "two items at one place of an answer"));
+            return Err(answer.origin().error(
+                ErrorKind::Protocol,
+                "the provider sent two items with the same index",
+            ));
         };
         answer.changed |= is_new;
         self.call_begins(at, id, name, answer)
@@ -282,8 +283,8 @@ impl Decoder {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Ok(());
         };
-        // Once is enough: that of an item may be another one by now.
-        let id = id.filter(|_| !self.items.is_said(at, Place::Name));
+        // The id is set only once, since the completed item may have a different one.
+        let id = id.filter(|_| !self.items.is_filled(at, Place::Name));
         self.items.note(at, Place::Name);
         self.piece(at, id.as_deref(), Some(&name), "", answer)
     }
@@ -308,7 +309,7 @@ impl Decoder {
         arguments: Option<&str>,
         answer: &mut Answer,
     ) -> Result<(), Error> {
-        match self.items.is_said(at, Place::Arguments) {
+        match self.items.is_filled(at, Place::Arguments) {
             true => Ok(()),
             false => self.arguments(at, arguments, answer),
         }
@@ -333,8 +334,8 @@ impl Decoder {
         taken.map_err(|conflict| conflict.error(answer))
     }
 
-    /// The service says how the answer ends. What it says of the answer itself was mostly said
-    /// before, and counts where it was not.
+    /// Processes the terminal event. Fields of the response that earlier events have not filled are
+    /// taken from it.
     fn ended(
         &mut self,
         response: Response<'_>,
@@ -347,15 +348,15 @@ impl Decoder {
         }
         let status = response.status.filled().map(Str::from);
         let status = status.unwrap_or(event);
-        let error = response.error.filter(is_said);
+        let error = response.error.filter(has_error);
         match &*status {
             _ if error.is_some() => {}
             "failed" => {}
             "cancelled" => {
-                let what = "the service cancelled the answer";
+                let what = "the provider cancelled the response";
                 return Err(answer.origin().error(ErrorKind::Other, what));
             }
-            // It goes on elsewhere, and will not come here.
+            // The response continues in the background, and cannot be received here.
             "queued" | "in_progress" => return Ok(()),
             _ => {
                 return self.end(
@@ -387,7 +388,7 @@ impl Decoder {
             }
         }
         for (at, item) in self.items.left() {
-            // The rest would be nothing without its end.
+            // Other items are not useful if they are incomplete.
             if text(&item, "type") == Some("message") || call_id(&item).is_some() {
                 self.item_done(at, item, answer)?;
             }
@@ -409,7 +410,7 @@ impl Decoder {
 }
 
 fn too_many(answer: &Answer) -> Error {
-    let what = "more items in an answer, or places in an item, than the limit";
+    let what = "the response has more items, or an item has more parts, than the limit";
     answer.origin().error(ErrorKind::TooLarge, what)
 }
 
@@ -421,7 +422,7 @@ fn summary(chunk: &Chunk<'_>) -> u64 {
     chunk.summary_index.0.unwrap_or(0)
 }
 
-/// Takes in what the service says of itself.
+/// Sets the response's id and model in the head.
 fn head(response: &Response<'_>, answer: &mut Answer) {
     answer.changed |= name(&mut answer.head.id, response.id.as_str());
     answer.changed |= name(&mut answer.head.model, response.model.as_str());
@@ -434,10 +435,10 @@ fn failure(chunk: Chunk<'_>, from: Framing) -> Option<Failure> {
     if type_.is_some() && !is_error {
         return None;
     }
-    let message = chunk.message.filter(is_said);
-    let message = message.or_else(|| chunk.detail.filter(is_said));
-    if let Some(error) = chunk.error.filter(is_said) {
-        // A name alone may stand beside its message.
+    let message = chunk.message.filter(has_error);
+    let message = message.or_else(|| chunk.detail.filter(has_error));
+    if let Some(error) = chunk.error.filter(has_error) {
+        // The error may be only a name, with the message beside it.
         let outer = json!({ "error": error, "message": message, "code": chunk.code });
         return Some(Failure::of_json(&outer));
     }

@@ -1,15 +1,15 @@
-//! The items of an answer, as far as they have arrived.
+//! The items of a response that is being received.
 
 use crate::api::Answer;
 use concentric_core::{Event, Part, PartEnd, PartKind, ProviderData, Str};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// More items than any answer has, and more places than any item. Each event looks for its own among
-/// them.
+/// The maximum number of items in a response and of places in an item, above any real response. It
+/// bounds the linear search for each event.
 pub(super) const MAX: usize = 4 * 1024;
 
-/// A place in an item that a delta is for.
+/// The field of an item that a delta belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Text(u64),
@@ -21,7 +21,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The type of the items that have such a place, if only one has.
+    /// The type of the items with this field, if there is only one.
     const fn kind(self) -> Option<&'static str> {
         match self {
             Self::Text(_) | Self::Refusal(_) => Some("message"),
@@ -30,7 +30,7 @@ impl Place {
         }
     }
 
-    /// Whether an item of this type may have such a place.
+    /// Whether an item of this type may have this field.
     fn is_in(self, kind: &str) -> bool {
         match self.kind() {
             Some(of) => of == kind,
@@ -44,29 +44,29 @@ struct Item {
     index: u64,
     id: Option<Str>,
     kind: Option<Str>,
-    /// The id of the call that it is.
+    /// The call's id, if the item is a call.
     call_id: Option<Str>,
-    /// What a message is in its answer: a comment, or the answer itself.
+    /// The phase of a message in its response: commentary or final answer.
     phase: Option<Str>,
-    /// The item as it was when it began, until it is done.
+    /// The initial item, until it is complete.
     begun: Option<Value>,
-    /// The places that something was said in.
-    said: Vec<Place>,
-    /// What belongs to its texts, by their place in the item.
+    /// The places that have content.
+    filled: Vec<Place>,
+    /// The annotations of the item's texts, by content index.
     annotations: BTreeMap<u64, Annotations>,
     done: bool,
 }
 
-/// What belongs to a text.
+/// The annotations of a text.
 #[derive(Debug, Default)]
 struct Annotations {
-    /// How many went out with what was said of it before.
+    /// The number of annotations that earlier parts contained.
     gone: usize,
-    /// Those after them.
+    /// The annotations after them.
     left: Vec<Value>,
 }
 
-/// How an item of the last event is found.
+/// The criterion for matching an item of the last event.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Id,
@@ -85,7 +85,7 @@ impl Way {
 }
 
 impl Annotations {
-    /// Those that no part has yet.
+    /// Takes the annotations that no part contains yet.
     fn take(&mut self) -> Vec<Value> {
         self.gone += self.left.len();
         std::mem::take(&mut self.left)
@@ -93,7 +93,7 @@ impl Annotations {
 }
 
 impl Item {
-    /// Whether `item` may be it, by its type.
+    /// Whether `item` can be this item, according to its type.
     fn is(&self, item: &Value) -> bool {
         self.kind.is_none() || self.kind.as_deref() == text(item, "type")
     }
@@ -106,13 +106,13 @@ impl Item {
 #[derive(Debug, Default)]
 pub(super) struct Items {
     list: Vec<Item>,
-    /// Where the last delta went, if its part is not ended.
+    /// The place of the last delta, if its part is still open.
     open: Option<(usize, Place)>,
-    /// How many places the item has that has the most.
+    /// The highest number of places of any item.
     places: usize,
 }
 
-/// A place in [`Items`].
+/// The position of an item in [`Items`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At(usize);
 
@@ -133,7 +133,7 @@ impl Items {
             call_id: None,
             phase: None,
             begun: None,
-            said: Vec::new(),
+            filled: Vec::new(),
             annotations: BTreeMap::new(),
             done: false,
         });
@@ -149,10 +149,10 @@ impl Items {
         last.map_or(0, |last| last.saturating_add(1))
     }
 
-    /// The item that an event about `place` is about.
+    /// The item that an event for `place` belongs to.
     ///
-    /// Where the item is says more than its id, which some services change from event to event
-    /// (Copilot). Others give several items one place (LiteLLM), or none a place (llama.cpp).
+    /// The index takes precedence over the id, which some services change between events (Copilot).
+    /// Others use one index for several items (LiteLLM), or no index (llama.cpp).
     #[inline]
     pub(super) fn at(&mut self, index: Option<u64>, id: Option<&str>, place: Place) -> At {
         let fits = |item: &Item| item.kind.as_deref().is_none_or(|kind| place.is_in(kind));
@@ -172,7 +172,7 @@ impl Items {
         })
     }
 
-    /// The item that is done as `item` says.
+    /// The item that `item` completes.
     pub(super) fn done(&mut self, index: Option<u64>, item: &Value) -> At {
         let (id, call_id) = (text(item, "id"), text(item, "call_id"));
         let fits = |known: &Item| known.is(item);
@@ -189,8 +189,8 @@ impl Items {
         })
     }
 
-    /// An item begins; whether it has not begun so already. `None` if another one of its type has
-    /// begun there and is not done.
+    /// Starts an item. Returns whether it has changed, or `None` if another incomplete item of the
+    /// same type has the same index.
     pub(super) fn begin(&mut self, index: Option<u64>, item: Value) -> Option<(At, bool)> {
         let (id, kind) = (text(&item, "id"), text(&item, "type"));
         let here = |known: &Item| Some(known.index) == index && !known.done && known.is(&item);
@@ -214,8 +214,8 @@ impl Items {
         Some((at, is_new))
     }
 
-    /// The items that the last event lists, in its order. It may leave out some, and name others
-    /// anew.
+    /// The items that the last event lists, in its order. The event may omit items, and may contain
+    /// new ones.
     pub(super) fn listed(&mut self, items: &[Value]) -> Vec<At> {
         let mut found: Vec<Option<At>> = vec![None; items.len()];
         let mut taken = vec![false; self.list.len()];
@@ -243,7 +243,7 @@ impl Items {
         all.collect()
     }
 
-    /// The items that have begun and are not done, as they began.
+    /// The started but incomplete items, in their initial form.
     pub(super) fn left(&mut self) -> Vec<(At, Value)> {
         let items = self.list.iter_mut().enumerate();
         let left = items.filter(|(_, item)| !item.done);
@@ -251,14 +251,14 @@ impl Items {
             .collect()
     }
 
-    /// Whether `item` is another call than the one that began there.
+    /// Whether `item` has a different call id than the initial item.
     pub(super) fn is_other_call(&self, at: At, item: &Value) -> bool {
         let known = self.list.get(at.0).and_then(|item| item.call_id.as_deref());
         let id = text(item, "call_id");
         known.is_some() && id.is_some() && known != id
     }
 
-    /// An item is done. `false` if it was already.
+    /// Completes an item. Returns `false` if it was already complete.
     pub(super) fn finish(&mut self, at: At) -> bool {
         let Some(item) = self.list.get_mut(at.0) else {
             return false;
@@ -267,34 +267,34 @@ impl Items {
         !std::mem::replace(&mut item.done, true)
     }
 
-    /// What tells the item from all others.
+    /// A unique key of the item.
     pub(super) const fn key(at: At) -> u64 {
         at.0 as u64
     }
 
-    pub(super) fn is_said(&self, at: At, place: Place) -> bool {
+    pub(super) fn is_filled(&self, at: At, place: Place) -> bool {
         self.list
             .get(at.0)
-            .is_some_and(|item| item.said.contains(&place))
+            .is_some_and(|item| item.filled.contains(&place))
     }
 
-    /// Notes that something was said.
+    /// Records that `place` has content.
     #[inline]
     pub(super) fn note(&mut self, at: At, place: Place) {
         if let Some(item) = self.list.get_mut(at.0)
-            && !item.said.contains(&place)
+            && !item.filled.contains(&place)
         {
-            item.said.push(place);
-            self.places = self.places.max(item.said.len());
+            item.filled.push(place);
+            self.places = self.places.max(item.filled.len());
             if item.kind.is_none() {
                 item.kind = place.kind().map(Str::from_static);
             }
         }
     }
 
-    /// Says more of the text at `place`.
+    /// Appends to the text at `place`.
     #[inline]
-    pub(super) fn say(&mut self, at: At, place: Place, text: Str, answer: &mut Answer) {
+    pub(super) fn append(&mut self, at: At, place: Place, text: Str, answer: &mut Answer) {
         if self.open != Some((at.0, place)) {
             self.end_part(answer);
             self.note(at, place);
@@ -314,8 +314,8 @@ impl Items {
         }
     }
 
-    /// Takes the annotations of a text that is done, which are all that it has, in the order in
-    /// which they came.
+    /// Sets the annotations of a complete text. `all` contains every annotation of the text, in the
+    /// order of arrival.
     pub(super) fn annotate_all(&mut self, at: At, content: u64, all: &[Value]) {
         if let Some(item) = self.list.get_mut(at.0)
             && !all.is_empty()
@@ -325,7 +325,7 @@ impl Items {
         }
     }
 
-    /// The text that is open is whole: a message's goes back with what the service said of it.
+    /// Ends the open text. The text of a message includes the data to send back.
     pub(super) fn end_part(&mut self, answer: &mut Answer) {
         let Some((at, place)) = self.open.take() else {
             return;
@@ -358,7 +358,7 @@ impl Items {
         Some(Arc::new(data))
     }
 
-    /// Takes in what a message is called by the end of it.
+    /// Updates the id and the phase of a complete message.
     pub(super) fn name(&mut self, at: At, item: &Value) {
         if let Some(known) = self.list.get_mut(at.0) {
             known.id = text(item, "id").map(Str::from).or(known.id.take());
@@ -366,33 +366,33 @@ impl Items {
         }
     }
 
-    /// A message is done: what is open of it ends.
+    /// Ends the open part of a complete message.
     pub(super) fn end_message(&mut self, at: At, answer: &mut Answer) {
         if self.open.is_some_and(|(open, _)| open == at.0) {
             self.end_part(answer);
         }
     }
 
-    /// Reasoning is done: it goes back whole.
+    /// Ends reasoning, whose item must be sent back unchanged.
     pub(super) fn end_reasoning(&mut self, at: At, item: Value, answer: &mut Answer) {
         let data = Some(Arc::new(self.data(at, item, answer)));
         if self.open.is_some_and(|(open, _)| open == at.0) {
             self.open = None;
             answer.emit(Event::PartEnd(Box::new(PartEnd::new(data))));
         } else {
-            // The service keeps what it thought to itself, but wants to be reminded of it.
+            // The service hides this reasoning, but requires its item in later requests.
             let part = Part::new(PartKind::Reasoning(Str::default()));
             self.part(part.with_provider_data(data), answer);
         }
     }
 
-    /// Says a whole part.
+    /// Emits a complete part.
     pub(super) fn part(&mut self, part: Part, answer: &mut Answer) {
         self.end_part(answer);
         answer.emit(Event::Part(Box::new(part)));
     }
 
-    /// What goes back to the service, with its place in the answer.
+    /// The data to send back to the service, with the position in the response.
     pub(super) fn data(&self, at: At, item: Value, answer: &Answer) -> ProviderData {
         let index = self.list.get(at.0).map(|item| item.index);
         let mut data = Map::new();
@@ -403,7 +403,7 @@ impl Items {
     }
 }
 
-/// The text of a field, unless it is empty.
+/// The string value of a field, unless it is empty.
 pub(super) fn text<'a>(item: &'a Value, field: &str) -> Option<&'a str> {
     item.get(field)?.as_str().filter(|text| !text.is_empty())
 }

@@ -7,29 +7,30 @@ use crate::{
 use concentric_core::{Error, Str};
 use http::Uri;
 
-/// OpenAI's Responses.
+/// OpenAI's Responses API.
 #[derive(Clone, Debug)]
 pub struct Responses {
     compat: Compat,
 }
 
-/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that makes a model of an HTTP service, by OpenAI's Responses.
+/// [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html) that turns an HTTP
+/// service into a model with OpenAI's Responses API.
 ///
-/// | made by | for |
+/// | constructor | service |
 /// |---|---|
 /// | `OpenAiResponsesLayer::new(model, key)` | OpenAI's own service |
-/// | `OpenAiResponsesLayer::compatible(..)` | another server that speaks as it does, by its address |
+/// | `OpenAiResponsesLayer::compatible(..)` | another service with the same API, by base URL |
 ///
 /// The settings that all providers share (`base_url`, `header`, `timeouts`, `limits`,
 /// `capabilities`, `streaming`) are methods of [`ProviderLayer`]; see the [module docs](super) for an
 /// example.
 pub type OpenAiResponsesLayer = ProviderLayer<Responses>;
 
-/// A model, by OpenAI's Responses over the HTTP service `S`.
+/// A model with OpenAI's Responses API over the HTTP service `S`.
 pub type OpenAiResponses<S> = Model<S, Responses>;
 
 impl OpenAiResponsesLayer {
-    /// Creates a layer for OpenAI's own service. `model` is asked unless a request names another.
+    /// Creates a layer for OpenAI's own service. `model` is used unless a request names another.
     pub fn new(model: impl Into<Str>, key: ApiKey) -> Self {
         let api = Responses {
             compat: Compat::openai(),
@@ -37,11 +38,11 @@ impl OpenAiResponsesLayer {
         Self::at("https://api.openai.com/v1", api, model, Some(key))
     }
 
-    /// Creates a layer for a service that speaks as OpenAI's does, at `base_url`: the address
-    /// without `/responses`.
+    /// Creates a layer for a service with a compatible API at `base_url`, the URL without
+    /// `/responses`.
     ///
-    /// What is known of the service at that host goes for it; for what is not, see
-    /// [`compat`](Self::compat). An address that is none is an error of the services' `poll_ready`.
+    /// If the host is known, its settings are used; to configure others, use
+    /// [`compat`](Self::compat). An invalid URL fails `poll_ready` of the model.
     pub fn compatible(
         base_url: impl Into<Str>,
         model: impl Into<Str>,
@@ -52,7 +53,7 @@ impl OpenAiResponsesLayer {
         Self::at(base_url, Responses { compat }, model, key)
     }
 
-    /// Says where the service differs from OpenAI's.
+    /// Sets the differences of the service from OpenAI's.
     #[must_use]
     pub fn compat(mut self, compat: Compat) -> Self {
         self.api.compat = compat;

@@ -1,8 +1,8 @@
-//! OpenAI's Responses, and the servers that speak them.
+//! OpenAI's Responses API, and compatible servers.
 //!
-//! [`OpenAiResponsesLayer`] makes of an HTTP service a model: each call is one `POST`, whose answer
-//! is read as it arrives. The layer retries nothing and follows no redirect: those are layers of
-//! their own, above or below.
+//! [`OpenAiResponsesLayer`] turns an HTTP service into a model: each call is one `POST`, whose
+//! response is decoded while it arrives. The layer does not retry and does not follow redirects;
+//! use separate layers above or below for that.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, Error};
@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // Any HTTP client that is a service; here one that always says the same.
+//! // Any HTTP client that is a service; this one always returns the same response.
 //! let http = service_fn(async |request: http::Request<Full<bytes::Bytes>>| {
 //!     assert_eq!(request.uri(), "https://api.openai.com/v1/responses");
 //!     let answer = r#"{"status": "completed", "output": [
@@ -28,70 +28,73 @@
 //! # }
 //! ```
 //!
-//! # When
+//! # Lifecycle
 //!
-//! | moment | what happens |
+//! | moment | effect |
 //! |---|---|
-//! | `call` | the HTTP service is called at once, with its readiness |
-//! | first text, reasoning, refusal, tool call, whole item | the future resolves |
-//! | an error before | the future fails: by the status, or by what the body says under a 200 |
-//! | an error after (`error`, `response.failed`) | the body's last item |
-//! | `response.completed`, `response.incomplete` | tool calls are emitted, then `Finish`; what comes behind is not read |
-//! | the body ends before one | `Truncated`, and no tool call |
-//! | nothing for too long ([`Timeouts`](crate::Timeouts)) | an error, by either way |
-//! | dropped | so is the HTTP body |
+//! | `call` | the HTTP service is called immediately, with its readiness |
+//! | first text, reasoning, refusal, tool call or complete item | the future resolves |
+//! | an earlier error | the future fails: with the HTTP status, or with an error in a body of status 200 |
+//! | a later error (`error`, `response.failed`) | the last item of the body |
+//! | `response.completed`, `response.incomplete` | tool calls are emitted, then `Finish`; later events are ignored |
+//! | end of the body before one | `Truncated`, and no tool call |
+//! | a timeout ([`Timeouts`](crate::Timeouts)) | an error, from the future or the body |
+//! | drop | the HTTP body is dropped |
 //!
-//! What counts as the end is one of these two events; of a unary answer, that its JSON is whole and
-//! its status is not `queued` or `in_progress`. Whether an answer is a stream is told by its
-//! content. What the deltas say is the answer; what the last event says counts where no delta said
-//! anything, since some services leave it empty and others send no deltas. Events of unknown types
-//! are passed over.
+//! A response is complete at one of these two events; without streaming, if its JSON is complete
+//! and its status is not `queued` or `in_progress`. The content of a response determines whether it
+//! is a stream. Content is taken from the deltas; the last event only provides content without
+//! deltas, since some services leave it empty and others send no deltas. Events of unknown types
+//! are ignored.
 //!
 //! # Items
 //!
-//! | item | becomes | goes back as |
+//! | item | converted to | sent back as |
 //! |---|---|---|
-//! | `message` | text and refusals, each with its annotations | a message of the text as it is by then |
-//! | `reasoning` | reasoning: summaries and text | the item, if something follows it |
-//! | `function_call`, `custom_tool_call` | a tool call; the input of a custom one is its arguments | the call and its result |
+//! | `message` | text and refusals, each with its annotations | a message with the current text |
+//! | `reasoning` | reasoning: summaries and text | the item, if another item follows it |
+//! | `function_call`, `custom_tool_call` | a tool call; the input of a custom call is its arguments | the call and its result |
 //! | `local_shell_call`, `shell_call`, `apply_patch_call` | a call of `local_shell`, `shell`, `apply_patch` | the call and its result |
 //! | `web_search_call`, `file_search_call`, `code_interpreter_call`, `mcp_call`, `x_search_call`, `shell_call` in a container | a tool call that the provider executed | the item |
 //! | `image_generation_call` | an image | the item |
 //! | all others | a [`Provider`](concentric_core::PartKind::Provider) part | the item |
 //!
-//! Each part keeps `{item, index, response}` as its provider's data: so an answer goes back in the
-//! order in which it came, though its calls are its last parts. A user's message can hold items as
-//! well, as `Provider` parts with such data: an `mcp_approval_response`. Tool calls get ids of ours;
-//! the service's are their [`provider_id`](concentric_core::ToolCallPart::provider_id). Of other
-//! providers, only what was said and called is sent, and what a model made is named (`[image]`).
+//! Each part contains `{item, index, response}` as provider data, so that a response is sent back
+//! in its original order, although calls are its last parts. A user message may also contain items
+//! as `Provider` parts with such data, such as an `mcp_approval_response`. Tool calls get ids of
+//! the run; the service's ids are available as
+//! [`provider_id`](concentric_core::ToolCallPart::provider_id). Of messages from other providers,
+//! only texts and calls are sent; media that a model generated are replaced with a name
+//! (`[image]`).
 //!
-//! # Without a memory
+//! # Stateless by default
 //!
-//! Nothing is stored (`store: false`), and reasoning comes encrypted and goes back in its place
-//! (`include: ["reasoning.encrypted_content"]`, for models that reason). Fields of the request's
-//! own [`provider`](concentric_core::ChatOptions::provider) options replace those: with
-//! `"store": true` the service keeps its answers, and with `previous_response_id` only what comes
-//! behind that answer is sent. Of `text` and `reasoning`, they replace what they name and leave the
-//! rest (`{"reasoning": {"summary": "auto"}}`).
+//! Responses are not stored (`store: false`), and reasoning is returned encrypted and sent back in
+//! its original position (`include: ["reasoning.encrypted_content"]`, for models that reason). The
+//! request's [`provider`](concentric_core::ChatOptions::provider) options replace these fields:
+//! with `"store": true` the service stores its responses, and with `previous_response_id` only the
+//! turns after that response are sent. Options in `text` and `reasoning` are merged with the
+//! generated fields (`{"reasoning": {"summary": "auto"}}`).
 //!
-//! System segments are the `instructions`. With `prompt_cache_options` they are a message instead,
-//! in which each run of segments of one [`Stability`](concentric_core::Stability) but the last, the
-//! step's, ends with a breakpoint of the cache.
+//! System segments are sent as `instructions`. With `prompt_cache_options`, they are sent as a
+//! message, in which each group of consecutive segments with the same
+//! [`Stability`](concentric_core::Stability), except the least stable one, ends with a cache
+//! breakpoint.
 //!
 //! # Schemas
 //!
-//! OpenAI and Azure hold the model to the schema of a tool, or of the output, if it can be said in
-//! the subset that they take: objects take no further properties; optional properties that may be
-//! null are required; `oneOf` becomes `anyOf`; and what restricts nothing is left out. Where a
-//! schema would say something else then (other optional properties, maps, `allOf`, lengths of text,
-//! a default) it is sent as it is, with `strict: false`. So are the tools of other services.
+//! OpenAI and Azure enforce the schema of a tool or of the output if it can be expressed in their
+//! subset: objects are closed, optional properties that may be null become required, `oneOf`
+//! becomes `anyOf`, and keywords that do not restrict values are removed. A schema whose meaning
+//! would change (other optional properties, maps, `allOf`, string lengths, a default) is sent
+//! unchanged, with `strict: false`. Tools are always sent with `strict: false` to other services.
 //!
 //! # Usage
 //!
-//! | ours | theirs |
+//! | Concentric | Responses |
 //! |---|---|
-//! | `input_tokens` | `input_tokens`, which counts what was cached |
-//! | `output_tokens` | `output_tokens`, which counts reasoning |
+//! | `input_tokens` | `input_tokens`, including cached tokens |
+//! | `output_tokens` | `output_tokens`, including reasoning |
 //! | `total_tokens` | `total_tokens` |
 //! | `cached_input_tokens` | `input_tokens_details.cached_tokens` |
 //! | `cache_write_tokens` | `input_tokens_details.cache_write_tokens` |
@@ -99,7 +102,7 @@
 //!
 //! # Place in the stack
 //!
-//! The innermost layer that knows of chats; under it are only layers of HTTP.
+//! The innermost layer with chat requests; layers below it process HTTP requests.
 
 mod compat;
 mod decoder;

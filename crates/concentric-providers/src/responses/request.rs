@@ -1,6 +1,6 @@
-//! A [`ChatRequest`](concentric_core::ChatRequest) as the JSON of Responses.
+//! Serialization of a [`ChatRequest`](concentric_core::ChatRequest) for Responses.
 //!
-//! What goes on the wire is borrowed from the request, but for schemas that are rewritten.
+//! The serialized data are borrowed from the request, except for rewritten schemas.
 
 mod content;
 mod input;
@@ -10,7 +10,7 @@ use super::Compat;
 use crate::{
     Unsupported,
     api::Call,
-    capabilities::NOTHING_SAID,
+    capabilities::NO_CONTENT,
     fields::{Fields, is_empty_list},
     openai::{Metadata, schema},
     schema::Node,
@@ -69,7 +69,7 @@ impl Serialize for Wire<'_> {
         fields.put_some("max_output_tokens", options.max_output_tokens.as_ref())?;
         fields.put_some("temperature", options.temperature.as_ref())?;
         fields.put_some("top_p", options.top_p.as_ref())?;
-        // These are refused, unless the layer was told that the model takes them.
+        // Rejected by `check`, unless the configured capabilities allow them.
         fields.put_some("frequency_penalty", options.frequency_penalty.as_ref())?;
         fields.put_some("presence_penalty", options.presence_penalty.as_ref())?;
         fields.put_some("seed", options.seed.as_ref())?;
@@ -98,14 +98,14 @@ impl Serialize for Wire<'_> {
     }
 }
 
-/// Whether the service keeps its answers, and can be reminded of them by their ids.
+/// Whether the service stores its responses, which can then be referenced by id.
 fn is_stored(options: &ChatOptions) -> bool {
     options.provider.get("store") == Some(&Value::Bool(true))
 }
 
-/// Whether `model` may reason. OpenAI's that don't refuse to be asked for encrypted reasoning.
+/// Whether `model` may reason. OpenAI's other models reject a request for encrypted reasoning.
 fn reasons(model: &str) -> bool {
-    // A fine-tuned one is named after its base; a gateway's after its maker.
+    // Names of fine-tuned models contain the base model; names at gateways start with the vendor.
     let model = model.strip_prefix("ft:").unwrap_or(model);
     let model = model.strip_prefix("openai/").unwrap_or(model);
     !["gpt-3", "gpt-4", "chatgpt-4", "gpt-5-chat"]
@@ -113,8 +113,8 @@ fn reasons(model: &str) -> bool {
         .any(|name| model.starts_with(name))
 }
 
-/// An object of the service's request: one field of it is ours, unless the request's own provider
-/// options have it.
+/// An object of the request with one generated field, unless the provider options contain that
+/// field.
 struct Beside<'a, T> {
     name: &'static str,
     ours: Option<&'a T>,
@@ -225,7 +225,7 @@ impl<'a> Format<'a> {
     }
 }
 
-/// Adds what the service will not do of `call`.
+/// Adds the features that `call` uses and the service does not support.
 pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsupported>) {
     let request = call.request;
     let options = &*request.options;
@@ -234,7 +234,7 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
     let in_input = input::has_breakpoints(options);
     let input = input::Input::new(request, compat, in_input);
     if !elsewhere.iter().any(is_elsewhere) && is_empty_list(&input) {
-        unsupported.push(Unsupported::new(NOTHING_SAID));
+        unsupported.push(Unsupported::new(NO_CONTENT));
     }
     for (at, turn) in request.transcript.iter().enumerate() {
         let contents = turn.results().iter().map(|result| &result.outcome.content);
@@ -243,10 +243,10 @@ pub(super) fn check(call: &Call<'_>, compat: &Compat, unsupported: &mut Vec<Unsu
             _ => &[],
         });
         if parts.any(|part| matches!(part.kind, PartKind::Audio(_))) {
-            unsupported.push(Unsupported::new("sound in a tool's result").at(at));
+            unsupported.push(Unsupported::new("audio in a tool result").at(at));
         }
     }
-    // What others refuse is not known.
+    // The restrictions of other services are not known.
     if compat.strict_tools {
         schema::check(request, 128, unsupported);
     }

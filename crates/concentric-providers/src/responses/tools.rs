@@ -1,10 +1,10 @@
-//! The calls of tools: of functions, and of tools of the service's making.
+//! Calls of functions and of tools that the service defines.
 
 use super::items::text;
 use concentric_core::Str;
 use serde_json::{Value, json};
 
-/// The tool that a type of item calls on the service's own side.
+/// The tool of an item type, if the service executes it.
 fn hosted(type_: &str) -> Option<&'static str> {
     Some(match type_ {
         "web_search_call" => "web_search",
@@ -16,18 +16,18 @@ fn hosted(type_: &str) -> Option<&'static str> {
     })
 }
 
-/// The tool of the service's making that a type of item calls on the client's side.
+/// The tool of an item type, if the service defines it and the client executes it.
 fn client_side(type_: &str) -> Option<&'static str> {
     Some(match type_ {
         "local_shell_call" => "local_shell",
-        // Or on the service's, by its environment.
+        // Executed by the service if the item has a container environment.
         "shell_call" => "shell",
         "apply_patch_call" => "apply_patch",
         _ => return None,
     })
 }
 
-/// Whether the service runs the tool that a type of item calls.
+/// Whether the service executes the tool of an item type.
 pub(super) fn is_hosted(type_: &str) -> bool {
     hosted(type_).is_some()
 }
@@ -49,14 +49,14 @@ pub(super) fn call_id(item: &Value) -> Option<&str> {
     text(item, "call_id").or_else(|| text(item, "id"))
 }
 
-/// What an item calls its tool with.
+/// The arguments of the call in an item.
 pub(super) fn call_arguments(item: &Value) -> Option<String> {
     let field = |name: &str| item.get(name).filter(|value| !value.is_null());
-    let said = field("arguments").or_else(|| field("input"));
-    let said = said
+    let arguments = field("arguments").or_else(|| field("input"));
+    let arguments = arguments
         .or_else(|| field("action"))
         .or_else(|| field("operation"));
-    match said {
+    match arguments {
         Some(Value::String(text)) => Some(text.clone()),
         Some(value) => Some(value.to_string()),
         None => {

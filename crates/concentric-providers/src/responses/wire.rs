@@ -1,7 +1,8 @@
-//! What servers answer: the events of a response, and the response itself.
+//! The service's response types: the events of a response, and the response itself.
 //!
-//! One type reads all of them, since a unary answer is what the last event of a stream holds. What
-//! few events have is boxed, or kept as JSON where it goes back as it came.
+//! A single type represents all of them, since without streaming, the response is the content of a
+//! stream's last event. Fields that few events have are boxed, or kept as JSON if they are sent
+//! back unchanged.
 
 use crate::lenient::{Count, JsonText, Maybe, Text};
 use concentric_core::Usage;
@@ -31,7 +32,7 @@ pub struct Chunk<'a> {
     pub(super) annotation: Option<Value>,
     #[serde(borrow, default)]
     pub(super) response: Maybe<Box<Response<'a>>>,
-    // What a `done` event says again.
+    // The complete text of a `done` event.
     #[serde(borrow, default)]
     pub(super) text: Text<'a>,
     #[serde(borrow, default)]
@@ -67,7 +68,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Whether it is a response, and not an event of one, which may have an output too.
+    /// Whether this is a response, not an event, which may also have an output.
     pub(super) fn is_response(&self) -> bool {
         let is_event = self.type_.filled().is_some();
         self.object.as_str() == Some("response") || (self.output.is_some() && !is_event)

@@ -1,9 +1,9 @@
-//! Server-sent events (WHATWG HTML, section 9.2.6), from bytes as they come in.
+//! An incremental decoder for server-sent events (WHATWG HTML, section 9.2.6).
 //!
-//! Differs from the rules in two points. What stands before the end of the stream without a blank
-//! line behind it is an event too, since servers forget that line. Whoever reads it must tell by its
-//! content whether it is whole. And a line that begins with `{` is data, with all up to the blank
-//! line: so Google's servers, and gateways, say within a stream that they failed.
+//! Differs from the specification in two points. Data at the end of the stream without a blank line
+//! after it is also an event, since some servers omit that line; the caller must determine from the
+//! content whether it is complete. And a line that starts with `{` is data, with all lines up to
+//! the blank line: Google's servers and some gateways report errors within a stream in this form.
 
 #[cfg(test)]
 mod tests;
@@ -15,23 +15,23 @@ use memchr::memchr2;
 pub(crate) struct Decoder {
     max_line: usize,
     max_event: usize,
-    // What has come in and is still needed.
+    // Received bytes that are still needed.
     buf: Vec<u8>,
-    // Where the next line begins.
+    // The start of the next line.
     line: usize,
-    // How far the next line was searched for its end.
+    // The position up to which the end of the next line was searched.
     searched: usize,
-    // The event's data if it is one line so far, within `buf`.
+    // The range of the event's data in `buf`, as long as it is a single line.
     first: Option<(usize, usize)>,
-    // The event's data if it is several lines, each with a line feed behind it.
+    // The event's data if it has several lines, each followed by a line feed.
     joined: Vec<u8>,
-    // The data that was handed out is dropped at the next call.
+    // Whether the returned data must be dropped at the next call.
     taken: bool,
-    // The event's type is `error`.
+    // Whether the event's type is `error`.
     error: bool,
-    // The event is JSON that is not called data.
+    // Whether the event is JSON without a field name.
     bare: bool,
-    // A carriage return ended the last line, so that a line feed belongs to it.
+    // Whether a carriage return ended the last line, so that a following line feed belongs to it.
     after_cr: bool,
     begun: bool,
     ended: bool,
@@ -41,13 +41,13 @@ pub(crate) struct Decoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     pub(crate) data: &'a [u8],
-    /// The event's type is `error`.
+    /// Whether the event's type is `error`.
     pub(crate) error: bool,
-    /// The stream ended within the event, which may thus not be whole.
+    /// Whether the stream ended within the event, which may be incomplete.
     pub(crate) tail: bool,
 }
 
-/// A line or an event is larger than its limit.
+/// The error for a line or an event that exceeds its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooLarge {
     Line,
@@ -55,7 +55,7 @@ pub(crate) enum TooLarge {
 }
 
 enum Step {
-    /// An event is whole.
+    /// A complete event.
     Event,
     /// More bytes are needed.
     More,
@@ -80,7 +80,7 @@ impl Decoder {
         }
     }
 
-    /// Takes in more bytes. To be called when [`next`](Self::next) has nothing left.
+    /// Adds bytes. Must be called only after [`next`](Self::next) has returned `None`.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.forget();
         let keep = self.first.map_or(self.line, |(start, _)| start);
@@ -98,12 +98,12 @@ impl Decoder {
         self.buf.extend_from_slice(bytes);
     }
 
-    /// No more bytes will come.
+    /// Marks the end of the stream.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// The next event, if one is there.
+    /// Returns the next event, if it is complete.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, TooLarge> {
         self.forget();
         let tail = match self.advance()? {
@@ -123,7 +123,7 @@ impl Decoder {
         }))
     }
 
-    /// Drops the event that was handed out.
+    /// Drops the event that was returned.
     #[inline]
     fn forget(&mut self) {
         if std::mem::take(&mut self.taken) {
@@ -134,7 +134,7 @@ impl Decoder {
         }
     }
 
-    /// Reads lines up to the end of an event that has data.
+    /// Reads lines until the end of an event that has data.
     fn advance(&mut self) -> Result<Step, TooLarge> {
         if !self.begun && !self.skip_bom() {
             return Ok(Step::More);
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// Skips a byte order mark; `false` if more bytes are needed to tell.
+    /// Skips a byte order mark. Returns `false` if more bytes are needed.
     fn skip_bom(&mut self) -> bool {
         const BOM: &[u8] = b"\xef\xbb\xbf";
         if self.buf.starts_with(BOM) {
@@ -186,7 +186,7 @@ impl Decoder {
         true
     }
 
-    /// Takes in a line that is not empty.
+    /// Processes a line that is not empty.
     #[inline]
     fn field(&mut self, start: usize, end: usize) -> Result<(), TooLarge> {
         let line = self.buf.get(start..end).unwrap_or_default();
@@ -198,8 +198,8 @@ impl Decoder {
         } else if let Some(value) = value(line, b"event") {
             self.error = value == b"error";
         }
-        // All else (comments, `id`, `retry`) means nothing to us. But it is kept in memory while
-        // an event is open that began before it.
+        // Other lines (comments, `id`, `retry`) are ignored. They stay in memory while an event is
+        // open that started before them.
         match self.first {
             Some((first, _)) if end - first > self.max_event.saturating_add(self.max_line) => {
                 Err(TooLarge::Event)
@@ -228,7 +228,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// At the end of the stream: takes in a line without an end; whether there is an event.
+    /// Processes an unterminated line at the end of the stream, and returns whether there is an
+    /// event.
     fn take_tail(&mut self) -> Result<bool, TooLarge> {
         let (start, end) = (self.line, self.buf.len());
         if start < end {

@@ -27,7 +27,7 @@ fn data(input: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn vectors() {
+fn every_line_format_is_decoded() {
     let vectors: &[(&str, &[&str])] = &[
         ("", &[]),
         ("\n\n\n", &[]),
@@ -63,7 +63,7 @@ fn vectors() {
         ("what: ever\ndata: a\nnothing\n\n", &["a"]),
         ("data: äöü€😀\n\n", &["äöü€😀"]),
         ("data: [DONE]\n\n", &["[DONE]"]),
-        // Neither is called data: see the module docs.
+        // JSON without a field name: see the module docs.
         (
             "data: a\n\n{\n  \"b\": 1\n}\n\ndata: c\n\n",
             &["a", "{\n  \"b\": 1\n}", "c"],
@@ -85,7 +85,7 @@ fn vectors() {
 }
 
 #[test]
-fn a_tail_says_so() {
+fn an_event_without_a_blank_line_is_a_tail() {
     assert_eq!(
         read(&[b"data: a\n\ndata: b"]),
         [("a".to_owned(), false), ("b".to_owned(), true)]
@@ -103,7 +103,7 @@ fn an_event_is_ready_at_its_blank_line() {
 }
 
 #[test]
-fn an_error_event_is_known_and_does_not_stick() {
+fn the_error_type_applies_to_one_event() {
     let mut decoder = Decoder::new(100, 100);
     decoder.push(b"event: error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\n");
     let mut seen = Vec::new();
@@ -114,7 +114,7 @@ fn an_error_event_is_known_and_does_not_stick() {
 }
 
 #[test]
-fn limits_hold_however_the_bytes_come() {
+fn limits_apply_to_every_chunk_size() {
     let cases: &[(&str, TooLarge)] = &[
         ("data: 0123456789012345", TooLarge::Line),
         ("data: 0123456789012345\n\n", TooLarge::Line),

@@ -1,4 +1,4 @@
-//! What the tests of Anthropic share.
+//! Helpers for the tests of Anthropic.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 pub mod stream;
@@ -16,7 +16,7 @@ pub fn of(model: &str) -> AnthropicLayer {
     AnthropicLayer::new(model.to_owned(), ApiKey::new(CANARY))
 }
 
-/// One that has nothing cached, for the sake of short expectations.
+/// A layer without prompt caching, for short expectations.
 pub fn plain() -> AnthropicLayer {
     of("claude-opus-4-8").prompt_cache(PromptCache::Off)
 }
@@ -25,7 +25,7 @@ pub async fn sent(layer: &AnthropicLayer, request: ChatRequest) -> Value {
     sent_by(layer, request).await.1
 }
 
-/// What is missing of `request`, as the layer says.
+/// The unsupported features of `request`, according to the layer.
 pub fn unsupported(layer: &AnthropicLayer, request: &ChatRequest) -> Vec<String> {
     layer
         .check(request)

@@ -1,4 +1,4 @@
-//! What the tests of Anthropic's answers share.
+//! Helpers for the tests of Anthropic's responses.
 
 use crate::common::*;
 use concentric_core::{Event, Finish, Head, Message, MessageBuilder};
@@ -73,7 +73,7 @@ pub fn finish_of(events: &[Event]) -> &Finish {
     }
 }
 
-/// The message that the events write.
+/// The message built from the events.
 pub fn message(events: &[Event]) -> Message {
     let mut builder = MessageBuilder::new(&Head::new("anthropic", "claude-opus-4-8"));
     events.iter().for_each(|event| builder.push(event));

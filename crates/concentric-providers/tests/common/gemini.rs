@@ -1,4 +1,4 @@
-//! What the tests of Gemini share.
+//! Helpers for the tests of Gemini.
 
 use super::{CANARY, End, Script, read_script};
 use concentric_core::{Error, Event};
@@ -12,7 +12,7 @@ pub async fn read(body: impl AsRef<[u8]>) -> (Vec<Event>, Option<Error>) {
     read_script(&layer(), Script::new([body], End::Clean)).await
 }
 
-/// An event of a stream, whose candidate says these parts.
+/// An event of a stream whose candidate has these parts.
 pub fn parts(parts: &str) -> String {
     format!(
         "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{parts}],\"role\":\"model\"}},\"index\":0}}]}}\r\n\r\n"

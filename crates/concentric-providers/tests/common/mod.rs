@@ -1,4 +1,4 @@
-//! What the tests of a provider share.
+//! Helpers for the tests of providers.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 pub mod gemini;
@@ -23,10 +23,10 @@ use std::{
 };
 use tower::{Layer, Service, ServiceExt};
 
-/// No output of ours may ever show it.
+/// A secret that must never appear in any output.
 pub const CANARY: &str = "canary-7f3a9d51e0c84b26";
 
-/// A body in pieces; after them it ends, breaks, or stays silent.
+/// A body of several chunks, after which it ends, fails or stays silent.
 #[derive(Debug)]
 pub struct Script {
     pub pieces: VecDeque<Bytes>,
@@ -83,7 +83,7 @@ pub fn layer() -> OpenAiLayer {
     OpenAiLayer::new("gpt-test", ApiKey::new(CANARY))
 }
 
-/// An answer of one piece.
+/// A response with a single chunk.
 pub fn response(
     status: u16,
     headers: &[(&'static str, &str)],
@@ -97,7 +97,7 @@ pub fn response(
     response
 }
 
-/// An HTTP service that has one answer.
+/// An HTTP service with a single response.
 #[derive(Debug)]
 pub struct Once(Option<http::Response<Script>>);
 
@@ -115,7 +115,7 @@ impl Service<http::Request<Full<Bytes>>> for Once {
     }
 }
 
-/// What `layer` makes of `response`.
+/// The response of the model that `layer` creates over a service with `response`.
 pub async fn call<L, S, B>(
     layer: &L,
     response: http::Response<Script>,
@@ -128,8 +128,8 @@ where
     layer.layer(http).oneshot(ChatRequest::user("hi")).await
 }
 
-/// What is read of `body` is "Hello", whatever it is called and however it is cut.
-pub async fn says_hello<L, S, B>(layer: &L, body: &str)
+/// Asserts that the text of `body` is "Hello", for any content type and any split of the bytes.
+pub async fn assert_hello<L, S, B>(layer: &L, body: &str)
 where
     L: Layer<Once, Service = S>,
     S: Service<ChatRequest, Response = ChatResponse<B>, Error = Error>,
@@ -147,7 +147,7 @@ where
     }
 }
 
-/// An HTTP service that answers once, and keeps what it was asked.
+/// An HTTP service that responds once, and records the request.
 #[derive(Clone)]
 pub struct Http {
     response: Arc<Mutex<Option<http::Response<Script>>>>,
@@ -178,7 +178,7 @@ impl Service<http::Request<Full<Bytes>>> for Http {
     }
 }
 
-/// What is sent of `request`, or why it is not.
+/// The request that is sent for `request`, or the error.
 pub async fn try_sent_by<L, B>(
     layer: &L,
     request: ChatRequest,
@@ -198,7 +198,7 @@ where
     Ok((parts, serde_json::from_slice(&body).unwrap()))
 }
 
-/// What is sent of `request`.
+/// The request that is sent for `request`.
 pub async fn sent_by<L, B>(layer: &L, request: ChatRequest) -> (http::request::Parts, Value)
 where
     L: Layer<Http>,
@@ -207,7 +207,7 @@ where
     try_sent_by(layer, request).await.unwrap()
 }
 
-/// All that comes of a body: the events, and the error that ended them.
+/// The events of a body, and the error that ended it.
 pub async fn read_script<L, S, B>(layer: &L, script: Script) -> (Vec<Event>, Option<Error>)
 where
     L: Layer<Once, Service = S>,
@@ -217,7 +217,7 @@ where
     drain(call(layer, http::Response::new(script)).await).await
 }
 
-/// What a model says to `request`, if its service answers with `response`.
+/// The model's response to `request` if its service responds with `response`.
 pub async fn ask<L, B>(
     layer: &L,
     request: ChatRequest,
@@ -230,7 +230,7 @@ where
     layer.layer(Http::new(response)).oneshot(request).await
 }
 
-/// All that comes of an answer.
+/// The events of a response, and the error that ended it.
 pub async fn drain<B>(answer: Result<ChatResponse<B>, Error>) -> (Vec<Event>, Option<Error>)
 where
     B: Stream<Item = Result<Event, Error>>,
@@ -242,7 +242,7 @@ where
     read_body(body).await
 }
 
-/// All that comes of a body.
+/// The events of a body, and the error that ended it.
 pub async fn read_body(
     body: impl Stream<Item = Result<Event, Error>>,
 ) -> (Vec<Event>, Option<Error>) {
@@ -273,7 +273,7 @@ pub async fn read(body: impl AsRef<[u8]>) -> (Vec<Event>, Option<Error>) {
     read_script(&layer(), Script::new([body], End::Clean)).await
 }
 
-/// An event of a stream, whose choice has this delta.
+/// An event of a stream whose choice has this delta.
 pub fn delta(delta: &str) -> String {
     format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n")
 }

@@ -1,12 +1,12 @@
-//! What each service accepts, as strict as the strictest of its kind: a request that passes here is
-//! not refused for its form.
+//! A validator for requests, as strict as the strictest service of each API: a request that passes
+//! is well-formed for all of them.
 //!
-//! The rules are those of the services' API references, and of the errors that they answer with.
+//! The rules are from the services' API references, and from their error messages.
 
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// What is wrong with a request to `api`; empty, if nothing is.
+/// The faults of a request to `api`; empty if it is valid.
 pub(crate) fn faults(api: &str, request: &Value) -> Vec<String> {
     let mut check = Check::default();
     match api {
@@ -33,7 +33,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// Whether all services take `name` as that of a tool.
+/// Whether all services accept `name` as the name of a tool.
 fn is_name(name: &str, length: usize) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     (1..=length).contains(&name.len()) && name.chars().all(known)
@@ -86,14 +86,14 @@ impl Check {
                 "system" | "developer" => {
                     self.must(
                         !text(message, "content").is_empty(),
-                        format!("{at}: says nothing"),
+                        format!("{at}: no content"),
                     );
                 }
                 "user" => self.chat_user(at, &message["content"]),
                 "assistant" => {
                     let calls = list(message, "tool_calls");
                     let says = !text(message, "content").is_empty();
-                    self.must(says || !calls.is_empty(), format!("{at}: says nothing"));
+                    self.must(says || !calls.is_empty(), format!("{at}: no content"));
                     for call in calls {
                         let id = text(call, "id");
                         self.must(!id.is_empty(), format!("{at}: a call without an id"));
@@ -113,9 +113,9 @@ impl Check {
 
     fn chat_user(&mut self, at: usize, content: &Value) {
         match content {
-            Value::String(text) => self.must(!text.is_empty(), format!("{at}: says nothing")),
+            Value::String(text) => self.must(!text.is_empty(), format!("{at}: no content")),
             Value::Array(parts) => {
-                self.must(!parts.is_empty(), format!("{at}: says nothing"));
+                self.must(!parts.is_empty(), format!("{at}: no content"));
                 for part in parts {
                     let kind = text(part, "type");
                     let known = ["text", "image_url", "input_audio", "file", "audio_url"];
@@ -205,12 +205,12 @@ impl Check {
             other => return self.fault(format!("{at}: the role `{other}`")),
         };
         match &item["content"] {
-            Value::String(text) => self.must(!text.is_empty(), format!("{at}: says nothing")),
+            Value::String(text) => self.must(!text.is_empty(), format!("{at}: no content")),
             Value::Array(parts) => {
-                self.must(!parts.is_empty(), format!("{at}: says nothing"));
+                self.must(!parts.is_empty(), format!("{at}: no content"));
                 for part in parts {
                     let kind = text(part, "type");
-                    self.must(known.contains(&kind), format!("{at}: {role} says `{kind}`"));
+                    self.must(known.contains(&kind), format!("{at}: {role} with `{kind}`"));
                 }
             }
             _ => self.fault(format!("{at}: no content")),
@@ -243,7 +243,7 @@ impl Check {
                 Value::String(_) => std::slice::from_ref(content),
                 _ => &[],
             };
-            self.must(!blocks.is_empty(), format!("{at}: says nothing"));
+            self.must(!blocks.is_empty(), format!("{at}: no content"));
             let is_last = at + 1 == messages.len();
             let mut results = Vec::new();
             let mut calls = Vec::new();
@@ -340,7 +340,7 @@ impl Check {
             self.must(role != before, format!("{at}: `{role}` twice in a row"));
             before = role;
             let parts = list(content, "parts");
-            self.must(!parts.is_empty(), format!("{at}: says nothing"));
+            self.must(!parts.is_empty(), format!("{at}: no content"));
             let (mut calls, mut results) = (Vec::new(), Vec::new());
             let mut running = 0_usize;
             for part in parts {
@@ -399,7 +399,7 @@ impl Check {
             open.is_empty(),
             format!("calls without responses: {open:?}"),
         );
-        // The vendor's SDKs send a text of the model first, but no call.
+        // The vendor's SDKs start with a text by the model, but never with a call.
         let first = contents
             .first()
             .map_or(&[][..], |first| list(first, "parts"));
@@ -443,7 +443,7 @@ impl Check {
                         Value::Array(list) => !list.is_empty(),
                         _ => false,
                     });
-                    self.must(says, format!("{at}: says nothing"));
+                    self.must(says, format!("{at}: no content"));
                     self.must(open == 0, format!("{at}: {open} calls without results"));
                     open = list(message, "tool_calls").len();
                     for call in list(message, "tool_calls") {

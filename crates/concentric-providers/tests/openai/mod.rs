@@ -1,4 +1,4 @@
-//! What the tests of the services that speak chat completions share.
+//! Helpers for the tests of chat completions.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 use crate::common::*;
@@ -29,12 +29,12 @@ pub fn thought(text: &str, provider: &str) -> Part {
     })
 }
 
-/// A call and its result, and what the user says to that.
+/// A call and its result, followed by a user message.
 pub fn round() -> ChatRequest {
     round_of(Vec::new())
 }
 
-/// That, with `parts` before the call.
+/// The same, with `parts` before the call.
 pub fn round_of(mut parts: Vec<Part>) -> ChatRequest {
     let call = ToolCallPart::new(CallId::new("call_1"), "t", "{}");
     parts.push(Part::new(PartKind::ToolCall(call)));

@@ -14,11 +14,11 @@ pub(super) fn remember(tx: &Transaction<'_>, decision: &Remembered) -> Result<()
         Span::Thread(thread) => ("thread", thread.as_str(), ""),
         Span::Always => ("always", "", ""),
         other => {
-            let unknown = format!("no decision is kept for {other:?}");
+            let unknown = format!("unsupported span of a decision: {other:?}");
             return Err(StoreError::failed(unknown));
         }
     };
-    // Another row, not the same one changed: it is the newest now.
+    // A new row instead of an update, so that the decision becomes the newest.
     let insert =
         "INSERT OR REPLACE INTO decisions (n, tenant, id, tool, span, thread, run, decision)
                   VALUES ((SELECT ifnull(max(n), 0) + 1 FROM decisions),
@@ -54,7 +54,7 @@ pub(super) fn recall(
     select(tx, find, (tenant, tool, run.as_str(), thread))
 }
 
-/// A run of no conversation is kept as one of a conversation without a name.
+/// The stored form of a conversation id: empty for a run without a conversation.
 fn name(thread: Option<&ThreadId>) -> &str {
     thread.map_or("", ThreadId::as_str)
 }
@@ -79,7 +79,7 @@ fn select(
     rows.into_iter()
         .map(|(id, json)| {
             let decision = serde_json::from_str(&json);
-            decision.map_err(|error| Fault::corrupt(format!("the decision `{id}`"), error).into())
+            decision.map_err(|error| Fault::corrupt(format!("decision `{id}`"), error).into())
         })
         .collect()
 }

@@ -68,7 +68,7 @@ pub(super) fn known(tx: &Transaction<'_>, key: &EffectKey) -> Result<Effect, Sto
         Some(None) => Effect::Begun,
         Some(Some(outcome)) => Effect::Done(
             serde_json::from_str(&outcome)
-                .map_err(|error| Fault::corrupt(format!("the effect `{}`", key.key), error))?,
+                .map_err(|error| Fault::corrupt(format!("effect `{}`", key.key), error))?,
         ),
     })
 }
@@ -93,6 +93,14 @@ pub(super) fn finish(
     };
     tx.prepare_cached(update)
         .and_then(|mut update| update.execute([names[0], names[1], json.as_str()]))
+        .map(drop)
+        .map_err(failed)
+}
+
+pub(super) fn retract(tx: &Transaction<'_>, key: &EffectKey) -> Result<(), StoreError> {
+    let delete = "DELETE FROM effects WHERE tenant = ?1 AND key = ?2 AND outcome IS NULL";
+    tx.prepare_cached(delete)
+        .and_then(|mut delete| delete.execute([key.tenant.0.as_str(), key.key.as_str()]))
         .map(drop)
         .map_err(failed)
 }

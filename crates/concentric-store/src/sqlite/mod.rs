@@ -23,40 +23,41 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// A store in one SQLite file, which any number of processes of one machine share.
+/// A store in one SQLite file that any number of processes on one machine share.
 ///
-/// See the docs of `concentric-store` for what is durable when, and for backups. Three threads do the
-/// work, each with a connection of its own and in the order it comes: one writes, one reads, and one
-/// renews leases, all that wait in one transaction, so that no read or write of a large state keeps a
-/// run from renewing its lease. Clones share the threads, which end with the last of them, after what
-/// was asked for until then. A database in memory has one thread.
+/// See the [crate docs](crate) for durability, fences, limits and backups.
+///
+/// Three threads do the work, each with its own connection and a queue: one writes, one reads, and
+/// one renews leases, all queued renewals in one transaction. Reads and writes of large states
+/// therefore do not delay the renewal of a lease. Clones share the threads, which exit after the
+/// last clone is dropped and the queued work is done. An in-memory database has one thread.
 #[derive(Clone)]
 pub struct SqliteStore {
     writer: mpsc::Sender<Job>,
     reader: mpsc::Sender<Job>,
-    // `None`: the writer renews.
+    // `None` if the writer renews leases.
     renewer: Option<mpsc::Sender<Renewal>>,
     options: Options,
-    // `None`: it is in memory.
+    // `None` for an in-memory database.
     path: Option<Arc<Path>>,
 }
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 
-/// How many jobs may wait for a thread before whoever wants another one waits.
+/// The capacity of a thread's queue, in jobs; callers wait while it is full.
 const QUEUE: usize = 64;
 
-/// How many leases are renewed in one transaction.
+/// The maximum number of leases renewed in one transaction.
 const RENEWALS: usize = 256;
 
 struct Db {
     connection: Connection,
     options: Options,
-    // `None`: it is in memory.
+    // `None` for an in-memory database.
     path: Option<Arc<Path>>,
 }
 
-/// A lease that is to be renewed.
+/// A request to renew a lease.
 struct Renewal {
     key: RunKey,
     fence: u64,
@@ -64,8 +65,8 @@ struct Renewal {
     reply: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// Held while leases are renewed: the writer's next job waits meanwhile. Without it, a writer that is
-/// never idle could keep SQLite's lock from the renewals.
+/// A lock held while leases are renewed, during which the writer starts no job. Without it, a
+/// constantly busy writer could starve the renewals of SQLite's lock.
 type Turn = Arc<Mutex<()>>;
 
 impl Db {
@@ -81,26 +82,26 @@ impl Db {
         })
     }
 
-    /// Does `work`, and catches its panic. Its transaction was rolled back then; what else it may
-    /// have left in the connection goes with it, unless the database is in memory.
+    /// Runs `work` and catches its panics. After a panic, which rolls the transaction back, the
+    /// connection is replaced, since its state is unknown; an in-memory database keeps it.
     fn guard(&mut self, work: impl FnOnce(&mut Self)) {
         let Err(panic) = catch(|| work(self)) else {
             return;
         };
         tracing::error!(
             panic = panic.text(),
-            "the store's thread panicked, and goes on"
+            "store operation panicked; its thread continues"
         );
         if self.path.is_none() {
             return;
         }
         match Self::open(self.options, self.path.as_ref(), false) {
             Ok(db) => *self = db,
-            Err(error) => tracing::error!(%error, "the store's file cannot be opened again"),
+            Err(error) => tracing::error!(%error, "failed to reopen the store's file"),
         }
     }
 
-    /// Does jobs until there is nobody left to ask for one.
+    /// Runs jobs until all senders are dropped.
     fn serve(mut self, mut queue: mpsc::Receiver<Job>, turn: &Turn) {
         while let Some(job) = queue.blocking_recv() {
             drop(turn.lock().unwrap_or_else(PoisonError::into_inner));
@@ -108,7 +109,7 @@ impl Db {
         }
     }
 
-    /// Renews leases until there is nobody left to ask for it.
+    /// Renews leases until all senders are dropped.
     fn renew(mut self, mut queue: mpsc::Receiver<Renewal>, turn: &Turn) {
         let mut batch = Vec::new();
         while queue.blocking_recv_many(&mut batch, RENEWALS) > 0 {
@@ -141,7 +142,7 @@ fn renew_all(connection: &mut Connection, batch: Vec<Renewal>) {
     }
 }
 
-/// Does `work` as one transaction; on error, or if it panics, nothing is written.
+/// Runs `work` in one transaction, which is rolled back on an error or a panic.
 fn transact<T>(
     connection: &mut Connection,
     behavior: TransactionBehavior,
@@ -156,30 +157,49 @@ fn transact<T>(
 }
 
 impl SqliteStore {
-    /// Opens a file, or creates it, with the default [`Options`].
+    /// Opens or creates a file, with the default [`Options`].
     ///
-    /// The file is only for its owner to read, if this creates it. It is to be on a local disk: the
-    /// locks of network file systems do not hold. This waits for the disk, so it belongs where a
-    /// program starts.
+    /// A new file is readable only by its owner. The file must be on a local disk: the locks of
+    /// network file systems are unreliable. This blocks on disk I/O, so call it at program start.
     ///
     /// # Errors
     ///
     /// [`Fault::Newer`], [`Fault::Foreign`], [`Fault::OldSqlite`], [`Fault::Database`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
-        Options::new().open(path)
+        Self::open_with(path, Options::new())
     }
 
-    /// Creates a database in memory, for tests: it is gone with the last handle.
+    /// Opens or creates a file, with these options.
+    ///
+    /// Otherwise like [`open`](Self::open).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Fault> {
+        Self::with(options, Some(path.as_ref()))
+    }
+
+    /// Creates an in-memory database, for tests. It is lost with the last handle.
     ///
     /// # Errors
     ///
     /// [`Fault::OldSqlite`], [`Fault::Database`].
     pub fn open_in_memory() -> Result<Self, Fault> {
-        Options::new().open_in_memory()
+        Self::open_in_memory_with(Options::new())
     }
 
-    pub(crate) fn with(options: Options, path: Option<&Path>) -> Result<Self, Fault> {
-        // Also if the program goes to another directory.
+    /// Creates an in-memory database, with these options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open_in_memory`](Self::open_in_memory).
+    pub fn open_in_memory_with(options: Options) -> Result<Self, Fault> {
+        Self::with(options, None)
+    }
+
+    fn with(options: Options, path: Option<&Path>) -> Result<Self, Fault> {
+        // The path must stay valid if the program changes its working directory.
         let path = path
             .map(|path| std::path::absolute(path).map(Arc::from))
             .transpose()
@@ -196,7 +216,7 @@ impl SqliteStore {
             None => (writer.clone(), None),
             Some(path) => {
                 let db = Db::open(options, Some(path), false)?;
-                // To read waits for nobody.
+                // Its own lock, since reads need not wait for renewals.
                 let (reader, queue) = mpsc::channel(QUEUE);
                 spawn("concentric-reads", move || {
                     db.serve(queue, &Turn::default())
@@ -216,12 +236,14 @@ impl SqliteStore {
         })
     }
 
-    /// Forgets all that need not be kept any longer, a hundred runs and as much else at a time, so
-    /// that others write in between. The end of each run does one such part.
+    /// Removes all expired entries.
+    ///
+    /// Each transaction removes at most a hundred entries of each kind, so that other writers can
+    /// run in between. The end of each run performs one such transaction.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it resolves, some is forgotten.
+    /// If the future is dropped before it resolves, only some of the entries are removed.
     pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
@@ -231,14 +253,14 @@ impl SqliteStore {
         })
     }
 
-    /// Writes a copy of the database, as it is between two writes, into a new file.
+    /// Writes a consistent copy of the database to a new file.
     ///
-    /// Others go on to read and write meanwhile, this store too: a thread of its own does it, over a
-    /// connection of its own. The log beside the file (`-wal`) grows until it is done.
+    /// The copy runs on its own thread and connection; reads and writes continue meanwhile, in this
+    /// store and in other processes. The log beside the file (`-wal`) grows until the copy is done.
     ///
     /// # Errors
     ///
-    /// There is such a file, or it cannot be written.
+    /// The file exists, or cannot be written.
     pub fn back_up(&self, to: impl AsRef<Path>) -> StoreFuture<()> {
         let to = to.as_ref().to_path_buf();
         let Some(path) = self.path.clone() else {
@@ -256,7 +278,7 @@ impl SqliteStore {
         })
     }
 
-    /// Has the writer do `work` as one transaction, which no other writer is in the middle of.
+    /// Runs `work` on the writer's thread, in an exclusive write transaction.
     fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
@@ -268,7 +290,7 @@ impl SqliteStore {
         })
     }
 
-    /// Has the reader do `work`, which sees the database as it is at one time.
+    /// Runs `work` on the reader's thread, in a transaction that sees one snapshot.
     fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, &Options) -> Result<T, StoreError> + Send + 'static,
@@ -281,7 +303,7 @@ impl SqliteStore {
     }
 }
 
-/// Has a thread do `work`, as a whole: also if the future is dropped once it is under way.
+/// Runs `work` on a thread. Work that was queued runs to its end even if the future is dropped.
 fn job<T: Send + 'static>(
     jobs: &mpsc::Sender<Job>,
     work: impl FnOnce(&mut Db) -> Result<T, StoreError> + Send + 'static,
@@ -293,7 +315,7 @@ fn job<T: Send + 'static>(
             let _ = reply.send(work(db));
         });
         jobs.send(job).await.map_err(|_| Fault::Closed)?;
-        // The thread lives as long as `jobs`: it has dropped the job in a panic.
+        // The thread lives as long as `jobs`, so only a panic can have dropped the job.
         answer.await.map_err(|_| Fault::Panicked)?
     })
 }
@@ -338,6 +360,16 @@ impl RunStore for SqliteStore {
         self.write(move |tx, options| {
             runs::claim(tx, options, &key, version, replies, now, lease_until)
         })
+    }
+
+    fn amend(
+        &self,
+        key: RunKey,
+        version: u64,
+        state: MachineState,
+        now: SystemTime,
+    ) -> StoreFuture<u64> {
+        self.write(move |tx, options| runs::amend(tx, options, &key, version, &state, now))
     }
 
     fn save(
@@ -385,6 +417,10 @@ impl RunStore for SqliteStore {
         self.write(move |tx, options| runs::end(tx, options, &key, fence, now))
     }
 
+    fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize> {
+        self.write(move |tx, options| runs::withdraw(tx, options, &tenant, &thread, now))
+    }
+
     fn asking(
         &self,
         tenant: Tenant,
@@ -420,6 +456,10 @@ impl Ledger for SqliteStore {
 
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         self.read(move |tx, _| ledger::known(tx, &key))
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        self.write(move |tx, _| ledger::retract(tx, &key))
     }
 }
 
@@ -463,7 +503,7 @@ fn failed(error: rusqlite::Error) -> StoreError {
     Fault::from(error).into()
 }
 
-/// The next number of the store's counter: a version, or a fence.
+/// Increments the store's counter and returns it, as a version or a fence.
 fn count(tx: &Transaction<'_>) -> Result<u64, StoreError> {
     let next = "UPDATE counter SET n = n + 1 RETURNING n";
     let n: i64 = tx
@@ -481,7 +521,7 @@ fn integer(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A time as nanoseconds since 1970; one that has no such number, as the nearest that has.
+/// Converts a time to nanoseconds since 1970, clamped to the range of `i64`.
 fn nanos(time: SystemTime) -> i64 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),

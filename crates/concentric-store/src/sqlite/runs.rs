@@ -20,13 +20,13 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "SELECT r.tenant, r.thread, r.run, r.status, r.version, r.fence, r.lease_until, \
-             r.checksum, r.state, r.replies, r.replied_at, r.client_id FROM runs r ",
+             r.since, r.checksum, r.state, r.replies, r.replied_at, r.client_id FROM runs r ",
             $rest
         )
     };
 }
 
-/// A run as its row has it.
+/// A row of the table `runs`.
 struct Stored {
     key: RunKey,
     standing: Standing,
@@ -51,19 +51,19 @@ impl Stored {
         Ok(Self {
             key: read_key(row)?,
             standing: standing(row, 3)?,
-            checksum: row.get(7)?,
-            state: row.get(8)?,
-            replies: row.get(9)?,
-            replied_at: row.get(10)?,
-            client_id: RunId::new(row.get::<_, String>(11)?),
+            checksum: row.get(8)?,
+            state: row.get(9)?,
+            replies: row.get(10)?,
+            replied_at: row.get(11)?,
+            client_id: RunId::new(row.get::<_, String>(12)?),
         })
     }
 
-    /// The run, if the row is as it was written.
+    /// Verifies the checksum and parses the row.
     fn open(self, tx: &Transaction<'_>, options: &Options) -> Result<RunRecord, StoreError> {
         let Self { key, standing, .. } = self;
         if checksum(&key, &self.state, &self.replies) != *self.checksum {
-            return Err(Fault::corrupt(name(&key), "its checksum is another").into());
+            return Err(Fault::corrupt(name(&key), "checksum mismatch").into());
         }
         let max = options.max_state_bytes;
         let state = read_state(&key, &self.state, max)?;
@@ -82,7 +82,8 @@ impl Stored {
     }
 }
 
-/// What a row's text is checked by, so that it is known if it was torn, changed, or moved.
+/// The checksum of a row's texts. It includes the key, so that a row moved to another key is
+/// detected.
 fn checksum(key: &RunKey, state: &str, replies: &str) -> [u8; 32] {
     let mut sum = Sha256::new();
     for text in [
@@ -98,11 +99,11 @@ fn checksum(key: &RunKey, state: &str, replies: &str) -> [u8; 32] {
     sum.finalize().into()
 }
 
-/// How a run stands, from the four columns at `at`.
+/// Reads a [`Standing`] from the five columns that start at `at`.
 fn standing(row: &Row<'_>, at: usize) -> rusqlite::Result<Standing> {
     let status: String = row.get(at)?;
     Ok(Standing {
-        // The table has no other.
+        // A constraint of the table allows only these three.
         status: match &*status {
             "running" => RunStatus::Running,
             "suspended" => RunStatus::Suspended,
@@ -111,15 +112,16 @@ fn standing(row: &Row<'_>, at: usize) -> rusqlite::Result<Standing> {
         version: number(row.get(at + 1)?),
         fence: number(row.get(at + 2)?),
         lease_until: time(row.get(at + 3)?),
+        since: row.get::<_, Option<i64>>(at + 4)?.map(time),
     })
 }
 
-/// How the run stands, without its state.
+/// Loads the [`Standing`] of a run, if the run exists.
 pub(super) fn standing_of(
     tx: &Transaction<'_>,
     key: &RunKey,
 ) -> Result<Option<Standing>, StoreError> {
-    let find = "SELECT status, version, fence, lease_until FROM runs
+    let find = "SELECT status, version, fence, lease_until, since FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
     tx.prepare_cached(find)
         .and_then(|mut find| {
@@ -198,7 +200,7 @@ pub(super) fn begin(
     Ok(fence)
 }
 
-/// Whether a run that `client_id` began in a conversation is live.
+/// Returns whether a run begun with `client_id` in the conversation is running.
 pub(super) fn is_live(
     tx: &Transaction<'_>,
     tenant: &Tenant,
@@ -213,7 +215,7 @@ pub(super) fn is_live(
         .map_err(failed)
 }
 
-/// Fails if as many runs wait as may, unless this one has waited before.
+/// Fails if a limit of waiting runs is reached, unless this run has waited before.
 fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(), StoreError> {
     let [tenant, thread, run] = names(key);
     let find = "SELECT waited FROM runs WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
@@ -224,7 +226,7 @@ fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(),
     if has_waited {
         return Ok(());
     }
-    // No more are counted than may be.
+    // Counts at most up to the limit, to bound the work.
     let count = |what: &str, of: &[&str], limit: usize| {
         let count = format!(
             "SELECT count(*) FROM (SELECT 1 FROM runs
@@ -242,8 +244,8 @@ fn may_wait(tx: &Transaction<'_>, options: &Options, key: &RunKey) -> Result<(),
     check_waiting(options, thread, tenant)
 }
 
-/// Notes the message of the open round of each run that is not over: a file of the first form does
-/// not have it beside the state.
+/// Fills the column `message` for each run that has not ended: schema version 1 has it only inside
+/// the state.
 pub(super) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
     let mut find = tx.prepare("SELECT rowid FROM runs WHERE status <> 'ended'")?;
     let rows: Vec<i64> = find
@@ -252,7 +254,7 @@ pub(super) fn fill_messages(tx: &Transaction<'_>) -> Result<(), Fault> {
     let mut read = tx.prepare("SELECT state FROM runs WHERE rowid = ?1")?;
     let mut note = tx.prepare("UPDATE runs SET message = ?2 WHERE rowid = ?1")?;
     for row in rows {
-        // One that cannot be read fails those who load it, and not those who open the file.
+        // An unreadable run fails when it is loaded; it must not fail the migration.
         let Ok(json) = read.query_row([row], |row| row.get::<_, String>(0)) else {
             continue;
         };
@@ -288,9 +290,9 @@ pub(super) fn claim(
     lease_until: SystemTime,
 ) -> Result<RunRecord, StoreError> {
     let stored = stored(tx, key)?;
-    stored.standing.check_claim(version, now)?;
+    stored.standing.check_claim(version, options, now)?;
     let state = stored.state.clone();
-    // A state that cannot be read is not claimed.
+    // A run whose state cannot be read must not be claimed.
     let mut record = stored.open(tx, options)?;
     let replies = merge_replies(&record.replies, replies);
     let json = write_replies(&replies, options.max_state_bytes)?;
@@ -327,21 +329,52 @@ pub(super) fn claim(
     Ok(record)
 }
 
+pub(super) fn amend(
+    tx: &Transaction<'_>,
+    options: &Options,
+    key: &RunKey,
+    version: u64,
+    state: &MachineState,
+    now: SystemTime,
+) -> Result<u64, StoreError> {
+    let state = write_state(state, options.max_state_bytes)?;
+    let stored = stored(tx, key)?;
+    stored.standing.check_claim(version, options, now)?;
+    let version = count(tx)?;
+    let update = "UPDATE runs SET version = ?4, checksum = ?5, state = ?6, message = ?7
+                  WHERE tenant = ?1 AND thread = ?2 AND run = ?3";
+    let [tenant, thread, run] = names(key);
+    let row = params![
+        tenant,
+        thread,
+        run,
+        integer(version),
+        checksum(key, &state.json, &stored.replies),
+        state.json,
+        state.message.as_ref().map(MessageId::as_str),
+    ];
+    tx.prepare_cached(update)
+        .and_then(|mut update| update.execute(row))
+        .map_err(failed)?;
+    ask(tx, key, &state.asks)?;
+    Ok(version)
+}
+
 fn held(tx: &Transaction<'_>, key: &RunKey, fence: u64) -> Result<(), StoreError> {
     let standing = standing_of(tx, key)?.ok_or(StoreError::NotFound)?;
     standing.check_fence(fence)
 }
 
-/// What becomes of a run whose state is written.
+/// The status of a run after its state is written.
 #[derive(Clone, Copy)]
 pub(super) enum Next {
-    /// It goes on, under a lease until then.
+    /// Running, under a lease until this time.
     Runs(SystemTime),
-    /// It waits, since then.
+    /// Suspended at this time.
     Waits(SystemTime),
 }
 
-/// Writes a state.
+/// Writes the state of a run and clears its stored replies.
 pub(super) fn write(
     tx: &Transaction<'_>,
     options: &Options,
@@ -352,7 +385,12 @@ pub(super) fn write(
 ) -> Result<(), StoreError> {
     let state = write_state(state, options.max_state_bytes)?;
     held(tx, key, fence)?;
-    if let Next::Waits(_) = next {
+    if let Next::Waits(now) = next
+        && may_wait(tx, options, key).is_err()
+    {
+        // Some may be overdue.
+        purge(tx, options, now)?;
+        held(tx, key, fence)?;
         may_wait(tx, options, key)?;
     }
     let version = count(tx)?;
@@ -417,6 +455,31 @@ pub(super) fn end(
     purge(tx, options, now).map(drop)
 }
 
+pub(super) fn withdraw(
+    tx: &Transaction<'_>,
+    options: &Options,
+    tenant: &Tenant,
+    thread: &ThreadId,
+    now: SystemTime,
+) -> Result<usize, StoreError> {
+    let find = "SELECT run FROM runs
+                WHERE tenant = ?1 AND thread = ?2 AND status = 'suspended' AND status <> 'ended'
+                ORDER BY begun";
+    let [tenant, thread] = [tenant.0.as_str(), thread.as_str()];
+    let waiting: Vec<String> = tx
+        .prepare_cached(find)
+        .and_then(|mut find| {
+            find.query_map([tenant, thread], |row| row.get(0))?
+                .collect()
+        })
+        .map_err(failed)?;
+    for run in &waiting {
+        set_ended(tx, [tenant, thread, run], now)?;
+    }
+    purge(tx, options, now)?;
+    Ok(waiting.len())
+}
+
 fn set_ended(
     tx: &Transaction<'_>,
     [tenant, thread, run]: [&str; 3],
@@ -432,10 +495,10 @@ fn set_ended(
         .map_err(failed)
 }
 
-/// How many rows of each kind are forgotten in one transaction: others wait for it.
+/// The maximum number of rows of each kind removed in one transaction, which blocks other writers.
 const BATCH: usize = 100;
 
-/// The names of the runs that `find` finds, of those before a time; at most [`BATCH`].
+/// Returns the keys of at most [`BATCH`] runs that `find` selects with `time` as its parameter.
 fn before(
     tx: &Transaction<'_>,
     find: &str,
@@ -449,7 +512,7 @@ fn before(
         .map_err(failed)
 }
 
-/// Forgets what need not be kept any longer, up to [`BATCH`] of each kind; whether there may be more.
+/// Removes at most [`BATCH`] expired entries of each kind; returns whether more may be left.
 pub(super) fn purge(
     tx: &Transaction<'_>,
     options: &Options,
@@ -505,7 +568,8 @@ pub(super) fn purge(
         );
         did(execute(&delete, &[nanos(before)])?);
     }
-    // Only the first few are looked at, since most that are over may be among the newest.
+    // Examines only the first `BATCH` expired keys: most may be too recent to be removed, and a
+    // full scan would then be repeated at each purge.
     let delete = format!(
         "DELETE FROM once WHERE (tenant, key) IN
          (SELECT tenant, key FROM
@@ -524,7 +588,8 @@ pub(super) fn asking(
     thread: ThreadId,
     questions: &[InterruptId],
 ) -> Result<RunRecord, StoreError> {
-    // As one text, since the number of parameters is limited, and so that it is one statement.
+    // One JSON parameter, since SQLite limits the number of parameters, and one cached statement
+    // then serves any number of interrupts.
     let find = "SELECT q.run FROM questions q JOIN runs r USING (tenant, thread, run)
                 WHERE q.tenant = ?1 AND q.thread = ?2
                   AND q.question IN (SELECT value FROM json_each(?3))
@@ -550,7 +615,7 @@ pub(super) fn of_thread(
     limit: usize,
 ) -> Result<Vec<RunSummary>, StoreError> {
     let find =
-        "SELECT tenant, thread, run, status, version, fence, lease_until, client_id FROM runs
+        "SELECT tenant, thread, run, status, version, fence, lease_until, since, client_id FROM runs
                 WHERE tenant = ?1 AND thread = ?2 AND status <> 'ended'
                   AND (?3 IS NULL OR message = ?3)
                 ORDER BY status = 'running', iif(status = 'running', lease_until, begun), begun
@@ -567,7 +632,7 @@ pub(super) fn of_thread(
             lease_until,
             ..
         } = standing(row, 3)?;
-        let client_id = RunId::new(row.get::<_, String>(7)?);
+        let client_id = RunId::new(row.get::<_, String>(8)?);
         Ok(RunSummary::new(
             read_key(row)?,
             client_id,
@@ -591,7 +656,7 @@ pub(super) fn abandoned(
     find_all(tx, options, find, [nanos(now)], limit)
 }
 
-/// At most `limit` of the runs that `find` finds, without those that cannot be read.
+/// Returns at most `limit` of the runs that `find` selects, without unreadable ones.
 fn find_all(
     tx: &Transaction<'_>,
     options: &Options,
@@ -609,4 +674,38 @@ fn find_all(
         found.extend(readable(stored.and_then(|it| it.open(tx, options)))?);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+    use rusqlite::trace::{TraceEvent, TraceEventCodes};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    // The oldest rusqlite takes a function, not a closure.
+    static STATEMENTS: AtomicUsize = AtomicUsize::new(0);
+
+    fn count(_: TraceEvent<'_>) {
+        STATEMENTS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn one_statement_looks_up_any_number_of_interrupts() {
+        let options = Options::new();
+        let mut db = schema::open(&options, None).unwrap();
+        // Returns nothing in the oldest rusqlite; whether it counts is asserted below.
+        let _ = db.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count));
+        let tx = db.transaction().unwrap();
+        for asked in [1, 256, 33_000] {
+            let questions: Vec<_> = (0..asked)
+                .map(|n| InterruptId::new(n.to_string()))
+                .collect();
+            STATEMENTS.store(0, Ordering::Relaxed);
+            let thread = ThreadId::new("t");
+            let found = asking(&tx, &options, Tenant::default(), thread, &questions);
+            assert!(matches!(found, Err(StoreError::NotFound)));
+            assert_eq!(STATEMENTS.load(Ordering::Relaxed), 1, "{asked} questions");
+        }
+    }
 }

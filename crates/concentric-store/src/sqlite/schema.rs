@@ -6,29 +6,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// "CCTR": marks a file as ours.
+/// "CCTR", the SQLite application id of a store's file.
 const APPLICATION_ID: i64 = 0x4343_5452;
 
-/// What makes a file of version `n` one of version `n + 1`, for each `n`.
+/// The migrations from version `n` to version `n + 1`, in order.
 const MIGRATIONS: &[(&str, Fill)] = &[
     (include_str!("schema.sql"), |_| Ok(())),
     (include_str!("schema2.sql"), runs::fill_messages),
 ];
 
-/// What a migration cannot do in SQL.
+/// The part of a migration that SQL cannot express.
 type Fill = fn(&Transaction<'_>) -> Result<(), Fault>;
 
-/// The oldest SQLite without the WAL-reset bug, by which connections that write and checkpoint at the
-/// same time may corrupt the file.
+/// The oldest SQLite without the WAL-reset bug, which may corrupt the file when connections write
+/// and checkpoint at the same time.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// The longest that SQLite waits for another connection.
+/// The longest busy timeout that SQLite accepts.
 const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// The version of the newest form that this code knows.
+/// The newest schema version.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Opens a database of the newest form; in memory without a `path`.
+/// Opens a database and migrates it to the newest version; without a `path`, creates one in memory.
 pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection, Fault> {
     check_library(rusqlite::version_number())?;
     let mut db = match path {
@@ -46,7 +46,7 @@ pub(super) fn open(options: &Options, path: Option<&Path>) -> Result<Connection,
     Ok(db)
 }
 
-/// Opens another connection to a file that is of the newest form.
+/// Opens another connection to a file that is already of the newest version.
 pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, Fault> {
     let db = connect(path, OpenFlags::empty())?;
     set_up(&db, options)?;
@@ -57,8 +57,7 @@ pub(super) fn open_again(options: &Options, path: &Path) -> Result<Connection, F
 
 fn set_durable(db: &Connection) -> Result<(), Fault> {
     db.pragma_update(None, "synchronous", "FULL")?;
-    // Without them, `fsync` leaves what is written in the disk's own cache on macOS. Elsewhere they
-    // do nothing.
+    // On macOS, a plain `fsync` leaves data in the disk's cache. Elsewhere these have no effect.
     db.pragma_update(None, "fullfsync", true)?;
     db.pragma_update(None, "checkpoint_fullfsync", true)?;
     Ok(())
@@ -75,38 +74,38 @@ const fn check_library(found: i32) -> Result<(), Fault> {
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Fault> {
-    // Not a URI: a path says where the file is, and nothing else.
+    // Without `SQLITE_OPEN_URI`, so that a path cannot carry parameters.
     let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     Ok(Connection::open_with_flags(path, flags)?)
 }
 
 fn set_up(db: &Connection, options: &Options) -> Result<(), Fault> {
     db.busy_timeout(options.busy_timeout.min(LONGEST_WAIT))?;
-    // No function runs that somebody has put into the file's schema.
+    // Disables functions that the schema of an untrusted file may call.
     db.pragma_update(None, "trusted_schema", false)?;
     check_owner(db)
 }
 
-/// Copies the file at `path` into a new one, over a connection of its own: to read holds no writer
-/// up.
+/// Copies the file at `path` to a new file. It uses its own connection, so that no writer waits.
 pub(super) fn copy_file(options: &Options, path: &Path, to: &Path) -> Result<(), Fault> {
     let db = connect(path, OpenFlags::empty())?;
     set_up(&db, options)?;
     copy(&db, to)
 }
 
-/// Copies a database into a new file.
+/// Copies a database to a new file.
 pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Fault> {
     create_private(to);
     let to = to
         .to_str()
-        .ok_or_else(|| Fault::Database("the name of the copy is not Unicode".into()))?;
+        .ok_or_else(|| Fault::Database("the path of the copy is not valid UTF-8".into()))?;
     db.execute("VACUUM INTO ?1", [to])?;
     Ok(())
 }
 
-/// Creates the file so that others cannot read it: states hold conversations. One that is there is
-/// left as it is, and if this fails, opening it says why.
+/// Creates the file with access for its owner only, since states contain conversations.
+///
+/// An existing file is unchanged. A failure is ignored here, since opening the file reports it.
 fn create_private(path: &Path) {
     #[cfg(unix)]
     {
@@ -118,7 +117,7 @@ fn create_private(path: &Path) {
     let _ = path;
 }
 
-/// Refuses another program's database, and one of a newer form, before anything is changed.
+/// Rejects a database of another program or of a newer version, before any change to it.
 fn check_owner(db: &Connection) -> Result<(), Fault> {
     let id: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let found = version(db)?;
@@ -138,7 +137,8 @@ fn version(db: &Connection) -> rusqlite::Result<i64> {
     db.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Of several processes that open a new file, one sets this, and SQLite does not have the others wait.
+/// Enables the write-ahead log. SQLite does not apply the busy timeout to this, so it is retried
+/// here while another process that opens the file holds the lock.
 fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
     let since = Instant::now();
     loop {
@@ -147,7 +147,8 @@ fn set_wal(db: &Connection, patience: Duration) -> Result<(), Fault> {
         match set {
             Ok(mode) if mode == "wal" || mode == "memory" => return Ok(()),
             Ok(mode) => {
-                let why = format!("the file does not take a write-ahead log, but `{mode}`");
+                let why =
+                    format!("cannot enable the write-ahead log: the journal mode is `{mode}`");
                 return Err(Fault::Database(why.into()));
             }
             Err(error) => match error.sqlite_error_code() {
@@ -167,7 +168,7 @@ fn migrate(db: &mut Connection) -> Result<(), Fault> {
         return Ok(());
     }
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have been faster.
+    // Another process may have migrated the file in the meantime.
     let found = version(&tx)?;
     let done = usize::try_from(found).ok();
     let Some(todo) = done.and_then(|done| MIGRATIONS.get(done..)) else {
@@ -202,18 +203,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_may_corrupt_the_file_is_refused() {
+    fn each_connection_syncs_through_the_cache_of_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runs.db");
+        let options = Options::new();
+        let first = open(&options, Some(&path)).unwrap();
+        let again = open_again(&options, &path).unwrap();
+        for db in [first, again] {
+            // The last two have an effect on macOS only.
+            for (name, expected) in [
+                ("synchronous", 2),
+                ("fullfsync", 1),
+                ("checkpoint_fullfsync", 1),
+            ] {
+                let value = db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+                assert_eq!(value.unwrap(), expected, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_library_that_may_corrupt_the_file_is_rejected() {
         for found in [3_007_000, 3_050_004, 3_051_002] {
             let error = check_library(found).unwrap_err();
             assert!(matches!(error, Fault::OldSqlite { .. }), "{found}");
         }
         check_library(3_051_003).unwrap();
         check_library(rusqlite::version_number()).unwrap();
-        let said = check_library(3_050_004).unwrap_err().to_string();
+        let message = check_library(3_050_004).unwrap_err().to_string();
         assert_eq!(
-            said,
-            "SQLite 3.50.4 is linked, which may corrupt the file; link 3.51.3 or newer, or the \
-             bundled one"
+            message,
+            "the linked SQLite 3.50.4 may corrupt the file; link 3.51.3 or newer, or the bundled \
+             version"
         );
     }
 }

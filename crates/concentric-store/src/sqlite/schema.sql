@@ -1,4 +1,4 @@
--- Versions and fences are taken from here: no two writes have the same.
+-- The source of versions and fences, which are unique over all writes.
 CREATE TABLE counter (
     id INTEGER PRIMARY KEY CHECK (id = 0),
     n  INTEGER NOT NULL
@@ -28,7 +28,7 @@ CREATE INDEX runs_leases ON runs (lease_until, begun) WHERE status = 'running';
 CREATE INDEX runs_suspended ON runs (since) WHERE status = 'suspended';
 CREATE INDEX runs_ended ON runs (since) WHERE status = 'ended';
 
--- All that runs have asked, answered or not.
+-- All interrupts that runs have raised, answered or not.
 CREATE TABLE questions (
     tenant   TEXT NOT NULL,
     thread   TEXT NOT NULL,

@@ -1,5 +1,5 @@
 //! States and names for the tests.
-#![allow(dead_code, reason = "not every test program uses all")]
+#![allow(dead_code, reason = "not every test program uses all of them")]
 
 use concentric_core::{
     CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, Pending, RunId, ThreadId,
@@ -18,7 +18,7 @@ pub(crate) fn key(run: &str) -> RunKey {
     RunKey::new(tenant("acme"), ThreadId::new("thread"), RunId::new(run))
 }
 
-/// The id that a client gave a run.
+/// A run id chosen by a client.
 pub(crate) fn client(run: &str) -> RunId {
     RunId::new(run)
 }
@@ -27,7 +27,7 @@ pub(crate) fn question(name: &str) -> InterruptId {
     InterruptId::new(name)
 }
 
-/// A time, in seconds.
+/// A fixed start time plus `seconds`.
 pub(crate) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
 }
@@ -56,12 +56,12 @@ fn called(said: &str) -> (Machine, usize) {
     }
 }
 
-/// The state of a run whose call is about to start.
+/// The state of a run with a tool call that is about to start.
 pub(crate) fn running(said: &str) -> MachineState {
     called(said).0.state().unwrap()
 }
 
-/// The state of a run whose call waits for a reply to `id`.
+/// The state of a run with a tool call that waits for a reply to the interrupt `id`.
 pub(crate) fn waiting(said: &str, id: &str) -> MachineState {
     let (mut machine, calls) = called(said);
     assert_eq!(calls, 1);

@@ -1,5 +1,5 @@
--- A file as version 1 of the store has written it, with a run that waits, one that is over, and
--- one whose process died; and what was done, used and decided.
+-- A dump of a file written by schema version 1: a waiting run, an ended run and an abandoned run,
+-- with an effect, a used key and a decision.
 BEGIN TRANSACTION;
 CREATE TABLE counter (
     id INTEGER PRIMARY KEY CHECK (id = 0),

@@ -1,7 +1,8 @@
-//! Reads recorded traffic with our own provider layers, and compares.
+//! Replays recorded provider traffic through the provider layers, and compares the responses with
+//! the expectations.
 //!
-//! `replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]`, of all APIs by
-//! default.
+//! `replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]`. All APIs are
+//! replayed by default.
 
 use concentric_test::replay::{self, Recording, Rng};
 use std::{
@@ -15,7 +16,7 @@ use std::{
 const USAGE: &str =
     "usage: replay [DIR] [--api API]... [--splits N] [--truncate] [--seed S] [--dump]";
 
-/// How many random places a body is ended at, besides the boundaries of its events.
+/// The number of random positions to truncate a body at, besides the boundaries of its events.
 const RANDOM_CUTS: usize = 20;
 
 struct Arguments {
@@ -109,7 +110,7 @@ async fn run(arguments: Arguments) -> io::Result<ExitCode> {
         if let Some(count) = report.deviations.get(deviation.name) {
             writeln!(
                 out,
-                "on purpose, {count} times: {}: {}",
+                "expected deviation, {count} times: {}: {}",
                 deviation.name, deviation.reason
             )?;
         }

@@ -1,9 +1,9 @@
-//! Requests in the form in which they are compared.
+//! The canonical form of requests, for comparison.
 
 use super::tape::{Content, Request};
 use serde_json::{Map, Value, json};
 
-/// A request as a value: two are equal if they mean the same.
+/// Returns the canonical form of a request. Requests with the same meaning have equal forms.
 pub(super) fn of(request: &Request, ignored: &[Vec<String>]) -> Value {
     let mut query = Map::new();
     for (name, value) in &request.query {
@@ -28,7 +28,7 @@ pub(super) fn of(request: &Request, ignored: &[Vec<String>]) -> Value {
     value
 }
 
-/// `1.0` is `1`.
+/// Replaces floats without a fraction by integers: `1.0` equals `1`.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(plain).collect(),
@@ -39,7 +39,7 @@ fn plain(value: &Value) -> Value {
             Value::Object(fields.collect())
         }
         Value::Number(number) => {
-            // Up to here a float is exact.
+            // Below this limit a float is exact.
             const EXACT: f64 = 9_007_199_254_740_992.0;
             match number.as_f64() {
                 Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => {
@@ -54,7 +54,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// The parts of a JSON pointer (RFC 6901), of which `*` is any.
+/// Splits a JSON pointer (RFC 6901). The part `*` matches every field or item.
 pub(super) fn pointer(text: &str) -> Vec<String> {
     let parts = text.split('/').skip(1);
     parts
@@ -79,7 +79,7 @@ fn remove(value: &mut Value, path: &[String]) {
             found.for_each(|(_, value)| remove(value, rest));
         }
         Value::Array(items) if rest.is_empty() => match first.parse::<usize>() {
-            // The others keep their places.
+            // Set to null instead of removed, so that the other items keep their indices.
             Ok(index) => {
                 if let Some(item) = items.get_mut(index) {
                     *item = Value::Null;
@@ -100,12 +100,12 @@ fn remove(value: &mut Value, path: &[String]) {
     }
 }
 
-/// What two requests differ in.
+/// The differences between two requests.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// In how many places.
+    /// The number of places.
     pub(super) count: usize,
-    /// The first of them: a JSON pointer, and what was recorded and what was asked there.
+    /// The first place: a JSON pointer, the recorded value and the received one.
     pub(super) first: Option<(String, Option<Value>, Option<Value>)>,
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_told_by_a_pointer() {
+    fn the_first_difference_has_a_pointer() {
         let a = json!({"m": [{"t": "a"}, {"t": "b", "x/y": 1}], "n": 1});
         let b = json!({"n": 1, "m": [{"t": "a"}, {"t": "b"}, 3]});
         let difference = Difference::of(&a, &b);

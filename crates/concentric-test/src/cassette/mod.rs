@@ -1,7 +1,7 @@
-//! Traffic with a real service, recorded once and replayed ever after.
+//! Recording HTTP traffic to a file, and replaying it in tests.
 //!
-//! [`RecordLayer`] stands around the HTTP client, under the provider's layer, and keeps each request
-//! and its answer in a file. [`ReplayLayer`] stands in the same place and answers from the file.
+//! [`RecordLayer`] wraps the HTTP client, inside the provider's layer, and records each request and
+//! its response in a file. [`ReplayLayer`] takes the same place and responds from the file.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -43,38 +43,40 @@
 //! # }
 //! ```
 //!
-//! # What is recorded
+//! # Recordings
 //!
-//! The file is of lines of JSON, one for each call, in the order of the calls. Whenever a call is over
-//! it is written anew beside the old one and put in its place, so that it is whole at any time.
+//! The file has one line of JSON per call, in the order of the calls. It is replaced atomically
+//! whenever a call ends, so that it is complete at any time.
 //!
-//! | the call | is kept as |
+//! | the call | is recorded as |
 //! |---|---|
-//! | ends with its body | finished |
-//! | fails, before its head or after | failed, with the kind of the [`Error`](concentric_core::Error) and its message |
-//! | is dropped before its end | dropped, with what came until then |
+//! | reads its body to the end | finished |
+//! | fails, before the response head or after | failed, with the kind of the [`Error`](concentric_core::Error) and its message |
+//! | is dropped before its end | dropped, with the bytes received until then |
 //! | has a body that is compressed or larger than 64 MiB | lost, without its body |
 //!
-//! A provider's layer reads no further than the service's last word, so that an answer may be whole
-//! and dropped. It is replayed in the same way: what comes after the last word is not read.
+//! A provider's layer does not read beyond the terminal event of a stream, so a complete response
+//! may be recorded as dropped. It is replayed in the same way: the layer does not read the rest.
 //!
-//! Bodies are handed on as they come, in the same pieces; where these ended is recorded, and when
-//! they came [if asked](RecordLayer::times).
+//! Bodies are passed on in the same chunks as they arrive. The boundaries of the chunks are
+//! recorded; their times are recorded [on request](RecordLayer::times).
 //!
 //! # Secrets
 //!
-//! [`Redaction`] takes out what must not be kept before anything is written. A secret that a model
-//! repeats is found if it is whole, and not if it comes in several events. In a compressed body none
-//! is found, so that it is not kept, neither a request's nor an answer's.
+//! [`Redaction`] removes secrets before anything is written. A secret in a response is found if it
+//! is contiguous, not if it is spread over several events. Compressed bodies, of requests and
+//! responses, cannot be searched and are not recorded.
 //!
-//! # Which recording answers
+//! # Matching
 //!
-//! One whose request is the same: by method, path, query in any order, and body, if it is JSON by its
-//! meaning. Host and headers don't count. Equal requests are answered in the order in which they were
-//! recorded, each recording once unless [told otherwise](ReplayLayer::reuse). What differs each time
-//! can be [ignored](ReplayLayer::ignore). Where there is none, the call fails with
-//! [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration), the code
-//! `no_recording`, and the first difference to the nearest one: a JSON pointer and both values.
+//! A request matches a recording with the same method, path, query (in any order) and body; JSON
+//! bodies are compared by value. Host and headers do not count. Equal requests are answered in the
+//! order of their recordings, and each recording is used once unless [`reuse`](ReplayLayer::reuse)
+//! is set. Parts that change with every request can be [ignored](ReplayLayer::ignore). A request
+//! without a match fails with
+//! [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration) and the code
+//! `no_recording`; the message has the first difference to the nearest recording, as a JSON pointer
+//! and both values.
 
 mod canonical;
 mod record;

@@ -2,33 +2,34 @@ use http::{HeaderMap, HeaderValue, Uri, header::HeaderName};
 use memchr::{memchr, memmem};
 use std::{collections::BTreeMap, fmt, ops::Range};
 
-/// What stands where a secret stood.
+/// The placeholder for a secret.
 pub(super) const GONE: &str = "[REDACTED]";
 
-/// Which parts of a request and its answer are not kept.
+/// The parts of requests and responses that are not recorded.
 ///
-/// | where | what goes |
+/// | in | removed |
 /// |---|---|
-/// | headers | all but a few that matter to a reader (content type, request id, `retry-after`) and those that are [added](Self::keep_header); the value of one whose name speaks of a key, a token or a cookie goes even then |
-/// | query | values of `key`, `token`, `signature` and the like, and of those that are [added](Self::query) |
-/// | body, path, and what is left of the above | the [values](Self::value) that were named, as they are, as in JSON and as in a URL; those of the request's headers and query that are secrets, with and without the scheme before them (`Bearer`), if they have 16 bytes or more; what begins like a key (`sk-…`, `AIza…`, `ghp_…`) or is a JSON web token; what follows `Bearer`; texts in JSON fields such as `api_key` and `password` |
+/// | headers | all but a few diagnostic ones (content type, request id, `retry-after`) and [added](Self::keep_header) ones; of these, still the value of any secret header |
+/// | query | the values of `key`, `token`, `signature` and similar parameters, and of [added](Self::query) ones |
+/// | body, path, and the rest of the above | the configured [values](Self::value), literally and in their JSON and URL encodings; the secrets in the request's headers and query, with and without a scheme such as `Bearer`, if they have at least 16 bytes; words that begin like a key (`sk-…`, `AIza…`, `ghp_…`); JSON web tokens; the word after `Bearer`; strings in JSON fields such as `api_key` and `password` |
 ///
-/// A header is secret if it is marked as [sensitive](HeaderValue::is_sensitive), or its name speaks of
-/// it. How a name is written does not matter: `X-API-Key` is `x_api_key` and `xApiKey`. What in a query
-/// is a secret may be anything in JSON: `code` (of an error), `key` (of a map), `token` (of a text),
-/// `signature` (of a thought), `sig` and `auth` stay there.
+/// A header is secret if it is marked as [sensitive](HeaderValue::is_sensitive), or if its name
+/// contains `auth`, `cookie`, `key`, `token`, `secret` or `signature`. The spelling of parameters
+/// and fields does not matter: `X-API-Key` equals `x_api_key` and `xApiKey`. Some names are secret
+/// in a query but common in JSON, and are kept there: `code` (of an error), `key` (of a map),
+/// `token` (of a text), `signature` (of a thought), `sig` and `auth`.
 ///
-/// A request that is replayed is treated in the same way before it is compared, so that it does not
-/// matter which key it has.
+/// Replayed requests are redacted in the same way before they are compared, so their API key does
+/// not matter.
 #[derive(Clone)]
 pub struct Redaction {
-    // In each of the forms in which they may stand.
+    // Each value in its literal, JSON and URL forms.
     values: Vec<Vec<u8>>,
     headers: Vec<HeaderName>,
     query: Vec<String>,
 }
 
-/// Headers that are kept.
+/// The headers that are recorded.
 const HEADERS: [&str; 9] = [
     "accept",
     "apim-request-id",
@@ -41,10 +42,10 @@ const HEADERS: [&str; 9] = [
     "x-should-retry",
 ];
 
-/// A header whose name has one of these in it has a secret.
+/// A header is secret if its name contains one of these.
 const SECRET_HEADERS: [&str; 6] = ["auth", "cookie", "key", "token", "secret", "signature"];
 
-/// Parameters of a query, and fields of JSON, that are secrets; [folded](fold).
+/// Secret query parameters and JSON fields; [folded](fold).
 const SECRET_NAMES: [&str; 12] = [
     "accesstoken",
     "apikey",
@@ -60,10 +61,10 @@ const SECRET_NAMES: [&str; 12] = [
     "xapikey",
 ];
 
-/// Parameters of a query that are secrets, and may be anything as fields of JSON; [folded](fold).
+/// Secret query parameters that are common as JSON fields; [folded](fold).
 const SECRET_PARAMETERS: [&str; 6] = ["auth", "code", "key", "sig", "signature", "token"];
 
-/// What keys begin with.
+/// The prefixes of keys.
 const PREFIXES: [&str; 19] = [
     "sk-",
     "sk_",
@@ -86,7 +87,7 @@ const PREFIXES: [&str; 19] = [
     "pplx-",
 ];
 
-/// No key is shorter. What is, may be a word.
+/// The least length of a key. Shorter matches may be words.
 const LEAST: usize = 16;
 
 impl Default for Redaction {
@@ -103,7 +104,7 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Takes out `value` wherever it stands. An empty one is nowhere.
+    /// Removes `value` wherever it occurs. An empty value has no effect.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
         let value = value.as_ref();
@@ -119,28 +120,28 @@ impl Redaction {
                 self.values.push(form);
             }
         }
-        // The longest first, so that nothing of it is left where another is part of it.
+        // Longest first, so that nothing of a value remains if another is a part of it.
         self.values
             .sort_by_key(|value| std::cmp::Reverse(value.len()));
         self
     }
 
-    /// Keeps a header.
+    /// Keeps a header, in addition to the default ones.
     #[must_use]
     pub fn keep_header(mut self, name: HeaderName) -> Self {
         self.headers.push(name);
         self
     }
 
-    /// Takes out the value of a parameter of the query.
+    /// Removes the value of a query parameter.
     #[must_use]
     pub fn query(mut self, name: impl Into<String>) -> Self {
         self.query.push(name.into());
         self
     }
 
-    /// The redaction of one call. The secrets in its request's headers and query are removed wherever
-    /// they occur: a response may repeat the key that was wrong.
+    /// Returns the redaction of one call, which also removes the secrets in its request's headers
+    /// and query wherever they occur: a response may repeat an invalid key.
     pub(super) fn of_call(&self, headers: &HeaderMap, uri: &Uri) -> Self {
         let secrets = headers
             .iter()
@@ -158,7 +159,7 @@ impl Redaction {
             .fold(self.clone(), Self::value)
     }
 
-    /// Whether a parameter of a query is a secret.
+    /// Returns `true` if the values of a query parameter are secret.
     fn is_secret_parameter(&self, name: &str) -> bool {
         let plain = fold(name.as_bytes());
         let mut names = SECRET_NAMES.iter().chain(&SECRET_PARAMETERS);
@@ -181,12 +182,12 @@ impl Redaction {
         }
     }
 
-    /// The path of a URL.
+    /// Returns the redacted path of a URL.
     pub(super) fn path(&self, uri: &Uri) -> String {
         self.text(uri.path())
     }
 
-    /// The parameters of a URL, as they are written, in order.
+    /// Returns the redacted query parameters of a URL, percent-encoded as received, sorted.
     pub(super) fn parameters(&self, uri: &Uri) -> Vec<(String, String)> {
         let pairs = uri.query().unwrap_or_default().split('&');
         let mut pairs: Vec<_> = pairs
@@ -207,11 +208,11 @@ impl Redaction {
 
     pub(super) fn text(&self, text: &str) -> String {
         let (bytes, _) = self.bytes(text.as_bytes(), &[]);
-        // What is taken out are whole characters.
+        // Secrets begin and end at character boundaries.
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// `bytes` without secrets, and where the places `cuts` are in it, which must be in order.
+    /// Redacts `bytes`, and returns them with the new positions of `cuts`, which must be sorted.
     pub(super) fn bytes(&self, bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let mut out = Vec::with_capacity(bytes.len());
         let mut moved = Vec::with_capacity(cuts.len());
@@ -233,13 +234,13 @@ impl Redaction {
         (out, moved)
     }
 
-    /// Where secrets are, in order, none touching another.
+    /// Returns the ranges of secrets, sorted and disjoint.
     fn secrets(&self, bytes: &[u8]) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         for value in &self.values {
             found.extend(memmem::find_iter(bytes, value).map(|at| at..at + value.len()));
         }
-        // Where a word begins is asked first: `sk-sk-…` is one, and is read once.
+        // The word boundary is checked first, so that a long `sk-sk-…` is scanned only once.
         let words =
             |prefix: &'static str| memmem::find_iter(bytes, prefix).filter(|at| begins(bytes, *at));
         for prefix in PREFIXES {
@@ -252,7 +253,7 @@ impl Redaction {
                 }
             }
         }
-        // `eyJ` is how a JSON object begins in base64.
+        // `eyJ` is the beginning of a JSON object in base64.
         for at in words("eyJ") {
             let token = token(bytes, at);
             let dots = bytes.get(token.clone()).unwrap_or_default();
@@ -273,7 +274,7 @@ impl Redaction {
     }
 }
 
-/// Joins ranges that touch.
+/// Merges ranges that overlap or touch.
 fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
@@ -291,13 +292,14 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+')
 }
 
-/// The word that begins at `at`.
+/// Returns the word that begins at `at`.
 fn token(bytes: &[u8], at: usize) -> Range<usize> {
     let rest = bytes.get(at..).unwrap_or_default();
     at..at + rest.iter().take_while(|byte| is_token(**byte)).count()
 }
 
-/// Whether a word begins at `at`: nothing of a word stands before it, unless that is an escape's.
+/// Returns `true` if a word may begin at `at`: the byte before it is no word character, or belongs
+/// to a JSON escape sequence.
 fn begins(bytes: &[u8], at: usize) -> bool {
     let before = bytes.get(..at).unwrap_or_default();
     match before {
@@ -308,7 +310,7 @@ fn begins(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// Whether a header is a secret.
+/// Returns `true` if a header is secret.
 fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
     let named = SECRET_HEADERS
         .iter()
@@ -316,14 +318,14 @@ fn is_secret(name: &HeaderName, value: &HeaderValue) -> bool {
     named || value.is_sensitive()
 }
 
-/// A name without what spellings differ in.
+/// Normalizes the spelling of a name.
 fn fold(name: &[u8]) -> Vec<u8> {
     let kept = name.iter().filter(|byte| !matches!(byte, b'-' | b'_'));
     kept.map(u8::to_ascii_lowercase).collect()
 }
 
-/// The texts that are values of secret fields of JSON. None is within another, so that no byte is
-/// looked at for two of them.
+/// Returns the values of secret JSON fields. None contains another, so that each byte is scanned at
+/// most once.
 fn fields(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -338,8 +340,8 @@ fn fields(bytes: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-/// The text behind the colon of a secret field. The quotes may have backslashes before them: JSON in
-/// JSON.
+/// Returns the string after the colon of a secret field. In JSON within JSON, its quotes are
+/// escaped with backslashes.
 fn field(bytes: &[u8], colon: usize) -> Option<Range<usize>> {
     let name = bytes.get(..colon)?.trim_ascii_end().strip_suffix(b"\"")?;
     let slashes = name.iter().rev().take_while(|byte| **byte == b'\\').count();
@@ -358,7 +360,7 @@ fn field(bytes: &[u8], colon: usize) -> Option<Range<usize>> {
     let value = bytes.get(colon + 1..)?.trim_ascii_start();
     let value = value.strip_prefix(&*quote)?;
     let start = bytes.len() - value.len();
-    // The end is a quote with no more backslashes before it than the first one has.
+    // The closing quote has at most as many backslashes as the opening one.
     let mut escapes = 0;
     for (index, byte) in value.iter().enumerate() {
         match byte {
@@ -367,11 +369,11 @@ fn field(bytes: &[u8], colon: usize) -> Option<Range<usize>> {
             _ => escapes = 0,
         }
     }
-    // It is cut off.
+    // The input ends within the string.
     Some(start..bytes.len())
 }
 
-/// `text` as it stands in a query.
+/// Percent-encodes `text` for a query.
 fn percent(text: &str) -> String {
     use fmt::Write;
     let mut out = String::with_capacity(text.len());
@@ -386,7 +388,7 @@ fn percent(text: &str) -> String {
     out
 }
 
-// Without the values.
+// Does not print the values.
 impl fmt::Debug for Redaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redaction")
@@ -402,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_go_and_words_stay() {
+    fn secrets_are_removed_and_words_are_kept() {
         let redaction = Redaction::default().value("pa\"ss wörd");
         let cases = [
             ("a sk-0123456789abcdef.", "a [REDACTED]"),
@@ -451,7 +453,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_is_read_once() {
+    fn a_long_word_is_scanned_once() {
+        // With quadratic time, these would take hours.
         // By its square, these would take hours.
         for part in ["sk-", "eyJ"] {
             let text = part.repeat(1 << 20);
@@ -460,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_headers_and_query_are_secrets_of_their_call() {
+    fn secrets_in_headers_and_query_are_removed_everywhere() {
         let mut headers = HeaderMap::new();
         let mut marked = HeaderValue::from_static("marked-0123456789");
         marked.set_sensitive(true);
@@ -478,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_places_of_cuts_move_along() {
+    fn cuts_move_with_the_text() {
         let redaction = Redaction::default().value("secret");
         let text = b"ab secret cd secret";
         let (out, cuts) = redaction.bytes(text, &[1, 3, 5, 9, 11, 13, 16, 19]);
@@ -487,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_parameters_that_are_secrets_have_no_value() {
+    fn values_of_secret_headers_and_parameters_are_removed() {
         let redaction = Redaction::default()
             .keep_header(HeaderName::from_static("x-custom-token"))
             .keep_header(HeaderName::from_static("x-kept"));

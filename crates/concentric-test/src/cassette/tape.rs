@@ -1,4 +1,4 @@
-//! What a recording is, and its file.
+//! The recordings and their file format.
 
 use super::redaction::{GONE, Redaction};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The version of the format, which the first line has.
+/// The version of the format, in the first line of a file.
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(super) struct Header {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Exchange {
     pub(super) request: Request,
-    /// `None` if it ended before.
+    /// `None` if the call ended before the response head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) response: Option<Response>,
     pub(super) end: End,
@@ -50,10 +50,10 @@ pub(super) struct Response {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: Content,
-    /// Where its pieces end, in bytes.
+    /// The end offset of each chunk of the body, in bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) cuts: Vec<usize>,
-    /// When they came, in milliseconds since the call.
+    /// The arrival time of each chunk, in milliseconds since the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) times: Vec<u64>,
 }
@@ -76,7 +76,7 @@ pub(super) enum End {
         kind: ErrorKind,
         message: String,
     },
-    /// The body was not kept, for this reason.
+    /// The body was not recorded, for this reason.
     Lost(String),
 }
 
@@ -105,10 +105,10 @@ impl Content {
 }
 
 impl Request {
-    /// What is kept of a request.
+    /// Creates the record of a request, without secrets.
     pub(super) fn new(request: &http::Request<Full<Bytes>>, redaction: &Redaction) -> Self {
         let body = match is_encoded(request.headers()) {
-            // No secret can be found in it.
+            // Compressed bytes cannot be searched for secrets.
             true => Content::Text(GONE.to_owned()),
             false => Content::json(redaction.bytes(&whole(request.body()), &[]).0),
         };
@@ -122,8 +122,8 @@ impl Request {
     }
 }
 
-/// Whether a body is compressed. Other words there (`none`, `utf-8`) say nothing, as to the providers'
-/// layers.
+/// Returns `true` if a body is compressed. Like the providers' layers, ignores values of
+/// `content-encoding` that are no compression, such as `none` and `utf-8`.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     const CODINGS: [&str; 6] = ["br", "compress", "deflate", "gzip", "x-gzip", "zstd"];
     let codings = headers.get_all(header::CONTENT_ENCODING).into_iter();
@@ -138,7 +138,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
         })
 }
 
-/// The bytes of a body that is one piece.
+/// Returns the bytes of a body.
 fn whole(body: &Full<Bytes>) -> Bytes {
     let mut body = std::pin::pin!(body.clone());
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -149,7 +149,7 @@ fn whole(body: &Full<Bytes>) -> Bytes {
 }
 
 impl Response {
-    /// The pieces of the body, or `None` if they can't be told.
+    /// Returns the chunks of the body, or `None` if the recording is invalid.
     pub(super) fn pieces(&self) -> Option<Vec<Bytes>> {
         let body = self.body.bytes()?;
         let mut pieces = Vec::with_capacity(self.cuts.len() + 1);
@@ -168,7 +168,7 @@ impl Response {
     }
 }
 
-/// Writes a file in one step: whoever reads it sees the old one or the new one.
+/// Replaces a file atomically: a reader sees either the old content or the new.
 pub(super) fn write<'a>(path: &Path, lines: impl Iterator<Item = &'a str>) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut text = serde_json::to_string(&Header {
@@ -200,21 +200,21 @@ pub(super) fn read(path: &Path) -> Result<Vec<Exchange>, Error> {
         Error::new(ErrorKind::Configuration, what)
     };
     let text = fs::read_to_string(path)
-        .map_err(|error| wrong("the cassette can't be read").with_source(error))?;
+        .map_err(|error| wrong("the cassette cannot be read").with_source(error))?;
     let mut lines = text.lines().enumerate();
     let header = lines.next().map(|(_, line)| serde_json::from_str(line));
     match header {
         Some(Ok(Header {
             concentric_cassette: VERSION,
         })) => {}
-        Some(Ok(_)) => return Err(wrong("the cassette is of another version")),
-        _ => return Err(wrong("the file is no cassette")),
+        Some(Ok(_)) => return Err(wrong("the cassette has an unsupported version")),
+        _ => return Err(wrong("the file is not a cassette")),
     }
     lines
         .filter(|(_, line)| !line.trim().is_empty())
         .map(|(index, line)| {
             serde_json::from_str(line).map_err(|error| {
-                wrong(&format!("line {} is no recording", index + 1)).with_source(error)
+                wrong(&format!("line {} is not a recording", index + 1)).with_source(error)
             })
         })
         .collect()
@@ -226,7 +226,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn what_is_compressed_is_told_as_the_providers_do() {
+    fn compression_is_detected_as_in_the_providers() {
         let cases: [(&[&'static str], bool); 8] = [
             (&[], false),
             (&["identity"], false),

@@ -11,22 +11,22 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// The body of a [`ScriptedModel`](super::ScriptedModel)'s answer.
+/// Response body for [`ScriptedModel`](super::ScriptedModel).
 #[must_use = "streams do nothing unless polled"]
 pub struct ScriptedBody {
-    // What was read before the future resolved.
+    // Events that were read before the future resolved.
     ready: VecDeque<Event>,
     ops: VecDeque<Op>,
     wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     context: RunContext,
     pace: Pace,
-    // Whether the next item may come.
+    // Whether the pace has been applied to the next item.
     passed: bool,
     ended: bool,
     life: Life,
 }
 
-/// Counts a call as live while its future or its body is there.
+/// Counts a call as live while its future or its body exists.
 struct Life {
     shared: Arc<Mutex<Shared>>,
     ended: bool,
@@ -71,7 +71,7 @@ impl ScriptedBody {
         }
     }
 
-    /// Resolves when the first content is ready, or, if `whole`, all of it.
+    /// Resolves when the first content is ready, or the finish if `whole`.
     pub(super) fn poll_commit(
         &mut self,
         cx: &mut Context<'_>,
@@ -94,7 +94,7 @@ impl ScriptedBody {
                 None => {
                     return Poll::Ready(Err(Error::new(
                         ErrorKind::Truncated,
-                        "the answer ended before its terminal event",
+                        "the response ended before its terminal event",
                     )));
                 }
             }
@@ -161,7 +161,7 @@ impl Stream for ScriptedBody {
         Poll::Ready(item)
     }
 
-    /// Exact, unless the answer may never end.
+    /// Returns an exact hint for the items that the script has left.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let mut items = self.ready.len();
         if !self.ended {

@@ -1,6 +1,6 @@
-//! A model that says what its script says.
+//! A model that responds from a script.
 //!
-//! A script is one answer per call. What is added goes to the answer that is being written;
+//! The script has one response per call. Each builder method adds to the current response;
 //! [`then`](ScriptedModel::then) begins the next one.
 //!
 //! ```
@@ -28,17 +28,17 @@
 //! # }
 //! ```
 //!
-//! # How an answer ends
+//! # How a response ends
 //!
-//! | written | the answer |
+//! | last method | the response |
 //! |---|---|
-//! | nothing | finishes; its reason is `ToolCalls` if it has calls for the loop, else `Stop` |
-//! | [`finish`](ScriptedModel::finish) | finishes so |
-//! | [`error`](ScriptedModel::error) | fails: as the future if no content came before, else as the last item |
-//! | [`end_early`](ScriptedModel::end_early) | ends without a terminal item, or fails as truncated if no content came before |
-//! | [`never`](ScriptedModel::never) | goes on for ever without a word |
+//! | none of these | finishes, with the reason `ToolCalls` if it has calls for the loop, else `Stop` |
+//! | [`finish`](ScriptedModel::finish) | finishes with that value |
+//! | [`error`](ScriptedModel::error) | fails: the future if there is no content before it, else the last item |
+//! | [`end_early`](ScriptedModel::end_early) | ends without a terminal item, or fails as truncated if there is no content before |
+//! | [`never`](ScriptedModel::never) | stays pending forever |
 //!
-//! Like a provider's, its future resolves when the first content is ready, and no sooner.
+//! As with a provider, the future resolves when the first content is ready, and no sooner.
 
 mod body;
 mod script;

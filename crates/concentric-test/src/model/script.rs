@@ -2,7 +2,7 @@ use crate::{Gate, Pace};
 use concentric_core::{ChatRequest, Error, ErrorKind, Event, Finish, FinishReason, Head, Usage};
 use std::{collections::VecDeque, time::Duration};
 
-/// One thing that an answer does.
+/// One step of a response.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Event(Event),
@@ -14,7 +14,7 @@ pub(super) enum Op {
     Yield,
 }
 
-/// One answer, as it is written.
+/// One response, as the builder methods have defined it so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
     pub(super) ops: VecDeque<Op>,
@@ -49,7 +49,7 @@ impl Script {
         })
     }
 
-    /// The answer with its end.
+    /// Returns the response, with a finish if it has no other end.
     pub(super) fn whole(mut self) -> Self {
         if !self.is_ended() {
             let reason = if self.calls {
@@ -64,22 +64,22 @@ impl Script {
     }
 }
 
-/// What all clones of a model share.
+/// The state that all clones of a model share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) scripts: VecDeque<Script>,
-    // Whether the next thing written begins an answer.
+    // Whether the next builder method begins a response.
     pub(super) begin: bool,
     pub(super) repeat: bool,
     pub(super) pace: Pace,
     pub(super) unready: Option<Error>,
-    // Numbers the tool calls that are not given an id.
+    // Numbers the tool calls without an explicit id.
     pub(super) next_call: usize,
     pub(super) requests: Vec<ChatRequest>,
     pub(super) counts: Counts,
 }
 
-/// What has become of the calls.
+/// Counts of calls and polls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) live: usize,
@@ -90,7 +90,7 @@ pub(super) struct Counts {
 }
 
 impl Shared {
-    /// The answer that is being written.
+    /// The response that builder methods add to.
     pub(super) fn current(&mut self) -> &mut Script {
         if std::mem::take(&mut self.begin) || self.scripts.is_empty() {
             self.scripts.push_back(Script::new());
@@ -98,7 +98,7 @@ impl Shared {
         self.scripts.back_mut().expect("one was just put there")
     }
 
-    /// The answer to the next call.
+    /// The response to the next call.
     pub(super) fn next(&mut self) -> Result<Script, Error> {
         let script = if self.repeat && self.scripts.len() == 1 {
             self.scripts.front().cloned()
@@ -113,7 +113,10 @@ impl Shared {
         script.map(whole).ok_or_else(|| {
             Error::new(
                 ErrorKind::Other,
-                format!("the script has no answer for call {}", self.requests.len()),
+                format!(
+                    "the script has no response for call {}",
+                    self.requests.len()
+                ),
             )
         })
     }

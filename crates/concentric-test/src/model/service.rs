@@ -16,16 +16,16 @@ use std::{
 };
 use tower_service::Service;
 
-/// A model that says what its script says, and remembers what it was asked.
+/// A model that responds from a script, and records its requests.
 ///
-/// Clones share the script and the memory. See the [module docs](super).
+/// Clones share the script and the record. See the [module docs](super).
 #[derive(Clone, Debug, Default)]
 pub struct ScriptedModel {
     shared: Arc<Mutex<Shared>>,
 }
 
 impl ScriptedModel {
-    /// Creates a model whose script is empty.
+    /// Creates a model with an empty script.
     pub fn new() -> Self {
         Self::default()
     }
@@ -43,15 +43,15 @@ impl ScriptedModel {
         self.write(|script| script.push(op))
     }
 
-    // ---- what it says ----
+    // ---- content ----
 
-    /// Adds a text, as one delta.
+    /// Adds text, as one delta.
     #[must_use]
     pub fn text(self, text: impl Into<Str>) -> Self {
         self.event(Event::text(text))
     }
 
-    /// Adds a text that comes in these pieces.
+    /// Adds text, as one delta for each piece.
     #[must_use]
     pub fn deltas<T: Into<Str>>(self, pieces: impl IntoIterator<Item = T>) -> Self {
         pieces.into_iter().fold(self, Self::text)
@@ -63,7 +63,7 @@ impl ScriptedModel {
         self.event(Event::ReasoningDelta(text.into()))
     }
 
-    /// Adds a tool call, whose id is `call_1`, `call_2` and so on over the whole script.
+    /// Adds a tool call with the id `call_1`, `call_2` and so on, counted over the whole script.
     #[must_use]
     pub fn tool_call(self, name: impl Into<Str>, arguments: impl Into<Arguments>) -> Self {
         let id = {
@@ -86,118 +86,118 @@ impl ScriptedModel {
         events.into_iter().fold(self, Self::event)
     }
 
-    // ---- how it ends ----
+    // ---- end of the response ----
 
-    /// Ends the answer with this finish.
+    /// Ends the response with this finish.
     #[must_use]
     pub fn finish(self, finish: Finish) -> Self {
         self.event(Event::Finish(Box::new(finish)))
     }
 
-    /// Ends the answer with an error.
+    /// Ends the response with an error.
     #[must_use]
     pub fn error(self, error: Error) -> Self {
         self.op(Op::Fail(error))
     }
 
-    /// Ends the answer without a terminal item.
+    /// Ends the response without a terminal item.
     #[must_use]
     pub fn end_early(self) -> Self {
         self.op(Op::EndEarly)
     }
 
-    /// Says no more, and does not end.
+    /// Keeps the response pending forever.
     #[must_use]
     pub fn never(self) -> Self {
         self.op(Op::Never)
     }
 
-    // ---- when it says it ----
+    // ---- timing ----
 
-    /// Waits until `gate` is opened.
+    /// Waits until `gate` is open.
     #[must_use]
     pub fn wait(self, gate: &Gate) -> Self {
         self.op(Op::Wait(gate.clone()))
     }
 
-    /// Waits by the clock of the run.
+    /// Sleeps for `duration`, by the clock of the run.
     #[must_use]
     pub fn sleep(self, duration: Duration) -> Self {
         self.op(Op::Sleep(duration))
     }
 
-    /// Is pending once, and wakes its task at once.
+    /// Returns `Pending` once, and wakes the task immediately.
     #[must_use]
     pub fn pause(self) -> Self {
         self.op(Op::Yield)
     }
 
-    /// Waits at `pace` before each item of each answer; the default is [`Pace::AtOnce`].
+    /// Waits at `pace` before each item of each response; the default is [`Pace::AtOnce`].
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         self.lock().pace = pace;
         self
     }
 
-    // ---- the answer as a whole ----
+    // ---- whole responses ----
 
-    /// Begins the next answer.
+    /// Begins the next response.
     #[must_use]
     pub fn then(self) -> Self {
         self.lock().begin = true;
         self
     }
 
-    /// Has the last answer given again and again, instead of failing when the script is used up.
+    /// Repeats the last response when the script is used up, instead of failing.
     #[must_use]
     pub fn repeat(self) -> Self {
         self.lock().repeat = true;
         self
     }
 
-    /// Sets the tokens of this answer; the default is one in and one out.
+    /// Sets the usage of this response; the default is one input and one output token.
     #[must_use]
     pub fn usage(self, usage: Usage) -> Self {
         self.write(|script| script.usage = usage)
     }
 
-    /// Sets the head of this answer.
+    /// Sets the head of this response.
     #[must_use]
     pub fn head(self, head: Head) -> Self {
         self.write(|script| script.head = head)
     }
 
-    /// Makes this answer one that is not streamed: its future resolves when all of it is there, and
-    /// an error anywhere in it is the future's.
+    /// Disables streaming for this response: its future resolves when the response is complete, and
+    /// returns any error in it.
     #[must_use]
     pub fn unary(self) -> Self {
         self.write(|script| script.unary = true)
     }
 
-    /// Fails its readiness with `error`, from now on.
+    /// Makes `poll_ready` fail with `error` from now on.
     #[must_use]
     pub fn unready(self, error: Error) -> Self {
         self.lock().unready = Some(error);
         self
     }
 
-    // ---- what became of it ----
+    // ---- observation ----
 
-    /// How many times it was called.
+    /// Returns the number of calls.
     pub fn calls(&self) -> usize {
         self.lock().requests.len()
     }
 
-    /// What it was asked, in order.
+    /// Returns the requests, in order.
     pub fn requests(&self) -> Vec<ChatRequest> {
         self.lock().requests.clone()
     }
 
-    /// What it was asked in the call at `index`, from 0.
+    /// Returns the request of the call at `index`, from 0.
     ///
     /// # Panics
     ///
-    /// If there was no such call.
+    /// Panics if there was no such call.
     #[track_caller]
     #[expect(clippy::panic, reason = "an assertion")]
     pub fn request(&self, index: usize) -> ChatRequest {
@@ -211,7 +211,7 @@ impl ScriptedModel {
         }
     }
 
-    /// How many answers of the script have not been asked for.
+    /// Returns the number of scripted responses that are not used yet.
     pub fn unused(&self) -> usize {
         self.lock().scripts.len()
     }
@@ -220,27 +220,27 @@ impl ScriptedModel {
         self.lock().counts
     }
 
-    /// How many calls are going on: their future or their body has not been dropped.
+    /// Returns the number of calls whose future or body has not been dropped.
     pub fn live(&self) -> usize {
         self.counts().live
     }
 
-    /// The most calls that were going on at once.
+    /// Returns the largest number of calls that were live at once.
     pub fn most_live(&self) -> usize {
         self.counts().most_live
     }
 
-    /// How many calls were dropped before their end, as a future or as a body.
+    /// Returns the number of calls that were dropped before their end, as a future or as a body.
     pub fn dropped(&self) -> usize {
         self.counts().dropped
     }
 
-    /// How many times bodies were polled.
+    /// Returns the number of polls of all bodies.
     pub fn polls(&self) -> usize {
         self.counts().polls
     }
 
-    /// How many items bodies have yielded, each `None` counted as one.
+    /// Returns the number of items that all bodies yielded; each `None` counts as one.
     pub fn items(&self) -> usize {
         self.counts().items
     }

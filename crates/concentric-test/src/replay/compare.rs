@@ -3,10 +3,10 @@ use concentric_core::Event;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// Holds what was observed against what is expected of `recording`.
+/// Compares an observed response with the expectations of `recording`.
 ///
-/// Returns a line for each difference, and notes in `deviations` the names of those that are on
-/// purpose. `None` if nothing can be expected: there is no oracle, or it is not to be trusted.
+/// Returns one line per difference, and adds the names of expected deviations to `deviations`.
+/// Returns `None` if the recording has no expectations, or they are not reliable.
 pub fn compare(
     recording: &Recording,
     observed: &Observed,
@@ -18,7 +18,7 @@ pub fn compare(
         .and_then(Value::as_str)
         .unwrap_or_default();
     let no_end = trust.starts_with("partial") && trust.contains("no terminal event");
-    // The deltas are, where the terminal event is not.
+    // The deltas are reliable, the terminal event is not.
     let by_deltas = trust.starts_with("use delta_text");
     if trust != "full" && !no_end && !by_deltas {
         return None;
@@ -40,10 +40,10 @@ pub fn compare(
     let wanted = match theirs {
         "ok" if no_end && expected.pointer("/event_counts/error").is_some() => "stream-error",
         "ok" if no_end => "truncated",
-        // The oracle takes the report of a failure for an answer.
+        // The reference parser reads the report of a failure as a response.
         "ok" if has_failed(expected) && recording.stream => "stream-error",
         "ok" if has_failed(expected) => "error",
-        // It sees no stream where there was none.
+        // It reports a stream even if there was none.
         "stream-error" if !(200..300).contains(&recording.status) => "error",
         theirs => theirs,
     };
@@ -60,11 +60,11 @@ pub fn compare(
         _ => {
             check.error(expected.get("stream_error"), observed);
             check.error(response_error(expected), observed);
-            check.said(observed);
+            check.content(observed);
             if observed.has_calls_to_execute() {
                 check
                     .differences
-                    .push("a tool call of an answer that failed".to_owned());
+                    .push("a tool call in a response that failed".to_owned());
             }
         }
     }
@@ -95,7 +95,7 @@ impl Check<'_> {
     }
 
     fn text(&mut self, field: &str, observed: &str) {
-        // Absent, `null` and empty are the same to a reader.
+        // Absent, `null` and empty text are equivalent.
         let expected = self
             .expected
             .get(field)
@@ -104,8 +104,8 @@ impl Check<'_> {
         self.same(field, &json!(expected), &json!(observed));
     }
 
-    /// What was said, whole or not.
-    fn said(&mut self, observed: &Observed) {
+    /// Compares the text, the reasoning and the refusal, of partial responses too.
+    fn content(&mut self, observed: &Observed) {
         if left_out(self.expected) {
             return self.text("delta_text", &observed.text());
         }
@@ -116,7 +116,7 @@ impl Check<'_> {
 
     fn answer(&mut self, observed: &Observed) {
         let expected = self.expected;
-        self.said(observed);
+        self.content(observed);
         let (mut theirs, mut ours) = (calls(expected), observed.tool_calls());
         if self.recording.api == "gemini-generate" {
             self.gemini(observed);
@@ -141,7 +141,7 @@ impl Check<'_> {
         let reason = status.find(|reason| !reason.is_null());
         let reason = reason.unwrap_or(&Value::Null);
         self.same("finish_reason", reason, &observed.finish_reason());
-        // Elsewhere, they are counted in another way.
+        // In other APIs, annotations are counted in another way.
         if let Some(count) = expected.get("annotations")
             && expected.get("output_items").is_some()
             && !left_out(expected)
@@ -163,24 +163,24 @@ impl Check<'_> {
         for (name, count) in expected.iter().filter(|(name, _)| *name != "raw") {
             let mut count = Cow::Borrowed(count);
             match name.as_str() {
-                // Its output does not count what was thought; ours does.
+                // Gemini's output count excludes reasoning; ours includes it.
                 "output" if is_gemini => {
                     let counts = [expected.get("output"), expected.get("reasoning")];
                     let counts = counts.into_iter().flatten().filter_map(Value::as_u64);
                     let sum = counts.reduce(|a, b| a + b);
                     count = Cow::Owned(json!(sum));
                 }
-                // It counts its input without what it read from the cache, or wrote to it.
+                // Anthropic's input count excludes cache reads and writes.
                 "input" if is_anthropic => {
                     let input = count.as_u64().map(|count| count + cached(expected));
                     count = Cow::Owned(json!(input));
                 }
-                // In the total alone.
+                // Gemini counts these tokens in the total only.
                 "tool_use_prompt" => continue,
                 _ => {}
             }
             let ours = observed.get(name).unwrap_or(&Value::Null);
-            // What must not be missed is that ours is the very sum.
+            // The deviation applies only if our count is exactly the sum.
             match with_apart(self.expected, name) {
                 Some(sum) if sum == *ours => {
                     self.same(&format!("usage.{name}.apart"), &count, ours);
@@ -190,12 +190,12 @@ impl Check<'_> {
         }
     }
 
-    /// What is said of an answer of Gemini's only.
+    /// Compares the parts of a response that only Gemini has.
     fn gemini(&mut self, observed: &Observed) {
         let list = self.expected.get("tool_calls").and_then(Value::as_array);
         let mut theirs: Vec<Value> = Vec::new();
         for call in list.into_iter().flatten() {
-            // A piece of a call: the oracle does not put them together.
+            // A part of a call, which the reference parser does not assemble.
             if call.get("name").is_none_or(Value::is_null) {
                 continue;
             }
@@ -263,12 +263,12 @@ impl Check<'_> {
         if let Some(code) = expected.get("code").and_then(text) {
             self.same("error.code", &json!(code), &json!(error.code()));
         }
-        // Google's SDK calls the type a status.
+        // Google's SDK reports the type as `status`.
         let type_ = expected.get("type").or_else(|| expected.get("status"));
         if let Some(type_) = type_.and_then(text) {
             self.same("error.type", &json!(type_), &json!(error.error_type()));
         }
-        // The SDKs put their own words around what the service said.
+        // The SDKs add their own text to the service's message.
         let class = expected.get("class").and_then(Value::as_str);
         let is_google = class.is_some_and(|class| class.starts_with("google."));
         let body = expected.get("body");
@@ -277,26 +277,25 @@ impl Check<'_> {
                 .and_then(|error| error.get("message"))
                 .cloned()
         };
-        // Nor where it is the service's own report.
+        // The expectation itself is the service's report if it has no class.
         let own = expected.get("class").is_none().then_some(expected);
-        let said = (body.or(own))
+        let message = (body.or(own))
             .and_then(|body| body.get("message").cloned().or_else(|| nested(body)))
-            // Google's adds none.
+            // Google's SDK adds no text.
             .or_else(|| expected.get("message").filter(|_| is_google).cloned())
             .as_ref()
             .and_then(text);
-        if let Some(said) = said {
-            let one_line: Vec<&str> = said.split_whitespace().collect();
+        if let Some(message) = message {
+            let one_line: Vec<&str> = message.split_whitespace().collect();
             let ours = error.message().trim_end_matches('…');
             if !one_line.join(" ").starts_with(ours) || ours.is_empty() {
-                self.same("error.message", &json!(said), &json!(error.message()));
+                self.same("error.message", &json!(message), &json!(error.message()));
             }
         }
     }
 }
 
-/// Whether the terminal event leaves out what was said, so that the oracle knows of it by its
-/// deltas only.
+/// Returns `true` if the terminal event omits the content, so that only the deltas can be compared.
 fn left_out(expected: &Value) -> bool {
     let filled = |field: &str| match expected.get(field) {
         Some(Value::Array(list)) => !list.is_empty(),
@@ -309,19 +308,20 @@ fn left_out(expected: &Value) -> bool {
         || (is_empty && (filled("delta_text") || filled("delta_arguments")))
 }
 
-/// Whether the service says that the answer failed.
+/// Returns `true` if the service reports that the response failed.
 fn has_failed(expected: &Value) -> bool {
     let status = expected.get("status").and_then(Value::as_str);
     matches!(status, Some("failed" | "cancelled")) || response_error(expected).is_some()
 }
 
-/// The error in an answer.
+/// Returns the error in a response.
 fn response_error(expected: &Value) -> Option<&Value> {
     let error = expected.get("response_error");
     error.filter(|error| !error.is_null())
 }
 
-/// The calls of functions and custom tools. The oracle counts no others, whoever executes them.
+/// Returns the calls of functions and custom tools. The reference parser counts no other calls, no
+/// matter where they are executed.
 fn of_functions(observed: &Observed) -> Vec<Value> {
     let calls = observed.events.iter().filter_map(|event| match event {
         Event::ToolCall(event) => Some(event),
@@ -338,7 +338,7 @@ fn of_functions(observed: &Observed) -> Vec<Value> {
         .collect()
 }
 
-/// How many annotations came with the text.
+/// Returns the number of annotations of the text.
 fn annotations(observed: &Observed) -> usize {
     let ends = observed.events.iter().filter_map(|event| match event {
         Event::PartEnd(end) => end.provider_data.as_deref(),
@@ -348,7 +348,7 @@ fn annotations(observed: &Observed) -> usize {
     lists.map(Vec::len).sum()
 }
 
-/// The kinds that an SDK's class of error stands for; none if it stands for all.
+/// Returns the error kinds that an SDK's error class may correspond to; empty if any kind may.
 fn kinds(class: &str) -> &'static [&'static str] {
     match class.rsplit('.').next().unwrap_or_default() {
         "AuthenticationError" => &["authentication"],
@@ -367,7 +367,7 @@ fn kinds(class: &str) -> &'static [&'static str] {
     }
 }
 
-/// Takes the ids out of `calls`.
+/// Removes the ids from `calls`.
 fn take_ids(calls: &mut [Value]) -> Value {
     let fields = calls.iter_mut().filter_map(Value::as_object_mut);
     fields
@@ -375,13 +375,13 @@ fn take_ids(calls: &mut [Value]) -> Value {
         .collect()
 }
 
-/// The input that is expected to have been read from the cache, or written to it.
+/// Returns the expected number of input tokens that were read from the cache or written to it.
 fn cached(usage: &serde_json::Map<String, Value>) -> u64 {
     let count = |name| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
     count("cached_input") + count("cache_write")
 }
 
-/// Reads the arguments of `ours` where `theirs` were read, and not kept as the service wrote them.
+/// Parses the arguments of `ours` if those of `theirs` were parsed.
 fn read_arguments(theirs: &Value, ours: &mut Value) {
     let read = theirs.get("arguments").is_some_and(Value::is_object);
     if let Some(arguments) = ours.get_mut("arguments").filter(|_| read)
@@ -393,7 +393,7 @@ fn read_arguments(theirs: &Value, ours: &mut Value) {
     }
 }
 
-/// The tool calls that are expected.
+/// Returns the expected tool calls.
 fn calls(expected: &Value) -> Vec<Value> {
     let list = expected.get("tool_calls").and_then(Value::as_array);
     let mut calls: Vec<Value> = list
@@ -404,7 +404,8 @@ fn calls(expected: &Value) -> Vec<Value> {
                 "id": call.get("id"),
                 "name": call.get("name"),
                 "arguments": match (call.get("arguments_raw"), call.get("arguments")) {
-                    // A server tool without input: no text in a stream, and `{}` in a whole answer.
+                    // A server tool without input has no text in a stream, and `{}` in a unary
+                    // response.
                     (Some(raw), Some(read)) if *raw == "" && call.get("server").is_some() => {
                         read.clone()
                     }
@@ -415,7 +416,7 @@ fn calls(expected: &Value) -> Vec<Value> {
             })
         })
         .collect();
-    // One call, as it was made before there were several.
+    // The single call of the API before it had parallel calls.
     if let Some(call) = expected.get("legacy_function_call")
         && let Some(name) = call.get("name").and_then(Value::as_str)
         && !name.is_empty()

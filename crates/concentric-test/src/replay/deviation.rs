@@ -1,30 +1,30 @@
 use super::Recording;
 use serde_json::Value;
 
-/// An expectation that is not met on purpose.
+/// An expectation that the provider layers do not meet on purpose.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Deviation {
-    /// Names it.
+    /// The name.
     pub name: &'static str,
-    /// Why ours is right.
+    /// The reason why our reading is right.
     pub reason: &'static str,
     applies: fn(&Recording, &Value, field: &str) -> bool,
 }
 
 impl Deviation {
-    /// Whether it says why `field` is not as `expected`.
+    /// Returns `true` if this deviation explains a value of `field` that is not as `expected`.
     pub fn applies(&self, recording: &Recording, expected: &Value, field: &str) -> bool {
         (self.applies)(recording, expected, field)
     }
 }
 
-/// All expectations that are not met on purpose. They are rules, and name no recording.
+/// All expected deviations. They are general rules, not specific to a recording.
 pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
         name: "reasoning-details",
-        reason: "the oracle reads `reasoning` and `reasoning_content`; where a service has its \
-                 reasoning in `reasoning_details` alone, ours reads it there",
+        reason: "the reference parser reads `reasoning` and `reasoning_content`; if a service \
+                 sends its reasoning only in `reasoning_details`, ours reads it there",
         applies: |recording, expected, field| {
             field == "reasoning"
                 && recording.has("reasoning_details")
@@ -33,22 +33,23 @@ pub const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         name: "cached-tokens",
-        reason: "the oracle knows cached tokens of `prompt_tokens_details` alone; Hugging Face, \
-                 Moonshot and Together report them as `cached_tokens`, DeepSeek as \
+        reason: "the reference parser reads cached tokens only from `prompt_tokens_details`; \
+                 Hugging Face, Moonshot and Together report them as `cached_tokens`, DeepSeek as \
                  `prompt_cache_hit_tokens`",
         applies: |_, expected, field| {
             let raw = expected.get("usage").and_then(|usage| usage.get("raw"));
-            let said = |name| raw.is_some_and(|raw| raw.get(name).is_some_and(Value::is_number));
+            let has_count =
+                |name| raw.is_some_and(|raw| raw.get(name).is_some_and(Value::is_number));
             field == "usage.cached_input"
                 && expected
                     .pointer("/usage/cached_input")
                     .is_none_or(Value::is_null)
-                && (said("cached_tokens") || said("prompt_cache_hit_tokens"))
+                && (has_count("cached_tokens") || has_count("prompt_cache_hit_tokens"))
         },
     },
     Deviation {
         name: "ollama-call-id",
-        reason: "the oracle does not read the ids of calls, which newer servers give",
+        reason: "the reference parser does not read the ids of calls, which newer servers send",
         applies: |recording, expected, field| {
             let calls = expected.get("tool_calls").and_then(Value::as_array);
             field == "tool_calls.id"
@@ -58,21 +59,22 @@ pub const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         name: "reasoning-apart",
-        reason: "the oracle passes on the service's counts; where output, input and reasoning \
-                 make the total, reasoning is counted apart (xAI), and ours adds it to the output",
+        reason: "the reference parser passes on the service's counts; if output, input and \
+                 reasoning sum up to the total, reasoning is counted separately (xAI), and ours \
+                 adds it to the output",
         applies: |_, _, field| field == "usage.output.apart",
     },
     Deviation {
         name: "audio-apart",
-        reason: "the oracle passes on the service's counts; where output, input and the input's \
-                 audio make the total, audio is counted apart (Mistral), and ours adds it to the \
-                 input",
+        reason: "the reference parser passes on the service's counts; if output, input and the \
+                 audio of the input sum up to the total, audio is counted separately (Mistral), \
+                 and ours adds it to the input",
         applies: |_, _, field| field == "usage.input.apart",
     },
     Deviation {
         name: "prompt-blocked",
-        reason: "a prompt that Gemini refused is, to the oracle, an answer in which nothing is \
-                 said; to us an error, as of any provider that refuses one",
+        reason: "the reference parser reads a prompt that Gemini refused as an empty response; \
+                 ours is an error, as for any provider that refuses a prompt",
         applies: |_, expected, field| {
             let reason = expected.get("prompt_block_reason");
             field == "outcome" && reason.is_some_and(Value::is_string)
@@ -80,14 +82,15 @@ pub const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         name: "error-in-choice",
-        reason: "a choice that holds an error is, to the oracle, an answer with an unknown field; \
-                 to us an answer that failed",
+        reason: "the reference parser reads a choice that contains an error as a response with an \
+                 unknown field; ours is a response that failed",
         applies: |recording, _, field| field == "outcome" && recording.has("error-in-choice"),
     },
     Deviation {
         name: "first-name",
-        reason: "the oracle takes the id and the model from the last event of a response; ours are \
-                 known when the answer begins, and some services (Copilot) name it anew in each event",
+        reason: "the reference parser takes the id and the model from the last event of a \
+                 response; ours are known when the response begins, and some services (Copilot) \
+                 change them in each event",
         applies: |recording, expected, field| {
             let name = match field {
                 "response_id" => "id",
@@ -101,8 +104,8 @@ pub const DEVIATIONS: &[Deviation] = &[
     },
 ];
 
-/// The input or output of an answer, if the service counts some of it apart: its total has that
-/// besides.
+/// Returns the input or output tokens including those that the service counts separately, according
+/// to its total; `None` if it counts none separately.
 pub(super) fn with_apart(expected: &Value, name: &str) -> Option<Value> {
     let raw = |path: &str| expected.pointer(&format!("/usage/raw/{path}"))?.as_u64();
     let (input, output) = (raw("prompt_tokens")?, raw("completion_tokens")?);
@@ -115,7 +118,7 @@ pub(super) fn with_apart(expected: &Value, name: &str) -> Option<Value> {
     is_apart.then(|| Value::from(counted + apart))
 }
 
-/// The response in the first event of a stream that has one.
+/// Returns the `response` of the first event that has one.
 fn first_response(body: &[u8]) -> Option<Value> {
     let body = String::from_utf8_lossy(body);
     let mut events = body

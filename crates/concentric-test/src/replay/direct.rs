@@ -12,7 +12,7 @@ use std::{
 };
 use tower::{Service, service_fn};
 
-/// A body that comes in given pieces, with a pause before each.
+/// A body that yields the given chunks, with a pause before each.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     pieces: VecDeque<Bytes>,
@@ -46,7 +46,7 @@ impl Body for Pieces {
     }
 }
 
-/// An HTTP service that answers everything with `recording`, its body in `pieces`.
+/// Creates an HTTP service that responds to every request with `recording`, its body in `pieces`.
 pub fn direct(
     recording: &Recording,
     pieces: Vec<Bytes>,
@@ -62,7 +62,7 @@ pub fn direct(
     let (status, headers) = (recording.status, recording.headers.clone());
     service_fn(move |_| {
         let mut response = Response::new(Pieces::new(pieces.iter().cloned()));
-        // A status that is none stays 200.
+        // An invalid status stays 200.
         if let Ok(status) = http::StatusCode::from_u16(status) {
             *response.status_mut() = status;
         }

@@ -1,13 +1,13 @@
-//! Recorded traffic of real providers, served again to our own provider layers.
+//! Replay of recorded provider traffic through the provider layers.
 //!
-//! A [`Recording`] is one response of a service, with what another library's parser made of it.
-//! [`Server`] serves recordings over a loopback socket, and [`direct`] without one, cut into pieces
-//! at will; [`observe`] asks a model for its answer and keeps every event; [`compare`] holds it
-//! against what is expected. `cargo run --release -p concentric-test --bin replay` does all of it
-//! for a directory.
+//! A [`Recording`] is one response of a service, with the result of another library's parser as the
+//! expectation. [`Server`] serves recordings over a loopback socket, [`direct`] without one and in
+//! any chunks; [`observe`] calls a model and collects all events; [`compare`] compares them with
+//! the expectation. `cargo run --release -p concentric-test --bin replay` does all of it for a
+//! directory.
 //!
-//! The recordings are other people's, and not part of the project: [`default_dir`] says where they
-//! are looked for.
+//! The recordings come from third parties and are not part of this repository: see [`default_dir`]
+//! for their location.
 
 mod compare;
 mod deviation;

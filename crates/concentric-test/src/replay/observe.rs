@@ -13,30 +13,30 @@ use std::{
 };
 use tower::{Service, ServiceExt};
 
-/// A model's answer, event by event.
+/// A model's response, event by event.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Observed {
-    /// The head, if there was an answer.
+    /// The response head, if there was a response.
     pub head: Option<Head>,
     /// The events, in order.
     pub events: Vec<Event>,
-    /// The error, if one ended it.
+    /// The error that ended the response, if any.
     pub error: Option<Error>,
-    /// Whether the error was the future's, and not an item of the body.
+    /// Whether the future returned the error, rather than the body.
     pub refused: bool,
     /// How the body broke its contract, if it did.
     pub broken: Option<&'static str>,
 }
 
-/// Asks `model` something, and reads its answer to the end.
+/// Calls `model`, and reads its response to the end.
 pub async fn observe<S, B>(model: S, mut request: ChatRequest) -> Observed
 where
     S: Service<ChatRequest, Response = ChatResponse<B>>,
     S::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
 {
-    // The same ids each time, so that two answers can be compared.
+    // The ids are the same for each call, so that two responses can be compared.
     let environment = Environment::new(Frozen, Counted(AtomicU64::new(0)), Frozen);
     request.context = Context::builder().environment(environment).build();
     let mut observed = Observed::default();
@@ -52,7 +52,7 @@ where
     let mut body = pin!(response.body);
     while let Some(item) = body.next().await {
         if observed.is_over() {
-            observed.broken = Some("an item after the terminal one");
+            observed.broken = Some("an item after the terminal item");
             return observed;
         }
         match item {
@@ -63,7 +63,7 @@ where
     if !observed.is_over() {
         observed.broken = Some("an end without a terminal item");
     } else if !observed.events.iter().any(Event::is_content) {
-        observed.broken = Some("an answer without content");
+        observed.broken = Some("a response without content");
     }
     observed
 }
@@ -73,8 +73,8 @@ impl Observed {
         self.error.is_some() || self.events.last().is_some_and(Event::is_finish)
     }
 
-    /// How the answer came out: `ok`, `truncated`, `error` (of a request that failed) or
-    /// `stream-error` (of an answer that did).
+    /// Returns the outcome: `ok`, `truncated`, `error` (the request failed) or `stream-error` (the
+    /// response failed after it had begun).
     pub fn outcome(&self, status: u16, stream: bool) -> &'static str {
         match &self.error {
             None => "ok",
@@ -92,7 +92,7 @@ impl Observed {
             .collect()
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> String {
         self.joined(|event| match event {
             Event::TextDelta(text) => Some(text),
@@ -100,7 +100,7 @@ impl Observed {
         })
     }
 
-    /// The reasoning.
+    /// Returns the reasoning.
     pub fn reasoning(&self) -> String {
         self.joined(|event| match event {
             Event::ReasoningDelta(text) => Some(text),
@@ -108,7 +108,7 @@ impl Observed {
         })
     }
 
-    /// The refusal.
+    /// Returns the refusal.
     pub fn refusal(&self) -> String {
         self.joined(|event| match event {
             Event::RefusalDelta(text) => Some(text),
@@ -116,12 +116,12 @@ impl Observed {
         })
     }
 
-    /// The tool calls, by the ids that the service gave them.
+    /// Returns the tool calls, with the service's ids.
     pub fn tool_calls(&self) -> Vec<Value> {
         self.calls(|_| true)
     }
 
-    /// The tool calls that the provider has not executed itself.
+    /// Returns the tool calls that the provider has not executed itself.
     pub fn calls_to_execute(&self) -> Vec<Value> {
         self.calls(|executor| executor != Executor::Provider)
     }
@@ -142,7 +142,7 @@ impl Observed {
             .collect()
     }
 
-    /// How many parts were signed by the service (`thoughtSignature`).
+    /// Returns the number of parts that the service signed (`thoughtSignature`).
     pub fn signatures(&self) -> usize {
         let data = self.events.iter().filter_map(|event| match event {
             Event::PartEnd(end) => end.provider_data.as_deref(),
@@ -161,7 +161,7 @@ impl Observed {
         .count()
     }
 
-    /// How many images, sounds and documents were said.
+    /// Returns the number of image, audio and file parts.
     pub fn media(&self) -> usize {
         let is_medium = |event: &&Event| match event {
             Event::Part(part) => matches!(
@@ -173,7 +173,7 @@ impl Observed {
         self.events.iter().filter(is_medium).count()
     }
 
-    /// Whether there is a tool call that the provider has not executed itself.
+    /// Returns `true` if there is a tool call that the provider has not executed itself.
     pub fn has_calls_to_execute(&self) -> bool {
         self.events.iter().any(|event| match event {
             Event::ToolCall(event) => event.call.executor != Executor::Provider,
@@ -181,7 +181,7 @@ impl Observed {
         })
     }
 
-    /// The finish reason in the service's own words.
+    /// Returns the finish reason as the service sent it.
     pub fn finish_reason(&self) -> Value {
         match self.events.last() {
             Some(Event::Finish(finish)) => json!(finish.provider_reason),
@@ -189,7 +189,7 @@ impl Observed {
         }
     }
 
-    /// The service's counts.
+    /// Returns the usage as the service counted it.
     pub fn usage(&self) -> Value {
         let Some(Event::Finish(finish)) = self.events.last() else {
             return Value::Null;
@@ -208,7 +208,7 @@ impl Observed {
         })
     }
 
-    /// All of it as JSON.
+    /// Returns all of it as JSON.
     pub fn to_json(&self, id: &str, status: u16, stream: bool) -> Value {
         let error = self.error.as_ref().map(|error| {
             json!({

@@ -9,27 +9,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One recorded response, and what is expected of its reader.
+/// One recorded response, with the expectations for its reader.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Recording {
-    /// Names the recording.
+    /// The id.
     pub id: String,
-    /// What the service speaks, as `openai-chat`.
+    /// The API, such as `openai-chat`.
     pub api: String,
-    /// Whether a stream was asked for.
+    /// Whether the request asked for a stream.
     pub stream: bool,
-    /// What is known to be in it.
+    /// Tags for notable properties of the response.
     pub features: Vec<String>,
     /// The HTTP status.
     pub status: u16,
-    /// The headers, without those of one connection.
+    /// The headers, without those of the connection.
     pub headers: HeaderMap,
-    /// The body, decoded.
+    /// The decoded body.
     pub body: Bytes,
-    /// The pieces that the body was received in, if that was recorded.
+    /// The lengths of the chunks as they were received, if recorded.
     pub chunk_lens: Vec<usize>,
-    /// What another library made of it.
+    /// The result of another library's parser.
     pub expected: Option<Value>,
 }
 
@@ -62,7 +62,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// If the file can't be read or is not a recording.
+    /// Returns an error if the file cannot be read or is not a recording.
     pub fn read(path: &Path) -> io::Result<Self> {
         let file: File = serde_json::from_slice(&std::fs::read(path)?)?;
         let response = file.response;
@@ -85,12 +85,12 @@ impl Recording {
         })
     }
 
-    /// Whether something is known to be in it.
+    /// Returns `true` if the recording has the tag `feature`.
     pub fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|f| f == feature)
     }
 
-    /// The body in the pieces that it was received in, or in one.
+    /// Returns the body in the recorded chunks, or in one.
     pub fn pieces(&self) -> Vec<Bytes> {
         let mut rest = self.body.clone();
         let mut pieces: Vec<Bytes> = self
@@ -104,7 +104,7 @@ impl Recording {
     }
 }
 
-/// Keeps what a response says of itself, and not of its connection or of its former encoding.
+/// Removes the headers of the connection and of the encoding.
 fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
     const DROPPED: [&str; 6] = [
         "connection",
@@ -123,11 +123,11 @@ fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
         .collect()
 }
 
-/// Reads all recordings of `api` below `dir`, by their ids.
+/// Reads all recordings of `api` in `dir` and below, sorted by id.
 ///
 /// # Errors
 ///
-/// If a directory or a file can't be read, or a file is not a recording.
+/// Returns an error if a directory or a file cannot be read, or a file is not a recording.
 pub fn load(dir: &Path, api: &str) -> io::Result<Vec<Recording>> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -153,8 +153,8 @@ pub fn load(dir: &Path, api: &str) -> io::Result<Vec<Recording>> {
     Ok(found)
 }
 
-/// Where the recordings are: what `CONCENTRIC_RECORDINGS` says, or `../shared/recordings/dev` from
-/// the workspace; `None` if there are none.
+/// Returns the directory of the recordings: `CONCENTRIC_RECORDINGS`, or `../shared/recordings/dev`
+/// beside the workspace; `None` if it does not exist.
 pub fn default_dir() -> Option<PathBuf> {
     let dir = match std::env::var_os("CONCENTRIC_RECORDINGS") {
         Some(dir) => PathBuf::from(dir),

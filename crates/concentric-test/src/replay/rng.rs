@@ -1,14 +1,14 @@
-/// Random numbers from a seed (SplitMix64): the same ones each time.
+/// A random number generator that yields the same sequence for the same seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Creates a sequence.
+    /// Creates a generator.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -17,7 +17,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, or 0 if that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub const fn below(&mut self, bound: usize) -> usize {
         if bound == 0 {
             0

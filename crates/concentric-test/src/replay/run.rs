@@ -9,31 +9,31 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tower::{Layer, Service};
 
-/// No answer may take longer.
+/// The time limit of a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came of replaying recordings.
+/// The result of replaying recordings.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// The recordings.
+    /// The number of recordings.
     pub files: usize,
-    /// Those whose expectation could be checked.
+    /// The number of recordings with reliable expectations.
     pub checked: usize,
-    /// The answers that were read, in all.
+    /// The number of responses that were read.
     pub answers: usize,
-    /// How many of them were of bodies in pieces.
+    /// The number of these whose body came in other chunks than recorded.
     pub splits: usize,
-    /// How many of them were of bodies that ended early.
+    /// The number of these whose body was truncated.
     pub truncations: usize,
-    /// The expectations that were not met on purpose, and how often.
+    /// The expected deviations, with their counts.
     pub deviations: BTreeMap<&'static str, usize>,
-    /// The differences, each with its recording's id.
+    /// The differences, each with the id of its recording.
     pub differences: Vec<String>,
 }
 
 impl Report {
-    /// The counts as JSON.
+    /// Returns the counts as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "files": self.files,
@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// The APIs whose recordings can be read.
+/// The APIs whose recordings can be replayed.
 pub const APIS: &[&str] = &[
     "anthropic-messages",
     "gemini-generate",
@@ -62,7 +62,7 @@ pub const APIS: &[&str] = &[
     "openai-responses",
 ];
 
-/// A model that reads recordings of `api` over `http`; `None` if it is none of [`APIS`].
+/// Creates a model that reads recordings of `api` over `http`; `None` if `api` is not in [`APIS`].
 pub fn model<S, RB>(api: &str, base_url: &str, stream: bool, http: S) -> Option<BoxModel>
 where
     S: Service<http::Request<Full<Bytes>>, Response = http::Response<RB>>
@@ -107,7 +107,7 @@ where
     })
 }
 
-/// Asks for each recording's answer over a socket, by the default HTTP client.
+/// Reads each recording over a socket, with the default HTTP client.
 async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>> {
     let server = Server::start(Arc::clone(recordings)).await?;
     let client = HttpClient::new().map_err(io::Error::other)?;
@@ -116,25 +116,25 @@ async fn over_socket(recordings: &Arc<[Recording]>) -> io::Result<Vec<Observed>>
         let url = server.base_url(index);
         let model = model(&recording.api, &url, recording.stream, client.clone())
             .ok_or_else(|| io::Error::other(format!("{} is not supported", recording.api)))?;
-        let asked = observe(model, ChatRequest::user("hi"));
-        let observed = tokio::time::timeout(PATIENCE, asked).await;
+        let call = observe(model, ChatRequest::user("hi"));
+        let observed = tokio::time::timeout(PATIENCE, call).await;
         all.push(observed.map_err(|_| io::Error::other(format!("{} hangs", recording.id)))?);
     }
     Ok(all)
 }
 
-/// Asks for a recording's answer without a socket, its body in `pieces`.
+/// Reads a recording without a socket, its body in `pieces`.
 async fn in_pieces(recording: &Recording, pieces: Vec<Bytes>) -> Option<Observed> {
     let (http, stream) = (direct(recording, pieces), recording.stream);
     let model = model(&recording.api, "http://replay.test", stream, http)?;
     Some(observe(model, ChatRequest::user("hi")).await)
 }
 
-/// Reads each recording over a socket, and holds it against what is expected of it.
+/// Reads each recording over a socket, and compares the responses with their expectations.
 ///
 /// # Errors
 ///
-/// If there is no socket to be had, or an answer does not end.
+/// Returns an error if no socket is available, or a response does not end.
 pub async fn replay(recordings: &Arc<[Recording]>) -> io::Result<Report> {
     let mut report = Report {
         files: recordings.len(),
@@ -157,8 +157,8 @@ pub async fn replay(recordings: &Arc<[Recording]>) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Reads each recording in one piece, one byte at a time, and cut at random places `splits` times:
-/// all must say the same.
+/// Reads each recording in one chunk, one byte at a time, and split at random positions `splits`
+/// times, and compares the results with each other.
 pub async fn split(recordings: &[Recording], splits: usize, rng: &mut Rng, report: &mut Report) {
     for recording in recordings {
         let Some(whole) = in_pieces(recording, vec![recording.body.clone()]).await else {
@@ -211,8 +211,8 @@ fn differ(one: &Observed, other: &Observed) -> Option<String> {
         .then(|| format!("{one:?} became {other:?}"))
 }
 
-/// Ends each recording early, at every boundary of its events and at `more` random places: before
-/// the service says how the answer ends it is truncated, and after that whole.
+/// Truncates each recording at every boundary of its events and at `more` random positions. Before
+/// the terminal event the response must be truncated, after it complete.
 pub async fn truncate(recordings: &[Recording], more: usize, rng: &mut Rng, report: &mut Report) {
     for recording in recordings.iter().filter(|r| (200..300).contains(&r.status)) {
         let Some(whole) = in_pieces(recording, vec![recording.body.clone()]).await else {
@@ -236,7 +236,7 @@ pub async fn truncate(recordings: &[Recording], more: usize, rng: &mut Rng, repo
     }
 }
 
-/// What is wrong with `observed`, an answer that ended before `full` does.
+/// Returns the fault of `observed`, a truncated form of `full`, if there is one.
 fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Option<String> {
     let kind = observed.error.as_ref().map(Error::kind);
     let kept = observed.events.len() <= full.events.len()
@@ -254,26 +254,26 @@ fn truncated(full: &Observed, observed: &Observed, whole: Option<bool>) -> Optio
             let same = observed.text() == full.text()
                 && observed.reasoning() == full.reasoning()
                 && observed.tool_calls() == full.tool_calls();
-            (!same).then(|| "a whole answer says something else".to_owned())
+            (!same).then(|| "a complete response has other content".to_owned())
         }
-        (Some(true), Some(kind)) => Some(format!("a whole answer failed: {kind}")),
+        (Some(true), Some(kind)) => Some(format!("a complete response failed: {kind}")),
         (Some(false), None) => Some("no error".to_owned()),
-        _ if calls => Some("a tool call of a truncated answer".to_owned()),
-        // An error that the service reported before is no worse.
+        _ if calls => Some("a tool call of a truncated response".to_owned()),
+        // The service's own error may come first.
         (_, kind) if kind == full.error.as_ref().map(Error::kind) => None,
         (_, Some(concentric_core::ErrorKind::Truncated)) if kept => None,
         (_, Some(concentric_core::ErrorKind::Truncated)) => {
-            Some("the partial answer is not the beginning of the whole one".to_owned())
+            Some("the partial response is not a prefix of the complete one".to_owned())
         }
         (_, kind) => Some(format!("failed as {kind:?}")),
     }
 }
 
-/// Reads each recording over a socket, and returns what was observed as JSON.
+/// Reads each recording over a socket, and returns the responses as JSON.
 ///
 /// # Errors
 ///
-/// If there is no socket to be had, or an answer does not end.
+/// Returns an error if no socket is available, or a response does not end.
 pub async fn dump(recordings: &Arc<[Recording]>) -> io::Result<Vec<Value>> {
     let observed = over_socket(recordings).await?;
     Ok(recordings

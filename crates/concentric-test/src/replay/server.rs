@@ -7,9 +7,9 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// An HTTP server on a loopback socket that answers with recordings.
+/// An HTTP server on a loopback socket that responds with recordings.
 ///
-/// It stops when it is dropped.
+/// The server stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -21,21 +21,21 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If there is no socket to be had.
+    /// Returns an error if no socket is available.
     pub async fn start(recordings: Arc<[Recording]>) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let recordings = Arc::clone(&recordings);
-                // A client that goes away is no concern of the server's.
+                // A client may disconnect at any time.
                 tokio::spawn(async move { serve(stream, &recordings).await.ok() });
             }
         });
         Ok(Self { address, task })
     }
 
-    /// The base URL under which the recording at `index` is the answer to everything.
+    /// Returns the base URL below which every request is answered with the recording at `index`.
     pub fn base_url(&self, index: usize) -> String {
         format!("http://{}/{index}", self.address)
     }

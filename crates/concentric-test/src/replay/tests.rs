@@ -1,9 +1,9 @@
 use super::{APIS, Recording, Rng, default_dir, load, replay, split, truncate};
 use std::sync::Arc;
 
-/// F1, F3 to F7, F14 to F16: real traffic, whole, in pieces, and cut short.
+/// Complete, in random chunks, and truncated.
 #[tokio::test]
-async fn recordings_say_what_is_expected() {
+async fn recordings_meet_their_expectations() {
     let Some(dir) = default_dir() else {
         eprintln!("skipped: no recordings; see CONCENTRIC_RECORDINGS");
         return;

@@ -1,19 +1,18 @@
 use super::{Recording, Rng};
 use serde_json::Value;
 
-/// A place to end a recorded body at, before its own end.
+/// A position to truncate a recorded body at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cut {
-    /// The bytes that are left.
+    /// The remaining length in bytes.
     pub length: usize,
-    /// Whether the service has said how the answer ends by then; `None` within the event in which
-    /// it does.
+    /// Whether the remaining bytes contain the terminal event; `None` if they end within it.
     pub whole: Option<bool>,
 }
 
-/// The places to end `recording` at: the boundaries of its events or lines, or of the elements of its
-/// array, or, if it is one JSON object, random places in it; and `more` random places besides.
+/// Returns the positions to truncate `recording` at: the boundaries of its events, lines or array
+/// elements, and `more` random positions. A body that is one JSON object has random positions only.
 pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
     let body = &*recording.body;
     let trimmed = body.trim_ascii();
@@ -43,7 +42,7 @@ pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
         let whole = match (first, last) {
             (None, _) => Some(false),
             (Some((start, _)), _) if length <= start => Some(false),
-            // The service has said it, and will say it again of an answer that goes on.
+            // Between the first terminal event and the last, either is right.
             (Some(_), Some((_, again))) if length < again => return None,
             (Some((_, end)), _) if length >= end => Some(true),
             (Some(_), _) => None,
@@ -57,7 +56,7 @@ pub fn cuts(recording: &Recording, more: usize, rng: &mut Rng) -> Vec<Cut> {
     boundaries.chain(random).collect()
 }
 
-/// Where each element of an array of objects begins and ends.
+/// Returns the range of each element in an array of objects.
 fn elements(body: &[u8]) -> Vec<(usize, usize)> {
     let mut elements = Vec::new();
     let (mut start, mut depth, mut string, mut escaped) = (0, 0_usize, false, false);
@@ -85,7 +84,7 @@ fn elements(body: &[u8]) -> Vec<(usize, usize)> {
     elements
 }
 
-/// Where each event begins, and where the blank line behind it ends, or the body.
+/// Returns the range of each event, including the blank line after it.
 fn events(body: &[u8]) -> Vec<(usize, usize)> {
     let mut events = Vec::new();
     let (mut start, mut line, mut at) = (0, 0, 0);
@@ -114,7 +113,7 @@ fn events(body: &[u8]) -> Vec<(usize, usize)> {
     events
 }
 
-/// Where each line begins and ends, if each is an object and there are several (NDJSON).
+/// Returns the range of each line, if there are several and each is an object (NDJSON).
 fn lines(body: &[u8]) -> Vec<(usize, usize)> {
     let mut start = 0;
     let mut lines = Vec::new();
@@ -133,7 +132,7 @@ fn lines(body: &[u8]) -> Vec<(usize, usize)> {
     lines
 }
 
-/// Whether the event says how the answer ends: its first choice, where it has choices.
+/// Returns `true` if the event ends the response or its first choice.
 fn is_terminal(event: &[u8]) -> bool {
     if let Ok(line) = serde_json::from_slice::<Value>(event)
         && let Some(done) = line.get("done")

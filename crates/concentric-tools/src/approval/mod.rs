@@ -53,10 +53,29 @@
 //! # Edited arguments
 //!
 //! A reply may carry other arguments for the call, if the approval [accepts](Approval::replies)
-//! edits. All gates then decide about the edited arguments as about a new call. One that denies
+//! edits. Arguments that the tool does not take are refused with
+//! [`ReplyError::Malformed`](concentric_core::ReplyError::Malformed), and the question stays open; a
+//! reply with a [token](crate::token), or to an agent that is a tool, has its question asked again, with
+//! the event `approval-invalid`. All gates then decide about the edited arguments as about a new call. One that denies
 //! denies the call. One that asks, and that had not asked about the arguments before the edit, asks
 //! anew, with an interrupt of its own (its id ends in `#edit-1`, `#edit-2`, …): the call runs when that
 //! is approved. The watchers receive the end of the last question only.
+//!
+//! # After an approval
+//!
+//! An approval lets a call start, and says nothing of its outcome. A call that is given up while it
+//! runs ([`Tool::timeout`](crate::Tool::timeout)) may have taken effect all the same. Whether a person
+//! is asked about that too depends on the [ledger](crate::Toolset::ledger) of the toolset, and not on
+//! its approvals:
+//!
+//! | the toolset | of a call that was given up |
+//! |---|---|
+//! | has a ledger, and a run that waits is [stored](concentric_core::Context::is_stored_if_it_waits) | the tool's [`reconcile`](crate::Tool::reconcile) finds the outcome, or a person is asked for it ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)) |
+//! | has a ledger, and it is not | the tool's `reconcile` finds the outcome, or the model reads that it is [`Unknown`](concentric_core::ToolStatus::Unknown); so does the ledger |
+//! | has no ledger | the same, and nothing is recorded: if its process ends, a run that is resumed asks about each call of the round |
+//!
+//! A call of a tool that may run again (read-only, idempotent or keyed) has failed instead, and the
+//! model may repeat it.
 //!
 //! # Who can answer
 //!
@@ -249,8 +268,13 @@ impl Approval {
     /// calls are not asked about again, or are denied. Of a call that was approved with other
     /// arguments, these are what is kept. A call that waits already goes on waiting.
     ///
-    /// Whoever may answer a question may thereby decide about calls to come: see
-    /// [`remember_at_most`](Self::remember_at_most). A rule that denies is not overruled by what is
+    /// Such a reply [counts as an effect](concentric_core::Context::count_effect) of its run before the
+    /// decision is stored: if the run is dropped or fails after that, its question does not wait again.
+    /// If the process crashes, the run is resumed with the reply, and the decision is stored again.
+    ///
+    /// Without it no reply may say so: one that does is refused, since the response schema of the
+    /// question does not offer it. Whoever may answer a question may thereby decide about calls to
+    /// come: see [`remember_at_most`](Self::remember_at_most). A rule that denies is not overruled by what is
     /// remembered.
     #[must_use]
     pub fn remember(mut self, decisions: impl Decisions) -> Self {

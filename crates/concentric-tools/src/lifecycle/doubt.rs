@@ -153,7 +153,8 @@ impl Gating {
         key_of(&self.context.at_call(call), answered.as_ref())
     }
 
-    /// Settles a call that was begun as its tool can tell, or has somebody asked.
+    /// Settles a call that was begun as its tool can tell, or has somebody asked; its outcome stays
+    /// unknown where a run that waits is not stored.
     pub(super) async fn ask_what_came(
         &self,
         tool: Option<&Tool>,
@@ -170,8 +171,8 @@ impl Gating {
                 _ => outcome,
             }));
         }
-        let rules = self.toolset.rules();
-        Ok(Step::Wait(ask_effect(rules, tool, &begun, key)))
+        let asked = ask_effect(self.toolset.rules(), tool, &begun, key);
+        Ok(asked.map_or_else(Step::settled, Step::Wait))
     }
 
     /// The call as it was when it was begun.
@@ -241,10 +242,10 @@ pub(crate) async fn find_outcome(
     match (reconciled(&tool, &call).await, effect) {
         (Some(outcome), Some((effects, key))) => effects.settle(key, outcome).await,
         (Some(outcome), None) => Ok(outcome),
-        (None, Some((_, key))) => {
-            let asked = ask_effect(&rules, Some(&tool), &call, Some(key));
-            Err(Error::waiting(asked))
-        }
+        (None, Some((_, key))) => match ask_effect(&rules, Some(&tool), &call, Some(key)) {
+            Ok(asked) => Err(Error::waiting(asked)),
+            Err(_) => Ok(unknown),
+        },
         (None, None) => Ok(unknown),
     }
 }
@@ -282,12 +283,22 @@ pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutco
 }
 
 /// Asks what a call did that was begun; `key` is what the ledger calls it.
+///
+/// # Errors
+///
+/// The run is not stored if it waits, so that no reply could be accepted: the outcome stays unknown,
+/// in the ledger too.
 pub(super) fn ask_effect(
     rules: &Rules,
     tool: Option<&Tool>,
     call: &ToolCall,
     key: Option<EffectKey>,
-) -> Pending {
+) -> Result<Pending, ToolOutcome> {
+    if !call.context.is_stored_if_it_waits() {
+        let tool = call.name();
+        tracing::warn!(%tool, "nobody is asked what a call did, since no layer stores its run");
+        return Err(nobody_knows());
+    }
     let asked = Asked {
         why: Why::Effect,
         arguments: call.arguments().as_str().into(),
@@ -299,5 +310,5 @@ pub(super) fn ask_effect(
         inner: None,
     };
     let id = question::id(call, "#effect");
-    asked.pending(vec![question::effect(call, id)])
+    Ok(asked.pending(vec![question::effect(call, id)]))
 }

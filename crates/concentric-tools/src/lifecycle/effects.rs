@@ -9,9 +9,15 @@ use crate::{Digest, Tool, fatal, panic::stored};
 use concentric_core::{
     Answered, Context, Error, Interrupt, InterruptId, Pending, Str, ToolCall, ToolOutcome,
     ToolStatus,
-    store::{Effect, EffectKey, Intent, Ledger, StoreError},
+    store::{Effect, EffectKey, Intent, Ledger, StoreError, StoreFuture},
 };
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+};
 
 /// Where effects are written down.
 #[derive(Clone)]
@@ -75,7 +81,7 @@ pub(crate) async fn run(
     let arguments: Str = call.arguments().as_str().into();
     let intent =
         Intent::new(call.name().clone(), arguments, &call.context).repeatable(tool.may_run_again());
-    let begun = stored(|| effects.0.begin(key.clone(), intent)).await;
+    let begun = Begin::new(&call.context, &effects, key.clone(), intent).await;
     match begun.map_err(failed)? {
         Effect::New => {}
         // A failed effect may be repeated where that does no harm; its success then replaces the
@@ -85,8 +91,10 @@ pub(crate) async fn run(
         }
         Effect::Begun if !tool.may_run_again() => {
             let Some(outcome) = reconciled(&tool, &call).await else {
-                let asked = ask_effect(&rules, Some(&tool), &call, Some(key));
-                return Err(Error::waiting(asked));
+                return match ask_effect(&rules, Some(&tool), &call, Some(key)) {
+                    Ok(asked) => Err(Error::waiting(asked)),
+                    Err(unknown) => Ok(unknown),
+                };
             };
             return effects.settle(key, outcome).await;
         }
@@ -104,6 +112,61 @@ pub(crate) async fn run(
         tracing::error!(%error, "what came of a call can't be written down");
     }
     result
+}
+
+/// The record of an effect that is about to begin.
+///
+/// If it is dropped before it resolves, the call never starts: once the record was made, it is
+/// retracted.
+struct Begin<'a> {
+    context: &'a Context,
+    effects: &'a Effects,
+    key: EffectKey,
+    // Taken out when it resolves.
+    record: Option<StoreFuture<Effect>>,
+}
+
+impl<'a> Begin<'a> {
+    fn new(context: &'a Context, effects: &'a Effects, key: EffectKey, intent: Intent) -> Self {
+        let (ledger, name) = (Arc::clone(&effects.0), key.clone());
+        let record = async move { stored(|| ledger.begin(name, intent)).await };
+        Self {
+            context,
+            effects,
+            key,
+            record: Some(Box::pin(record)),
+        }
+    }
+}
+
+impl Future for Begin<'_> {
+    type Output = Result<Effect, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let Some(record) = &mut self.record else {
+            return Poll::Pending;
+        };
+        let recorded = ready!(record.as_mut().poll(cx));
+        self.record = None;
+        Poll::Ready(recorded)
+    }
+}
+
+impl Drop for Begin<'_> {
+    fn drop(&mut self) {
+        let Some(record) = self.record.take() else {
+            return;
+        };
+        let (ledger, key) = (Arc::clone(&self.effects.0), self.key.clone());
+        self.context.defer(async move {
+            // Another attempt may have begun it before.
+            if let Ok(Effect::New) = record.await
+                && let Err(error) = stored(|| ledger.retract(key)).await
+            {
+                tracing::warn!(%error, "the record of a call that never started was not retracted");
+            }
+        });
+    }
 }
 
 /// What is not known to be written down is not done.

@@ -18,7 +18,7 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, InterruptId, Pending,
     Permit, Refusal, Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec,
-    Transcript, interrupt::SuspendedBy, live::Unanswered, method::catch, store::Effect,
+    Transcript, ask::Unanswered, interrupt::SuspendedBy, method::catch, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -581,7 +581,11 @@ impl Gating {
         let mut open = OpenQuestion(Some((&ask, &view)));
         let reply = match &ask.live {
             Some((live, timeout)) => {
-                let reply = live.ask(interrupt, *timeout, &view.context).await;
+                let (edits, part) = (self.toolset.check_edits(), call.call.clone());
+                let check = move |reply: &Reply| edits.check(&part, reply);
+                let reply = live
+                    .ask_checked(interrupt, *timeout, &view.context, check)
+                    .await;
                 reply.inspect_err(log_unanswered).ok()
             }
             None => None,

@@ -242,8 +242,10 @@ pub(super) enum Invalid {
     Used,
     /// Whether it was used before is not known.
     Unsure,
-    /// The question does not accept a reply of this kind.
+    /// The question does not accept such a reply.
     NotAccepted,
+    /// The edited arguments are none that the tool takes.
+    Edit,
 }
 
 impl Invalid {
@@ -254,6 +256,7 @@ impl Invalid {
             Self::Used => "used",
             Self::Unsure => "unsure",
             Self::NotAccepted => "reply_not_accepted",
+            Self::Edit => "invalid_edit",
         }
     }
 

@@ -55,6 +55,8 @@ impl Gating {
             && asked.why == Why::Gate
             && answered.pending.is_some()
         {
+            // The question is used from here on, so its reply must not be given back.
+            self.context.count_effect();
             match tokens.decided(id, &self.context).await {
                 Ok(()) => {}
                 // By the process that died.
@@ -197,8 +199,8 @@ impl Gating {
         }
     }
 
-    /// What becomes of a call whose question does not accept replies of this kind: it is asked about
-    /// again, and the proofs of the question are not used up.
+    /// What becomes of a call whose question does not accept such a reply: it is asked about again,
+    /// and the proofs of the question are not used up.
     fn not_accepted(
         &self,
         tool: &Tool,
@@ -208,10 +210,18 @@ impl Gating {
     ) -> Option<Step> {
         let kind = reply.ruling().ok()?.kind()?;
         match verdict {
-            Verdict::Ask(ask) if !ask.accepted().contains(&kind) => {
-                self.disbelieve(call, Invalid::NotAccepted);
-                let id = reply.interrupt_id.clone();
-                Some(self.ask_as(tool, &self.view(call), ask.clone(), id))
+            Verdict::Ask(ask) => {
+                let (view, id) = (self.view(call), reply.interrupt_id.clone());
+                let asked = question::approval(&view, id.clone(), ask, None, None);
+                let why = match asked.check(reply, view.context.now()) {
+                    Err(_) => Invalid::NotAccepted,
+                    Ok(()) => match self.toolset.check_edits().check(&call.call, reply) {
+                        Err(_) => Invalid::Edit,
+                        Ok(()) => return None,
+                    },
+                };
+                self.disbelieve(call, why);
+                Some(self.ask_as(tool, &view, ask.clone(), id))
             }
             Verdict::Pass | Verdict::Allow if !Ask::default().accepted().contains(&kind) => {
                 Some(self.invalid(call, Invalid::NotAccepted))

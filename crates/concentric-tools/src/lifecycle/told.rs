@@ -147,6 +147,9 @@ impl Gating {
             reason,
             context.now(),
         );
+        // Before the write, which may take place even if its future is dropped: a reply that is given
+        // back leaves no decision behind.
+        context.count_effect();
         if let Err(error) = stored(|| decisions.remember(kept)).await {
             tracing::error!(%error, "a decision holds for its call only: it can't be kept");
         }

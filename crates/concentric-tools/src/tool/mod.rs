@@ -386,8 +386,8 @@ impl Tool {
     }
 
     /// Finds the outcome of a call that was started and given up: its process ended, or it
-    /// [timed out](Self::timeout). `None` if the outcome cannot be found, and a person is asked. It is
-    /// called in place of the tool, which is not run again.
+    /// [timed out](Self::timeout). `None` if the outcome cannot be found, and a person is asked if there
+    /// is a [ledger](crate::Toolset::ledger). It is called in place of the tool, which is not run again.
     ///
     /// The call may still take effect after this has answered: a process may only have been slow, and
     /// a [blocking](crate::blocking_tool) function continues after a timeout. Where that matters, have the service refuse the call's key from now on, or
@@ -444,8 +444,9 @@ impl Tool {
     /// read-only, idempotent or [keyed](Self::keyed), or had not started. Otherwise it is
     /// [`Unknown`](concentric_core::ToolStatus::Unknown), and the call is treated as one whose process
     /// ended: its [ledger](crate::Toolset::ledger) entry stays begun, [`reconcile`](Self::reconcile)
-    /// may report the outcome, and with a ledger a person is asked otherwise. The same holds for a
-    /// panic of the function, for an error of kind
+    /// may report the outcome, and a person is asked otherwise. Nobody is asked without a ledger, or
+    /// where [a run that waits is not stored](concentric_core::Context::is_stored_if_it_waits): the
+    /// model reads that the outcome is unknown. The same holds for a panic of the function, for an error of kind
     /// [`Timeout`](concentric_core::ErrorKind::Timeout) that it returns by `?`, and for a layer that
     /// drops the call while it runs, such as tower's `Timeout`.
     ///

@@ -42,6 +42,10 @@ impl Core {
             return ToolFuture::failed(fatal(Error::from(fault.clone())));
         }
         let mut kept = Kept::of(&call, &self.limits);
+        // It counted when it entered its layers, if it has some.
+        if call.attempts().is_none() && !self.spec.annotations.read_only {
+            call.context.count_effect();
+        }
         let (work, start) = match catch(|| self.body.start(call, &self.checks)) {
             Ok(Started::Running(work)) => (work, None),
             Ok(Started::OnThread(work, start)) => (work, Some(start)),

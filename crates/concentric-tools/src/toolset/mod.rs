@@ -42,7 +42,8 @@ use crate::{
 };
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
-    ToolRound, ToolService, ToolSource, ToolSpecs, machine,
+    ToolRound, ToolService, ToolSource, ToolSpecs,
+    machine::{self, CheckEdit},
     method::catch,
     store::{Ledger, Once},
 };
@@ -245,7 +246,12 @@ impl Toolset {
     /// [keyed](Tool::keyed): the tool may [know](Tool::reconcile) what came of it, or somebody is
     /// asked ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)). One that is written
     /// down as done is not run at all. If the ledger fails, so does the run, and the tool is not
-    /// run.
+    /// run. The same holds for a call that is [given up](Tool::timeout) while it runs.
+    ///
+    /// Without a ledger nobody is asked about a call that was given up: the model reads that its
+    /// outcome is [`Unknown`](concentric_core::ToolStatus::Unknown). So it does with one where a run
+    /// that waits is not stored, as behind `AgUiLayer` without `SuspendLayer`
+    /// ([`Context::is_stored_if_it_waits`]): the entry stays begun then.
     #[must_use]
     pub fn ledger(self, ledger: impl Ledger) -> Self {
         self.rules_mut(|rules| rules.effects = Some(Effects::new(ledger)))
@@ -330,6 +336,18 @@ impl Toolset {
     /// The tool of that name.
     pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
         self.built().table.get(name)
+    }
+
+    /// What arguments a person may give a call: those that its tool takes.
+    pub(crate) fn check_edits(&self) -> CheckEdit {
+        let tools = self.clone();
+        CheckEdit::new(move |call| match tools.find(&call.name) {
+            Some(tool) => tool
+                .validate(call)
+                .map_err(|refused| refused.content.text().into_owned().into()),
+            // The call is refused when it is resumed.
+            None => Ok(()),
+        })
     }
 
     pub(crate) fn names(&self) -> Arc<[Str]> {
@@ -430,6 +448,7 @@ impl ToolSource for Toolset {
         rules.calls_per_tool = self.iter().filter_map(Tool::max_calls_of_run).collect();
         rules.resumes = true;
         rules.ledger = self.inner.rules.effects.is_some();
+        rules.edits = Some(self.check_edits());
         rules
     }
 }

@@ -319,6 +319,10 @@ impl Round {
         }
         let has_layers =
             matches!(stack, Ok(Stack::Layered(_))) || tool.is_some_and(crate::Tool::has_layers);
+        // A layer may have effects of its own.
+        if has_layers && !tool.is_some_and(|tool| tool.spec().annotations.read_only) {
+            self.context.count_effect();
+        }
         let attempts = has_layers.then(Attempts::new);
         let mut started = Started {
             index,

@@ -16,6 +16,7 @@ impl Service<ToolRound> for Toolset {
     }
 
     fn call(&mut self, round: ToolRound) -> Self::Future {
+        round.counts_effects();
         ready(match self.check() {
             Ok(()) => Ok(Outcomes::new(self.clone(), round)),
             Err(fault) => Err(Error::from(fault).with_phase(Phase::Round)),

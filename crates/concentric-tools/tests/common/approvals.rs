@@ -707,6 +707,12 @@ impl Ledger for Memory {
     fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
         done(Ok(self.effect(&key)))
     }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        let mut effects = self.0.effects.lock().unwrap();
+        effects.retain(|kept, outcome| *kept != key || outcome.is_some());
+        done(Ok(()))
+    }
 }
 
 impl Memory {

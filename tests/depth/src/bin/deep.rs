@@ -1,4 +1,4 @@
-//! A stack with 16 generic layers and 8 of functions, mixed, on both sides of the loop.
+//! A stack with 16 generic layers and 8 async functions, mixed, inside and outside the loop.
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, FinishReason,

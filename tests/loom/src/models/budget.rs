@@ -13,9 +13,9 @@ fn limits(amount: u64) -> Limits {
     Limits::new().money(amount)
 }
 
-pub(crate) fn never_more_than_there_is() {
+pub(crate) fn reservations_stay_within_the_budget() {
     let outer = Budget::new(limits(1_000));
-    // Each fits into its own budget, and both do not fit into the outer one.
+    // Each fits its own budget, but both together exceed the outer one.
     let inner = [outer.within(limits(700)), outer.within(limits(700))];
     let leases = inner.map(|budget| thread::spawn(move || budget.reserve(money(600)).ok()));
     let leases = leases.map(|lease| lease.join().unwrap());
@@ -50,14 +50,14 @@ pub(crate) fn nothing_stays_reserved() {
     assert_eq!((outer.reserved(), outer.spent()), (money(0), money(spent)));
 }
 
-pub(crate) fn a_part_comes_back() {
+pub(crate) fn a_part_is_returned() {
     let outer = Budget::new(limits(1_000));
     let part = outer.split(limits(600)).unwrap();
     let lease = part.reserve(money(400)).unwrap();
     let settles = thread::spawn(move || lease.settle(money(150)));
     let others = thread::spawn({
         let outer = outer.clone();
-        // The part is no more than this leaves.
+        // The part is at most the rest.
         move || assert!(outer.reserve(money(400)).is_ok())
     });
     drop(part);
@@ -79,7 +79,7 @@ pub(crate) fn an_extension_fits() {
         extended
     });
     let lease = outer.reserve(money(500));
-    // In this order: what is settled in between moves from one to the other.
+    // The order matters: an amount that is settled in between moves from one figure to the other.
     assert!(outer.spent().plus(outer.reserved()).money <= 1_000);
     let reserved = lease.is_ok();
     let extended = extends.join().unwrap();
@@ -89,7 +89,7 @@ pub(crate) fn an_extension_fits() {
     assert_eq!((outer.reserved(), outer.spent()), (money(0), money(spent)));
 }
 
-pub(crate) fn a_run_keeps_what_is_spent() {
+pub(crate) fn a_run_keeps_its_spending() {
     let context = ChatRequest::user("hi").context;
     let budget = Budget::of_run(limits(1_000), None, &context);
     let threads = [10, 20].map(|amount| {

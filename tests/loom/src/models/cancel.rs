@@ -1,4 +1,4 @@
-//! The cancel of a run: its reason is there once it is seen, and stays.
+//! The cancellation of a run: its reason is set before the cancellation is visible, and is final.
 
 use super::source::{Context, Run};
 use crate::{
@@ -10,7 +10,7 @@ use concentric_core::CancelReason;
 use loom::thread;
 use std::sync::Arc;
 
-pub(crate) fn a_cancelled_run_knows_why() {
+pub(crate) fn a_cancelled_run_has_its_reason() {
     let context = Arc::new(Context {
         run: Run {
             cancel_reason: OnceLock::new(),

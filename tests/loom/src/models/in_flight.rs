@@ -1,4 +1,4 @@
-//! The limit on answers that arrive at once, for one answer.
+//! The limit on concurrent responses, with a limit of one.
 
 use super::source::InFlightLimitLayer;
 use crate::{block_on, poll_once};
@@ -13,7 +13,7 @@ use std::{pin::pin, sync::Arc};
 use tower::Service;
 use tower_layer::Layer;
 
-/// An answer that arrives.
+/// A response body in progress.
 struct Arriving(Arc<AtomicUsize>);
 
 impl Arriving {
@@ -21,7 +21,7 @@ impl Arriving {
         assert_eq!(
             arriving.fetch_add(1, Ordering::SeqCst),
             0,
-            "two answers at once"
+            "two concurrent responses"
         );
         Self(Arc::clone(arriving))
     }
@@ -33,7 +33,7 @@ impl Drop for Arriving {
     }
 }
 
-/// A model behind the limit, which fails if two of its answers arrive at once.
+/// A model behind the limit, which fails if two of its responses are in progress.
 #[derive(Clone)]
 struct Model {
     layer: InFlightLimitLayer,
@@ -64,14 +64,14 @@ impl Model {
         async move { answer.await.map(|answer| answer.body) }
     }
 
-    /// Calls it, and reads all of the answer.
+    /// Calls the model, and reads the whole response.
     fn read(&self) {
         let mut body = pin!(block_on(self.call()).unwrap());
         assert!(block_on(body.next()).is_some());
     }
 }
 
-pub(crate) fn one_answer_at_a_time() {
+pub(crate) fn one_response_at_a_time() {
     let model = Model::new(InFlightLimitLayer::new(1));
     let readers = [model.clone(), model.clone()].map(|model| thread::spawn(move || model.read()));
     model.read();
@@ -81,7 +81,7 @@ pub(crate) fn one_answer_at_a_time() {
     assert_eq!(model.layer.available(), 1);
 }
 
-pub(crate) fn a_waiter_that_leaves_passes_its_turn_on() {
+pub(crate) fn a_dropped_waiter_passes_on_its_turn() {
     let model = Model::new(InFlightLimitLayer::new(1));
     let mut first = block_on(model.call()).unwrap();
     let leaver = thread::spawn({

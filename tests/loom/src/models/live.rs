@@ -1,16 +1,12 @@
-//! Questions of runs that stay open.
+//! Live interrupts of runs.
 
 use super::source::{LiveInterrupts, Unanswered};
 use crate::outbox::source::Outbox;
-use crate::{Context, block_on, poll_once, stand_in::Token, store::Tenant};
-use concentric_core::{Interrupt, InterruptId, Reply, ReplyError};
+use crate::{Context, block_on, poll_once, run_key::Tenant, stand_in::Token};
+use concentric_core::{Custom, Event, Interrupt, InterruptId, Reply, ReplyError};
 use loom::thread;
 use serde_json::json;
-use std::{
-    pin::pin,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{pin::pin, sync::Arc, time::SystemTime};
 
 fn id() -> InterruptId {
     InterruptId::new("ask")
@@ -25,7 +21,15 @@ fn context() -> Arc<Context> {
 
 async fn ask(hub: &LiveInterrupts, context: &Context) -> Result<Reply, Unanswered> {
     let question = Interrupt::new(id(), "test");
-    hub.ask(question, Duration::MAX, context).await
+    let shown = context.send(Event::Custom(Box::new(Custom::new(
+        "interrupt",
+        json!(question),
+    ))));
+    let ended = async {
+        context.sleep().await;
+        Unanswered::Late
+    };
+    hub.wait(Tenant, question, None, shown, ended).await
 }
 
 fn reply(hub: &LiveInterrupts, value: usize) -> Result<(), ReplyError> {
@@ -33,7 +37,7 @@ fn reply(hub: &LiveInterrupts, value: usize) -> Result<(), ReplyError> {
     hub.reply(&Tenant, reply, SystemTime::UNIX_EPOCH)
 }
 
-pub(crate) fn an_accepted_reply_arrives() {
+pub(crate) fn an_accepted_reply_is_delivered() {
     let (hub, context) = (LiveInterrupts::new(), context());
     let asker = thread::spawn({
         let (hub, context) = (hub.clone(), Arc::clone(&context));
@@ -43,7 +47,7 @@ pub(crate) fn an_accepted_reply_arrives() {
         let context = Arc::clone(&context);
         move || context.late.cancel()
     });
-    // It is refused before the question is asked, and once the time is over.
+    // A reply is rejected before the interrupt is raised, and after its deadline.
     let accepted = reply(&hub, 1).is_ok();
     timer.join().unwrap();
     let answer = asker.join().unwrap();
@@ -75,7 +79,7 @@ pub(crate) fn one_of_two_replies_is_accepted() {
     assert_eq!(answers, accepted);
 }
 
-pub(crate) fn a_dropped_question_is_taken_back() {
+pub(crate) fn a_dropped_interrupt_is_withdrawn() {
     let (hub, context) = (LiveInterrupts::new(), context());
     let replier = thread::spawn({
         let hub = hub.clone();
@@ -84,6 +88,6 @@ pub(crate) fn a_dropped_question_is_taken_back() {
     let _ = poll_once(pin!(ask(&hub, &context)));
     replier.join().unwrap();
     assert!(hub.interrupts(&Tenant).is_empty());
-    // The outbox holds the first question still, so this one waits for room.
+    // The outbox still holds the first interrupt, so this one waits for room.
     assert!(poll_once(pin!(ask(&hub, &context))).is_pending());
 }

@@ -43,7 +43,7 @@ pub(crate) fn senders_wait_for_room() {
     assert!(!outbox.is_filled());
 }
 
-pub(crate) fn a_sender_that_leaves_passes_room_on() {
+pub(crate) fn a_dropped_sender_passes_on_its_room() {
     let outbox = Arc::new(Outbox::default());
     assert_eq!(outbox.push(event("first")), Ok(()));
     let leaver = thread::spawn({
@@ -73,7 +73,7 @@ pub(crate) fn close_ends_senders() {
     assert!(!outbox.is_filled());
 }
 
-pub(crate) fn a_call_of_the_driver_stays() {
+pub(crate) fn a_call_of_the_driver_is_kept() {
     let outbox = Arc::new(Outbox::default());
     assert_eq!(outbox.push(event("a")), Ok(()));
     let caller = thread::spawn({
@@ -85,7 +85,7 @@ pub(crate) fn a_call_of_the_driver_stays() {
     assert!(outbox.is_filled());
 }
 
-pub(crate) fn the_flag_shows_what_waits() {
+pub(crate) fn the_flag_reports_pending_events() {
     let outbox = Arc::new(Outbox::default());
     let emitter = thread::spawn({
         let outbox = Arc::clone(&outbox);

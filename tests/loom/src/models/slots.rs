@@ -1,6 +1,7 @@
-//! The values of slots: compare and swap, and what is read on first use.
+//! The values of slots: compare-and-swap, and values that are restored on first use.
 
-use super::source::{Place, Slots, StoredSlot};
+use super::source::Slots;
+use concentric_core::run_state::{SlotPlace, StoredSlot};
 use concentric_core::state::{Durable, Scope, Slot};
 use loom::thread;
 use serde_json::json;
@@ -27,17 +28,19 @@ fn add<S>(slots: &Slots)
 where
     S: Slot<Value = u32>,
 {
-    slots.update::<S>(Place::Whole, |value| value + 1).unwrap();
+    slots
+        .update::<S>(SlotPlace::Whole, |value| value + 1)
+        .unwrap();
 }
 
 fn get<S>(slots: &Slots) -> u32
 where
     S: Slot<Value = u32>,
 {
-    *slots.get::<S>(Place::Whole).unwrap()
+    *slots.get::<S>(SlotPlace::Whole).unwrap()
 }
 
-/// 10, as it is stored.
+/// The stored form of the value 10.
 fn stored() -> Option<StoredSlot> {
     serde_json::from_value(json!({"slot": "test/counter", "version": 1, "value": 10})).ok()
 }

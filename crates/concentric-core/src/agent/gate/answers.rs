@@ -1,4 +1,4 @@
-use crate::{Interrupt, Str, Turn};
+use concentric_proto::{Interrupt, Str, Turn};
 
 /// Where a [`StepGate`](super::StepGate) stands among those that are asked before the run ends.
 ///

@@ -1,7 +1,7 @@
 //! What gates say, made into one decision.
 
 use super::{BeforeFinish, BeforeRound, BeforeStep, Erased, StepGates, StepView};
-use crate::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
+use concentric_proto::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
 use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
 /// When gates are asked.

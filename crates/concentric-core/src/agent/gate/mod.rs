@@ -13,10 +13,12 @@ pub(super) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Sai
 
 use self::decide::Decision;
 use crate::{
-    BoxError, Context, Error, ErrorKind, Phase,
+    context::Context,
     method::{Panic, caught, is_set, unset},
 };
+use concentric_proto::{Error, ErrorKind, Phase};
 use std::{fmt, future::Future, sync::Arc};
+use tower::BoxError;
 
 /// Decides whether, and how, a loop goes on: before it makes a step, before it runs a round of tool
 /// calls, and before it ends.
@@ -167,7 +169,7 @@ impl StepGates {
     ///
     /// Together they are in a wrong [order](Self::check).
     pub(super) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
-        let all = match context.own_mut().remove::<Self>() {
+        let all = match context.take_own::<Self>() {
             Some(own) => {
                 let all = own.0.iter().chain(&*self.0).cloned().collect();
                 let all = Self(Arc::new(all));

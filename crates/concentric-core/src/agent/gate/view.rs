@@ -1,6 +1,7 @@
 use super::Moment;
-use crate::{
-    Answered, Context, FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage,
+use crate::context::Context;
+use concentric_proto::{
+    Answered, FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage,
 };
 
 /// What a [`StepGate`](super::StepGate) goes by.

@@ -1,5 +1,6 @@
 use super::{CommitBody, Point};
-use crate::{ChatResponse, Context, Effects, Error, ErrorKind, Event, response::truncated};
+use crate::{context::Context, response::ChatResponse};
+use concentric_proto::{Effects, Error, ErrorKind, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
@@ -87,7 +88,7 @@ where
                 }
                 None => {
                     *this.held = None;
-                    return Poll::Ready(Err(fail(truncated())));
+                    return Poll::Ready(Err(fail(Error::truncated())));
                 }
             }
         }

@@ -1,5 +1,5 @@
 use super::{Commit, FirstEvent, FirstSentence, Until, Whole};
-use crate::Event;
+use concentric_proto::Event;
 use tower_layer::Layer;
 
 /// [`Layer`] that applies [`Commit`].

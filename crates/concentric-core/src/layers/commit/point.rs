@@ -1,4 +1,4 @@
-use crate::Event;
+use concentric_proto::Event;
 
 /// Decides when an answer is shown.
 pub trait Point {

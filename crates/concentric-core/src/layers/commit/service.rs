@@ -1,5 +1,6 @@
 use super::{CommitBody, Point, ResponseFuture};
-use crate::{ChatRequest, ChatResponse, Error, Event};
+use crate::{request::ChatRequest, response::ChatResponse};
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use std::task::{Context, Poll};
 use tower::BoxError;

@@ -1,4 +1,5 @@
-use crate::{ChatRequest, ChatResponse, Error, Event};
+use crate::{request::ChatRequest, response::ChatResponse};
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{

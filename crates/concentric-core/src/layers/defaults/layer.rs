@@ -1,5 +1,5 @@
 use super::Defaults;
-use crate::{ChatOptions, Str, SystemSegment};
+use concentric_proto::{ChatOptions, Str, SystemSegment};
 use std::sync::Arc;
 use tower_layer::Layer;
 

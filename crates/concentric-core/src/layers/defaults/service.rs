@@ -1,5 +1,6 @@
 use super::layer::Values;
-use crate::{ChatOptions, ChatRequest};
+use crate::request::ChatRequest;
+use concentric_proto::ChatOptions;
 use std::{
     sync::Arc,
     task::{Context, Poll},

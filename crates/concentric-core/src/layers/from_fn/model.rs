@@ -1,6 +1,10 @@
 use crate::{
-    BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, ModelService, capability::Marks,
+    marks::Marks,
+    request::ChatRequest,
+    response::ChatResponse,
+    service::{BoxModel, EventStream, ModelService},
 };
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use std::{
     any::type_name,

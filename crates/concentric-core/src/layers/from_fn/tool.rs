@@ -1,4 +1,8 @@
-use crate::{BoxTool, Error, ToolCall, ToolOutcome, ToolService};
+use crate::{
+    service::{BoxTool, ToolService},
+    tool_call::ToolCall,
+};
+use concentric_proto::{Error, ToolOutcome};
 use std::{
     any::type_name,
     fmt,

@@ -1,4 +1,4 @@
-use crate::{Error, Event};
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{

@@ -1,5 +1,5 @@
 use super::MapEventsBody;
-use crate::ChatResponse;
+use crate::response::ChatResponse;
 use pin_project_lite::pin_project;
 use std::{
     fmt,

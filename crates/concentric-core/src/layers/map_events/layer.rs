@@ -1,5 +1,5 @@
 use super::MapEvents;
-use crate::Event;
+use concentric_proto::Event;
 use std::{any::type_name, fmt};
 use tower_layer::Layer;
 

@@ -1,4 +1,5 @@
-use crate::{Error, Event, EventStream};
+use crate::service::EventStream;
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{

@@ -1,5 +1,9 @@
 use super::OfRunBody;
-use crate::{ChatResponse, Error, EventStream, service::BoxFuture};
+use crate::{
+    response::ChatResponse,
+    service::{BoxFuture, EventStream},
+};
+use concentric_proto::Error;
 use pin_project_lite::pin_project;
 use std::{
     fmt,

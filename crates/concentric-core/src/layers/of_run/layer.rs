@@ -1,15 +1,7 @@
 use super::OfRun;
 use crate::{
-    BoxModel, Declares, ModelService,
-    capability::{InLoop, Within},
-};
-use std::{
-    any::type_name,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    capability::{Declares, InLoop, Within},
+    service::ModelService,
 };
 use tower_layer::Layer;
 
@@ -38,83 +30,5 @@ where
 
     fn layer(&self, inner: S) -> OfRun<S> {
         OfRun::new(inner)
-    }
-}
-
-/// Layers around the model calls of one run, outside the agent's own; they stand in what its context
-/// has of its [own](crate::Context::own_mut).
-///
-/// See the [module docs](super) for an example.
-#[derive(Clone, Default)]
-pub struct ModelLayers {
-    layers: Arc<Vec<(&'static str, Around)>>,
-    // Set once they are around a model call.
-    applied: Arc<AtomicBool>,
-}
-
-type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
-
-impl ModelLayers {
-    /// Creates no layers.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a layer, inside those that were added before.
-    #[must_use]
-    pub fn layer<L>(mut self, layer: L) -> Self
-    where
-        L: Layer<BoxModel> + Send + Sync + 'static,
-        L::Service: ModelService<Body: Send + 'static, Future: Send + 'static>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        let around = move |inner| BoxModel::new(layer.layer(inner));
-        Arc::make_mut(&mut self.layers).push((type_name::<L>(), Arc::new(around)));
-        self
-    }
-
-    pub(super) fn around(&self, model: BoxModel) -> BoxModel {
-        self.applied.store(true, Ordering::Relaxed);
-        self.layers
-            .iter()
-            .rev()
-            .fold(model, |model, (_, around)| around(model))
-    }
-
-    /// The same layers, for one model call.
-    pub(crate) fn for_call(&self) -> Self {
-        Self {
-            layers: Arc::clone(&self.layers),
-            applied: Arc::default(),
-        }
-    }
-
-    /// Whether they are around a model call.
-    pub(crate) fn are_applied(&self) -> bool {
-        self.applied.load(Ordering::Relaxed)
-    }
-}
-
-/// The names of the layers, the outermost first.
-impl fmt::Display for ModelLayers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (name, _)) in self.layers.iter().enumerate() {
-            if at > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "`{name}`")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for ModelLayers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelLayers")
-            .field("layers", &self.layers.len())
-            .finish()
     }
 }

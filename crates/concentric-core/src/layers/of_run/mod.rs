@@ -53,9 +53,5 @@ mod future;
 mod layer;
 mod service;
 
-pub use self::{
-    body::OfRunBody,
-    future::ResponseFuture,
-    layer::{ModelLayers, OfRunLayer},
-    service::OfRun,
-};
+pub use self::{body::OfRunBody, future::ResponseFuture, layer::OfRunLayer, service::OfRun};
+pub use crate::model_layers::ModelLayers;

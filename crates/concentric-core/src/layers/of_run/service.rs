@@ -1,5 +1,10 @@
 use super::{ModelLayers, OfRunBody, OfRunLayer, ResponseFuture};
-use crate::{BoxModel, ChatRequest, ChatResponse, Error, ModelService};
+use crate::{
+    request::ChatRequest,
+    response::ChatResponse,
+    service::{BoxModel, ModelService},
+};
+use concentric_proto::Error;
 use std::{
     mem,
     task::{Context, Poll, ready},
@@ -59,7 +64,7 @@ where
         let _ = request.context.enter::<OfRunLayer>();
         // Deeper is an agent in the model's place, whose model calls are not the run's.
         let own = match request.context.depth() {
-            0 | 1 => request.context.own_mut().remove::<ModelLayers>(),
+            0 | 1 => request.context.take_own::<ModelLayers>(),
             _ => None,
         };
         match own {

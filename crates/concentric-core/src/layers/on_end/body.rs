@@ -1,4 +1,5 @@
-use crate::{Error, Event, Finish, method::catch};
+use crate::method::catch;
+use concentric_proto::{Error, Event, Finish};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{

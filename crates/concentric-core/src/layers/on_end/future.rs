@@ -1,5 +1,6 @@
 use super::{End, OnEndBody, body::Once};
-use crate::{ChatResponse, Error};
+use crate::response::ChatResponse;
+use concentric_proto::Error;
 use pin_project_lite::pin_project;
 use std::{
     fmt,

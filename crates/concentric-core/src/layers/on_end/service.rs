@@ -1,5 +1,6 @@
 use super::{End, OnEndBody, ResponseFuture};
-use crate::{ChatRequest, ChatResponse, Error, Event};
+use crate::{request::ChatRequest, response::ChatResponse};
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use std::{
     any::type_name,

@@ -1,5 +1,5 @@
 use super::{Emit, Transform};
-use crate::{Error, Event, response::truncated};
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use std::{
     collections::VecDeque,
@@ -44,7 +44,7 @@ where
                 }
             }
             if !ready!(self.poll_more(cx)) {
-                return Poll::Ready(Err(truncated()));
+                return Poll::Ready(Err(Error::truncated()));
             }
         }
     }

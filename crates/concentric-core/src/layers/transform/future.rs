@@ -1,5 +1,6 @@
 use super::{Transform, TransformBody};
-use crate::{ChatResponse, Error, Event};
+use crate::response::ChatResponse;
+use concentric_proto::{Error, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{

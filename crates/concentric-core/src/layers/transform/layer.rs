@@ -14,7 +14,7 @@ impl<F> TransformLayer<F> {
     /// Creates a layer that has `make` make a [`Transform`](super::Transform) for each call.
     pub const fn new<T>(make: F) -> Self
     where
-        F: Fn(&crate::ChatRequest) -> T,
+        F: Fn(&crate::request::ChatRequest) -> T,
         T: super::Transform,
     {
         Self { make }

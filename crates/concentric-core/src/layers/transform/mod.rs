@@ -71,7 +71,7 @@ pub use self::{
     body::TransformBody, future::ResponseFuture, layer::TransformLayer, service::TransformEvents,
 };
 
-use crate::{Error, Event, Finish};
+use concentric_proto::{Error, Event, Finish};
 
 /// Changes the events of one answer.
 ///

@@ -6,16 +6,16 @@ use sha2::{Digest, Sha256};
 
 use super::super::{self as wire, resume::TOKEN};
 
-/// Where the metadata of a question names the sub-agent that asks.
+/// The metadata key of the sub-agent's run that raised an interrupt.
 const SUBAGENT: &str = "subagentRunId";
 
-/// The run of the sub-agent that asks, if it is one.
+/// The run of the sub-agent that raised the interrupt, if any.
 pub(super) fn subagent_of(asked: &Interrupt) -> Option<&str> {
     asked.metadata.get(SUBAGENT)?.as_str()
 }
 
-/// An interrupt as the client is sent it, the `index`th of the run `run`; the client calls the
-/// sub-agent that raised it `subagent`, and the call it is about `call`.
+/// Converts an interrupt to its wire form. It is at position `index` in the outcome of `run`;
+/// `subagent` and `call` are the client's ids of the sub-agent that raised it and of its call.
 pub(super) fn interrupt(
     asked: &Interrupt,
     run: &str,
@@ -31,7 +31,7 @@ pub(super) fn interrupt(
     interrupt.tool_call_id = call.map(str::to_owned);
     interrupt.response_schema = match asked.response_schema.as_deref() {
         Some(Value::Object(schema)) => Some(schema.clone()),
-        // `true` is a schema, too, and says nothing.
+        // `true` is also a schema, but accepts everything.
         _ => None,
     };
     interrupt.expires_at = asked.expires_at.map(rfc3339);
@@ -48,16 +48,17 @@ pub(super) fn interrupt(
     interrupt
 }
 
-/// Where `@tanstack/ai-client` looks for what makes an interrupt one that it can resolve.
+/// The metadata key under which `@tanstack/ai-client` expects the binding of a resolvable
+/// interrupt.
 const BINDING: &str = "tanstack:interruptBinding";
 
-/// What that client sends back with its answer, in the metadata.
+/// The metadata key of the data that this client returns with its reply.
 const BINDING_PAYLOAD: &str = "tanstack:interruptPayload";
 
-/// What `@tanstack/ai-client` needs to resolve an interrupt by its own form, and to send the token
-/// back: version 1 of its binding, of the kind that needs no tool of the client's.
+/// The binding that `@tanstack/ai-client` needs to resolve an interrupt with its own form and to
+/// return the token: version 1, of the kind that needs no client tool.
 ///
-/// It compares the run, and a digest of the schema that it has.
+/// The client compares the run and a digest of the schema.
 fn binding(interrupt: &wire::Interrupt, run: &str, index: usize) -> Value {
     let mut binding = json!({
         "v": 1,
@@ -85,13 +86,13 @@ fn digest(value: &Value) -> String {
     canonical(value, &mut text);
     let mut digest = "sha256:".to_owned();
     for byte in Sha256::digest(text.as_bytes()) {
-        // A `String` does not fail.
+        // Writing to a `String` does not fail.
         let _ = write!(digest, "{byte:02x}");
     }
     digest
 }
 
-/// Writes JSON as JavaScript does that sorts the keys of objects (RFC 8785).
+/// Writes canonical JSON, with sorted keys and JavaScript numbers (RFC 8785).
 fn canonical(value: &Value, out: &mut String) {
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => {
@@ -114,7 +115,7 @@ fn canonical(value: &Value, out: &mut String) {
         }
         Value::Object(fields) => {
             let mut fields: Vec<_> = fields.iter().collect();
-            // As JavaScript compares strings: by UTF-16.
+            // JavaScript compares strings by UTF-16 code units.
             fields.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
             out.push('{');
             for (index, (key, value)) in fields.into_iter().enumerate() {
@@ -130,12 +131,12 @@ fn canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// A number as JavaScript writes it (ECMA-262, `Number::toString`).
+/// Formats a number like JavaScript (ECMA-262, `Number::toString`).
 fn javascript_number(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }
-    // The shortest digits that are this number, as JavaScript has them, and the exponent.
+    // The shortest digits that identify the number, as in JavaScript, and the exponent.
     let text = format!("{:e}", number.abs());
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = digits.replace('.', "");
@@ -160,8 +161,8 @@ fn javascript_number(number: f64) -> String {
     written
 }
 
-/// A time as text (RFC 3339), in UTC and whole milliseconds; at the most the last of the year 9999,
-/// beyond which the form has no years.
+/// Formats a time as RFC 3339, in UTC with milliseconds. Later times are clamped to the end of the
+/// year 9999, the last that the format supports.
 fn rfc3339(time: SystemTime) -> String {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -176,15 +177,15 @@ fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
 }
 
-/// A day, in milliseconds.
+/// The length of a day in milliseconds.
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
 /// The last millisecond of the year 9999.
 const LAST: u64 = 2_932_897 * DAY - 1;
 
-/// The date of a day since 1970, in the Gregorian calendar.
+/// The Gregorian date of a day, counted from 1970-01-01.
 ///
-/// Years are counted from March, so that the day that not all have is their last
+/// The algorithm counts years from March, so that the leap day is the last day of a year
 /// (`https://howardhinnant.github.io/date_algorithms.html`, `civil_from_days`).
 const fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
@@ -209,7 +210,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn numbers_are_written_as_javascript_writes_them() {
+    fn numbers_are_formatted_like_javascript() {
         for (number, text) in [
             (0.0, "0"),
             (-0.0, "0"),
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_rfc_3339_has_them() {
+    fn times_are_formatted_as_rfc_3339() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),

@@ -5,18 +5,18 @@ use std::{
 
 use bytes::BytesMut;
 use concentric_core::{
-    CallId, Context, Custom, Event, Executor, Media, MediaSource, MessageId, OutcomeSource, Part,
-    PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
+    CallId, Context, Custom, Event, Executor, Media, MediaSource, MessageId, OpenRound,
+    OutcomeSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
 use serde_json::{Value, json};
 
 use super::{super as wire, KnownCall, RunIds, state::State};
 use wire::{Content, ContentPart, MediaPart, Metadata, PartSource, TextPart, encode};
 
-/// Where the metadata of a tool's result says how the call went.
+/// The metadata key of a tool result's status.
 pub(in crate::ag_ui) const STATUS: &str = "status";
 
-/// What all agents of a run share: the stream, and the names that are in use there.
+/// The stream and ids that all agents of a run share.
 pub(super) struct Out {
     pub(super) buffer: BytesMut,
     pub(super) context: Context,
@@ -30,68 +30,68 @@ impl Out {
     }
 }
 
-/// What is said by one agent: the run's own, or a sub-agent.
+/// The output of one agent: the run's own, or a sub-agent.
 ///
-/// What is open is kept here, and closed before something else is opened and before the end; what
-/// has no place (a delta of a call that nobody began) is left out.
+/// A lane tracks open messages, calls and steps, and closes them before it opens others and at the
+/// end. It ignores events without a context, such as a delta of a call that was not started.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// What the client calls the sub-agent's run; none is the agent itself.
+    /// The client's id of the sub-agent's run; `None` for the agent itself.
     owner: Option<Str>,
-    /// The message, if one is open, and what it says.
+    /// The open message.
     pub(super) open: Open,
     step: Option<Str>,
-    /// Names the messages of this step.
+    /// The base id of this step's messages.
     message_id: Option<Str>,
-    /// Whether there is a text of that name.
+    /// Whether a text message with this id was sent.
     texted: bool,
-    /// The messages that were said since the step began, or since the last reset.
-    said: Vec<Str>,
-    /// The same, to be found.
-    said_ids: HashSet<Str>,
-    /// Those of the step that has ended last, which its answer may still be rejected for.
+    /// The ids of the messages sent since the step began, or since the last reset.
+    sent: Vec<Str>,
+    /// The ids in `sent`, for lookup.
+    sent_ids: HashSet<Str>,
+    /// The message ids of the last finished step, whose answer may still be rejected.
     ended: Vec<Str>,
 
     calls: Vec<Call>,
-    /// How many of them an earlier run made.
+    /// The number of `calls` that an earlier run made.
     earlier: usize,
-    /// The newest call of each id.
+    /// The index of the newest call with each id.
     calls_by_id: HashMap<CallId, usize>,
-    /// The first of `calls` that was made since the step began, or since the last reset.
+    /// The index of the first call since the step began, or since the last reset.
     turn: usize,
-    /// The calls that deltas go to, by their index in the step.
+    /// The indexes of the calls that receive deltas, by the call's index in the step.
     previews: HashMap<u32, usize>,
 }
 
-/// The message that is open.
+/// The open message of a lane.
 #[derive(Debug)]
 pub(super) enum Open {
     Nothing,
     Text {
         id: Str,
-        /// What every piece of it begins with.
+        /// The encoded prefix of each delta.
         head: Vec<u8>,
     },
     Reasoning(Str),
 }
 
-/// A tool call that the client has seen.
+/// A tool call that is known to the client.
 #[derive(Debug)]
 struct Call {
-    /// What the client calls it.
+    /// The client's id of the call.
     id: Str,
-    /// The message that makes it, if this run has shown it.
+    /// The id of the message with the call, if it was sent in this run.
     message: Option<Str>,
     executor: Executor,
-    /// Whether its arguments are not complete.
+    /// Whether the arguments are incomplete.
     open: bool,
-    /// Whether some arguments were sent.
+    /// Whether any arguments were sent.
     shown: bool,
     answered: bool,
 }
 
 impl Lane {
-    /// An agent that has said nothing, but has made the calls `known` earlier.
+    /// Creates a lane without output, with the calls `known` from earlier runs.
     pub(super) fn new(owner: Option<Str>, known: Vec<KnownCall>) -> Self {
         let mut lane = Self {
             owner,
@@ -99,8 +99,8 @@ impl Lane {
             step: None,
             message_id: None,
             texted: false,
-            said: Vec::new(),
-            said_ids: HashSet::new(),
+            sent: Vec::new(),
+            sent_ids: HashSet::new(),
             ended: Vec::new(),
             calls: Vec::with_capacity(known.len()),
             earlier: known.len(),
@@ -122,14 +122,14 @@ impl Lane {
         lane
     }
 
-    /// Writes what `event` is to the client.
+    /// Writes the protocol events for `event`.
     pub(super) fn event(&mut self, event: Event, out: &mut Out) {
         match event {
             Event::TextDelta(text) | Event::RefusalDelta(text) => self.text(&text, out),
             Event::ReasoningDelta(text) => self.reasoning(&text, out),
             Event::PartEnd(_) => {
-                // The text of one step stays one message, however many parts its provider makes
-                // of it; reasoning comes in paragraphs.
+                // The text of a step is one message, even if the provider splits it into parts.
+                // Each part of reasoning is a message.
                 if let Open::Reasoning(_) = self.open {
                     self.close_message(out);
                 }
@@ -144,8 +144,8 @@ impl Lane {
             Event::StepStart(start) => self.step_start(start.step, &start.message_id, out),
             Event::StepFinish(_) => self.step_finish(out),
             Event::Reset => self.reset(out),
-            // A run that goes on looks like any other, and what is added to the core later is not
-            // the client's to know before somebody has decided what it is to it.
+            // A resumed run looks like any other. Event types added to the core later are not sent
+            // until a mapping for them is defined.
             _ => {}
         }
     }
@@ -167,11 +167,11 @@ impl Lane {
         if !matches!(self.open, Open::Text { .. }) {
             self.close_message(out);
             let mut id = self.step_message(out);
-            // A second text of a step, after a tool call, would be appended to the first.
+            // A client would append a second text of a step, after a tool call, to the first.
             if std::mem::replace(&mut self.texted, true) {
                 id = out.ids.messages.unique(&id);
             }
-            self.saying(&id);
+            self.mark_sent(&id);
             self.write(
                 wire::TextMessageStart::new(id.as_str()).role(wire::TextMessageRole::Assistant),
                 out,
@@ -194,7 +194,7 @@ impl Lane {
                 self.close_message(out);
                 let wanted = format!("{}~reasoning", self.step_message(out));
                 let id = out.ids.messages.unique(&wanted);
-                self.saying(&id);
+                self.mark_sent(&id);
                 self.write(wire::ReasoningStart::new(id.as_str()), out);
                 self.write(
                     wire::ReasoningMessageStart::new(id.as_str(), wire::ReasoningRole::Reasoning),
@@ -210,7 +210,7 @@ impl Lane {
         }
     }
 
-    /// The message that this step writes.
+    /// The base id of this step's messages.
     fn step_message(&mut self, out: &mut Out) -> Str {
         match &self.message_id {
             Some(id) => id.clone(),
@@ -223,9 +223,9 @@ impl Lane {
         }
     }
 
-    fn saying(&mut self, id: &Str) {
-        if self.said_ids.insert(id.clone()) {
-            self.said.push(id.clone());
+    fn mark_sent(&mut self, id: &Str) {
+        if self.sent_ids.insert(id.clone()) {
+            self.sent.push(id.clone());
         }
     }
 
@@ -252,12 +252,44 @@ impl Lane {
             PartKind::Image(image) => self.media(ContentPart::Image, &image, out),
             PartKind::Audio(audio) => self.media(ContentPart::Audio, &audio, out),
             PartKind::File(file) => self.media(ContentPart::Document, &file, out),
-            // Only its provider understands it, and it may hold what is not for the client.
+            // Opaque provider data, which may be confidential.
             _ => {}
         }
     }
 
-    /// The protocol has no event for media in an answer.
+    /// Writes the parts of the message of `open` that the client's history lacks, since the stream
+    /// of the run that made the calls may have been lost.
+    pub(super) fn missed(&mut self, open: &OpenRound, out: &mut Out) {
+        let message = open.message();
+        let call = |id| self.call(id);
+        // A waiting call has no result, so an answered call with its id is of another message.
+        let are_others = open
+            .waiting()
+            .any(|it| call(&it.id).is_some_and(|call| call.answered));
+        let known: HashSet<&CallId> = message
+            .tool_calls()
+            .map(|call| &call.id)
+            .filter(|id| !are_others && call(id).is_some())
+            .collect();
+        let id = message.id.as_ref();
+        self.message_id = id.map(|id| match known.is_empty() {
+            true => out.ids.messages.unique(id.as_str()),
+            // The client has a message with this id.
+            false => id.as_str().into(),
+        });
+        for part in &message.parts {
+            let is_missed = match &part.kind {
+                PartKind::ToolCall(call) => !known.contains(&call.id),
+                _ => known.is_empty(),
+            };
+            if is_missed {
+                self.part(part.clone(), out);
+            }
+        }
+        self.close_message(out);
+    }
+
+    /// Writes media as a custom event, since the protocol has no event for media in an answer.
     fn media(&mut self, kind: fn(MediaPart) -> ContentPart, media: &Media, out: &mut Out) {
         let part = media_part(kind, media).and_then(|part| serde_json::to_value(part).ok());
         if let Some(part) = part {
@@ -268,8 +300,8 @@ impl Lane {
     // ---- tool calls ----
 
     fn preview(&mut self, index: u32, id: &CallId, name: &str, out: &mut Out) {
-        // Of two calls of one id, one will be renamed; which of them these deltas are of is known
-        // when they are whole.
+        // Of two calls with the same id, one gets another id later. Only the complete calls show
+        // which one these deltas belong to.
         if self.call_of_turn(id).is_some() {
             self.previews.remove(&index);
             return;
@@ -299,7 +331,7 @@ impl Lane {
         }
     }
 
-    /// The newest call of that id, if it was made since the step began.
+    /// The newest call with this id, if it was made since the step began.
     fn call_of_turn(&self, id: &CallId) -> Option<usize> {
         let at = self.calls_by_id.get(id).copied();
         at.filter(|at| *at >= self.turn)
@@ -315,8 +347,8 @@ impl Lane {
         self.close_message(out);
         let id = out.ids.calls.unique(call_id.as_str());
         let parent = self.step_message(out);
-        // A client makes a message of this id for the call if there is none.
-        self.saying(&parent);
+        // The client creates a message with this id for the call if there is none.
+        self.mark_sent(&parent);
         self.write(
             wire::ToolCallStart::new(id.as_str(), name).parent_message_id(parent.as_str()),
             out,
@@ -348,7 +380,7 @@ impl Lane {
         if !entry.shown {
             entry.shown = true;
             let arguments = match call.arguments.as_str() {
-                // What a client can parse, and a model means by nothing.
+                // Empty arguments mean no arguments, but clients parse them as JSON.
                 arguments if arguments.trim().is_empty() => "{}",
                 arguments => arguments,
             };
@@ -367,7 +399,8 @@ impl Lane {
         }
     }
 
-    /// Gives calls, those from `from` on, a result, so that nobody executes them and the history is whole.
+    /// Writes a cancelled result for the calls from index `from` on that `which` selects, so that
+    /// the client does not execute them and its history is complete.
     fn withdraw(&mut self, from: usize, which: impl Fn(&Call) -> bool, out: &mut Out) {
         for at in from..self.calls.len() {
             let Some(call) = self.calls.get_mut(at).filter(|call| which(call)) else {
@@ -384,7 +417,7 @@ impl Lane {
 
     pub(super) fn tool_result(&mut self, result: &ToolResult, out: &mut Out) {
         let at = self.calls_by_id.get(&result.call_id).copied();
-        // A round that is taken up has all of its results again; the client has some.
+        // A resumed round emits all of its results again, some of which the client already has.
         if at.is_some_and(|at| at < self.earlier && self.calls.get(at).is_some_and(|c| c.answered))
         {
             return;
@@ -406,7 +439,7 @@ impl Lane {
         if outcome.status != ToolStatus::Done {
             metadata.insert(STATUS.to_owned(), status(outcome.status).into());
         }
-        // A history that comes back is not asked for it, so that no client can claim it.
+        // This is not read from a history, so that a client cannot forge it.
         if outcome.source == OutcomeSource::Person {
             metadata.insert("source".to_owned(), "person".into());
         }
@@ -443,15 +476,15 @@ impl Lane {
         self.write(event, out);
     }
 
-    /// Closes what is open, and forgets what was said.
+    /// Closes the open message and open calls, and resets the state of the step.
     fn end_turn(&mut self, out: &mut Out) {
         self.close_message(out);
-        // The model began to write them, and that is all that came of it.
+        // The model began these calls but did not complete them.
         self.withdraw(self.turn, |call| call.open && !call.answered, out);
         self.previews.clear();
         self.turn = self.calls.len();
-        self.said.clear();
-        self.said_ids.clear();
+        self.sent.clear();
+        self.sent_ids.clear();
         self.message_id = None;
         self.texted = false;
     }
@@ -466,34 +499,33 @@ impl Lane {
     }
 
     pub(super) fn step_finish(&mut self, out: &mut Out) {
-        let said = std::mem::take(&mut self.said);
+        let sent = std::mem::take(&mut self.sent);
         self.end_turn(out);
         if let Some(name) = self.step.take() {
-            self.ended = said;
+            self.ended = sent;
             self.write(wire::StepFinished::new(name.as_str()), out);
         }
     }
 
-    /// Takes back what was said in this step, as far as that can be done: the client is told which
-    /// messages are void.
+    /// Invalidates the output of this step: the client gets the ids of the invalid messages.
     fn reset(&mut self, out: &mut Out) {
         self.close_message(out);
         self.withdraw(self.turn, |call| !call.answered, out);
-        let said = match self.step {
-            Some(_) => &self.said,
-            // The step has ended, and its answer is rejected.
+        let sent = match self.step {
+            Some(_) => &self.sent,
+            // The step has ended before its answer was rejected.
             None => &self.ended,
         };
-        let said: Vec<&str> = said.iter().map(Str::as_str).collect();
-        let value = json!({"messageIds": said});
+        let sent: Vec<&str> = sent.iter().map(Str::as_str).collect();
+        let value = json!({"messageIds": sent});
         self.write(wire::Custom::new("concentric.reset", value), out);
-        // What comes now is another message: a client would append it to the one it has.
+        // A new message id, since a client would append the next text to the invalid message.
         let again = self.message_id.take();
         self.end_turn(out);
         self.message_id = again.map(|id| out.ids.messages.unique(&id));
     }
 
-    /// Ends the lane. Calls that have no result are given one, unless the agent waits.
+    /// Ends the lane. Calls without a result get one, unless the agent waits.
     pub(super) fn close(&mut self, waits: bool, out: &mut Out) {
         self.end_turn(out);
         if !waits {
@@ -503,7 +535,7 @@ impl Lane {
         self.step_finish(out);
     }
 
-    /// The calls that are for the client: nobody was there to execute them.
+    /// The ids of the calls that were not executed, which the client executes.
     pub(super) fn left(&self) -> Vec<String> {
         self.calls
             .iter()
@@ -517,12 +549,12 @@ impl Lane {
             .collect()
     }
 
-    /// What the client calls a call.
+    /// The client's id of a call.
     pub(super) fn wire_id<'a>(&'a self, id: &'a CallId) -> &'a str {
         self.call(id).map_or(id.as_str(), |call| call.id.as_str())
     }
 
-    /// The message that makes a call, as the client calls it.
+    /// The client's id of the message that contains a call.
     pub(super) fn message_of(&self, id: &CallId) -> Option<&str> {
         self.call(id)?.message.as_deref()
     }
@@ -551,7 +583,7 @@ fn content(content: &ToolContent) -> Content {
         {
             parts
         }
-        // Every client reads text; some read nothing else.
+        // Every client supports text, and some support nothing else.
         _ => return Content::Text(content.text().into_owned()),
     };
     let parts = parts.iter().filter_map(|part| match &part.kind {

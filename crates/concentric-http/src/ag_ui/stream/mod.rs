@@ -1,4 +1,4 @@
-//! From the events of a run to those of the protocol.
+//! Translation of a run's events to protocol events.
 
 mod interrupt;
 mod lane;

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use concentric_core::{CallId, Str, ToolSpecs};
 
-/// What the client calls a run, and the identifiers that it knows already.
+/// The client's ids of a run, and the ids that are already in use.
 #[derive(Debug)]
 pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) thread: String,
@@ -12,37 +12,36 @@ pub(in crate::ag_ui) struct RunIds {
     pub(in crate::ag_ui) tools: ToolSpecs,
     pub(in crate::ag_ui) messages: Names,
     pub(in crate::ag_ui) calls: Names,
-    /// The calls of the history's last message, which the run may have results of.
+    /// The calls of the last message of the history, whose results the run may produce.
     pub(in crate::ag_ui) known: Vec<KnownCall>,
-    /// The calls of the history's sub-agents that have no result, by their runs, and what the client
-    /// calls them: one that waited has its results when it continues.
+    /// The calls of sub-agents in the history without a result, by run, with the client's ids: a
+    /// resumed sub-agent produces their results.
     pub(in crate::ag_ui) subagent_calls: HashMap<String, HashMap<CallId, Str>>,
 }
 
-/// A call that the client has from an earlier run.
+/// A call that the client knows from an earlier run.
 #[derive(Debug)]
 pub(in crate::ag_ui) struct KnownCall {
     pub(in crate::ag_ui) id: CallId,
-    /// What the client calls it.
+    /// The client's id of the call.
     pub(in crate::ag_ui) wire: Str,
-    /// Whether the client has its result.
+    /// Whether the client has the result.
     pub(in crate::ag_ui) answered: bool,
 }
 
-/// Identifiers of one kind that are in use.
+/// The ids of one kind that are in use.
 ///
-/// A client takes a message or a call whose identifier it knows for the one that it has, and shows
-/// nothing new; models and scripts repeat theirs.
+/// A client ignores a message or call with a known id, and models and scripts repeat their ids.
 #[derive(Debug, Default)]
 pub(in crate::ag_ui) struct Names(HashMap<Str, u32>);
 
 impl Names {
-    /// Says that `id` is in use.
+    /// Marks `id` as used.
     pub(in crate::ag_ui) fn take(&mut self, id: &str) {
         self.0.entry(id.into()).or_insert(1);
     }
 
-    /// An identifier that is not in use: `wanted`, or else it and a number.
+    /// Returns an unused id, and marks it as used: `wanted`, with a number appended if necessary.
     pub(super) fn unique(&mut self, wanted: &str) -> Str {
         let Some(count) = self.0.get_mut(wanted) else {
             let id = Str::from(wanted);
@@ -64,10 +63,10 @@ impl Names {
     }
 }
 
-/// What stands between an identifier and the number that tells it apart.
+/// The separator between an id and the appended number.
 const MARK: char = '~';
 
-/// What an identifier was before a [number](Names::unique) was appended to it.
+/// The id without an appended [number](Names::unique); `None` if it has none.
 pub(in crate::ag_ui) fn original(id: &str) -> Option<&str> {
     let (original, number) = id.rsplit_once(MARK)?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

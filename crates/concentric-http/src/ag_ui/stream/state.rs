@@ -4,16 +4,16 @@ use serde_json::{Map, Value};
 
 use super::super::{Event, PatchOperation, StateDelta, StateSnapshot, state::json_len};
 
-/// What the client knows of the state.
+/// The state last sent to the client.
 ///
-/// The input's state does not count: not every client keeps what it sends.
+/// The input's state does not count, since not every client keeps the state it sent.
 #[derive(Debug, Default)]
 pub(super) struct State {
     sent: Option<Arc<Value>>,
 }
 
 impl State {
-    /// The event that makes the client's state `next`; none if it is that already.
+    /// The event that updates the client's state to `next`; `None` if it is unchanged.
     pub(super) fn event(&mut self, next: &Arc<Value>) -> Option<Event> {
         let sent = self.sent.replace(Arc::clone(next));
         let snapshot = || Event::from(StateSnapshot::new(Value::clone(next)));
@@ -29,25 +29,25 @@ impl State {
         match Patch::between(&sent, next) {
             Some(delta) if delta.is_empty() => None,
             Some(delta) => Some(StateDelta::new(delta).into()),
-            // An element that is put in the front of a list changes all that stand behind it.
+            // For example, inserting an element at the front of a list changes all later elements.
             None => Some(snapshot()),
         }
     }
 }
 
-/// How many operations may be worth less than a snapshot.
+/// The number of operations that are sent even if they are longer than a snapshot.
 const MANY: usize = 8;
 
-/// What an operation has besides its path and its value.
+/// The approximate length of an operation without its path and value.
 const OVERHEAD: usize = r#"{"op":"remove","path":"","value":},"#.len();
 
-/// A patch that is being written.
+/// A JSON Patch under construction.
 ///
-/// A path is written out in each operation, so a patch may be many times as long as the states that
-/// it is between: one that is longer than a snapshot is given up, before it is written.
+/// Each operation repeats its path, so a patch can be many times as long as the states it connects.
+/// Construction stops as soon as the patch would be longer than a snapshot.
 struct Patch {
     operations: Vec<PatchOperation>,
-    /// Where the walk is (RFC 6901).
+    /// The current path (RFC 6901).
     path: String,
     size: usize,
     limit: usize,
@@ -107,7 +107,7 @@ impl Patch {
         Ok(())
     }
 
-    /// Does `work` one level further down.
+    /// Runs `work` with `token` appended to the path.
     fn at(
         &mut self,
         token: &str,

@@ -12,16 +12,15 @@ use super::{
 };
 use wire::SubagentOutcome;
 
-/// Names a sub-agent within this stream: how many began before it, so that each is after the one
-/// that it works for.
+/// The number of a sub-agent in this stream. A sub-agent's number is greater than its parent's.
 type Key = u64;
 
-/// The sub-agents that are at work.
+/// The running sub-agents.
 #[derive(Debug, Default)]
 pub(super) struct Subagents {
     open: BTreeMap<Key, Subagent>,
     by_origin: HashMap<Origin, Key>,
-    /// Those that are the same call, of the same agent.
+    /// The sub-agents of each call, by the parent that made it.
     by_call: HashMap<(Option<Key>, CallId), BTreeSet<Key>>,
     by_run: HashMap<RunId, BTreeSet<Key>>,
     begun: Key,
@@ -30,29 +29,28 @@ pub(super) struct Subagents {
 
 #[derive(Debug)]
 struct Subagent {
-    /// What the client calls its run.
+    /// The client's id of its run.
     wire: Str,
     origin: Origin,
-    /// Those that work for it.
     children: BTreeSet<Key>,
     lane: Lane,
 }
 
-/// Which sub-agent it is.
+/// The identity of a sub-agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Origin {
-    /// The sub-agent that it works for; none is the agent itself.
+    /// The parent sub-agent; `None` for the agent itself.
     parent: Option<Key>,
     run_id: RunId,
-    /// The call that it is, of the agent that it works for.
+    /// The parent's call that runs the sub-agent.
     call_id: Option<CallId>,
 }
 
-/// How a sub-agent ends.
+/// The end of a sub-agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End<'a> {
     Success,
-    /// It waits, for these if they ask for it or for those that work for it.
+    /// Suspended, with the interrupts of the whole run.
     Waiting(&'a [&'a Interrupt]),
     Error {
         message: &'a str,
@@ -61,7 +59,7 @@ pub(super) enum End<'a> {
 }
 
 impl Subagents {
-    /// Writes what an event of a sub-agent of the agent `root` is to the client.
+    /// Writes an event of a sub-agent; `root` is the lane of the agent itself.
     pub(super) fn event(&mut self, mut inner: SubAgentEvent, root: &Lane, out: &mut Out) {
         let mut parent = None;
         loop {
@@ -138,7 +136,7 @@ impl Subagents {
         key
     }
 
-    /// Forgets a sub-agent.
+    /// Removes a sub-agent.
     fn remove(&mut self, key: Key) -> Option<Subagent> {
         let subagent = self.open.remove(&key)?;
         let origin = &subagent.origin;
@@ -164,7 +162,7 @@ impl Subagents {
         Some(subagent)
     }
 
-    /// Ends what is the call `id` of `parent`: it has its outcome.
+    /// Ends the sub-agents of the call `id` of `parent`, which has an outcome.
     pub(super) fn end_call(
         &mut self,
         parent: Option<Key>,
@@ -189,13 +187,13 @@ impl Subagents {
         }
     }
 
-    /// The sub-agent says itself that it is over.
+    /// Handles the terminal event of a sub-agent.
     fn finish(&mut self, key: Key, finish: &Finish, out: &mut Out) {
         let code = match &finish.outcome {
             Outcome::Completed => {
                 return self.end(key, End::Success, &mut HashMap::new(), out);
             }
-            // What for is known when the run has ended.
+            // The interrupts are known when the run has ended.
             Outcome::Interrupted => return,
             Outcome::Aborted { .. } => "cancelled",
             Outcome::Halted { .. } => "halted",
@@ -203,11 +201,11 @@ impl Subagents {
             Outcome::CallLimit => "call_limit",
             _ => "unknown",
         };
-        let message = "The agent was stopped before it was done.";
+        let message = "The agent was stopped before it finished.";
         self.end(key, End::Error { message, code }, &mut HashMap::new(), out);
     }
 
-    /// Ends all that are at work.
+    /// Ends all running sub-agents.
     pub(super) fn end_all(&mut self, end: End<'_>, out: &mut Out) {
         let mut waits_for = match end {
             End::Waiting(interrupts) => self.waits_for(interrupts),
@@ -218,7 +216,7 @@ impl Subagents {
         }
     }
 
-    /// Ends a sub-agent, after those that work for it; `waits_for` is what each waits for.
+    /// Ends a sub-agent after its own sub-agents; `waits_for` has the interrupt ids of each.
     fn end(
         &mut self,
         key: Key,
@@ -250,7 +248,8 @@ impl Subagents {
         }
     }
 
-    /// Which of `interrupts` each sub-agent waits for: those that it asks, or one that works for it.
+    /// The ids of the interrupts that each sub-agent waits for: its own and those of its
+    /// sub-agents.
     fn waits_for(&self, interrupts: &[&Interrupt]) -> HashMap<Key, Vec<String>> {
         let mut waits_for: HashMap<Key, Vec<String>> = HashMap::new();
         for interrupt in interrupts {
@@ -271,7 +270,8 @@ impl Subagents {
         Some((key, self.open.get(&key)?))
     }
 
-    /// What the client calls the run of the sub-agent that asks, and the call it asks about.
+    /// The client's ids of the sub-agent's run that raised `interrupt`, and of the call it is
+    /// about.
     pub(super) fn named<'a>(
         &'a self,
         interrupt: &'a Interrupt,
@@ -284,7 +284,7 @@ impl Subagents {
         };
         match self.asking(interrupt) {
             Some((_, one)) => (Some(one.wire.as_str()), call.map(|id| one.lane.wire_id(id))),
-            // It waits since an earlier run.
+            // The sub-agent was suspended in an earlier run.
             None => {
                 let known = out.ids.subagent_calls.get(run);
                 let call = call.map(|id| {

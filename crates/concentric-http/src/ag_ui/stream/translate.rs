@@ -1,12 +1,11 @@
 use bytes::{Bytes, BytesMut};
 use concentric_core::{
     CancelReason, Context, Error, ErrorKind, Event, Finish, Head, Interrupt, OpenRound, Outcome,
-    Str, ToolCallPart, ToolResult, Usage,
+    Phase, Str, ToolCallPart, ToolNameTaken, ToolResult, Usage,
     interrupt::{CLIENT_TOOL, TOOL_CALL},
     machine::MachineState,
     method::{Panic, catch},
     store::Resumable,
-    tool::ToolNameTaken,
 };
 
 use super::{
@@ -22,14 +21,13 @@ use wire::{
     resume::TOKEN,
 };
 
-/// Where the metadata of an interrupted run's end says which calls the client is to execute; an
-/// outcome of success has a field of that name.
+/// The metadata key of the calls that the client must execute, in an interrupted run's terminal
+/// event; a `success` outcome has a field of the same name.
 const PENDING: &str = "pendingToolCallIds";
 
-/// Writes a run's events as frames of the protocol, in an order that it allows, whatever order they
-/// come in.
+/// Writes the events of a run as protocol frames, in an order that the protocol allows.
 ///
-/// The run's own agent and each sub-agent have a [`Lane`], since sub-agents work side by side.
+/// The run's own agent and each sub-agent have a [`Lane`], since sub-agents run concurrently.
 pub(in crate::ag_ui) struct Translator {
     out: Out,
     error_message: ErrorMessage,
@@ -43,7 +41,7 @@ pub(in crate::ag_ui) struct Translator {
 }
 
 impl Translator {
-    /// Begins a stream: `RUN_STARTED` is in the buffer.
+    /// Creates a translator with `RUN_STARTED` in its buffer.
     pub(in crate::ag_ui) fn new(
         context: Context,
         mut ids: RunIds,
@@ -72,12 +70,12 @@ impl Translator {
         }
     }
 
-    /// How many bytes wait to be taken.
+    /// The number of buffered bytes.
     pub(in crate::ag_ui) fn len(&self) -> usize {
         self.out.buffer.len()
     }
 
-    /// What was written since the last time; none if that is nothing.
+    /// Takes the buffered bytes; `None` if there are none.
     pub(in crate::ag_ui) fn take(&mut self) -> Option<Bytes> {
         (!self.out.buffer.is_empty()).then(|| self.out.buffer.split().freeze())
     }
@@ -87,14 +85,14 @@ impl Translator {
         encode::keep_alive(&mut self.out.buffer);
     }
 
-    /// Notes who answers, and whether the run can be resumed from a store.
+    /// Records the provider and model, and whether the run can be resumed from a store.
     pub(in crate::ag_ui) fn head(&mut self, head: &Head, extensions: &http::Extensions) {
         self.resumable = extensions.get::<Resumable>().is_some();
         self.provider.clone_from(&head.provider);
         self.model.clone_from(&head.model);
     }
 
-    /// Writes what `event` is to the client.
+    /// Writes the protocol events for `event`.
     #[inline]
     pub(in crate::ag_ui) fn event(&mut self, event: Event) {
         if let (Event::TextDelta(text), Open::Text { head, .. }) = (&event, &self.lane.open)
@@ -131,7 +129,7 @@ impl Translator {
         self.out.write(event);
     }
 
-    /// Ends all lanes, those of sub-agents as `end` says.
+    /// Ends all lanes, and the sub-agents with `end`.
     fn close(&mut self, end: End<'_>) {
         self.lane.step_finish(&mut self.out);
         self.subagents.end_all(end, &mut self.out);
@@ -140,7 +138,7 @@ impl Translator {
     // ---- the end ----
 
     fn finish(&mut self, finish: &Finish) {
-        // A resumed run is another run to its client, which has been told of the tokens before.
+        // A resumed run is a new run for the client, which got the earlier usage before.
         self.usage = finish.attempt_usage();
         let finished = match &finish.outcome {
             Outcome::Completed => self.finished(success(self.lane.left()), Metadata::new()),
@@ -150,7 +148,7 @@ impl Translator {
                     return self.fail(&undecidable());
                 }
                 self.lane.step_finish(&mut self.out);
-                self.results_so_far(finish);
+                self.round_so_far(finish);
                 if let Some(interrupt) = interrupts.iter().find(|it| !self.accepts_reply(it)) {
                     return self.fail(&unanswerable(interrupt));
                 }
@@ -187,10 +185,15 @@ impl Translator {
         self.write(finished);
     }
 
-    /// Writes what came of those calls of an open round that are done. The run says so when the round
-    /// is closed, which may be in another process, that has it from this client.
-    fn results_so_far(&mut self, finish: &Finish) {
+    /// Writes the missing parts of an open round's message, and the outcomes of its finished calls.
+    ///
+    /// The run emits these results only when the round is closed, possibly in another process that
+    /// gets the round from this client's history.
+    fn round_so_far(&mut self, finish: &Finish) {
         let open = finish.state.as_deref().and_then(MachineState::open_round);
+        if let Some(open) = &open {
+            self.lane.missed(open, &mut self.out);
+        }
         for open in open.iter().flat_map(OpenRound::calls) {
             if let Some(outcome) = &open.outcome {
                 let ToolCallPart { id, name, .. } = &open.call;
@@ -200,20 +203,21 @@ impl Translator {
         }
     }
 
-    /// Whether a later request can answer `interrupt`: its run is stored, the question has a token
-    /// that proves it, or the client reports the result of its own tool in the history.
+    /// Returns whether a later request can answer `interrupt`: its run is stored, the interrupt has
+    /// a token, or the history will contain the result of a client tool.
     ///
-    /// A sub-agent's question is part of the state of the run around it, which a token does not hold.
+    /// An interrupt of a sub-agent needs the state of the run around it, which a token does not
+    /// contain.
     fn accepts_reply(&self, interrupt: &Interrupt) -> bool {
         self.resumable
             || subagent_of(interrupt).is_none()
                 && (interrupt.reason == CLIENT_TOOL || interrupt.metadata.contains_key(TOKEN))
     }
 
-    /// The end of a run that waits: for the client to execute calls, or for answers.
+    /// The terminal event of a run that waits for client tools or for replies.
     fn interrupted(&self, interrupts: &[&Interrupt]) -> wire::RunFinished {
-        // What a sub-agent calls is not in the history that the client sends as the agent's own: a
-        // result of it comes as an answer.
+        // The calls of a sub-agent are not part of the agent's history, so their results arrive as
+        // replies.
         let is_clients = |interrupt: &&&Interrupt| {
             interrupt.reason == CLIENT_TOOL && subagent_of(interrupt).is_none()
         };
@@ -283,49 +287,65 @@ impl Translator {
         let RunIds { thread, run, .. } = &self.out.ids;
         match code {
             Some(code) => {
-                tracing::warn!(thread_id = %thread, run_id = %run, code, "an AG-UI run was refused");
+                tracing::warn!(thread_id = %thread, run_id = %run, code, "AG-UI run rejected");
             }
             None => {
-                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "an AG-UI run failed");
+                tracing::error!(thread_id = %thread, run_id = %run, error = ?error, "AG-UI run failed");
             }
         }
         self.write_error(error, code.unwrap_or(error.kind().as_str()));
     }
 
-    /// The tool of the client that has the name of one of the agent's, if that is the error.
+    /// The name conflict between a client tool and an agent's tool, if that is the cause of
+    /// `error`.
     pub(in crate::ag_ui) fn name_taken<'a>(&self, error: &'a Error) -> Option<&'a ToolNameTaken> {
         let taken = source::<ToolNameTaken>(error)?;
         let RunIds {
             thread, run, tools, ..
         } = &self.out.ids;
-        // A layer of the host may add tools to the request, too.
+        // The conflict may also be with a tool that a layer of the host added to the request.
         tools.get(&taken.name)?;
         tracing::info!(
             thread_id = %thread, run_id = %run, tool = taken.name.as_str(),
-            "a tool of an AG-UI client has the name of one of the agent's"
+            "AG-UI client tool has the name of an agent's tool"
         );
         Some(taken)
+    }
+
+    /// The code and message of a conflict between a new run and another run.
+    pub(in crate::ag_ui) fn conflict<'a>(&self, error: &'a Error) -> Option<(&'a str, String)> {
+        // A conflict in the model phase comes from the provider.
+        if error.kind() != ErrorKind::Conflict || error.phase() == Some(Phase::Model) {
+            return None;
+        }
+        let code = refusal(error)?;
+        let RunIds { thread, run, .. } = &self.out.ids;
+        tracing::warn!(thread_id = %thread, run_id = %run, code, "AG-UI run rejected");
+        Some((code, self.message(error)))
     }
 
     /// Ends the stream of a run that panicked.
     pub(in crate::ag_ui) fn panicked(&mut self, panic: &Panic) {
         let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "an AG-UI run panicked");
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked");
         let error = Error::new(ErrorKind::Other, "a layer or a model of the run panicked");
         self.write_error(&error, error.kind().as_str());
     }
 
-    /// Reports that a run, which has ended or is given up, panicked when it was dropped.
+    /// Logs a panic in the drop of an ended or abandoned run.
     pub(in crate::ag_ui) fn drop_panicked(&self, panic: &Panic) {
         let RunIds { thread, run, .. } = &self.out.ids;
-        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "an AG-UI run panicked when it was dropped");
+        tracing::error!(thread_id = %thread, run_id = %run, panic = panic.text(), "AG-UI run panicked while it was dropped");
+    }
+
+    /// The message of an error for the client.
+    fn message(&self, error: &Error) -> String {
+        // The host's function may panic.
+        catch(|| (self.error_message)(error)).unwrap_or_else(|_| describe(error))
     }
 
     fn write_error(&mut self, error: &Error, code: &str) {
-        // The function is the host's.
-        let message = catch(|| (self.error_message)(error));
-        let message = message.unwrap_or_else(|_| describe(error));
-        let mut event = wire::RunError::new(message).code(code);
+        let mut event = wire::RunError::new(self.message(error)).code(code);
         event.usage = self.token_usage();
         self.close(End::Error {
             message: "The run failed.",
@@ -334,11 +354,11 @@ impl Translator {
         self.write(event);
     }
 
-    /// Ends the stream of a run whose answer stops without a terminal item.
+    /// Ends the stream of a run whose body ended without a terminal event.
     pub(in crate::ag_ui) fn truncated(&mut self) {
         self.fail(&Error::new(
             ErrorKind::Truncated,
-            "the answer ended before its terminal event",
+            "the response body ended before its terminal event",
         ));
     }
 
@@ -366,7 +386,7 @@ fn success(pending: Vec<String>) -> RunFinishedOutcome {
     }
 }
 
-/// The error of a run that ends with a question whose reply nothing could accept.
+/// The error of a run that ends with an interrupt whose reply could not be accepted.
 fn unanswerable(interrupt: &Interrupt) -> Error {
     let add = match subagent_of(interrupt) {
         None if interrupt.reason == TOOL_CALL => {
@@ -384,6 +404,6 @@ fn unanswerable(interrupt: &Interrupt) -> Error {
 fn undecidable() -> Error {
     Error::new(
         ErrorKind::Configuration,
-        "the run waits for a decision, which this endpoint cannot take",
+        "the run waits for a decision that this endpoint cannot accept",
     )
 }

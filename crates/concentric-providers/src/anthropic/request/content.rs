@@ -1,4 +1,4 @@
-//! The blocks of a message.
+//! The content blocks of a message.
 
 use crate::{data_url, history::Input};
 use concentric_core::{Media, MediaSource, Str};
@@ -6,13 +6,13 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A block of a message's content.
+/// A content block of a message.
 #[derive(Debug)]
 pub(super) struct Block<'a> {
     pub(super) kind: Kind<'a>,
-    /// Fields of the service's own, as it sent them or the host wants them.
+    /// Provider-specific fields, as received from the service or set by the application.
     pub(super) more: Option<&'a Map<String, Value>>,
-    /// What is up to here is to be cached.
+    /// A cache breakpoint at the end of this block.
     pub(super) cache: Option<CacheControl>,
 }
 
@@ -35,11 +35,11 @@ pub(super) enum Kind<'a> {
         content: Outcome<'a>,
         is_error: bool,
     },
-    /// One of the service's own, all of which is in the other fields.
+    /// A block of the service, whose fields are all in `more`.
     Opaque,
 }
 
-/// A breakpoint of the prompt's cache.
+/// A breakpoint of the prompt cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(in super::super) struct CacheControl {
     pub(in super::super) r#type: &'static str,
@@ -47,7 +47,7 @@ pub(in super::super) struct CacheControl {
     pub(in super::super) ttl: Option<&'static str>,
 }
 
-/// What a tool's result says.
+/// The content of a tool result.
 #[derive(Debug)]
 pub(super) enum Outcome<'a> {
     Nothing,
@@ -55,7 +55,7 @@ pub(super) enum Outcome<'a> {
     Blocks(Vec<Block<'a>>),
 }
 
-/// Where the bytes of a medium are.
+/// The location of a medium's bytes.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Source<'a> {
@@ -84,9 +84,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// An image or a document.
+    /// Creates a block for an image or a document.
     ///
-    /// `Err` is what the service does not take.
+    /// `Err` describes a medium that the service does not accept.
     pub(super) fn medium(media: &'a Media, is_image: bool) -> Result<Self, Str> {
         let title = media.name.as_deref().filter(|name| !name.is_empty());
         let declared = media.media_type.as_deref();
@@ -105,7 +105,7 @@ impl<'a> Block<'a> {
                 let media_type = declared.unwrap_or(default);
                 (Some(media_type), Source::Base64 { media_type, data })
             }
-            _ => return Err(Str::from_static("a medium of an unknown source")),
+            _ => return Err(Str::from_static("a medium with an unknown source")),
         };
         if is_image || media_type.is_some_and(|t| t.starts_with("image/")) {
             return image(source).map(|source| Self::new(Kind::Image(source)));
@@ -144,9 +144,9 @@ fn document(source: Source<'_>) -> Result<Source<'_>, Str> {
             "application/json" | "application/xml" | "application/yaml" | "application/toml"
         );
     if is_text {
-        // The service takes text as it is.
+        // The service accepts text only unencoded.
         let text = base64(data).and_then(|bytes| String::from_utf8(bytes).ok());
-        let data = text.ok_or(Str::from_static("a text that is not in UTF-8"))?;
+        let data = text.ok_or(Str::from_static("text that is not valid UTF-8"))?;
         return Ok(Source::Text {
             media_type: "text/plain",
             data,
@@ -191,13 +191,13 @@ impl Serialize for Block<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         let more = self.more.into_iter().flatten();
-        // What a block of the service's own is called stands among its fields.
+        // The type of an opaque block is one of its own fields.
         let type_ = match &self.kind {
             Kind::Text(_) => Some("text"),
             Kind::Image(_) => Some("image"),
             Kind::Document { .. } => Some("document"),
             Kind::Thinking(_) => Some("thinking"),
-            Kind::Call { .. } if self.says("type") => None,
+            Kind::Call { .. } if self.has_field("type") => None,
             Kind::Call { .. } => Some("tool_use"),
             Kind::Result { .. } => Some("tool_result"),
             Kind::Opaque => None,
@@ -211,7 +211,7 @@ impl Serialize for Block<'_> {
             Kind::Document { source, title } => {
                 map.serialize_entry("source", source)?;
                 if let Some(title) = title
-                    && !self.says("title")
+                    && !self.has_field("title")
                 {
                     map.serialize_entry("title", title)?;
                 }
@@ -240,13 +240,13 @@ impl Serialize for Block<'_> {
             Kind::Opaque => {}
         }
         for (name, value) in more {
-            // Ours, of where a call stood.
+            // A field of this crate, for the original position of a call.
             if name != "followed_by" {
                 map.serialize_entry(name, value)?;
             }
         }
         if let Some(cache) = &self.cache
-            && !self.says("cache_control")
+            && !self.has_field("cache_control")
         {
             map.serialize_entry("cache_control", cache)?;
         }
@@ -255,11 +255,11 @@ impl Serialize for Block<'_> {
 }
 
 impl Block<'_> {
-    fn says(&self, name: &str) -> bool {
+    fn has_field(&self, name: &str) -> bool {
         self.more.is_some_and(|more| more.contains_key(name))
     }
 
-    /// Whether a breakpoint of the cache may stand at it.
+    /// Whether the block may have a cache breakpoint.
     pub(super) fn can_be_cached(&self) -> bool {
         !matches!(self.kind, Kind::Thinking(_) | Kind::Opaque)
     }

@@ -1,9 +1,9 @@
-//! The messages of a request: of users and assistants in turn.
+//! The messages of a request, with alternating roles.
 
 use super::content::{Block, CacheControl, Kind, Outcome};
 use crate::{
     Unsupported,
-    history::{self, BEGINNING, IdRules, Input, NameRules, Said, is_own, own_data, words},
+    history::{self, BEGINNING, IdRules, Input, NameRules, Segment, is_own, own_data, words},
 };
 use concentric_core::{
     ChatRequest, Executor, Message, Part, PartKind, ProviderData, Role, Str, ToolCallPart,
@@ -17,17 +17,17 @@ use std::{
     ptr,
 };
 
-/// A conversation as the service reads it.
+/// A conversation in the service's format.
 #[derive(Debug, Default)]
 pub(in super::super) struct Conversation<'a> {
     messages: Vec<Entry<'a>>,
-    /// What the operator says in the middle of it.
+    /// The system messages within the conversation.
     pub(super) system: Vec<&'a str>,
-    /// What the service does not take of it.
+    /// Content that the service does not accept.
     pub(in super::super) unsupported: Vec<Unsupported>,
-    /// Where code of the model's runs on, if it waits for this request.
+    /// The container that executes the model's code, if it waits for this request.
     pub(super) container: Option<&'a str>,
-    /// The service paused the last turn, to be asked to go on with it.
+    /// Whether the service paused the last turn, which this request continues.
     paused: bool,
 }
 
@@ -50,7 +50,7 @@ const IDS: IdRules = IdRules {
     punctuation: "_-",
 };
 
-/// Which names of tools the service takes.
+/// The tool names that the service accepts.
 pub(in super::super) const NAMES: NameRules = NameRules {
     length: 128,
     ..NameRules::COMMON
@@ -74,8 +74,8 @@ impl<'a> Conversation<'a> {
             match message.role {
                 Role::System => writer.system(message),
                 Role::Assistant => {
-                    for said in history::said(turn) {
-                        writer.assistant(&said);
+                    for segment in history::segments(turn) {
+                        writer.assistant(&segment);
                     }
                 }
                 _ => writer.user(message),
@@ -91,15 +91,15 @@ impl<'a> Conversation<'a> {
         self.messages.is_empty()
     }
 
-    /// Whether the model is to go on with what the host wrote for it.
+    /// Whether the model must continue a message that the application wrote.
     pub(in super::super) fn is_prefilled(&self) -> bool {
         let last = self.messages.last();
         !self.paused && last.is_some_and(|message| message.role == Speaker::Assistant)
     }
 
-    /// Whether the model is within a round of tools that was begun without thinking, as somebody else's
-    /// is, so that the service takes no budget for it there.
-    pub(super) fn is_in_thoughtless_round(&self) -> bool {
+    /// Whether the conversation ends within a round of tool calls that started without thinking,
+    /// for example by another provider's model. The service does not accept a budget there.
+    pub(super) fn is_in_round_without_thinking(&self) -> bool {
         let [.., call, results] = &*self.messages else {
             return false;
         };
@@ -116,7 +116,7 @@ impl<'a> Conversation<'a> {
         &self.messages
     }
 
-    /// Has all of it cached.
+    /// Adds a cache breakpoint at the end of the conversation.
     pub(super) fn cache(&mut self, control: CacheControl) {
         let last = self.messages.last_mut();
         let last = last.filter(|message| message.role == Speaker::User);
@@ -137,7 +137,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The service takes a conversation only if a user begins it.
+    /// Inserts a user message at the start if necessary, since the service requires one.
     fn begin_with_user(&mut self) {
         let first = self.messages.first();
         if first.is_some_and(|message| message.role == Speaker::Assistant) {
@@ -149,7 +149,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The service takes no white space at the end of what the model is to go on with.
+    /// Removes trailing white space from a prefilled message, which the service rejects.
     fn trim_end(&mut self) {
         let last = self.messages.last_mut();
         if let Some(last) = last.filter(|message| message.role == Speaker::Assistant)
@@ -163,9 +163,9 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// What the service has executed itself: which calls there are, and which results.
+/// The ids of calls that the service has executed, and of their results.
 ///
-/// It takes neither without the other, and a history may have lost one.
+/// The service requires both, and a history may have lost one of them.
 #[derive(Debug, Default)]
 struct Executed<'a> {
     calls: HashSet<&'a str>,
@@ -193,7 +193,7 @@ impl<'a> Executed<'a> {
     }
 }
 
-/// The call that `data` is the result of, if it is one.
+/// The id of the call whose result is `data`, if it is a result.
 fn answered(data: &ProviderData) -> Option<&str> {
     data.data.get("tool_use_id").and_then(Value::as_str)
 }
@@ -201,9 +201,9 @@ fn answered(data: &ProviderData) -> Option<&str> {
 struct Writer<'a> {
     provider: &'a Str,
     executed: Executed<'a>,
-    /// The ids of calls so far: the service takes each once.
+    /// The ids of earlier calls, since the service requires unique ids.
     ids: HashSet<Cow<'a, str>>,
-    /// The last number that was tried behind each id that came again.
+    /// The last suffix that was tried for each repeated id.
     copies: HashMap<String, usize>,
     turn: usize,
     is_last: bool,
@@ -213,7 +213,7 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn system(&mut self, message: &'a Message) {
         let texts = message.parts.iter().filter_map(|part| match &part.kind {
-            PartKind::Text(text) if says_something(text) => Some(text.as_str()),
+            PartKind::Text(text) if is_not_blank(text) => Some(text.as_str()),
             _ => None,
         });
         self.out.system.extend(texts);
@@ -227,11 +227,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What a user or a tool says.
+    /// Converts a part of a user message or a tool result.
     fn content(&mut self, part: &'a Part) -> Option<Block<'a>> {
         let medium = match &part.kind {
             PartKind::Text(text) | PartKind::Refusal(text) => {
-                if !says_something(text) {
+                if !is_not_blank(text) {
                     return None;
                 }
                 Ok(Block::new(Kind::Text(text)))
@@ -260,8 +260,8 @@ impl<'a> Writer<'a> {
         own_data(part, self.provider).and_then(|data| data.data.as_object())
     }
 
-    fn assistant(&mut self, said: &Said<'a>) {
-        let ids: Vec<Cow<'a, str>> = said
+    fn assistant(&mut self, segment: &Segment<'a>) {
+        let ids: Vec<Cow<'a, str>> = segment
             .calls
             .iter()
             .map(|(part, call, _)| self.id(part, call))
@@ -271,22 +271,22 @@ impl<'a> Writer<'a> {
             _ => false,
         };
         let is_details = |part: &Part| self.details(part).is_some();
-        let others = said
+        let others = segment
             .parts
             .iter()
             .filter(|part| !is_call(part) && !is_details(part));
         let others = others.count();
-        // Each with its place among the others, since calls are emitted behind them.
-        let mut blocks: Vec<((usize, bool), Block<'a>)> = Vec::with_capacity(said.parts.len());
+        // Each block has its position among the others, since calls are emitted after them.
+        let mut blocks: Vec<((usize, bool), Block<'a>)> = Vec::with_capacity(segment.parts.len());
         let mut at = 0;
-        let mut made = said.calls.iter().zip(&ids).peekable();
-        for part in said.parts {
+        let mut made = segment.calls.iter().zip(&ids).peekable();
+        for part in segment.parts {
             if let Some(details) = self.details(part) {
                 self.take_details(details);
                 continue;
             }
             if is_call(&part) {
-                // They are in the order of the parts.
+                // Calls have the order of their parts.
                 let is_it = |((made, ..), _): &(&(&Part, _, _), _)| ptr::eq(*made, part);
                 let Some(((_, call, _), id)) = made.next_if(is_it) else {
                     continue;
@@ -301,7 +301,7 @@ impl<'a> Writer<'a> {
                 blocks.push(((place, false), block));
                 continue;
             }
-            if let Some(block) = self.said(part) {
+            if let Some(block) = self.assistant_part(part) {
                 blocks.push(((at, true), block));
             }
             at += 1;
@@ -310,21 +310,21 @@ impl<'a> Writer<'a> {
         for (_, block) in blocks {
             self.out.push(Speaker::Assistant, block);
         }
-        for ((_, _, result), id) in said.calls.iter().zip(ids) {
+        for ((_, _, result), id) in segment.calls.iter().zip(ids) {
             let block = self.result(result, id);
             self.out.push(Speaker::User, block);
         }
     }
 
-    /// What a model says besides calls for the loop.
-    fn said(&mut self, part: &'a Part) -> Option<Block<'a>> {
+    /// Converts a part of an assistant message, except calls for the loop.
+    fn assistant_part(&mut self, part: &'a Part) -> Option<Block<'a>> {
         let more = self.more(part);
         let kind = match &part.kind {
-            PartKind::Text(text) | PartKind::Refusal(text) if says_something(text) => {
+            PartKind::Text(text) | PartKind::Refusal(text) if is_not_blank(text) => {
                 Kind::Text(text)
             }
             PartKind::Image(_) | PartKind::Audio(_) | PartKind::File(_) => Kind::Text(words(part)?),
-            // Without the signature it is somebody else's, or was not whole.
+            // Without a signature, the part is from another provider or incomplete.
             PartKind::Reasoning(text) if more?.contains_key("signature") => Kind::Thinking(text),
             PartKind::ToolCall(call) if more?.contains_key("type") => {
                 let id = call.provider_id.as_deref()?;
@@ -347,7 +347,7 @@ impl<'a> Writer<'a> {
         Some(block)
     }
 
-    /// What the service said of the message as a whole.
+    /// The service's fields of the whole message.
     fn details(&self, part: &'a Part) -> Option<&'a Value> {
         match &part.kind {
             PartKind::Provider(data) if data.provider == *self.provider => {
@@ -368,13 +368,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What the service is to call `call`.
+    /// The unique id of `call` for the service.
     fn id(&mut self, part: &Part, call: &'a ToolCallPart) -> Cow<'a, str> {
         let first = IDS.id(call, is_own(part, self.provider));
         if self.ids.insert(first.clone()) {
             return first;
         }
-        // By what is kept of the id, so that no number is tried twice.
+        // Keyed by the truncated id, so that no suffix is tried twice.
         let kept = first.get(..first.len().min(56)).unwrap_or_default();
         let n = self.copies.entry(kept.to_owned()).or_insert(1);
         loop {
@@ -389,14 +389,14 @@ impl<'a> Writer<'a> {
     fn result(&mut self, result: &'a ToolResult, id: Cow<'a, str>) -> Block<'a> {
         let outcome = &result.outcome;
         let is_error = outcome.status != ToolStatus::Done;
-        let text = |text: Cow<'a, str>| match says_something(&text) {
+        let text = |text: Cow<'a, str>| match is_not_blank(&text) {
             true => Outcome::Text(text),
-            // An error must say something.
+            // The service rejects an error without text.
             false if is_error => Outcome::Text("The call failed.".into()),
             false => Outcome::Nothing,
         };
         let content = match &outcome.content {
-            // An error can be told in words only.
+            // An error can only contain text.
             content if is_error => text(content.text()),
             ToolContent::Parts(parts) => {
                 let blocks: Vec<_> = parts
@@ -419,14 +419,14 @@ impl<'a> Writer<'a> {
 
     fn result_part(&mut self, part: &'a Part) -> Option<Block<'a>> {
         if let PartKind::Audio(_) = part.kind {
-            let unsupported = Unsupported::new("sound in a tool's result").at(self.turn);
+            let unsupported = Unsupported::new("audio in a tool result").at(self.turn);
             self.out.unsupported.push(unsupported);
         }
         self.content(part)
     }
 }
 
-fn says_something(text: &str) -> bool {
+fn is_not_blank(text: &str) -> bool {
     !text.trim().is_empty()
 }
 

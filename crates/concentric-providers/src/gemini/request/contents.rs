@@ -1,4 +1,4 @@
-//! The contents of a request: a conversation in turns of the user and of the model.
+//! The contents of a request: alternating turns of the user and the model.
 
 use super::super::family::Family;
 use crate::{
@@ -13,11 +13,11 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, value::RawValue};
 use std::borrow::Cow;
 
-/// What the service takes for the signature of a call that it did not make.
+/// The value that the service accepts as the signature of a call by another model.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// Whether anything is said in the conversation of `request`.
-pub(super) fn is_said(request: &ChatRequest, provider: &Str) -> bool {
+/// Whether the conversation of `request` has any content.
+pub(super) fn has_content(request: &ChatRequest, provider: &Str) -> bool {
     let mut contents = Contents::empty(provider, Family::of(""));
     request.transcript.iter().any(|turn| {
         contents.turn(turn);
@@ -25,7 +25,7 @@ pub(super) fn is_said(request: &ChatRequest, provider: &Str) -> bool {
     })
 }
 
-/// Which names of functions the service takes.
+/// The function names that the service accepts.
 pub(super) const NAMES: NameRules = NameRules {
     length: 128,
     punctuation: "_.:-",
@@ -50,14 +50,14 @@ struct Content<'a> {
 
 struct WirePart<'a> {
     kind: Kind<'a>,
-    /// What the service said with it.
+    /// The provider-specific fields of the part.
     extras: Option<&'a Map<String, Value>>,
-    /// It needs a signature, and has none.
+    /// Whether a required signature is missing.
     unsigned: bool,
 }
 
 enum Kind<'a> {
-    /// As it came.
+    /// An unchanged part of the service.
     Whole(&'a Value),
     Text(&'a str),
     Thought(&'a str),
@@ -82,7 +82,7 @@ impl<'a> Contents<'a> {
         for turn in &request.transcript {
             contents.turn(turn);
         }
-        // The service takes a call only behind what a user says.
+        // The service accepts a call only after user content.
         let begins_with_call = contents.list.first().is_some_and(|first| {
             let mut parts = first.parts.iter();
             parts.any(|part| matches!(part.kind, Kind::Call(_)))
@@ -116,7 +116,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Adds a part to what `role` says last, or lets it begin to.
+    /// Adds a part to the last content if it has the same role, or starts a new one.
     fn push(&mut self, role: &'static str, part: impl Into<WirePart<'a>>) {
         let part = part.into();
         match self.list.last_mut().filter(|last| last.role == role) {
@@ -132,7 +132,7 @@ impl<'a> Contents<'a> {
         for part in &message.parts {
             if let Some(whole) = self.whole(part) {
                 self.push("user", Kind::Whole(whole));
-            } else if let Some(kind) = said(part) {
+            } else if let Some(kind) = common_part(part) {
                 self.push("user", kind);
             }
         }
@@ -141,7 +141,7 @@ impl<'a> Contents<'a> {
     fn assistant(&mut self, turn: &'a Turn) {
         let parts = &turn.as_message().parts;
         let results = Results::of(turn);
-        // The calls whose results are still to be told.
+        // The calls whose results have not been added yet.
         let mut open: Vec<(&'a Part, &'a ToolCallPart, &'a ToolResult)> = Vec::new();
         for part in parts {
             if let Some(whole) = self.whole(part) {
@@ -155,7 +155,7 @@ impl<'a> Contents<'a> {
                     self.responses(&mut open);
                     continue;
                 }
-                // Somebody else's own: it is not told of, nor is its result.
+                // A call by another provider's own tool is omitted, as is its result.
                 PartKind::ToolCall(call) if call.executor == Executor::Provider => continue,
                 PartKind::ToolCall(call) => {
                     let Some(result) = results.get(&call.id) else {
@@ -164,11 +164,11 @@ impl<'a> Contents<'a> {
                     open.push((part, call, result));
                     Kind::Call(Call::new(part, call, self.provider))
                 }
-                // What is not signed is not asked for.
+                // Only signed reasoning must be sent back.
                 PartKind::Reasoning(text) if extras.is_some() => Kind::Thought(text),
-                // So may nothing be.
+                // A signed text may be empty.
                 PartKind::Text(text) if extras.is_some() => Kind::Text(text),
-                _ => match said(part) {
+                _ => match common_part(part) {
                     Some(kind) => kind,
                     None => continue,
                 },
@@ -210,7 +210,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// A part that the service is to have back as it came.
+    /// A part that must be sent back unchanged.
     fn whole(&self, part: &'a Part) -> Option<&'a Value> {
         let can_be = match &part.kind {
             PartKind::ToolCall(call) => call.executor == Executor::Provider,
@@ -223,7 +223,7 @@ impl<'a> Contents<'a> {
 }
 
 impl Content<'_> {
-    /// Sees that the first call is signed, as the service wants it.
+    /// Marks the first call if its required signature is missing.
     fn mark_unsigned(&mut self) {
         let mut calls = self.parts.iter_mut();
         if let Some(call) = calls.find(|part| matches!(part.kind, Kind::Call(_))) {
@@ -235,8 +235,8 @@ impl Content<'_> {
     }
 }
 
-/// What a part says to anybody.
-fn said(part: &Part) -> Option<Kind<'_>> {
+/// Converts a part without provider data.
+fn common_part(part: &Part) -> Option<Kind<'_>> {
     match &part.kind {
         PartKind::Text(text) | PartKind::Refusal(text) if !text.is_empty() => {
             Some(Kind::Text(text))
@@ -272,9 +272,9 @@ impl Serialize for WirePart<'_> {
     }
 }
 
-/// A call, as it is named here and there.
+/// A call with its name for the service.
 struct Call<'a> {
-    /// The service's own; it knows no other.
+    /// The id that the service assigned.
     id: Option<&'a Str>,
     name: Cow<'a, str>,
     arguments: &'a Arguments,
@@ -322,7 +322,7 @@ impl Serialize for Response<'_> {
             ToolStatus::Done => "output",
             _ => "error",
         };
-        map.serialize_entry("response", &Told { key, text: &text })?;
+        map.serialize_entry("response", &Output { key, text: &text })?;
         if let Some(id) = self.call.id {
             map.serialize_entry("id", id)?;
         }
@@ -334,13 +334,13 @@ impl Serialize for Response<'_> {
     }
 }
 
-/// The object that a response must be: of a text, or of the JSON that it is.
-struct Told<'a> {
+/// The object of a response: a string or the JSON value that the text contains.
+struct Output<'a> {
     key: &'static str,
     text: &'a str,
 }
 
-impl Serialize for Told<'_> {
+impl Serialize for Output<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
         let is_structured = self.text.trim_start().starts_with(['{', '[']);
@@ -368,7 +368,7 @@ struct Blob<'a> {
     source: Source<'a>,
 }
 
-/// Its bytes, or where they are.
+/// The bytes of a medium or their location.
 enum Source<'a> {
     Inline(&'a str),
     Uri(&'a str),
@@ -384,7 +384,7 @@ impl<'a> Blob<'a> {
             _ => return None,
         };
         let known = media.media_type.as_deref();
-        // Bytes must be of a type; the service can look what is elsewhere.
+        // Inline data require a media type; for other sources, the service determines it.
         let (media_type, source) = match &media.source {
             MediaSource::Base64(data) => (known.or(Some(default)), Source::Inline(data)),
             MediaSource::Url(url) => match data_url::read(url) {
@@ -404,7 +404,7 @@ impl<'a> Blob<'a> {
         }
     }
 
-    /// Whether it may stand in a function's response.
+    /// Whether a function response may contain the medium.
     fn fits_response(&self) -> bool {
         let kind = self.media_type.unwrap_or_default();
         matches!(self.source, Source::Inline(_))
@@ -420,7 +420,7 @@ impl Serialize for Blob<'_> {
         }
         match self.source {
             Source::Inline(data) => map.serialize_entry("data", data)?,
-            // As the Files API names them; the whole name is an address.
+            // The Files API accepts such names only as URLs.
             Source::Id(id) if id.starts_with("files/") => {
                 let uri = format!("https://generativelanguage.googleapis.com/v1beta/{id}");
                 map.serialize_entry("fileUri", &uri)?;

@@ -1,37 +1,37 @@
-//! JSON Schemas, as a model takes them.
+//! Conversion of JSON Schemas for a model.
 
 use super::super::family::Family;
 use crate::schema::{Budget, Node, Object};
 use serde_json::Value;
 
-/// The deepest that a schema may be, with all that it refers to in the place of what does.
+/// The maximum nesting of a schema, including its references.
 const DEPTH: usize = 64;
 
-/// `schema` for models of `family`.
+/// Converts `schema` for models of `family`.
 ///
 /// # Errors
 ///
-/// What of it can't be said to them.
+/// Returns a description of the property that cannot be expressed.
 pub(super) fn adapt<'a>(
     schema: &'a Value,
     family: Family,
     budget: &mut Budget,
 ) -> Result<Node<'a>, &'static str> {
     if family.takes_json_schema() {
-        // What it does not know of JSON Schema it reads over.
+        // The service ignores unsupported keywords.
         return Ok(Node::Kept(schema));
     }
     let mut root = Root { schema, budget };
     rewrite(schema, &mut root, 0).map(Node::Object)
 }
 
-/// What a schema stands in, and refers to.
+/// The root schema, which references point into.
 struct Root<'a, 'b> {
     schema: &'a Value,
     budget: &'b mut Budget,
 }
 
-/// `schema`, which stands in `root`, in the service's subset of OpenAPI 3.0
+/// Converts `schema` to the service's subset of OpenAPI 3.0
 /// (<https://ai.google.dev/api/caching#Schema>).
 fn rewrite<'a>(
     schema: &'a Value,
@@ -39,32 +39,32 @@ fn rewrite<'a>(
     depth: usize,
 ) -> Result<Object<'a>, &'static str> {
     if depth > DEPTH {
-        return Err("it is too deep, or refers to itself");
+        return Err("a recursive or too deeply nested schema");
     }
     root.budget.entry()?;
     let mut out = Object::default();
     let Some(fields) = schema.as_object() else {
         return match schema {
-            Value::Bool(false) => Err("nothing fits `false`"),
+            Value::Bool(false) => Err("the schema `false`"),
             _ => Ok(out),
         };
     };
-    // What is not in the subset.
-    let mut told = Object::default();
+    // Keywords that the subset does not contain.
+    let mut described = Object::default();
     if let Some(reference) = fields.get("$ref") {
         let reference = reference.as_str().unwrap_or_default();
-        // Looking it up costs as much.
+        // The length of the reference bounds the cost of resolving it.
         root.budget.spend(reference.len())?;
         let pointer = reference.strip_prefix('#');
         let target = pointer.and_then(|pointer| root.schema.pointer(pointer));
-        let target = target.ok_or("it refers to what is not in it")?;
+        let target = target.ok_or("an unresolvable reference")?;
         out = rewrite(target, root, depth + 1)?;
     }
     for (name, value) in fields {
         let name = name.as_str();
         match name {
             "$ref" | "$defs" | "definitions" | "$schema" | "$id" | "$comment" | "description" => {}
-            "type" => types(value, &mut out, &mut told, root.budget)?,
+            "type" => types(value, &mut out, &mut described, root.budget)?,
             "const" | "enum" => {
                 let kept = root.budget.keep(value)?;
                 let (values, kept) = match (name, value) {
@@ -76,8 +76,8 @@ fn rewrite<'a>(
                     let string = || Node::Text("string".into());
                     out.entry("type".into()).or_insert_with(string);
                 } else {
-                    // Only texts can be enumerated.
-                    root.budget.put(&mut told, name, Node::Kept(value))?;
+                    // Only strings can be enumerated.
+                    root.budget.put(&mut described, name, Node::Kept(value))?;
                 }
             }
             "items" if value.is_object() => {
@@ -102,7 +102,7 @@ fn rewrite<'a>(
             "format" => {
                 let known = ["float", "double", "int32", "int64", "enum", "date-time"];
                 let is_known = value.as_str().is_some_and(|value| known.contains(&value));
-                let place = if is_known { &mut out } else { &mut told };
+                let place = if is_known { &mut out } else { &mut described };
                 root.budget.put_kept(place, name, value)?;
             }
             "title" | "nullable" | "maxItems" | "minItems" | "required" | "minProperties"
@@ -110,11 +110,11 @@ fn rewrite<'a>(
             | "propertyOrdering" | "default" | "minimum" | "maximum" => {
                 root.budget.put_kept(&mut out, name, value)?;
             }
-            _ => root.budget.put_kept(&mut told, name, value)?,
+            _ => root.budget.put_kept(&mut described, name, value)?,
         }
     }
-    require(&mut out, &mut told, root.budget)?;
-    describe(fields.get("description"), told, &mut out, root.budget)?;
+    require(&mut out, &mut described, root.budget)?;
+    describe(fields.get("description"), described, &mut out, root.budget)?;
     if out.get("type").and_then(Node::as_str) == Some("array") {
         let anything = || Node::Object(Object::default());
         out.entry("items".into()).or_insert_with(anything);
@@ -122,11 +122,11 @@ fn rewrite<'a>(
     Ok(out)
 }
 
-/// A type, or several, of which `null` is one that a schema may also be.
+/// Converts a type or a list of types, in which `null` becomes `nullable`.
 fn types<'a>(
     value: &'a Value,
     out: &mut Object<'a>,
-    told: &mut Object<'a>,
+    described: &mut Object<'a>,
     budget: &mut Budget,
 ) -> Result<(), &'static str> {
     let kept = budget.keep(value)?;
@@ -140,7 +140,7 @@ fn types<'a>(
     }
     match &*types {
         [one] => budget.put(out, "type", Node::Kept(one)),
-        [] => budget.put(told, "type", kept),
+        [] => budget.put(described, "type", kept),
         several => {
             let mut list = Vec::new();
             for one in several {
@@ -175,12 +175,12 @@ fn any_of<'a>(
         return merge(out, one, root.budget);
     }
     if out.contains_key("anyOf") {
-        return Err("two alternatives at one place");
+        return Err("more than one `anyOf` for the same value");
     }
     root.budget.put(out, "anyOf", Node::List(all))
 }
 
-/// Adds `more` to `out`; both are to hold.
+/// Merges `more` into `out`, so that both apply.
 fn merge<'a>(
     out: &mut Object<'a>,
     more: Object<'a>,
@@ -218,12 +218,12 @@ fn merge<'a>(
     Ok(())
 }
 
-const APART: &str = "two schemas at one place that can't be joined";
+const APART: &str = "schemas for the same value that cannot be merged";
 
-/// Sees that what is required is there, as the service wants it.
+/// Removes names of undefined properties from `required`, since the service rejects them.
 fn require<'a>(
     out: &mut Object<'a>,
-    told: &mut Object<'a>,
+    described: &mut Object<'a>,
     budget: &mut Budget,
 ) -> Result<(), &'static str> {
     let Some(names) = out.shift_remove("required") else {
@@ -238,7 +238,7 @@ fn require<'a>(
         properties.is_some_and(|all| name.is_some_and(|name| all.contains_key(name)))
     };
     let (there, elsewhere): (Vec<_>, Vec<_>) = names.into_iter().partition(is_there);
-    for (place, names) in [(out, there), (told, elsewhere)] {
+    for (place, names) in [(out, there), (described, elsewhere)] {
         if !names.is_empty() {
             budget.put(place, "required", Node::List(names))?;
         }
@@ -246,23 +246,26 @@ fn require<'a>(
     Ok(())
 }
 
-/// Says in the description what the subset has no word for.
+/// Adds the constraints that the subset does not contain to the description.
 fn describe<'a>(
     own: Option<&'a Value>,
-    told: Object<'a>,
+    described: Object<'a>,
     out: &mut Object<'a>,
     budget: &mut Budget,
 ) -> Result<(), &'static str> {
-    // What it refers to, or is joined of, may have one of its own.
+    // A referenced or merged schema may have its own description.
     let own = own.and_then(Value::as_str);
     let inner = out.get("description").and_then(Node::as_str);
-    let told = match told.is_empty() {
+    let described = match described.is_empty() {
         true => None,
-        false => Some(serde_json::to_string(&Node::Object(told)).map_err(|_| "it is not JSON")?),
+        false => Some(
+            serde_json::to_string(&Node::Object(described))
+                .map_err(|_| "a value that cannot be serialized")?,
+        ),
     };
-    let told = told.map(|told| format!("(JSON Schema: {told})"));
-    let texts = [own, inner, told.as_deref()];
-    if own.is_none() && told.is_none() {
+    let described = described.map(|described| format!("(JSON Schema: {described})"));
+    let texts = [own, inner, described.as_deref()];
+    if own.is_none() && described.is_none() {
         return Ok(());
     }
     let texts: Vec<&str> = texts.into_iter().flatten().collect();
@@ -282,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_model_is_sent_the_schema_as_it_is() {
+    fn a_new_model_receives_the_unchanged_schema() {
         let schema = json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "type": ["object", "null"]});
         let adapted = adapt(&schema, Family::of("gemini-2.5-flash"));
         assert_eq!(adapted.expect("a schema"), schema);
     }
 
     #[test]
-    fn an_old_model_is_sent_what_it_knows() {
+    fn an_old_model_receives_a_converted_schema() {
         let cases = [
             (
                 json!({"$schema": "x", "type": "object", "properties": {
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_model_can_not_be_told_is_refused() {
+    fn an_inexpressible_schema_is_rejected_for_an_old_model() {
         let refused = [
             json!({"$ref": "#"}),
             json!({"$ref": "https://a.test"}),
@@ -353,7 +356,7 @@ mod tests {
                 "{schema}"
             );
         }
-        // Twice as large with each definition.
+        // The size doubles with each definition.
         let mut large = json!({"$ref": "#/$defs/0", "$defs": {"40": {"type": "string"}}});
         for at in 0..40 {
             let next = json!({"$ref": format!("#/$defs/{}", at + 1)});

@@ -1,19 +1,19 @@
-//! The services that are known.
+//! The known services.
 //!
-//! Each row says where it differs from the one that it begins with. The words in italics name the
-//! page of the service's own documentation that says so.
+//! Each profile lists its differences from a base profile. Words in italics name the page of the
+//! service's own documentation that is the source.
 
 use super::{Files, Prefill, Profile, Reasoning, Turns};
 use crate::{Capabilities, Sources, Timeouts, history::IdRules};
 use std::time::Duration;
 
-/// In the request, or at a URL.
+/// Base64 data or a URL.
 const HERE_OR_URL: Sources = Sources {
     id: false,
     ..Sources::ALL
 };
 
-/// A service of text and images.
+/// The capabilities of a service for text and images.
 const IMAGES: Capabilities = Capabilities {
     images: HERE_OR_URL,
     audio: Sources::NONE,
@@ -21,14 +21,14 @@ const IMAGES: Capabilities = Capabilities {
     ..Capabilities::all()
 };
 
-/// A service of text.
+/// The capabilities of a service for text.
 const TEXT: Capabilities = Capabilities {
     images: Sources::NONE,
     images_in_results: false,
     ..IMAGES
 };
 
-/// What `OpenAI` takes as the id of a call.
+/// The ids of calls that `OpenAI` accepts.
 const SHORT: IdRules = IdRules {
     length: 40,
     exact: false,
@@ -67,9 +67,9 @@ impl Profile {
 
     /// OpenAI's own service.
     ///
-    /// Sound and documents come with the request; documents may have been uploaded; at most four
-    /// texts end an answer (*Create chat completion*). `strict` takes a subset of JSON Schema
-    /// (*Structured Outputs*). An id of a call has at most forty characters.
+    /// Audio is sent as base64 data, and documents as base64 data or uploaded files; at most four
+    /// stop sequences are allowed (*Create chat completion*). `strict` accepts a subset of JSON
+    /// Schema (*Structured Outputs*). An id of a call has at most forty characters.
     pub const OPENAI: Self = Self {
         name: "openai",
         provider: "openai",
@@ -95,10 +95,10 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Azure `OpenAI`: the address is `https://<resource>.openai.azure.com/openai/v1`.
+    /// Azure `OpenAI`, with the base URL `https://<resource>.openai.azure.com/openai/v1`.
     ///
-    /// The key has a header of its own, and chat completions take no documents (*Azure `OpenAI` REST
-    /// API reference*).
+    /// The key is sent in a separate header, and chat completions do not accept documents (*Azure
+    /// `OpenAI` REST API reference*).
     pub const AZURE: Self = Self {
         name: "azure",
         provider: "azure.ai.openai",
@@ -115,9 +115,9 @@ impl Profile {
 
     /// Groq.
     ///
-    /// `max_tokens` is deprecated, penalties are not supported by any model, and at most four texts
-    /// end an answer (*API reference: Create chat completion*); an output schema goes without tools
-    /// (*Structured Outputs*).
+    /// `max_tokens` is deprecated, no model supports penalties, and at most four stop sequences are
+    /// allowed (*API reference: Create chat completion*); an output schema is not supported with
+    /// tools (*Structured Outputs*).
     pub const GROQ: Self = Self {
         name: "groq",
         provider: "groq",
@@ -137,11 +137,11 @@ impl Profile {
 
     /// Mistral.
     ///
-    /// It refuses fields that it does not know, ids of calls that are not nine letters and digits,
-    /// a user's message right behind a tool's, a system message right behind that or an assistant's,
-    /// and an assistant's at the end that has no `prefix`; it has its own fields for the seed and for
-    /// documents, its own word for a call that must be made, and its reasoning among the content
-    /// (*Chat completion API; Document understanding; Reasoning*).
+    /// Rejects unknown fields, call ids other than nine letters and digits, a user message directly
+    /// after a tool message, a system message directly after a tool or assistant message, and a
+    /// final assistant message without `prefix`. Has its own fields for the seed and for documents
+    /// and its own value for a required call, and sends reasoning in the content (*Chat completion
+    /// API; Document understanding; Reasoning*).
     pub const MISTRAL: Self = Self {
         name: "mistral",
         provider: "mistral_ai",
@@ -172,9 +172,9 @@ impl Profile {
 
     /// `DeepSeek`.
     ///
-    /// It wants the reasoning back that came with tool calls (*Thinking Mode*), writes JSON but of no
-    /// schema (*JSON Output*), and has no seed and no switch for parallel calls; at most sixteen texts
-    /// end an answer (*Create Chat Completion*).
+    /// Requires the reasoning of messages with tool calls (*Thinking Mode*), supports JSON output
+    /// without a schema only (*JSON Output*), and has neither a seed nor `parallel_tool_calls`; at
+    /// most sixteen stop sequences are allowed (*Create Chat Completion*).
     pub const DEEPSEEK: Self = Self {
         name: "deepseek",
         provider: "deepseek",
@@ -184,8 +184,8 @@ impl Profile {
         key_optional: false,
         reasoning: Reasoning::Demanded("reasoning_content"),
         empty_content: true,
-        // It sends comments while a request waits, and closes one that is not done after half an
-        // hour (*Rate Limit*).
+        // The service sends comments while a request is queued, and closes one that is not complete
+        // after 30 minutes (*Rate Limit*).
         timeouts: Timeouts {
             idle: Some(Duration::from_mins(5)),
             progress: Some(Duration::from_mins(30)),
@@ -202,7 +202,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// `DeepSeek`'s beta, which goes on with an assistant's message (*Chat Prefix Completion*).
+    /// `DeepSeek`'s beta, which supports prefill (*Chat Prefix Completion*).
     pub const DEEPSEEK_BETA: Self = Self {
         name: "deepseek-beta",
         base_url: "https://api.deepseek.com/beta",
@@ -212,8 +212,8 @@ impl Profile {
 
     /// xAI.
     ///
-    /// `max_tokens` is deprecated (*Chat completions*). It counts reasoning apart from the output,
-    /// which its totals tell (*Models and Pricing*).
+    /// `max_tokens` is deprecated (*Chat completions*). Reasoning is not part of the output tokens,
+    /// but of the total (*Models and Pricing*).
     pub const XAI: Self = Self {
         name: "xai",
         provider: "x_ai",
@@ -228,9 +228,9 @@ impl Profile {
 
     /// `OpenRouter`.
     ///
-    /// Documents may be at a URL (*PDF Inputs*), sound may not (*Audio Inputs*). Its `reasoning_details`
-    /// go back as they came (*Preserving Reasoning*). Ids of calls go on to whom it asks, so that they
-    /// are what all of those take.
+    /// Documents may be at a URL (*PDF Inputs*), audio may not (*Audio Inputs*).
+    /// `reasoning_details` are sent back unchanged (*Preserving Reasoning*). Ids of calls are
+    /// forwarded to upstream providers, so they use a form that all of these accept.
     pub const OPENROUTER: Self = Self {
         name: "openrouter",
         provider: "openrouter",
@@ -238,7 +238,7 @@ impl Profile {
         hosts: &["openrouter.ai"],
         key_env: &["OPENROUTER_API_KEY"],
         key_optional: false,
-        // It sends comments while a request waits (*Streaming*).
+        // The service sends comments while a request is queued (*Streaming*).
         timeouts: Timeouts {
             idle: Some(Duration::from_mins(5)),
             ..Timeouts::new()
@@ -255,7 +255,7 @@ impl Profile {
 
     /// Together AI.
     ///
-    /// There is no switch for parallel calls (*Create Chat Completion*).
+    /// `parallel_tool_calls` is not supported (*Create Chat Completion*).
     pub const TOGETHER: Self = Self {
         name: "together",
         provider: "together_ai",
@@ -273,9 +273,9 @@ impl Profile {
 
     /// Perplexity's Sonar.
     ///
-    /// Behind the system messages, user and assistant take turns, and the user's is the last; there
-    /// are no tools, no seed, and no texts that end an answer. Deep research counts its reasoning
-    /// apart from the output and from the total (*Sonar API: Chat Completions*).
+    /// After the system messages, user and assistant messages must alternate, and the last one must
+    /// be from the user; tools, a seed and stop sequences are not supported. Deep research counts
+    /// its reasoning in neither the output nor the total (*Sonar API: Chat Completions*).
     pub const PERPLEXITY: Self = Self {
         name: "perplexity",
         provider: "perplexity",
@@ -300,8 +300,8 @@ impl Profile {
 
     /// Cerebras.
     ///
-    /// Penalties and the switch for parallel calls are refused (*`OpenAI` Compatibility*), and so is an
-    /// output schema beside tools (*Structured Outputs*).
+    /// Rejects penalties and `parallel_tool_calls` (*`OpenAI` Compatibility*), and an output schema
+    /// with tools (*Structured Outputs*).
     pub const CEREBRAS: Self = Self {
         name: "cerebras",
         provider: "cerebras",
@@ -321,11 +321,11 @@ impl Profile {
 
     /// Moonshot AI (Kimi).
     ///
-    /// No call can be demanded, since most models think (*Tool Use*); it wants their reasoning back
-    /// (*Thinking Models*), writes JSON but of no schema, takes images in the request only (*Vision*),
-    /// and goes on with a message that is `partial` (*Partial Mode*); `max_tokens` is deprecated, at
-    /// most five texts end an answer, and there is neither a seed nor a switch for parallel calls
-    /// (*Create Chat Completion*).
+    /// A forced tool choice is not supported, since most models think (*Tool Use*). The service
+    /// requires their reasoning (*Thinking Models*), supports JSON output without a schema only,
+    /// accepts images only as base64 data (*Vision*), and continues a message with `partial`
+    /// (*Partial Mode*). `max_tokens` is deprecated, at most five stop sequences are allowed, and
+    /// neither a seed nor `parallel_tool_calls` is supported (*Create Chat Completion*).
     pub const MOONSHOT: Self = Self {
         name: "moonshot",
         provider: "moonshot_ai",
@@ -351,8 +351,9 @@ impl Profile {
 
     /// Z.ai.
     ///
-    /// A tool choice is `auto`, one text may end an answer, JSON is of no schema, and there are
-    /// neither penalties nor a seed (*Chat Completion*); it wants its reasoning back (*Thinking Mode*).
+    /// The tool choice is always `auto`, a single stop sequence is allowed, JSON output has no
+    /// schema, and neither penalties nor a seed are supported (*Chat Completion*); reasoning is
+    /// sent back (*Thinking Mode*).
     pub const ZAI: Self = Self {
         name: "zai",
         provider: "z_ai",
@@ -374,7 +375,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Hugging Face's router to others (*Inference Providers: Chat Completion*).
+    /// Hugging Face's router to other services (*Inference Providers: Chat Completion*).
     pub const HUGGINGFACE: Self = Self {
         name: "huggingface",
         provider: "huggingface",
@@ -386,7 +387,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Fireworks AI, which wants reasoning back (*Reasoning*).
+    /// Fireworks AI, to which reasoning is sent back (*Reasoning*).
     pub const FIREWORKS: Self = Self {
         name: "fireworks",
         provider: "fireworks_ai",
@@ -399,11 +400,11 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Gemini's chat completions.
+    /// Gemini's chat completions endpoint.
     ///
-    /// Media come with the request, and a call goes back with its thought signature
-    /// (`extra_content`) (*`OpenAI` compatibility; Thought signatures*); at most five texts end an
-    /// answer (*`GenerationConfig`*).
+    /// Media are sent as base64 data, and a call is sent back with its thought signature
+    /// (`extra_content`) (*`OpenAI` compatibility; Thought signatures*); at most five stop
+    /// sequences are allowed (*`GenerationConfig`*).
     pub const GEMINI: Self = Self {
         name: "gemini",
         provider: "gcp.gemini",
@@ -422,8 +423,8 @@ impl Profile {
 
     /// llama.cpp's server.
     ///
-    /// A model's own template lays out the messages, and many demand that roles take turns. A schema
-    /// is a grammar, which tools rule out (*llama-server README; Function calling*).
+    /// The model's template formats the messages, and many templates require roles to alternate. A
+    /// schema becomes a grammar, which excludes tools (*llama-server README; Function calling*).
     pub const LLAMA_CPP: Self = Self {
         name: "llama.cpp",
         provider: "llama.cpp",
@@ -439,8 +440,8 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// vLLM, which goes on with an assistant's message if the request says so (*`OpenAI`-Compatible
-    /// Server*), and takes its reasoning back (*Reasoning Outputs*).
+    /// vLLM, which continues a final assistant message on request (*`OpenAI`-Compatible Server*),
+    /// and accepts its reasoning (*Reasoning Outputs*).
     pub const VLLM: Self = Self {
         name: "vllm",
         provider: "vllm",
@@ -455,10 +456,10 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// Ollama's chat completions; for its own API see [`ollama`](crate::ollama).
+    /// Ollama's chat completions endpoint; for the native API, see [`ollama`](crate::ollama).
     ///
-    /// There is no tool choice, and images come with the request (*`OpenAI` compatibility*); a schema is
-    /// a grammar, which rules tools out.
+    /// A tool choice is not supported, and images are sent as base64 data (*`OpenAI`
+    /// compatibility*); a schema becomes a grammar, which excludes tools.
     pub const OLLAMA: Self = Self {
         name: "ollama",
         provider: "ollama",
@@ -476,8 +477,8 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// LM Studio: as of llama.cpp's, a model's template lays out the messages; images come with the
-    /// request (*`OpenAI` Compatibility Endpoints*).
+    /// LM Studio: as with llama.cpp, the model's template formats the messages; images are sent as
+    /// base64 data (*`OpenAI` Compatibility Endpoints*).
     pub const LM_STUDIO: Self = Self {
         name: "lmstudio",
         provider: "lmstudio",
@@ -491,7 +492,7 @@ impl Profile {
         ..Self::GENERIC
     };
 
-    /// The services that are known.
+    /// The known services.
     pub const ALL: &'static [Self] = &[
         Self::OPENAI,
         Self::AZURE,

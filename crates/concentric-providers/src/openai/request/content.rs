@@ -132,7 +132,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A medium as a URL, which holds its bytes (RFC 2397) unless they are elsewhere.
+/// A medium as a URL: the URL itself, or a data URL (RFC 2397).
 pub(crate) enum DataUrl<'a> {
     Url(&'a str),
     Data {

@@ -5,7 +5,7 @@ use super::{
     content::Content,
 };
 use crate::history::{
-    self, NameRules, NamesBeside, Said, is_own, joined, own_data, own_reasoning, text, words,
+    self, NameRules, NamesBeside, Segment, is_own, joined, own_data, own_reasoning, text, words,
 };
 use concentric_core::{
     ChatRequest, Message, Part, PartKind, Role, Str, ToolCallPart, ToolSpecs, Turn,
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// The messages, as the service takes them.
+/// The messages in the service's format.
 pub(super) struct Messages<'a> {
     list: Vec<Wire<'a>>,
 }
@@ -30,7 +30,7 @@ impl<'a> Messages<'a> {
         };
         let system = &request.system;
         if !system.is_empty() {
-            // One message: many servers take no second.
+            // A single message, since many servers do not accept a second one.
             let mut segments = system.iter();
             let content = match (segments.next(), segments.next()) {
                 (Some(only), None) => Cow::Borrowed(only.text.as_str()),
@@ -61,7 +61,7 @@ impl<'a> Messages<'a> {
         Self { list: out.list }
     }
 
-    /// Whether the last is the assistant's, to go on with.
+    /// Whether the last message is a prefilled assistant message.
     pub(super) fn ends_open(&self) -> bool {
         matches!(self.list.last(), Some(Wire::Assistant(last)) if last.calls.is_empty())
     }
@@ -118,31 +118,31 @@ impl<'a> Writer<'a> {
     }
 
     fn assistant(&mut self, turn: &'a Turn) {
-        for said in history::said(turn) {
-            self.said(&said);
+        for segment in history::segments(turn) {
+            self.segment(&segment);
         }
     }
 
-    fn said(&mut self, said: &Said<'a>) {
+    fn segment(&mut self, segment: &Segment<'a>) {
         let (profile, provider) = (self.profile, self.provider);
         let is_apart = |part: &Part| profile.refusals && matches!(part.kind, PartKind::Refusal(_));
-        // What it said aloud; the sound itself is kept by the service for an hour only.
+        // The transcript of generated audio; the service stores the audio itself for only an hour.
         let aloud = |part: &'a Part| own_data(part, provider)?.data.get("transcript")?.as_str();
-        let content = joined(said.parts, |part| match aloud(part) {
+        let content = joined(segment.parts, |part| match aloud(part) {
             Some(aloud) if !aloud.is_empty() => Some(aloud),
             _ => words(part).filter(|_| !is_apart(part)),
         });
-        let refusal = joined(said.parts, |part| words(part).filter(|_| is_apart(part)));
-        let says = !content.is_empty() || !refusal.is_empty();
-        if !says && said.calls.is_empty() {
+        let refusal = joined(segment.parts, |part| words(part).filter(|_| is_apart(part)));
+        let has_text = !content.is_empty() || !refusal.is_empty();
+        if !has_text && segment.calls.is_empty() {
             return;
         }
         let can_call = profile.capabilities.tools;
-        if can_call || says {
-            let mut assistant = Assistant::new(said.parts, content, profile, provider);
+        if can_call || has_text {
+            let mut assistant = Assistant::new(segment.parts, content, profile, provider);
             assistant.refusal = refusal;
             if can_call {
-                let calls = said.calls.iter();
+                let calls = segment.calls.iter();
                 assistant.calls = calls
                     .map(|(part, call, _)| Call::new(part, call, self))
                     .collect();
@@ -150,12 +150,12 @@ impl<'a> Writer<'a> {
             let misses_reasoning = assistant.reasoning.is_empty()
                 && matches!(profile.reasoning, Reasoning::Demanded(_));
             if misses_reasoning && (!self.tools.is_empty() || !assistant.calls.is_empty()) {
-                // A text of nothing is taken for none.
+                // The service treats an empty string as missing.
                 assistant.reasoning.push(' ');
             }
             self.put(Wire::Assistant(assistant));
         }
-        for (part, call, result) in &said.calls {
+        for (part, call, result) in &segment.calls {
             let content = result.outcome.content.text();
             self.put(match can_call {
                 true => Wire::Tool(Tool {
@@ -163,15 +163,15 @@ impl<'a> Writer<'a> {
                     tool_call_id: profile.ids.id(call, is_own(part, provider)),
                     content,
                 }),
-                // Who can't be told of calls is told what came of them.
+                // A model without tool calls receives only their results.
                 false => {
-                    let told = format!("The tool `{}` returned:\n{content}", call.name);
-                    Wire::user(vec![Content::Text { text: told.into() }])
+                    let text = format!("The tool `{}` returned:\n{content}", call.name);
+                    Wire::user(vec![Content::Text { text: text.into() }])
                 }
             });
         }
-        // A tool's message can hold text only.
-        let images: Vec<Content<'_>> = said
+        // A tool message can only contain text.
+        let images: Vec<Content<'_>> = segment
             .calls
             .iter()
             .flat_map(|(_, _, result)| result.outcome.content.images())
@@ -220,7 +220,7 @@ impl Serialize for User<'_> {
         let mut map = serializer.serialize_map(Some(2))?;
         map.serialize_entry("role", "user")?;
         match &*self.content {
-            // Not all take a list.
+            // Some servers do not accept a list.
             [Content::Text { text }] => map.serialize_entry("content", text)?,
             content => map.serialize_entry("content", content)?,
         }
@@ -265,7 +265,7 @@ impl<'a> Assistant<'a> {
         }
     }
 
-    /// Adds what was said right behind it.
+    /// Appends the content of a directly following message.
     fn add(&mut self, more: Self) {
         if self.content.is_empty() {
             self.content = more.content;

@@ -1,4 +1,4 @@
-//! An item that is done: what no delta has said of it, and what goes back to the service.
+//! Processing of complete items: content without deltas, and the data to send back.
 
 use super::{
     super::{
@@ -64,7 +64,7 @@ impl Decoder {
         self.items.end_reasoning(at, item, answer);
     }
 
-    /// An image: the item that made it goes back with it, and its bytes are kept once.
+    /// Emits an image. Its item is sent back without the bytes, which only the medium contains.
     fn image(&mut self, at: At, mut item: Value, answer: &mut Answer) {
         let format = text(&item, "output_format").unwrap_or("png");
         let media_type = format!("image/{format}");
@@ -88,7 +88,7 @@ impl Decoder {
         if executor == Executor::Loop
             && let Some(item) = item.as_object_mut()
         {
-            // The call has them, and whoever changes it changes these.
+            // These fields are serialized from the call, which may have been changed.
             const OF_CALL: [&str; 7] = [
                 "arguments",
                 "input",

@@ -1,4 +1,4 @@
-//! What a user's message and a tool's result hold.
+//! The content of a user message or a tool result.
 
 use crate::openai::DataUrl;
 use concentric_core::{Media, MediaSource, Part, PartKind};
@@ -26,7 +26,7 @@ pub(super) enum Content<'a> {
     File(File<'a>),
 }
 
-/// The end of what is to be cached.
+/// A breakpoint of the prompt cache.
 #[derive(Serialize)]
 pub(super) struct Breakpoint {
     mode: &'static str,
@@ -62,7 +62,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// A text that ends what is to be cached.
+    /// A text with a cache breakpoint at its end.
     pub(super) const fn cached(text: &'a str) -> Self {
         Self::Text {
             text,
@@ -89,7 +89,7 @@ impl<'a> Content<'a> {
                 file_id: Some(id),
                 ..File::default()
             },
-            // Beside an address, a name is refused.
+            // The service rejects a name together with a URL.
             MediaSource::Url(url) => File {
                 file_url: Some(url),
                 ..File::default()

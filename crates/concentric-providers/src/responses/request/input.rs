@@ -1,4 +1,4 @@
-//! The conversation, as input items.
+//! Serialization of the conversation as input items.
 
 use super::{
     super::compat::{Compat, IDS, NAMES},
@@ -14,8 +14,7 @@ use concentric_core::{
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::Value;
 
-/// Whether the request tells the service where to end what it caches, which it can only be told of
-/// texts in the input.
+/// Whether the request uses cache breakpoints, which are only possible on texts in the input.
 pub(super) fn has_breakpoints(options: &ChatOptions) -> bool {
     options
         .provider
@@ -66,7 +65,7 @@ impl Serialize for Input<'_> {
             let message = turn.as_message();
             match known {
                 Some(known) if at < known => continue,
-                // The service has the answer, but not the results of its calls.
+                // The service has stored the response, but not the results of its calls.
                 Some(known) if at == known => {
                     out.assistant(turn, true)?;
                     continue;
@@ -83,7 +82,7 @@ impl Serialize for Input<'_> {
     }
 }
 
-/// Whether `turn` is the answer of that id.
+/// Whether `turn` is the response with this id.
 fn is_of(turn: &Turn, provider: &Str, id: &str) -> bool {
     let mut parts = turn.as_message().parts.iter();
     parts.any(|part| {
@@ -119,7 +118,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         self.seq.serialize_element(&Plain { role, content })
     }
 
-    /// The system segments, each run of those that stay the same equally long a prefix to cache.
+    /// Writes the system segments, with a breakpoint after each group of the same stability.
     fn system(&mut self, system: &System) -> Result<(), S::Error> {
         let segments: Vec<&SystemSegment> = system.iter().filter(|s| !s.text.is_empty()).collect();
         let mut content = Vec::with_capacity(segments.len());
@@ -154,7 +153,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
         let mut content = Vec::new();
         for part in &message.parts {
             content.extend(Content::of(part));
-            // The service's own: a decision on a call of a remote tool.
+            // An item of the service, such as the approval of a remote tool call.
             if let PartKind::Provider(_) = part.kind
                 && let Some(item) = item(part, self.provider)
             {
@@ -165,16 +164,16 @@ impl<S: SerializeSeq> Writer<'_, S> {
         self.mixed("user", &content)
     }
 
-    /// `is_known` says that the service has all but the results.
+    /// `is_known` means that the service has stored everything except the results.
     fn assistant(&mut self, turn: &Turn, is_known: bool) -> Result<(), S::Error> {
-        for said in history::said(turn) {
-            let answer = Answer::new(&said, self.provider, self.is_stored);
+        for segment in history::segments(turn) {
+            let answer = Answer::new(&segment, self.provider, self.is_stored);
             if !is_known {
                 answer
                     .items(&IDS, &self.names)
                     .try_for_each(|item| self.seq.serialize_element(&item))?;
             }
-            for (part, call, result) in &said.calls {
+            for (part, call, result) in &segment.calls {
                 let result = super::output::Result::new(part, call, result, self.provider, &IDS);
                 self.seq.serialize_element(&result)?;
             }
@@ -183,7 +182,7 @@ impl<S: SerializeSeq> Writer<'_, S> {
     }
 }
 
-/// The item of the service's that `part` is, or is of.
+/// The item of the service that `part` contains or belongs to.
 pub(super) fn item<'a>(part: &'a Part, provider: &Str) -> Option<&'a Value> {
     own_data(part, provider)?.data.get("item")
 }

@@ -1,7 +1,7 @@
-//! An answer as it goes back, and the results of its calls.
+//! Serialization of a model's response and of the results of its calls.
 
 use super::{content::Content, input::item};
-use crate::history::{IdRules, Input, NamesBeside, Said, is_own, own_data, text};
+use crate::history::{IdRules, Input, NamesBeside, Segment, is_own, own_data, text};
 use concentric_core::{
     Executor, MediaSource, Part, PartKind, Str, ToolCallPart, ToolContent, ToolResult, ToolStatus,
 };
@@ -9,25 +9,26 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
 use std::{borrow::Cow, ptr};
 
-/// The longest id of an item that is taken. Some services make longer ones, and want none back.
+/// The maximum length of an item id in requests. Some services generate longer ids, but do not
+/// require them.
 const ID: usize = 64;
 
-/// What an assistant said in one go, as items in the order in which the service gave them.
+/// A segment of an assistant turn as items, in the original order.
 pub(super) struct Answer<'a> {
     entries: Vec<(u64, Entry<'a>)>,
-    /// Ids are sent beside the reasoning that they belong to: without it, the service looks for it
-    /// by them, and with it, it looks for them.
+    /// Ids are sent only together with the reasoning that they belong to: the service resolves
+    /// references between them, and fails if one of them is missing.
     has_ids: bool,
 }
 
 enum Entry<'a> {
-    /// Texts of one message.
+    /// The texts of one message.
     Message {
         item: Option<&'a Value>,
         parts: Vec<(&'a Part, Option<&'a Value>)>,
     },
     Reasoning(&'a Value),
-    /// Anything, whole.
+    /// An item that is sent unchanged.
     Whole(&'a Value),
     Image {
         item: &'a Value,
@@ -41,14 +42,14 @@ enum Entry<'a> {
 }
 
 impl<'a> Answer<'a> {
-    pub(super) fn new(said: &Said<'a>, provider: &Str, is_stored: bool) -> Self {
+    pub(super) fn new(segment: &Segment<'a>, provider: &Str, is_stored: bool) -> Self {
         let mut entries: Vec<(u64, Entry<'a>)> = Vec::new();
         let mut index = 0;
-        let mut answered = said.calls.iter().peekable();
-        for part in said.parts {
+        let mut answered = segment.calls.iter().peekable();
+        for part in segment.parts {
             let own = own_data(part, provider).map(|own| &own.data);
             let item = item(part, provider);
-            // What somebody else has put there stays where it is.
+            // Parts without an index stay at their position.
             let at = own.and_then(|own| own.get("index")?.as_u64());
             index = at.unwrap_or(index);
             let entry = match &part.kind {
@@ -81,7 +82,7 @@ impl<'a> Answer<'a> {
                     None => continue,
                 },
                 PartKind::ToolCall(call) => {
-                    // They are in the order of the parts.
+                    // Calls have the order of their parts.
                     if answered
                         .next_if(|(known, ..)| ptr::eq(*known, part))
                         .is_none()
@@ -98,9 +99,9 @@ impl<'a> Answer<'a> {
             };
             entries.push((index, entry));
         }
-        // Calls come last in a message, whatever was said behind them.
+        // Calls are the last parts of a message, wherever they were in the response.
         entries.sort_by_key(|(index, _)| *index);
-        // The service wants to know what reasoning was for.
+        // The service rejects reasoning without an item that follows it.
         while let Some((_, Entry::Reasoning(_))) = entries.last() {
             entries.pop();
         }
@@ -124,7 +125,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Adds a part to the message before it, if it is of the same, or else begins one.
+/// Adds a part to the preceding message if it has the same item, or starts a new one.
 fn push_message<'a>(
     entries: &mut Vec<(u64, Entry<'a>)>,
     index: u64,
@@ -144,7 +145,7 @@ fn push_message<'a>(
     }
 }
 
-/// Whether reasoning can be read without looking it up.
+/// Whether reasoning is complete, so that the service does not have to look it up.
 fn is_whole(item: &Value) -> bool {
     let filled = |name: &str| match item.get(name) {
         Some(Value::String(text)) => !text.is_empty(),
@@ -184,7 +185,7 @@ impl Serialize for Item<'_> {
     }
 }
 
-/// Writes an item as it came, with the bytes that were taken out of it.
+/// Serializes an unchanged item, and adds the bytes that were removed from it.
 fn whole<S: Serializer>(
     item: &Value,
     bytes: Option<&str>,
@@ -203,7 +204,7 @@ fn whole<S: Serializer>(
     map.end()
 }
 
-/// What others have said.
+/// A message by another provider's model.
 struct Plain<'a> {
     parts: &'a [(&'a Part, Option<&'a Value>)],
 }
@@ -283,7 +284,7 @@ impl Item<'_> {
         let type_ = type_(item).unwrap_or("function_call");
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("type", type_)?;
-        // One of the service's own tools is known by its id only.
+        // The service identifies calls of its own tools only by the id.
         let needs_id = matches!(type_, "local_shell_call" | "shell_call");
         if let Some(id) = id(item).filter(|_| self.has_ids || needs_id) {
             map.serialize_entry("id", id)?;
@@ -309,7 +310,7 @@ impl Item<'_> {
                 map.serialize_entry("arguments", arguments.for_history())?;
             }
         }
-        // What else it came with: who called it, where it was found.
+        // Other fields of the item, such as the caller.
         for (name, value) in item.and_then(Value::as_object).into_iter().flatten() {
             if !matches!(&**name, "type" | "id") {
                 map.serialize_entry(name, value)?;
@@ -377,7 +378,7 @@ impl Serialize for Result<'_> {
             }
             _ => map.serialize_entry("output", &Output(&outcome.content))?,
         }
-        // A program that made the call is told by it.
+        // A program that made the call is identified by this field.
         if let Some(caller) = self.item.and_then(|item| item.get("caller"))
             && !caller.is_null()
         {

@@ -57,7 +57,7 @@ where
                 if let (Some(call), Some(piece)) = (&mut *this.call, frame.data_ref()) {
                     call.piece(piece);
                 }
-                // Nobody need poll again.
+                // The consumer may not poll again.
                 if this.inner.is_end_stream() {
                     end(this.call);
                 }

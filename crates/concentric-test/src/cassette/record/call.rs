@@ -9,17 +9,17 @@ use http::response::Parts;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// More of a body is not kept.
+/// Larger bodies are not recorded.
 const MOST: usize = 64 * 1024 * 1024;
 
-/// A call that is not over, as far as it was heard. It is recorded once: when it ends, or is dropped.
+/// The state of a call in progress. It is recorded once, when the call ends or is dropped.
 pub(super) struct Call {
     tape: Arc<Tape>,
     index: usize,
     redaction: Redaction,
-    // Since when, if times are recorded.
+    // The start of the call, if times are recorded.
     since: Option<Instant>,
-    // `None` once it is over.
+    // `None` once the call has ended.
     request: Option<Request>,
     response: Option<Response>,
     body: Vec<u8>,
@@ -48,7 +48,7 @@ impl Call {
 
     pub(super) fn head(&mut self, parts: &Parts) {
         if is_encoded(&parts.headers) {
-            self.lost = Some("the body is compressed, and no secret can be found in it");
+            self.lost = Some("the body is compressed and cannot be searched for secrets");
         }
         self.response = Some(Response {
             status: parts.status.as_u16(),
@@ -67,7 +67,7 @@ impl Call {
             return;
         }
         if self.body.len() + piece.len() > MOST {
-            self.lost = Some("the body is larger than what is kept");
+            self.lost = Some("the body exceeds the limit of 64 MiB");
             self.body = Vec::new();
             return;
         }

@@ -14,7 +14,7 @@ pin_project! {
     pub struct RecordFuture<F> {
         #[pin]
         inner: F,
-        // Handed to the body.
+        // Moved to the body.
         call: Option<Call>,
     }
 }

@@ -12,12 +12,12 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// [`Layer`] that records what passes between a client of HTTP and its service.
+/// [`Layer`] that records the requests and responses of an HTTP service.
 ///
-/// See the [module docs](crate::cassette). Clones, and all services that they make, write to the same
-/// file, which what they record replaces.
+/// See the [module docs](crate::cassette). Clones, and all services that they make, write to the
+/// same file, and replace its former content.
 ///
-/// Files are written on the thread that ends a call: this is for tests.
+/// The file is written synchronously when a call ends, so this layer is only suitable for tests.
 #[derive(Clone)]
 pub struct RecordLayer {
     tape: Arc<Tape>,
@@ -25,7 +25,7 @@ pub struct RecordLayer {
     times: bool,
 }
 
-/// What is recorded into one file.
+/// The recordings of one file.
 pub(super) struct Tape {
     path: PathBuf,
     recorded: Mutex<Recorded>,
@@ -33,7 +33,7 @@ pub(super) struct Tape {
 
 #[derive(Default)]
 struct Recorded {
-    // One for each call, empty until it is over.
+    // One for each call, empty until the call ends.
     lines: Vec<String>,
     failure: Option<io::Error>,
 }
@@ -51,25 +51,25 @@ impl RecordLayer {
         }
     }
 
-    /// Sets what is not kept.
+    /// Sets the parts of requests and responses that are not recorded.
     #[must_use]
     pub fn redaction(mut self, redaction: Redaction) -> Self {
         self.redaction = Arc::new(redaction);
         self
     }
 
-    /// Records when the pieces of a body came, too.
+    /// Also records the arrival time of each chunk of a body.
     #[must_use]
     pub fn times(mut self) -> Self {
         self.times = true;
         self
     }
 
-    /// Writes what was recorded so far, which is done by itself whenever a call is over.
+    /// Writes the file, which also happens automatically when a call ends.
     ///
     /// # Errors
     ///
-    /// It can't be written now, or could not be before.
+    /// Returns an error if the file cannot be written, or could not be written when a call ended.
     pub fn save(&self) -> io::Result<()> {
         let mut recorded = self
             .tape
@@ -104,7 +104,7 @@ impl RecordLayer {
 }
 
 impl Tape {
-    /// A call is over.
+    /// Records the end of a call.
     pub(super) fn end(&self, index: usize, exchange: &Exchange) {
         let line = serde_json::to_string(exchange);
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,9 +5,9 @@ use http_body_util::Full;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// A service of HTTP whose calls are recorded.
+/// An HTTP service that records its calls.
 ///
-/// Made by a [`RecordLayer`]. Readiness is the inner service's.
+/// Created by [`RecordLayer`]. It is ready when the inner service is.
 #[derive(Clone, Debug)]
 pub struct Record<S> {
     inner: S,
@@ -38,7 +38,7 @@ where
     RB::Error: Into<BoxError>,
 {
     type Response = http::Response<RecordBody<RB>>;
-    // What is recorded of an error is found by looking inside.
+    // The kind of the error is found by downcasting.
     type Error = BoxError;
     type Future = RecordFuture<S::Future>;
 

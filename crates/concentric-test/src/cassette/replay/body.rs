@@ -11,12 +11,12 @@ use std::{
 };
 use tokio::time::{Instant, Sleep};
 
-/// Response body for [`Replay`](super::Replay): the recorded pieces, and the recorded end.
+/// Response body for [`Replay`](super::Replay), with the recorded chunks and the recorded end.
 pub struct ReplayBody {
-    // Each with the time at which it comes, if it is to come then.
+    // Each with the time at which it is yielded, if times are replayed.
     pieces: VecDeque<(Option<Instant>, Bytes)>,
     end: Option<Error>,
-    // Boxed, so that the body is `Unpin`.
+    // Boxed so that the body is `Unpin`.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 

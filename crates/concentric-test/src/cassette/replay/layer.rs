@@ -16,10 +16,10 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// [`Layer`] that answers from a recording; what it is put around is never called.
+/// [`Layer`] that responds from recordings, and never calls the inner service.
 ///
-/// See the [module docs](crate::cassette). Clones, and all services that they make, use up the same
-/// recordings.
+/// See the [module docs](crate::cassette). Clones, and all services that they make, share the set
+/// of unused recordings.
 #[derive(Clone)]
 pub struct ReplayLayer {
     recorded: Arc<Vec<Recorded>>,
@@ -35,11 +35,12 @@ struct Recorded {
 }
 
 impl ReplayLayer {
-    /// Reads what was recorded into the file at `path`.
+    /// Reads the recordings in the file at `path`.
     ///
     /// # Errors
     ///
-    /// The file can't be read, or is not of a [`RecordLayer`](crate::cassette::RecordLayer).
+    /// Returns an error if the file cannot be read, or was not written by a
+    /// [`RecordLayer`](crate::cassette::RecordLayer).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let exchanges = tape::read(path.as_ref())?;
         let recorded = exchanges.into_iter().map(|exchange| Recorded {
@@ -55,43 +56,43 @@ impl ReplayLayer {
         })
     }
 
-    /// Sets what was not kept: what was told to the recorder.
+    /// Sets the redaction, which must be that of the recorder.
     #[must_use]
     pub fn redaction(mut self, redaction: Redaction) -> Self {
         self.redaction = Arc::new(redaction);
         self
     }
 
-    /// Leaves a part of requests out of account: a JSON pointer that begins with `/body`, `/query`,
-    /// `/path` or `/method`, in which `*` is any field or item, as `/body/messages/*/name`.
+    /// Ignores a part of requests, given as a JSON pointer that begins with `/body`, `/query`,
+    /// `/path` or `/method`. `*` matches every field or item, as in `/body/messages/*/name`.
     #[must_use]
     pub fn ignore(mut self, pointer: impl AsRef<str>) -> Self {
         self.ignored.push(canonical::pointer(pointer.as_ref()));
         self
     }
 
-    /// Answers with the last of equal recordings again when all of them were used.
+    /// Repeats the last of equal recordings once all of them are used.
     #[must_use]
     pub fn reuse(mut self) -> Self {
         self.reuse = true;
         self
     }
 
-    /// Lets the pieces of a body come when they came, if that was recorded. They come at once
-    /// otherwise.
+    /// Yields the chunks of a body at their recorded times, if there are any. By default they are
+    /// yielded immediately.
     #[must_use]
     pub fn at_times(mut self) -> Self {
         self.at_times = true;
         self
     }
 
-    /// How many recordings have not answered anything.
+    /// Returns the number of recordings that were not used.
     pub fn unused(&self) -> usize {
         let unused = |recorded: &&Recorded| recorded.used.load(Ordering::SeqCst) == 0;
         self.recorded.iter().filter(unused).count()
     }
 
-    /// The recording that answers `request`.
+    /// Returns the recording that matches `request`, and marks it as used.
     pub(super) fn take(
         &self,
         request: &http::Request<http_body_util::Full<bytes::Bytes>>,
@@ -129,7 +130,7 @@ impl ReplayLayer {
             Some((index, _)) => Err(missing(
                 &request,
                 &format!(
-                    "all that equal it were used, the last in line {}",
+                    "all equal recordings are used, the last in line {}",
                     index + 2
                 ),
             )),
@@ -142,29 +143,30 @@ fn missing(request: &Request, why: &str) -> Error {
     let Request { method, path, .. } = request;
     Error::new(
         ErrorKind::Configuration,
-        format!("no recording answers {method} {path}: {why}"),
+        format!("no recording matches {method} {path}: {why}"),
     )
     .with_code("no_recording")
 }
 
 fn describe(nearest: Option<(usize, Difference)>) -> String {
     let Some((index, difference)) = nearest else {
-        return "there is none".to_owned();
+        return "the cassette is empty".to_owned();
     };
     // The first line is the header.
     let line = index + 2;
     let count = difference.count;
     let Some((pointer, recorded, asked)) = difference.first else {
-        return format!("the nearest, in line {line}, differs");
+        return format!("the nearest recording, in line {line}, differs");
     };
     format!(
-        "the nearest, in line {line}, differs in {count}, first at {pointer}: recorded {}, asked {}",
+        "the nearest recording, in line {line}, first differs at {pointer} (1 of {count}): \
+         recorded {}, received {}",
         short(recorded.as_ref()),
         short(asked.as_ref())
     )
 }
 
-/// A value as far as it fits into a message.
+/// Formats a value, truncated to 200 characters.
 fn short(value: Option<&Value>) -> String {
     const MOST: usize = 200;
     let Some(value) = value else {

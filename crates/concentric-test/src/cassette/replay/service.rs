@@ -10,9 +10,9 @@ use std::{
 };
 use tower_service::Service;
 
-/// A service of HTTP that answers from a recording. It is always ready.
+/// An HTTP service that responds from recordings. It is always ready.
 ///
-/// Made by a [`ReplayLayer`].
+/// Created by [`ReplayLayer`].
 #[derive(Clone, Debug)]
 pub struct Replay {
     layer: ReplayLayer,
@@ -43,7 +43,7 @@ impl Replay {
     fn answer(&self, exchange: &Exchange) -> Result<http::Response<ReplayBody>, Error> {
         let end = failure(&exchange.end);
         let Some(recorded) = &exchange.response else {
-            return Err(end.unwrap_or_else(|| broken("it has no answer")));
+            return Err(end.unwrap_or_else(|| broken("it has no response")));
         };
         let Response {
             status,
@@ -52,7 +52,7 @@ impl Replay {
             ..
         } = recorded;
         let pieces = recorded.pieces();
-        let pieces = pieces.ok_or_else(|| broken("its body is not in the pieces it says"))?;
+        let pieces = pieces.ok_or_else(|| broken("its chunk offsets do not fit its body"))?;
         let times = if self.layer.at_times {
             times.as_slice()
         } else {
@@ -60,18 +60,18 @@ impl Replay {
         };
         let mut response = http::Response::new(ReplayBody::new(pieces, times, end));
         *response.status_mut() =
-            StatusCode::from_u16(*status).map_err(|_| broken("its status is none"))?;
+            StatusCode::from_u16(*status).map_err(|_| broken("its status is invalid"))?;
         for (name, value) in headers {
             let header = name.parse::<HeaderName>().ok();
             let header = header.zip(HeaderValue::from_str(value).ok());
-            let (name, value) = header.ok_or_else(|| broken("a header of it is none"))?;
+            let (name, value) = header.ok_or_else(|| broken("one of its headers is invalid"))?;
             response.headers_mut().append(name, value);
         }
         Ok(response)
     }
 }
 
-/// What comes at the end, if it is not the end of the body.
+/// The error at the end of a recording, if it did not finish.
 fn failure(end: &End) -> Option<Error> {
     match end {
         End::Finished => None,
@@ -79,14 +79,14 @@ fn failure(end: &End) -> Option<Error> {
         End::Dropped => Some(
             Error::new(
                 ErrorKind::Configuration,
-                "the recording ends here, since whoever read the answer went away",
+                "the recording ends here because the response was dropped",
             )
             .with_code("recording_ended"),
         ),
         End::Lost(reason) => Some(
             Error::new(
                 ErrorKind::Configuration,
-                format!("the answer was not recorded: {reason}"),
+                format!("the body was not recorded: {reason}"),
             )
             .with_code("recording_ended"),
         ),
@@ -96,6 +96,6 @@ fn failure(end: &End) -> Option<Error> {
 fn broken(what: &str) -> Error {
     Error::new(
         ErrorKind::Configuration,
-        format!("the recording is broken: {what}"),
+        format!("the recording is invalid: {what}"),
     )
 }

@@ -1,0 +1,73 @@
+use super::Run;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{self, Poll, Waker},
+};
+
+/// The layers of a run that have not decided yet whether they accept its request.
+#[derive(Default)]
+pub(super) struct Holds(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    holds: usize,
+    server: Option<Waker>,
+}
+
+impl Holds {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self) {
+        let mut state = self.lock();
+        state.holds -= 1;
+        let server = match state.holds {
+            0 => state.server.take(),
+            _ => None,
+        };
+        drop(state);
+        if let Some(server) = server {
+            server.wake();
+        }
+    }
+
+    pub(super) fn poll_none(&self, cx: &task::Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.holds == 0 {
+            return Poll::Ready(());
+        }
+        let replaced = state.server.replace(cx.waker().clone());
+        drop(state);
+        // A waker is the executor's, which must not be called under the lock.
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+/// Holds back the response head of a run until it is dropped; see
+/// [`Context::hold_head`](super::Context::hold_head).
+#[must_use = "the response head is held back only until this is dropped"]
+pub struct HeadHold {
+    run: Arc<Run>,
+}
+
+impl HeadHold {
+    pub(super) fn new(run: Arc<Run>) -> Self {
+        run.holds.lock().holds += 1;
+        Self { run }
+    }
+}
+
+impl Drop for HeadHold {
+    fn drop(&mut self) {
+        self.run.holds.release();
+    }
+}
+
+impl fmt::Debug for HeadHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadHold").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+use concentric_proto::Event;
+use std::{
+    collections::VecDeque,
+    error::Error as StdError,
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Waker},
+};
+use tokio::sync::Notify;
+
+/// How many emitted events may wait for the consumer.
+const CAPACITY: usize = 1024;
+
+/// Events that layers and tools put into a run's stream, until its driver takes them.
+///
+/// A run that emits nothing pays for a flag: the queue is not allocated.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    // Set while the queue holds something, and once the driver was called, so that the driver need
+    // not lock for each event.
+    filled: AtomicBool,
+    queue: Mutex<Queue>,
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    driver: Option<Waker>,
+    // The run was cancelled.
+    called: bool,
+    closed: bool,
+}
+
+/// Why an event was not emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EmitError {
+    /// The event is not one that may be emitted.
+    NotAllowed,
+    /// The consumer is too far behind.
+    Full,
+    /// The run has ended.
+    Ended,
+}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAllowed => "only state, custom events and parts can be emitted",
+            Self::Full => "the run's consumer is too far behind",
+            Self::Ended => "the run has ended",
+        })
+    }
+}
+
+impl StdError for EmitError {}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: Event) -> Result<(), (EmitError, Event)> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err((EmitError::Ended, event));
+        }
+        if queue.events.len() == CAPACITY {
+            return Err((EmitError::Full, event));
+        }
+        queue.events.push_back(event);
+        self.filled.store(true, Ordering::Release);
+        let driver = queue.driver.take();
+        drop(queue);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn send(&self, mut event: Event) -> Result<(), EmitError> {
+        loop {
+            // Listens before it looks, so that room made in between is not missed.
+            let room = self.room.notified();
+            match self.push(event) {
+                Ok(()) => return Ok(()),
+                Err((EmitError::Full, back)) => event = back,
+                Err((error, _)) => return Err(error),
+            }
+            room.await;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// Makes the driver look at its run before it reads more of the model's answer, from now on.
+    pub(crate) fn call_driver(&self) {
+        let mut queue = self.lock();
+        queue.called = true;
+        self.filled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Event> {
+        let event = self.pop_front(&mut self.lock())?;
+        self.room.notify_one();
+        Some(event)
+    }
+
+    fn pop_front(&self, queue: &mut Queue) -> Option<Event> {
+        let event = queue.events.pop_front()?;
+        let filled = queue.called || !queue.events.is_empty();
+        self.filled.store(filled, Ordering::Release);
+        Some(event)
+    }
+
+    /// Takes the next event, or wakes `waker` at the next push.
+    ///
+    /// One driver waits at a time: the outermost loop of the run.
+    pub(crate) fn poll_pop(&self, waker: &Waker) -> Poll<Event> {
+        let mut queue = self.lock();
+        if let Some(event) = self.pop_front(&mut queue) {
+            drop(queue);
+            self.room.notify_one();
+            return Poll::Ready(event);
+        }
+        let waits = queue.driver.as_ref();
+        let replaced = match waits.is_some_and(|driver| driver.will_wake(waker)) {
+            true => None,
+            false => queue.driver.replace(waker.clone()),
+        };
+        // A waker's drop may run foreign code, which must not run under the lock.
+        drop(queue);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    pub(crate) fn open(&self) {
+        self.lock().closed = false;
+    }
+
+    pub(crate) fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        let events = std::mem::take(&mut queue.events);
+        let driver = queue.driver.take();
+        self.filled.store(false, Ordering::Release);
+        drop(queue);
+        drop((events, driver));
+        self.room.notify_waiters();
+    }
+}

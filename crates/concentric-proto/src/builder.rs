@@ -1,0 +1,165 @@
+use crate::{
+    event::{Event, ToolCallEvent},
+    id::MessageId,
+    message::{Author, Message, Part, PartKind, ProviderData, Role, joined},
+    response_head::Head,
+    text::Str,
+};
+use std::sync::Arc;
+
+/// Builds the message that a stream of [`Event`]s writes.
+#[derive(Clone, Debug)]
+pub struct MessageBuilder {
+    id: Option<MessageId>,
+    author: Author,
+    parts: Vec<Part>,
+    // How many of them are of earlier steps.
+    kept: usize,
+    // The part that deltas append to.
+    open: Open,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Text,
+    Reasoning,
+    Refusal,
+}
+
+impl MessageBuilder {
+    /// Creates an empty message by the model that `head` names.
+    pub fn new(head: &Head) -> Self {
+        let author = match (&head.provider, &head.model) {
+            (None, None) => Author::Unknown,
+            (provider, model) => Author::Model {
+                provider: provider.clone().unwrap_or_default(),
+                model: model.clone().unwrap_or_default(),
+            },
+        };
+        Self {
+            id: None,
+            author,
+            parts: Vec::new(),
+            kept: 0,
+            open: Open::Nothing,
+            text: String::new(),
+        }
+    }
+
+    /// Names the message.
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Takes in one event.
+    #[inline]
+    pub fn push(&mut self, event: &Event) {
+        if !self.push_delta(event) {
+            self.push_other(event);
+        }
+    }
+
+    /// Takes in `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    #[inline]
+    pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
+        match event {
+            Event::TextDelta(text) => self.delta(Open::Text, text),
+            Event::ReasoningDelta(text) => self.delta(Open::Reasoning, text),
+            Event::RefusalDelta(text) => self.delta(Open::Refusal, text),
+            _ => return false,
+        }
+        true
+    }
+
+    #[inline]
+    fn delta(&mut self, kind: Open, text: &str) {
+        if self.open != kind {
+            self.close(None);
+            self.open = kind;
+        }
+        self.text.push_str(text);
+    }
+
+    fn push_other(&mut self, event: &Event) {
+        match event {
+            Event::PartEnd(end) => self.close(end.provider_data.clone()),
+            Event::Part(part) => self.part(Part::clone(part)),
+            Event::ToolCall(call) => self.push_call(call),
+            Event::ToolResult(result) => self.part(
+                Part::new(PartKind::ToolResult((**result).clone())).by(Author::Tool {
+                    name: result.name.clone(),
+                }),
+            ),
+            Event::StepStart(_) => {
+                self.close(None);
+                self.kept = self.parts.len();
+            }
+            Event::Reset => {
+                self.parts.truncate(self.kept);
+                self.text.clear();
+                self.open = Open::Nothing;
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn push_call(&mut self, event: &ToolCallEvent) {
+        self.part(
+            Part::new(PartKind::ToolCall(event.call.clone()))
+                .by(self.author.clone())
+                .with_provider_data(event.provider_data.clone()),
+        );
+    }
+
+    fn part(&mut self, part: Part) {
+        self.close(None);
+        self.parts.push(part);
+    }
+
+    fn close(&mut self, provider_data: Option<Arc<ProviderData>>) {
+        let text = Str::from(std::mem::take(&mut self.text));
+        let kind = match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Text => PartKind::Text(text),
+            Open::Reasoning => PartKind::Reasoning(text),
+            Open::Refusal => PartKind::Refusal(text),
+            // A provider may sign what it does not show.
+            Open::Nothing if provider_data.is_some() => PartKind::Text(text),
+            Open::Nothing => return,
+        };
+        self.parts.push(
+            Part::new(kind)
+                .by(self.author.clone())
+                .with_provider_data(provider_data),
+        );
+    }
+
+    /// The final answer so far: the text of the last step, after its last tool result.
+    ///
+    /// An answer that was rejected, and made again in another step, is not in it.
+    pub fn answer_text(&self) -> String {
+        let mut text = joined(&self.parts, self.answer_start());
+        if self.open == Open::Text {
+            text.push_str(&self.text);
+        }
+        text
+    }
+
+    /// The index of the part that the final answer begins with, in the message so far.
+    pub fn answer_start(&self) -> usize {
+        let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
+        let last = self.parts.iter().rposition(is_result);
+        last.map_or(0, |at| at + 1).max(self.kept)
+    }
+
+    /// The message so far.
+    pub fn build(mut self) -> Message {
+        self.close(None);
+        let mut message = Message::new(Role::Assistant, self.parts);
+        message.id = self.id;
+        message
+    }
+}

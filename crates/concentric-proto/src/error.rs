@@ -1,0 +1,515 @@
+use crate::{interrupt::Pending, phase::Phase, text::Str};
+use serde::{Deserialize, Serialize};
+use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+/// Any error, boxed: the type that tower's own layers return.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// What went wrong in a run, a model call or a tool call.
+///
+/// Cloning is cheap. Any [`BoxError`] becomes an `Error`, by looking inside: an `Error` that a
+/// layer boxed comes back as it was, and tower's own errors get their [`ErrorKind`] (feature `tower`,
+/// which `concentric-core` turns on).
+///
+/// # Formatting
+///
+/// `{error}` prints this level only, on one line, and no more than the service said of it;
+/// `{error:#}` prints its [sources](StdError::source) too. Neither it nor `Debug` shows a secret: keys are
+/// not put into errors.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    phase: Option<Phase>,
+    effects: Effects,
+    message: Str,
+    code: Option<Str>,
+    type_: Option<Str>,
+    retry_after: Option<Duration>,
+    status: Option<u16>,
+    request_id: Option<Str>,
+    provider: Option<Str>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// What kind of thing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The key is missing or wrong (HTTP 401).
+    Authentication,
+    /// The key is right, and may not do this (HTTP 403).
+    Permission,
+    /// There is no such model or resource (HTTP 404).
+    NotFound,
+    /// The request is wrong, and will be wrong again (other HTTP 4xx).
+    InvalidRequest,
+    /// The conversation does not fit into the model's context window.
+    ContextWindow,
+    /// The provider's safety system refused the request.
+    ContentFilter,
+    /// Too many requests or tokens (HTTP 429).
+    RateLimited,
+    /// The account has no money left.
+    Quota,
+    /// The service has no capacity (HTTP 503, 529; a layer that sheds load).
+    Overloaded,
+    /// The service failed (other HTTP 5xx).
+    Server,
+    /// It took too long.
+    Timeout,
+    /// The connection could not be made, or broke.
+    Connection,
+    /// The body ended before its terminal event.
+    Truncated,
+    /// What came is not what the protocol says.
+    Protocol,
+    /// Something is larger than its limit.
+    TooLarge,
+    /// A tool failed in a way that is configured to fail the run.
+    Tool,
+    /// A stack is not put together as it must be.
+    Configuration,
+    /// The run was cancelled.
+    Cancelled,
+    /// Not a failure: a tool call waits for somebody ([`Error::pending`]).
+    Waiting,
+    /// What was to be resumed is not there to be resumed: it was, or its time is over.
+    Conflict,
+    /// Not a failure: the run is to be stopped, on purpose ([`Error::halted`]).
+    Halted,
+    /// None of these.
+    Other,
+}
+
+impl ErrorKind {
+    /// The kind of an HTTP status that is not a success.
+    pub const fn of_status(status: u16) -> Self {
+        match status {
+            401 => Self::Authentication,
+            402 => Self::Quota,
+            403 => Self::Permission,
+            404 => Self::NotFound,
+            408 | 504 => Self::Timeout,
+            413 => Self::TooLarge,
+            429 => Self::RateLimited,
+            503 | 529 => Self::Overloaded,
+            400..=499 => Self::InvalidRequest,
+            500..=599 => Self::Server,
+            _ => Self::Protocol,
+        }
+    }
+
+    /// The kind's name, as it is serialised.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Authentication => "authentication",
+            Self::Permission => "permission",
+            Self::NotFound => "not_found",
+            Self::InvalidRequest => "invalid_request",
+            Self::ContextWindow => "context_window",
+            Self::ContentFilter => "content_filter",
+            Self::RateLimited => "rate_limited",
+            Self::Quota => "quota",
+            Self::Overloaded => "overloaded",
+            Self::Server => "server",
+            Self::Timeout => "timeout",
+            Self::Connection => "connection",
+            Self::Truncated => "truncated",
+            Self::Protocol => "protocol",
+            Self::TooLarge => "too_large",
+            Self::Tool => "tool",
+            Self::Configuration => "configuration",
+            Self::Cancelled => "cancelled",
+            Self::Waiting => "waiting",
+            Self::Conflict => "conflict",
+            Self::Halted => "halted",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether tools may have done something by the time of an error.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Effects {
+    /// No tool has been started.
+    #[default]
+    None,
+    /// A tool was started, and it is not known what it did.
+    Possible,
+    /// A tool has done its work.
+    Committed,
+}
+
+impl Error {
+    /// Creates an error.
+    pub fn new(kind: ErrorKind, message: impl Into<Str>) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            phase: None,
+            effects: Effects::None,
+            message: message.into(),
+            code: None,
+            type_: None,
+            retry_after: None,
+            status: None,
+            request_id: None,
+            provider: None,
+            source: None,
+        }))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Inner)) -> Self {
+        set(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// Says where in the run it happened.
+    #[must_use]
+    pub fn with_phase(self, phase: Phase) -> Self {
+        self.with(|e| e.phase = Some(phase))
+    }
+
+    /// Says whether tools may have done something.
+    #[must_use]
+    pub fn with_effects(self, effects: Effects) -> Self {
+        self.with(|e| e.effects = effects)
+    }
+
+    /// Keeps the service's own code for the error.
+    #[must_use]
+    pub fn with_code(self, code: impl Into<Str>) -> Self {
+        self.with(|e| e.code = Some(code.into()))
+    }
+
+    /// Keeps the service's own type of error.
+    #[must_use]
+    pub fn with_type(self, type_: impl Into<Str>) -> Self {
+        self.with(|e| e.type_ = Some(type_.into()))
+    }
+
+    /// Says how long to wait before another attempt.
+    #[must_use]
+    pub fn with_retry_after(self, after: Duration) -> Self {
+        self.with(|e| e.retry_after = Some(after))
+    }
+
+    /// Keeps the HTTP status.
+    #[must_use]
+    pub fn with_status(self, status: u16) -> Self {
+        self.with(|e| e.status = Some(status))
+    }
+
+    /// Keeps the provider's id of the request.
+    #[must_use]
+    pub fn with_request_id(self, id: impl Into<Str>) -> Self {
+        self.with(|e| e.request_id = Some(id.into()))
+    }
+
+    /// Says which provider failed.
+    #[must_use]
+    pub fn with_provider(self, provider: impl Into<Str>) -> Self {
+        self.with(|e| e.provider = Some(provider.into()))
+    }
+
+    /// Keeps what caused the error.
+    #[must_use]
+    pub fn with_source(self, source: impl Into<BoxError>) -> Self {
+        let source = Arc::from(source.into());
+        self.with(|e| e.source = Some(source))
+    }
+
+    /// Creates what a layer returns, wherever it stands inside a loop, to have the run stopped on
+    /// purpose: the loop finishes with [`Outcome::Halted`](crate::Outcome::Halted) for this reason,
+    /// and keeps what was said and done.
+    ///
+    /// It is not [retryable](Self::is_retryable). A layer in between may make something else of it,
+    /// as a fallback to a cheaper model does where a budget is used up. Outside of a loop it is an
+    /// error like any other.
+    pub fn halted(reason: impl Into<Str>) -> Self {
+        Self::new(ErrorKind::Halted, reason)
+    }
+
+    /// Creates the error of a body that ended before its terminal event.
+    pub fn truncated() -> Self {
+        Self::new(
+            ErrorKind::Truncated,
+            "the answer ended before its terminal event",
+        )
+    }
+
+    /// Creates the error of a run whose deadline has passed.
+    pub fn deadline() -> Self {
+        Self::new(ErrorKind::Timeout, "the run's deadline has passed")
+    }
+
+    /// Creates what a tool, or a layer around one, returns to say that the call waits: the round
+    /// stays open, and the call is made again, with the replies, when they are there.
+    ///
+    /// A layer hands it on like any error, and does not count it as one.
+    pub fn waiting(pending: Pending) -> Self {
+        Self::new(ErrorKind::Waiting, "the call waits for a reply").with_source(Waits(pending))
+    }
+
+    /// What the call waits for, if this says that it [waits](Self::waiting).
+    pub fn pending(&self) -> Option<&Pending> {
+        let source = self.0.source.as_deref()?;
+        source.downcast_ref::<Waits>().map(|waits| &waits.0)
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Where in the run it happened.
+    pub fn phase(&self) -> Option<Phase> {
+        self.0.phase
+    }
+
+    /// Whether tools may have done something by then.
+    pub fn effects(&self) -> Effects {
+        self.0.effects
+    }
+
+    /// What is said of it, without its kind.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The service's own code for the error.
+    pub fn code(&self) -> Option<&str> {
+        self.0.code.as_deref()
+    }
+
+    /// The service's own type of error.
+    pub fn error_type(&self) -> Option<&str> {
+        self.0.type_.as_deref()
+    }
+
+    /// How long the service wants us to wait before another attempt.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// The HTTP status, if there was a response.
+    pub fn status(&self) -> Option<u16> {
+        self.0.status
+    }
+
+    /// The provider's id of the request.
+    pub fn request_id(&self) -> Option<&str> {
+        self.0.request_id.as_deref()
+    }
+
+    /// The provider that failed.
+    pub fn provider(&self) -> Option<&str> {
+        self.0.provider.as_deref()
+    }
+
+    /// Whether another attempt at the same call may succeed, and cannot do anything twice.
+    ///
+    /// The call's future must have failed, not its body: what a body has shown is never retried.
+    pub fn is_retryable(&self) -> bool {
+        self.effects() == Effects::None
+            && matches!(
+                self.kind(),
+                ErrorKind::RateLimited
+                    | ErrorKind::Overloaded
+                    | ErrorKind::Server
+                    | ErrorKind::Timeout
+                    | ErrorKind::Connection
+                    | ErrorKind::Truncated
+            )
+    }
+
+    /// What any error is to us, by looking inside it and its sources; for a policy that is shown a
+    /// [`BoxError`].
+    pub fn of(error: &(dyn StdError + 'static)) -> Self {
+        let mut kind = ErrorKind::Other;
+        for link in chain(error) {
+            if let Some(inner) = link.downcast_ref::<Self>() {
+                // A layer wrapped one of ours: its fields are still what a policy needs.
+                return inner.clone();
+            }
+            kind = kind_of(link).unwrap_or(kind);
+        }
+        Self::new(kind, error.to_string())
+    }
+}
+
+#[derive(Debug)]
+struct Waits(Pending);
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.0.interrupts.iter().map(|i| i.id.as_str());
+        f.write_str(&ids.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl StdError for Waits {}
+
+/// An error and its sources.
+fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
+}
+
+fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+    use std::io::ErrorKind as Io;
+    #[cfg(feature = "tower")]
+    if let Some(kind) = kind_of_tower(error) {
+        return Some(kind);
+    }
+    match error.downcast_ref::<std::io::Error>()?.kind() {
+        Io::TimedOut => Some(ErrorKind::Timeout),
+        Io::ConnectionRefused
+        | Io::ConnectionReset
+        | Io::ConnectionAborted
+        | Io::NotConnected
+        | Io::HostUnreachable
+        | Io::NetworkUnreachable
+        | Io::NetworkDown
+        | Io::BrokenPipe
+        | Io::UnexpectedEof => Some(ErrorKind::Connection),
+        // A file, a port in use: no provider's affair.
+        _ => None,
+    }
+}
+
+#[cfg(feature = "tower")]
+fn kind_of_tower(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+    use tower::{buffer, load_shed, timeout};
+    if error.is::<timeout::error::Elapsed>() || error.is::<tokio::time::error::Elapsed>() {
+        Some(ErrorKind::Timeout)
+    } else if error.is::<load_shed::error::Overloaded>() {
+        Some(ErrorKind::Overloaded)
+    } else if error.is::<buffer::error::Closed>() {
+        // Its worker is gone, and does not come back.
+        Some(ErrorKind::Other)
+    } else {
+        None
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut s = f.debug_struct("Error");
+        s.field("kind", &self.0.kind)
+            .field("message", &self.0.message);
+        macro_rules! some {
+            ($($field:ident)*) => {$(
+                if let Some(value) = &self.0.$field {
+                    s.field(stringify!($field), value);
+                }
+            )*};
+        }
+        // Not its source, whose `Debug` is not ours to vouch for.
+        some!(phase code retry_after status request_id provider);
+        s.field("effects", &self.0.effects).finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(provider) = &self.0.provider {
+            write!(f, "{provider}: ")?;
+        }
+        if self.0.kind != ErrorKind::Other {
+            write!(f, "{}", self.0.kind)?;
+            if let Some(status) = self.0.status {
+                write!(f, " (HTTP {status})")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.0.message)?;
+        if f.alternate() {
+            let mut said = self.0.message.to_string();
+            for source in self.source().into_iter().flat_map(chain) {
+                let source = source.to_string();
+                // Many an error repeats its source.
+                if !said.contains(&source) {
+                    write!(f, ": {source}")?;
+                    said = source;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+impl From<BoxError> for Error {
+    fn from(error: BoxError) -> Self {
+        match error.downcast::<Self>() {
+            Ok(error) => *error,
+            Err(error) => {
+                let ours = Self::of(&*error);
+                // One that was found inside has its own source.
+                if chain(&*error).any(|link| link.is::<Self>()) {
+                    ours
+                } else {
+                    ours.with_source(error)
+                }
+            }
+        }
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::from(BoxError::from(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boxed_error_comes_back_as_it_was() {
+        let boxed: BoxError = Error::new(ErrorKind::RateLimited, "slow down")
+            .with_retry_after(Duration::from_secs(3))
+            .into();
+        let error = Error::from(boxed);
+        assert_eq!(error.kind(), ErrorKind::RateLimited);
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    }
+
+    #[cfg(feature = "tower")]
+    #[test]
+    fn towers_errors_get_their_kinds() {
+        let elapsed: BoxError = tower::timeout::error::Elapsed::new().into();
+        assert_eq!(Error::from(elapsed).kind(), ErrorKind::Timeout);
+        let shed: BoxError = tower::load_shed::error::Overloaded::new().into();
+        assert_eq!(Error::from(shed).kind(), ErrorKind::Overloaded);
+    }
+}

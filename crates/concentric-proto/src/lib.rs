@@ -1,0 +1,56 @@
+//! The vocabulary and the loop of LLM agents, without I/O.
+//!
+//! This crate has the data of Concentric: messages, transcripts in which every tool call has its
+//! outcome, events, errors, interrupts and replies, and the stored state of a run. It also has the loop,
+//! as a [machine](machine::Machine) that receives inputs and returns actions. It has no I/O, clock,
+//! randomness, locks or async, and does not depend on tokio, tower or http.
+//!
+//! Most programs use it through `concentric-core`, which exports all of it and has the driver of the
+//! machine as a tower service. A driver on another runtime, as of a durable engine, needs this crate
+//! alone.
+//!
+//! | feature | effect |
+//! |---|---|
+//! | `tower` | [`Error::of`] recognises the errors of tower's `Timeout`, `LoadShed` and `Buffer`, and of tokio's timeouts |
+
+mod builder;
+pub mod call;
+mod error;
+mod event;
+mod finish;
+pub mod id;
+pub mod interrupt;
+pub mod machine;
+pub mod message;
+mod options;
+mod phase;
+mod response_head;
+pub mod run_state;
+mod spec;
+mod text;
+pub mod transcript;
+mod usage;
+
+pub use self::{
+    builder::MessageBuilder,
+    call::{LimitOf, Origin, Permit, Refusal, RoundCall, RoundEvent},
+    error::{BoxError, Effects, Error, ErrorKind},
+    event::{
+        Custom, Event, PartEnd, StepFinish, StepStart, SubAgentEvent, ToolCallDelta, ToolCallEvent,
+        ToolCallStart,
+    },
+    finish::Finish,
+    id::{CallId, InterruptId, MessageId, RequestId, RunId, StreamId, ThreadId},
+    interrupt::{Answered, Interrupt, Pending, Reply, ReplyError, ReplyKind, ReplyStatus, Ruling},
+    message::{
+        Arguments, Author, Executor, Media, MediaSource, Message, OutcomeSource, Part, PartKind,
+        ProviderData, Role, ToolCallPart, ToolContent, ToolOutcome, ToolResult, ToolStatus,
+    },
+    options::{ChatOptions, OutputSchema, Stability, System, SystemSegment, ToolChoice},
+    phase::Phase,
+    response_head::Head,
+    spec::{Annotations, ToolNameTaken, ToolSpec, ToolSpecs},
+    text::Str,
+    transcript::{History, HistoryError, OpenRound, Repair, Round, Transcript, Turn},
+    usage::{CancelReason, FinishReason, Outcome, Usage},
+};

@@ -1,0 +1,85 @@
+//! How a run ends.
+
+use super::{Action, Machine, step::text_of};
+use crate::{
+    error::{Error, ErrorKind},
+    event::Event,
+    finish::Finish,
+    run_state::Stage,
+    transcript::HistoryError,
+    usage::{FinishReason, Outcome},
+};
+
+impl Machine {
+    pub(super) fn end_with(&mut self, mut finish: Box<Finish>) {
+        self.report(&mut finish);
+        finish.transcript = Some(self.state.transcript.clone());
+        self.emit(Event::Finish(finish));
+        self.state.stage = Stage::Ended;
+    }
+
+    pub(super) fn finish(&mut self, outcome: Outcome) {
+        let finish = self.finish_with(outcome);
+        self.emit(Event::Finish(finish));
+        self.state.stage = Stage::Ended;
+    }
+
+    /// Has `finish` report the run's tokens, which no later one reports again.
+    pub(super) fn report(&mut self, finish: &mut Finish) {
+        finish.report(self.state.usage, std::mem::take(&mut self.state.unreported));
+    }
+
+    pub(super) fn finish_with(&self, outcome: Outcome) -> Box<Finish> {
+        let reason = self.state.reason.clone().unwrap_or(FinishReason::Stop);
+        let mut finish = Finish::new(reason, self.state.usage).with_outcome(outcome);
+        finish.report(self.state.usage, self.state.unreported);
+        finish.provider_reason = self.state.provider_reason.clone();
+        finish.transcript = Some(self.state.transcript.clone());
+        Box::new(finish)
+    }
+
+    /// Ends the run before its own end, and keeps what was said.
+    pub(super) fn stop(&mut self, outcome: Outcome) {
+        self.drop_stream();
+        self.close_round("The run was stopped before the call was done.");
+        self.finish(outcome);
+    }
+
+    pub(super) fn fail(&mut self, error: Error) {
+        if error.kind() == ErrorKind::Halted {
+            let reason = error.message().into();
+            return self.stop(Outcome::Halted { reason });
+        }
+        self.drop_stream();
+        self.close_round("The run failed before the call was done.");
+        let effects = error.effects().max(self.state.effects);
+        self.actions
+            .push_back(Action::Fail(error.with_effects(effects)));
+        self.state.stage = Stage::Ended;
+    }
+
+    /// Gives up the model stream that is half read, and keeps the text of it.
+    pub(super) fn drop_stream(&mut self) {
+        self.asked = false;
+        self.started = None;
+        self.finishing = None;
+        let said = match (&mut self.state.stage, self.stream.take()) {
+            (_, Some(step)) => step.give_up(),
+            (Stage::Inner(inner), None) => text_of(inner.said.message.clone()),
+            _ => self
+                .interrupted
+                .take()
+                .and_then(|interrupted| text_of(interrupted.0.message)),
+        };
+        if let Some(turn) = said {
+            self.state.transcript.push(turn);
+        }
+        // Calls that were not handed out are not to be: a stop starts nothing.
+        self.actions
+            .retain(|action| matches!(action, Action::Emit(_)));
+    }
+}
+
+pub(super) fn protocol(error: &HistoryError) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the model's answer: {error}"))
+}

@@ -1,0 +1,260 @@
+use crate::{
+    builder::MessageBuilder,
+    call::Refusal,
+    event::{Event, StepStart, ToolCallEvent},
+    id::{CallId, MessageId},
+    message::{Executor, Message, Part, PartKind},
+    response_head::Head,
+    run_state::{Said, Slot, check_calls},
+    spec::ToolSpecs,
+    text::Str,
+    transcript::{self, HistoryError, Turn},
+    usage::{FinishReason, Usage},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+/// What a driver knows of a model's answer before it arrives.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelStart {
+    /// Names the message that the model writes.
+    pub message_id: MessageId,
+    /// The answer's head.
+    pub head: Head,
+    /// The tools that the request offered; calls of others are refused.
+    pub tools: ToolSpecs,
+    /// The names of those that the client executes.
+    pub client_tools: Arc<[Str]>,
+}
+
+impl ModelStart {
+    /// Creates the start of an answer to a request that offered no tools.
+    pub fn new(message_id: MessageId) -> Self {
+        Self {
+            message_id,
+            head: Head::default(),
+            tools: ToolSpecs::default(),
+            client_tools: Arc::default(),
+        }
+    }
+}
+
+/// One model answer while it arrives.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) builder: MessageBuilder,
+    tools: ToolSpecs,
+    // What a layer knows to have been offered, if it knows better.
+    offered: Option<Arc<[Str]>>,
+    client_tools: Arc<[Str]>,
+    // The calls to be executed, in order.
+    slots: Vec<Slot>,
+    // How many of them a reset leaves.
+    kept: usize,
+    // Their ids, once they are many.
+    #[allow(
+        clippy::box_collection,
+        reason = "a set is 48 bytes, which every run that waits would have for nothing"
+    )]
+    ids: Option<Box<HashSet<CallId>>>,
+    // If it goes on with one that was interrupted. Boxed, since few do.
+    before: Option<Box<Before>>,
+}
+
+/// What was there before an answer that goes on.
+#[derive(Debug)]
+struct Before {
+    // The tokens used before it began.
+    used: Usage,
+    // The calls of it that are said once there are results of them.
+    unsaid: HashMap<CallId, Part>,
+}
+
+impl Step {
+    pub(super) fn new(start: ModelStart) -> Self {
+        Self {
+            before: None,
+            builder: MessageBuilder::new(&start.head).with_id(start.message_id),
+            tools: start.tools,
+            offered: start.head.tools,
+            client_tools: start.client_tools,
+            slots: Vec::new(),
+            kept: 0,
+            ids: None,
+        }
+    }
+
+    /// Goes on with what was said before the answer was interrupted.
+    pub(super) fn going_on(mut self, said: Said, unsaid: HashMap<CallId, Part>) -> Self {
+        for part in said.message.parts {
+            self.builder.push(&Event::Part(Box::new(part)));
+        }
+        // A reset takes back none of it.
+        self.builder.push(&Event::StepStart(Box::new(StepStart::new(
+            0,
+            MessageId::new(""),
+        ))));
+        self.kept = said.slots.len();
+        self.slots = said.slots;
+        let used = said.used;
+        self.before = Some(Box::new(Before { used, unsaid }));
+        self
+    }
+
+    /// What was said so far, in a run that has used `usage` without it.
+    pub(super) fn said(&self, usage: Usage) -> Said {
+        let message = self.builder.clone().build();
+        Said::new(message, self.slots.clone(), self.used_before(usage))
+    }
+
+    /// The tokens used before the answer began, in a run that has used `usage` without it.
+    pub(super) fn used_before(&self, usage: Usage) -> Usage {
+        self.before.as_ref().map_or(usage, |before| before.used)
+    }
+
+    /// Whether it makes calls for this loop.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// Takes in an event, and returns what the consumer is to see of it.
+    pub(super) fn take_in(&mut self, event: Event) -> Option<Event> {
+        match event {
+            // The steps of an agent in the model's place are its own affair; but what one of them
+            // takes back is no more than itself.
+            Event::StepStart(_) => {
+                self.builder.push(&event);
+                self.kept = self.slots.len();
+                None
+            }
+            Event::StepFinish(_) | Event::Resumed => None,
+            Event::ToolCall(call) => Some(self.take_in_call(call)),
+            Event::ToolResult(result) => {
+                let before = self.before.as_mut();
+                if let Some(call) = before.and_then(|b| b.unsaid.remove(&result.call_id)) {
+                    self.builder.push(&Event::Part(Box::new(call)));
+                }
+                let event = Event::ToolResult(result);
+                self.builder.push(&event);
+                Some(event)
+            }
+            Event::Reset => {
+                self.slots.truncate(self.kept);
+                self.ids = None;
+                self.builder.push(&event);
+                Some(event)
+            }
+            event => {
+                self.builder.push(&event);
+                Some(event)
+            }
+        }
+    }
+
+    fn take_in_call(&mut self, mut event: Box<ToolCallEvent>) -> Event {
+        let call = &mut event.call;
+        let mut refusal = None;
+        if self.is_taken(&call.id) {
+            refusal = Some(Refusal::DuplicateId);
+            for slot in self.slots.iter_mut().filter(|s| s.call.id == call.id) {
+                slot.refusal = Some(Refusal::DuplicateId);
+            }
+            // Every call gets its own result, so every call needs its own id.
+            let id = call.id.clone();
+            let mut n = 2;
+            while self.is_taken(&call.id) {
+                call.id = CallId::new(format!("{id}~{n}"));
+                n += 1;
+            }
+        }
+        // An agent in the model's place takes this loop's tools for its client's.
+        if let Executor::Loop | Executor::Client = call.executor {
+            call.executor = match self.client_tools.contains(&call.name) {
+                true => Executor::Client,
+                false => Executor::Loop,
+            };
+        }
+        self.builder.push_call(&event);
+        if transcript::needs_outcome(&event.call) {
+            if refusal.is_none() && !self.is_offered(&event.call.name) {
+                refusal = Some(Refusal::NotOffered(self.offered()));
+            }
+            let read_only = self
+                .tools
+                .get(&event.call.name)
+                .is_some_and(|spec| spec.annotations.read_only);
+            self.slots
+                .push(Slot::new(event.call.clone(), refusal, read_only));
+        }
+        // Whoever stands outside this loop is not to run what it runs.
+        if event.call.executor == Executor::Loop {
+            event.call.executor = Executor::Agent;
+        }
+        Event::ToolCall(event)
+    }
+
+    /// Whether a call of this answer has that id.
+    fn is_taken(&mut self, id: &CallId) -> bool {
+        // Most answers have few calls, and looking at each is cheaper than to hash its id.
+        const FEW: usize = 16;
+        if self.slots.len() < FEW {
+            return self.slots.iter().any(|slot| slot.call.id == *id);
+        }
+        let ids = self.ids.get_or_insert_default();
+        let new = self.slots.iter().skip(ids.len());
+        ids.extend(new.map(|slot| slot.call.id.clone()));
+        ids.contains(id)
+    }
+
+    fn is_offered(&self, name: &str) -> bool {
+        match &self.offered {
+            Some(tools) => tools.iter().any(|tool| *tool == *name),
+            None => self.tools.get(name).is_some(),
+        }
+    }
+
+    fn offered(&self) -> Arc<[Str]> {
+        match &self.offered {
+            Some(tools) => Arc::clone(tools),
+            None => self.tools.iter().map(|tool| tool.name.clone()).collect(),
+        }
+    }
+
+    /// The whole message, which ended for `reason`, and the calls in it that are to be executed.
+    ///
+    /// # Errors
+    ///
+    /// The answer held a call or a result in a way that no transcript can.
+    pub(super) fn end(
+        mut self,
+        reason: &FinishReason,
+    ) -> Result<(Message, Vec<Slot>), HistoryError> {
+        // Arguments of which some came are no JSON now, but none at all would count as none needed.
+        if let FinishReason::Length | FinishReason::ContentFilter = reason
+            && let Some(last) = self.slots.last_mut()
+            && last.call.arguments.as_str().trim_ascii().is_empty()
+        {
+            last.refusal.get_or_insert(Refusal::CutShort);
+        }
+        let message = self.builder.build();
+        check_calls(&message, &self.slots)?;
+        Ok((message, self.slots))
+    }
+
+    /// What may be kept of an answer that did not arrive whole: no calls, since they were not run.
+    pub(super) fn give_up(self) -> Option<Turn> {
+        text_of(self.builder.build())
+    }
+}
+
+/// What may be kept of a message that did not arrive whole.
+pub(super) fn text_of(mut message: Message) -> Option<Turn> {
+    message
+        .parts
+        .retain(|part| matches!(part.kind, PartKind::Text(_)));
+    let said = !message.parts.is_empty();
+    said.then(|| Turn::message(message).ok()).flatten()
+}

@@ -1,0 +1,29 @@
+use serde::{Deserialize, Serialize};
+
+/// Where in a run something happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// Outside the loop: once per user turn.
+    #[default]
+    Run,
+    /// Inside the loop: once per model call.
+    Model,
+    /// Around a batch of tool calls.
+    Round,
+    /// Around one tool call.
+    Call,
+}
+
+impl Phase {
+    /// The phase's name, as it is serialised.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Model => "model",
+            Self::Round => "round",
+            Self::Call => "call",
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The state of a run, as plain data that can be stored.
+
+mod json;
+mod nested;
+mod reply;
+mod round;
+mod slot;
+
+pub use self::slot::{RoundPlace, SlotPlace, StoredSlot};
+pub(crate) use self::{
+    nested::{Inner, Said},
+    reply::check_replies,
+    round::{RoundState, Slot, SlotState, Stage, check_calls, in_doubt},
+};
+
+use self::{
+    json::{MAX_DEPTH, is_deeper_than},
+    round::check_slots,
+};
+use crate::{
+    error::{Effects, Error, ErrorKind},
+    id::MessageId,
+    interrupt::{Answered, Interrupt, Pending, Reply},
+    message::{Executor, Message, Role, ToolOutcome, ToolResult},
+    text::Str,
+    transcript::{HistoryError, OpenRound, Transcript, Turn},
+    usage::{FinishReason, Usage},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashSet},
+    error::Error as StdError,
+    fmt,
+};
+
+/// The newest version of [`MachineState`].
+const VERSION: u16 = 1;
+
+/// The state of a run, as plain data that can be written down.
+///
+/// Whoever can write it decides what runs: it is to come from a store that nobody else writes.
+/// [`from_json`](Self::from_json) reads what this version of the library wrote, and every released
+/// one before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineState(pub(crate) Data);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Data {
+    version: u16,
+    pub(crate) transcript: Transcript,
+    // How many model calls were finished.
+    pub(crate) step: u32,
+    // How many of them are not charged.
+    #[serde(default)]
+    pub(crate) free: u32,
+    #[serde(default)]
+    pub(crate) calls: Calls,
+    pub(crate) usage: Usage,
+    // The part of it that no finish of an earlier attempt has reported.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub(crate) unreported: Usage,
+    pub(crate) effects: Effects,
+    pub(crate) reason: Option<FinishReason>,
+    pub(crate) provider_reason: Option<Str>,
+    // What is asked between two steps, before a round, or before the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gate: Option<Box<Answered>>,
+    // Whether it is asked before the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) at_end: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) slots: Vec<StoredSlot>,
+    // What came with replies, and is said once the open round is closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) queued: Vec<Turn>,
+    pub(crate) stage: Stage,
+}
+
+fn is_nothing(usage: &Usage) -> bool {
+    *usage == Usage::default()
+}
+
+/// How many calls were made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Calls {
+    pub(crate) total: u32,
+    // Of the tools that have a limit.
+    pub(crate) by_tool: BTreeMap<Str, u32>,
+}
+
+impl Data {
+    pub(crate) fn new(transcript: Transcript) -> Self {
+        Self {
+            version: VERSION,
+            transcript,
+            step: 0,
+            free: 0,
+            calls: Calls::default(),
+            usage: Usage::default(),
+            unreported: Usage::default(),
+            effects: Effects::None,
+            reason: None,
+            provider_reason: None,
+            gate: None,
+            at_end: false,
+            slots: Vec::new(),
+            queued: Vec::new(),
+            stage: Stage::Model,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StateError> {
+        if self.version != VERSION {
+            return Err(StateError::Version(self.version));
+        }
+        if self.free > self.step {
+            let why = Str::from_static("more steps are free than were made");
+            return Err(StateError::Malformed(why));
+        }
+        match &self.stage {
+            Stage::Round(round) => round.check().map_err(StateError::Round),
+            Stage::Inner(inner) => {
+                let Said { message, slots, .. } = &inner.said;
+                check_slots(message, slots).map_err(StateError::Round)?;
+                inner.state.check()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What gates have asked, and nobody has replied to.
+    pub(crate) fn asked_by_gates(&self) -> Option<&Pending> {
+        let asked = self.gate.as_deref()?;
+        asked.pending.as_ref().filter(|_| asked.replies.is_empty())
+    }
+
+    /// Takes `messages` that came with replies: all of them, or on error none.
+    pub(crate) fn say(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+        let mut known: HashSet<MessageId> = self
+            .transcript
+            .iter()
+            .chain(&self.queued)
+            .filter_map(|turn| turn.as_message().id.clone())
+            .collect();
+        let mut new = Vec::new();
+        for message in messages {
+            let id = message.id.clone();
+            if id.clone().is_some_and(|id| !known.insert(id)) {
+                continue;
+            }
+            let is_said = matches!(message.role, Role::User | Role::System);
+            match Turn::message(message) {
+                Ok(turn) if is_said => new.push(turn),
+                _ => return Err(UnexpectedMessage { id }),
+            }
+        }
+        let Some(first) = new.first() else {
+            return Ok(());
+        };
+        match self.stage {
+            Stage::Round(_) => self.queued.extend(new),
+            Stage::Model if !self.at_end => {
+                new.into_iter().for_each(|turn| self.transcript.push(turn));
+            }
+            _ => {
+                let id = first.as_message().id.clone();
+                return Err(UnexpectedMessage { id });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn effects(&self) -> Effects {
+        match &self.stage {
+            Stage::Inner(inner) => self.effects.max(inner.state.effects()),
+            _ => self.effects,
+        }
+    }
+
+    fn interrupts(&self) -> Vec<&Interrupt> {
+        if let Some(pending) = self.asked_by_gates() {
+            return pending.interrupts.iter().collect();
+        }
+        match &self.stage {
+            Stage::Round(round) => round.pending().flat_map(|p| &p.interrupts).collect(),
+            Stage::Inner(inner) => inner.state.interrupts(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn replies(&self) -> Vec<&Reply> {
+        let of_gates = self.gate.iter().flat_map(|asked| &asked.replies);
+        let of_stage: Vec<&Reply> = match &self.stage {
+            Stage::Round(round) => {
+                let answered = round.slots.iter().filter_map(|slot| slot.answered.as_ref());
+                answered.flat_map(|answered| &answered.replies).collect()
+            }
+            Stage::Inner(inner) => inner.state.replies(),
+            _ => Vec::new(),
+        };
+        of_gates.chain(of_stage).collect()
+    }
+
+    fn asks_together(&self) -> bool {
+        if self.asked_by_gates().is_some() {
+            return true;
+        }
+        match &self.stage {
+            Stage::Round(round) => round.asked_together().next().is_some(),
+            Stage::Inner(inner) => inner.state.asks_together(),
+            _ => false,
+        }
+    }
+
+    /// What came of the calls of the open round that are this loop's own, if it is given up now.
+    pub(crate) fn given_up(&self) -> Vec<ToolResult> {
+        let round = match &self.stage {
+            Stage::Round(round) => round,
+            Stage::Inner(inner) => return inner.state.given_up(),
+            _ => return Vec::new(),
+        };
+        let own = round
+            .slots
+            .iter()
+            .filter(|slot| slot.call.executor == Executor::Loop);
+        let result = |slot: &Slot| {
+            let outcome = match &slot.state {
+                SlotState::Settled(outcome) => outcome.clone(),
+                _ if slot.is_in_doubt() => in_doubt(),
+                _ => ToolOutcome::cancelled("The call was not run."),
+            };
+            ToolResult::new(slot.call.id.clone(), slot.call.name.clone(), outcome)
+        };
+        own.map(result).collect()
+    }
+}
+
+impl MachineState {
+    /// Reads a state of at most `max_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// It is larger, nested deeper than 127 levels, not a state, of a version that this code does
+    /// not know, or contradicts itself.
+    pub fn from_json(json: &[u8], max_bytes: usize) -> Result<Self, StateError> {
+        if json.len() > max_bytes {
+            return Err(StateError::TooLarge(json.len()));
+        }
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u16,
+        }
+        let Versioned { version } = serde_json::from_slice(json)?;
+        if version != VERSION {
+            return Err(StateError::Version(version));
+        }
+        let data: Data = serde_json::from_slice(json)?;
+        data.check()?;
+        Ok(Self(data))
+    }
+
+    /// Writes the state. What is written can be read again.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::TooDeep`]: something in it is nested so deep that it could not be read. That is
+    /// not the arguments of a call, which are text.
+    pub fn to_json(&self) -> Result<String, StateError> {
+        let json = serde_json::to_string(&self.0)?;
+        match is_deeper_than(MAX_DEPTH, &json) {
+            true => Err(StateError::TooDeep),
+            false => Ok(json),
+        }
+    }
+
+    /// What the run waits for.
+    pub fn interrupts(&self) -> Vec<&Interrupt> {
+        self.0.interrupts()
+    }
+
+    /// The replies that were taken in the round that is open, or to what gates have asked.
+    pub fn replies(&self) -> Vec<&Reply> {
+        self.0.replies()
+    }
+
+    /// Whether all that it waits for is to be answered together.
+    pub fn asks_together(&self) -> bool {
+        self.0.asks_together()
+    }
+
+    /// Whether tools may have done something by then.
+    pub fn effects(&self) -> Effects {
+        self.0.effects()
+    }
+
+    /// The conversation before what is open.
+    pub fn transcript(&self) -> &Transcript {
+        &self.0.transcript
+    }
+
+    /// Takes the values of the durable slots out of the state.
+    pub fn take_slots(&mut self) -> Vec<StoredSlot> {
+        std::mem::take(&mut self.0.slots)
+    }
+
+    /// Has the run say `messages`, of [`Role::User`] or [`Role::System`], which came with replies: once
+    /// the open round is closed, and before its model is called. Those that the run has already, by
+    /// their ids, are left out.
+    ///
+    /// # Errors
+    ///
+    /// The run waits before its end, or in an agent in its model's place; or it is no such message.
+    /// None is taken then.
+    pub fn say(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+        self.0.say(messages)
+    }
+
+    /// The message whose calls are open, and what came of those that are done.
+    pub fn open_round(&self) -> Option<OpenRound> {
+        match &self.0.stage {
+            Stage::Round(round) => Some(round.to_open()),
+            _ => None,
+        }
+    }
+
+    /// The values of the run's durable slots, as they were written down with it.
+    pub fn slots(&self) -> &[StoredSlot] {
+        &self.0.slots
+    }
+
+    /// Writes the values of the run's durable slots down with it, in place of those it had.
+    #[must_use]
+    pub fn with_slots(mut self, slots: Vec<StoredSlot>) -> Self {
+        self.0.slots = slots;
+        self
+    }
+
+    /// The version of the form it has.
+    pub fn version(&self) -> u16 {
+        self.0.version
+    }
+}
+
+/// A message that came with replies, and that the run cannot take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnexpectedMessage {
+    /// The message's id, if it has one.
+    pub id: Option<MessageId>,
+}
+
+impl fmt::Display for UnexpectedMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.id.as_ref().map_or("", MessageId::as_str);
+        write!(
+            f,
+            "message `{id}` came with replies, and this run takes none where it waits; send it once \
+             the run has ended"
+        )
+    }
+}
+
+impl StdError for UnexpectedMessage {}
+
+impl From<UnexpectedMessage> for Error {
+    fn from(error: UnexpectedMessage) -> Self {
+        Self::new(ErrorKind::InvalidRequest, error.to_string())
+            .with_code("unexpected_message")
+            .with_source(error)
+    }
+}
+
+/// Why a run can't go on from a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StateError {
+    /// It is of a version that this code does not know.
+    Version(u16),
+    /// Its open round contradicts itself.
+    Round(HistoryError),
+    /// It has that many bytes, which are too many.
+    TooLarge(usize),
+    /// It is nested deeper than 127 levels.
+    TooDeep,
+    /// It is not a state.
+    Malformed(Str),
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(
+                f,
+                "the state is of version {version}, and this code knows version {VERSION}"
+            ),
+            Self::Round(error) => write!(f, "the state's open round: {error}"),
+            Self::TooLarge(bytes) => write!(f, "the state is too large: {bytes} bytes"),
+            Self::TooDeep => write!(f, "the state is nested deeper than {MAX_DEPTH} levels"),
+            Self::Malformed(why) => write!(f, "the state can't be read: {why}"),
+        }
+    }
+}
+
+impl StdError for StateError {}
+
+impl From<serde_json::Error> for StateError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Malformed(error.to_string().into())
+    }
+}

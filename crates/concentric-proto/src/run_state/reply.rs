@@ -1,0 +1,101 @@
+//! The check of replies against a run's interrupts.
+
+use super::{Data, MachineState, Stage};
+use crate::{
+    interrupt::{Interrupt, Reply, ReplyError, Ruling},
+    message::Executor,
+    text::Str,
+};
+use std::{collections::HashSet, time::SystemTime};
+
+impl MachineState {
+    /// Checks `replies` as [`Machine::reply`](crate::machine::Machine::reply) does, but for edited arguments, and takes none of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Machine::reply`](crate::machine::Machine::reply).
+    pub fn check_replies(&self, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
+        check_replies(&self.0, replies, now)
+    }
+}
+
+/// Checks `replies` to what a run in `state` waits for.
+pub(crate) fn check_replies(
+    state: &Data,
+    replies: &[Reply],
+    now: SystemTime,
+) -> Result<(), ReplyError> {
+    let mut replied = HashSet::new();
+    for Reply { interrupt_id, .. } in replies {
+        if !replied.insert(interrupt_id) {
+            return Err(ReplyError::Duplicate(interrupt_id.clone()));
+        }
+    }
+    if let Some(asked) = state.asked_by_gates() {
+        return check_all(&asked.interrupts, replies, now);
+    }
+    let round = match &state.stage {
+        Stage::Round(round) => round,
+        Stage::Inner(inner) => return check_replies(&inner.state, replies, now),
+        _ => {
+            return match replies.first() {
+                Some(reply) => Err(ReplyError::Unknown(reply.interrupt_id.clone())),
+                None => Ok(()),
+            };
+        }
+    };
+    let questions = round.questions();
+    let mut claimed = HashSet::new();
+    for reply in replies {
+        let id = &reply.interrupt_id;
+        match questions.get(id) {
+            Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
+            // Nobody knows when it was asked: that is for the proof to say.
+            Some((at, None)) if claimed.insert(at) => {
+                let ruling = reply.ruling()?;
+                let is_clients = round
+                    .slots
+                    .get(at)
+                    .is_some_and(|slot| slot.call.executor == Executor::Client);
+                let why = match ruling {
+                    Ruling::Approved { .. } if is_clients => "this call is the client's to run",
+                    Ruling::Failed(_) if !is_clients => "this call is not the client's to run",
+                    _ => "",
+                };
+                if !why.is_empty() {
+                    return Err(ReplyError::Malformed {
+                        id: id.clone(),
+                        why: Str::from_static(why),
+                    });
+                }
+            }
+            Some((_, None)) => return Err(ReplyError::Duplicate(id.clone())),
+            None => return Err(ReplyError::Unknown(id.clone())),
+        }
+    }
+    if let Some(missing) = round
+        .asked_together()
+        .find(|asked| !replies.is_empty() && !replied.contains(&asked.id))
+    {
+        return Err(ReplyError::Missing(missing.id.clone()));
+    }
+    Ok(())
+}
+
+/// Checks that `replies` are to `asked`, and if there is one, that there is one to each.
+fn check_all(asked: &[Interrupt], replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
+    for reply in replies {
+        let id = &reply.interrupt_id;
+        let interrupt = asked.iter().find(|asked| asked.id == *id);
+        let unknown = || ReplyError::Unknown(id.clone());
+        interrupt.ok_or_else(unknown)?.check(reply, now)?;
+    }
+    let is_missing = |asked: &&Interrupt| {
+        let mut all = replies.iter();
+        !all.any(|reply| reply.interrupt_id == asked.id)
+    };
+    match asked.iter().find(is_missing) {
+        Some(missing) if !replies.is_empty() => Err(ReplyError::Missing(missing.id.clone())),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,351 @@
+use super::{OpenRound, Transcript, Turn, round};
+use crate::{
+    id::CallId,
+    message::{Message, PartKind, Role, ToolCallPart, ToolOutcome, ToolResult},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    error::Error as StdError,
+    fmt,
+};
+
+/// What [`Transcript::from_history`] made of a history.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct History {
+    /// All that is whole.
+    pub transcript: Transcript,
+    /// The last message, if it makes calls that have no result yet.
+    pub open: Option<OpenRound>,
+}
+
+/// What [`Transcript::from_history`] does with a history that is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Repair {
+    /// Refuses it.
+    Refuse,
+    /// Gives a call without a result the outcome [`Unknown`](crate::ToolStatus::Unknown), brings a
+    /// result that came late back to its call, and drops a result without a call, a second result
+    /// and a call whose id stands twice.
+    Close,
+}
+
+/// Why a history is not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// A call has no result, and is not in the last message.
+    MissingResult(CallId),
+    /// A result has no call before it.
+    OrphanResult(CallId),
+    /// A call has two results.
+    DuplicateResult(CallId),
+    /// Two calls of one message have the same id.
+    DuplicateCall(CallId),
+    /// A round has no call that needs an outcome.
+    NoCalls,
+    /// A message of [`Role::Tool`] holds something else than results.
+    NotAResult,
+}
+
+impl fmt::Display for HistoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingResult(id) => write!(f, "tool call `{id}` has no result"),
+            Self::OrphanResult(id) => write!(f, "the result for `{id}` has no tool call before it"),
+            Self::DuplicateResult(id) => write!(f, "tool call `{id}` has two results"),
+            Self::DuplicateCall(id) => write!(f, "two tool calls have the id `{id}`"),
+            Self::NoCalls => f.write_str("a round needs a tool call"),
+            Self::NotAResult => f.write_str("a tool's message holds something else than results"),
+        }
+    }
+}
+
+impl StdError for HistoryError {}
+
+pub(super) fn read(
+    messages: impl IntoIterator<Item = Message>,
+    repair: Repair,
+) -> Result<History, HistoryError> {
+    let refuse = repair == Repair::Refuse;
+    let mut messages: Vec<Message> = messages.into_iter().collect();
+    let mut results = take_results(&mut messages, refuse)?;
+    let last = messages.len().saturating_sub(1);
+
+    let mut transcript = Transcript::new();
+    let mut open = None;
+    for (at, mut message) in messages.into_iter().enumerate() {
+        if !message.tool_calls().any(round::needs_outcome) {
+            transcript.push(Turn::message(message)?);
+            continue;
+        }
+        if !refuse {
+            drop_repeated_calls(&mut message);
+        }
+        let mut calls = OpenRound::new(message)?;
+        let settled = calls.settle_all(results.remove(&at).unwrap_or_default());
+        if refuse {
+            settled?;
+        }
+        let waiting = calls.waiting().next().map(|call| call.id.clone());
+        match waiting {
+            Some(_) if at == last => open = Some(calls),
+            Some(id) if refuse => return Err(HistoryError::MissingResult(id)),
+            _ => transcript.push(
+                calls.close(|_| ToolOutcome::unknown("No result of this call was recorded.")),
+            ),
+        }
+    }
+    Ok(History { transcript, open })
+}
+
+/// Takes the results out of `messages`, by the index of the message that makes their calls.
+fn take_results(
+    messages: &mut Vec<Message>,
+    refuse: bool,
+) -> Result<HashMap<usize, Vec<ToolResult>>, HistoryError> {
+    let mut results: HashMap<usize, Vec<ToolResult>> = HashMap::new();
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
+    // Which of these makes the newest call of an id.
+    let mut newest: HashMap<CallId, usize> = HashMap::new();
+    for mut message in messages.drain(..) {
+        // Whose results belong to the message itself: calls that somebody else executed.
+        let others: HashSet<CallId> = ids(&message, |call| !round::needs_outcome(call));
+        let own: HashSet<CallId> = ids(&message, round::needs_outcome);
+        let mut parts = Vec::with_capacity(message.parts.len());
+        let mut has_results = false;
+        for part in message.parts {
+            match part.kind {
+                PartKind::ToolResult(result) if own.contains(&result.call_id) => {
+                    results.entry(kept.len()).or_default().push(result);
+                    has_results = true;
+                }
+                PartKind::ToolResult(result) if !others.contains(&result.call_id) => {
+                    match newest.get(&result.call_id) {
+                        // Only that of a call of the last message is in its place.
+                        Some(of) if !refuse || of + 1 == kept.len() => {
+                            results.entry(*of).or_default().push(result);
+                            has_results = true;
+                        }
+                        _ if refuse => return Err(HistoryError::OrphanResult(result.call_id)),
+                        _ => {}
+                    }
+                }
+                _ if message.role == Role::Tool && refuse => return Err(HistoryError::NotAResult),
+                _ if message.role == Role::Tool => {}
+                _ => parts.push(part),
+            }
+        }
+        // A message that held nothing but results is gone with them.
+        if message.role != Role::Tool && !(parts.is_empty() && has_results) {
+            message.parts = parts;
+            let calls = message.tool_calls().map(|call| call.id.clone());
+            newest.extend(calls.map(|id| (id, kept.len())));
+            kept.push(message);
+        }
+    }
+    *messages = kept;
+    Ok(results)
+}
+
+fn ids(message: &Message, which: impl Fn(&ToolCallPart) -> bool) -> HashSet<CallId> {
+    let calls = message.tool_calls().filter(|call| which(call));
+    calls.map(|call| call.id.clone()).collect()
+}
+
+fn drop_repeated_calls(message: &mut Message) {
+    let mut seen = HashSet::new();
+    message.parts.retain(|part| match &part.kind {
+        PartKind::ToolCall(call) => seen.insert(call.id.clone()),
+        _ => true,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{Executor, Part, ToolStatus},
+        transcript::Round,
+    };
+
+    fn call(id: &str) -> Part {
+        Part::new(PartKind::ToolCall(ToolCallPart::new(
+            CallId::new(id),
+            "t",
+            "{}",
+        )))
+    }
+
+    fn result(id: &str) -> Part {
+        Part::new(PartKind::ToolResult(ToolResult::new(
+            CallId::new(id),
+            "t",
+            ToolOutcome::done(id),
+        )))
+    }
+
+    fn said(role: Role, parts: Vec<Part>) -> Message {
+        Message::new(role, parts)
+    }
+
+    #[test]
+    fn a_whole_history_is_kept() {
+        let history = Transcript::from_history(
+            [
+                Message::user("hi"),
+                said(Role::Assistant, vec![call("a"), call("b")]),
+                said(Role::Tool, vec![result("b")]),
+                said(Role::Tool, vec![result("a")]),
+                Message::assistant("done"),
+            ],
+            Repair::Refuse,
+        )
+        .unwrap();
+        assert_eq!(history.transcript.len(), 3);
+        assert!(history.open.is_none());
+        let round = history.transcript.iter().nth(1).unwrap();
+        assert_eq!(round.results()[0].call_id.as_str(), "a");
+    }
+
+    #[test]
+    fn the_last_message_may_be_open() {
+        let history = Transcript::from_history(
+            [
+                said(Role::Assistant, vec![call("a"), call("b")]),
+                said(Role::Tool, vec![result("b")]),
+            ],
+            Repair::Refuse,
+        )
+        .unwrap();
+        let open = history.open.unwrap();
+        assert_eq!(open.waiting().count(), 1);
+    }
+
+    /// More than could be gone through once for each of them.
+    const MANY: usize = 200_000;
+
+    fn many(part: fn(&str) -> Part) -> impl DoubleEndedIterator<Item = Part> + Clone {
+        (0..MANY).map(move |n| part(&format!("c{n}")))
+    }
+
+    #[test]
+    fn a_message_of_many_calls_is_taken_in() {
+        let calls = || said(Role::Assistant, many(call).collect());
+        // In one message, and in one each.
+        let together = vec![said(Role::Tool, many(result).rev().collect())];
+        let apart = many(result).map(|part| said(Role::Tool, vec![part]));
+        for results in [together, apart.collect()] {
+            for repair in [Repair::Refuse, Repair::Close] {
+                let whole = [calls()].into_iter().chain(results.clone());
+                let history = Transcript::from_history(whole, repair).unwrap();
+                assert!(history.open.is_none());
+                let results = history.transcript.last().unwrap().results();
+                assert_eq!(results.len(), MANY);
+                assert_eq!(results[7].call_id.as_str(), "c7");
+            }
+        }
+        let missing = [calls(), said(Role::Tool, many(result).skip(1).collect())];
+        let open = Transcript::from_history(missing, Repair::Refuse)
+            .unwrap()
+            .open;
+        assert_eq!(open.unwrap().waiting().count(), 1);
+    }
+
+    #[test]
+    fn many_messages_of_one_call_are_taken_in() {
+        let calls = many(call).map(|part| said(Role::Assistant, vec![part]));
+        let results = many(result).map(|part| said(Role::Tool, vec![part]));
+        let in_turn = calls.clone().zip(results.clone());
+        let in_turn = in_turn.flat_map(|(call, result)| [call, result]);
+        let history = Transcript::from_history(in_turn, Repair::Refuse).unwrap();
+        assert_eq!(history.transcript.len(), MANY);
+        // All results after all calls.
+        let late = calls.chain(results);
+        let history = Transcript::from_history(late, Repair::Close).unwrap();
+        assert_eq!(history.transcript.len(), MANY);
+        let done = history.transcript.rev().flat_map(Turn::results);
+        let done = done.filter(|result| result.outcome.status == ToolStatus::Done);
+        assert_eq!(done.count(), MANY);
+    }
+
+    #[test]
+    fn many_results_beside_their_calls_are_taken_in() {
+        let elsewhere = many(call).map(|mut part| {
+            if let PartKind::ToolCall(call) = &mut part.kind {
+                call.executor = Executor::Provider;
+            }
+            part
+        });
+        let message = said(Role::Assistant, elsewhere.chain(many(result)).collect());
+        let history = Transcript::from_history([message], Repair::Refuse).unwrap();
+        assert_eq!(history.transcript.len(), 1);
+    }
+
+    #[test]
+    fn a_round_of_many_calls_is_read_back() {
+        let calls = || said(Role::Assistant, many(call).collect());
+        let results = many(result).filter_map(|part| match part.kind {
+            PartKind::ToolResult(result) => Some(result),
+            _ => None,
+        });
+        let results: Vec<ToolResult> = results.collect();
+        let round = Round::new(calls(), results.iter().rev().cloned().collect()).unwrap();
+        assert_eq!(round.results(), results);
+
+        let mut open = OpenRound::new(calls()).unwrap();
+        open.settle_all(results).unwrap();
+        let json = serde_json::to_string(&open).unwrap();
+        assert_eq!(serde_json::from_str::<OpenRound>(&json).unwrap(), open);
+    }
+
+    #[test]
+    fn results_that_are_not_one_for_each_call_say_which_is_wrong() {
+        let with = |results: &[&str]| {
+            let results = results.iter().map(|id| {
+                let outcome = ToolOutcome::done(*id);
+                ToolResult::new(CallId::new(*id), "t", outcome)
+            });
+            let message = said(Role::Assistant, vec![call("a"), call("b")]);
+            Round::new(message, results.collect()).unwrap_err()
+        };
+        let id = CallId::new;
+        assert_eq!(with(&["b", "x"]), HistoryError::MissingResult(id("a")));
+        assert_eq!(
+            with(&["x", "b", "a", "a"]),
+            HistoryError::OrphanResult(id("x"))
+        );
+        assert_eq!(
+            with(&["b", "a", "a", "x"]),
+            HistoryError::DuplicateResult(id("a"))
+        );
+
+        let message = said(Role::Assistant, vec![call("a"), call("b")]);
+        let mut open = OpenRound::new(message).unwrap();
+        let results = ["x", "a", "a", "b"].map(|id| {
+            let outcome = ToolOutcome::done(id);
+            ToolResult::new(CallId::new(id), "t", outcome)
+        });
+        let settled = open.settle_all(results.to_vec());
+        assert_eq!(settled, Err(HistoryError::OrphanResult(id("x"))));
+        assert_eq!(open.waiting().count(), 0, "what can be settled is");
+    }
+
+    #[test]
+    fn a_broken_history_is_refused_or_repaired() {
+        let broken = || {
+            vec![
+                said(Role::Assistant, vec![call("a"), call("a"), call("b")]),
+                Message::user("never mind"),
+                said(Role::Tool, vec![result("b"), result("zzz")]),
+                Message::assistant("fine"),
+            ]
+        };
+        assert!(Transcript::from_history(broken(), Repair::Refuse).is_err());
+        let history = Transcript::from_history(broken(), Repair::Close).unwrap();
+        assert_eq!(history.transcript.len(), 3);
+        let round = history.transcript.iter().next().unwrap();
+        assert_eq!(round.results().len(), 2);
+    }
+}

@@ -1,0 +1,222 @@
+use super::{History, HistoryError, Repair, Turn};
+use crate::{message::Message, text::Str};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::{fmt, iter::FusedIterator, sync::Arc};
+
+/// The history of a conversation.
+///
+/// See the [module docs](super).
+// A list that shares its prefix: appending never copies what is there.
+#[derive(Clone, Default)]
+pub struct Transcript {
+    last: Option<Arc<Node>>,
+}
+
+struct Node {
+    turn: Turn,
+    before: Transcript,
+    len: usize,
+}
+
+impl Transcript {
+    /// Creates an empty transcript.
+    pub const fn new() -> Self {
+        Self { last: None }
+    }
+
+    /// Creates a transcript from a history that somebody else wrote.
+    ///
+    /// Calls of the last message that have no result yet come back as [`History::open`]. All else
+    /// must be whole, or, with [`Repair::Close`], is made whole.
+    ///
+    /// # Errors
+    ///
+    /// If a call elsewhere has no result, a result has no call, or a call or result stands twice,
+    /// and `repair` is [`Repair::Refuse`].
+    pub fn from_history(
+        messages: impl IntoIterator<Item = Message>,
+        repair: Repair,
+    ) -> Result<History, HistoryError> {
+        super::history::read(messages, repair)
+    }
+
+    /// Appends `turn`.
+    pub fn push(&mut self, turn: impl Into<Turn>) {
+        let before = std::mem::take(self);
+        let len = before.len() + 1;
+        self.last = Some(Arc::new(Node {
+            turn: turn.into(),
+            before,
+            len,
+        }));
+    }
+
+    /// Appends a user's message of one text.
+    pub fn push_user(&mut self, text: impl Into<Str>) {
+        self.push(Turn::user(text));
+    }
+
+    /// The number of turns.
+    pub fn len(&self) -> usize {
+        self.last.as_ref().map_or(0, |node| node.len)
+    }
+
+    /// Whether there are no turns.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_none()
+    }
+
+    /// The newest turn.
+    pub fn last(&self) -> Option<&Turn> {
+        self.last.as_ref().map(|node| &node.turn)
+    }
+
+    /// The transcript without its newest turn.
+    pub fn before_last(&self) -> Option<&Self> {
+        self.last.as_ref().map(|node| &node.before)
+    }
+
+    /// The turns from the newest to the oldest; takes no memory.
+    pub fn rev(&self) -> impl Iterator<Item = &Turn> {
+        std::iter::successors(self.last.as_deref(), |node| node.before.last.as_deref())
+            .map(|node| &node.turn)
+    }
+
+    /// The turns from the oldest to the newest.
+    pub fn iter(&self) -> Iter<'_> {
+        let mut turns: Vec<&Turn> = Vec::with_capacity(self.len());
+        turns.extend(self.rev());
+        Iter { turns }
+    }
+
+    /// Whether `other` is this very transcript or one that this one was made from by appending.
+    pub fn extends(&self, other: &Self) -> bool {
+        let Some(target) = &other.last else {
+            return true;
+        };
+        let mut list = self;
+        while let Some(node) = &list.last {
+            if node.len <= target.len {
+                return Arc::ptr_eq(node, target);
+            }
+            list = &node.before;
+        }
+        false
+    }
+}
+
+impl Drop for Transcript {
+    // The derived one would recurse once per turn, and overflow the stack of a long history.
+    fn drop(&mut self) {
+        let mut next = self.last.take();
+        while let Some(node) = next {
+            match Arc::try_unwrap(node) {
+                Ok(mut node) => next = node.before.last.take(),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Transcript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+impl PartialEq for Transcript {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.last, &other.last) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        same || (self.len() == other.len() && self.rev().eq(other.rev()))
+    }
+}
+
+impl FromIterator<Turn> for Transcript {
+    fn from_iter<I: IntoIterator<Item = Turn>>(turns: I) -> Self {
+        let mut transcript = Self::new();
+        transcript.extend(turns);
+        transcript
+    }
+}
+
+impl Extend<Turn> for Transcript {
+    fn extend<I: IntoIterator<Item = Turn>>(&mut self, turns: I) {
+        for turn in turns {
+            self.push(turn);
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Transcript {
+    type Item = &'a Turn;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl Serialize for Transcript {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Transcript {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::<Turn>::deserialize(deserializer)?
+            .into_iter()
+            .collect())
+    }
+}
+
+/// The turns of a [`Transcript`], from the oldest to the newest.
+#[derive(Clone, Debug)]
+pub struct Iter<'a> {
+    // Newest first.
+    turns: Vec<&'a Turn>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = &'a Turn;
+
+    fn next(&mut self) -> Option<&'a Turn> {
+        self.turns.pop()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.turns.len(), Some(self.turns.len()))
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+impl FusedIterator for Iter<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_shares_what_was_there() {
+        let mut a = Transcript::new();
+        a.push_user("one");
+        let mut b = a.clone();
+        b.push_user("two");
+        assert_eq!((a.len(), b.len()), (1, 2));
+        assert!(b.extends(&a) && !a.extends(&b));
+        assert_eq!(b.iter().next(), a.iter().next());
+    }
+
+    #[test]
+    fn a_long_transcript_drops_without_recursion() {
+        let mut transcript = Transcript::new();
+        for _ in 0..1_000_000 {
+            transcript.push_user("x");
+        }
+        drop(transcript);
+    }
+}

@@ -1,0 +1,105 @@
+//! The history of a conversation, in which every tool call has its outcome.
+//!
+//! A [`Transcript`] is a list of [`Turn`]s: messages, and rounds. A [`Round`] is an assistant's
+//! message with tool calls together with one outcome for each call that the loop or the client
+//! executes; it can't be made without them. So whatever is appended, sent to a provider or stored
+//! is whole. The one place for calls without an outcome is an [`OpenRound`], which stands beside
+//! the transcript and only a resumed run takes up.
+//!
+//! Cloning a transcript and appending to it take constant time; a clone shares what was there.
+
+mod history;
+mod list;
+mod round;
+
+pub(crate) use self::round::{check_results, needs_outcome};
+pub use self::{
+    history::{History, HistoryError, Repair},
+    list::{Iter, Transcript},
+    round::{OpenCall, OpenRound, Round},
+};
+
+use crate::{
+    message::{Message, ToolResult},
+    text::Str,
+};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// One entry of a [`Transcript`]: a message without calls that need an outcome, or a [`Round`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "TurnData")]
+pub struct Turn(TurnData);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TurnData {
+    Message(Message),
+    Round(Round),
+}
+
+impl TryFrom<TurnData> for Turn {
+    type Error = HistoryError;
+
+    fn try_from(data: TurnData) -> Result<Self, HistoryError> {
+        match data {
+            TurnData::Message(message) => Self::message(message),
+            TurnData::Round(round) => Ok(round.into()),
+        }
+    }
+}
+
+impl Serialize for Turn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl Turn {
+    /// Creates an entry of one message.
+    ///
+    /// # Errors
+    ///
+    /// If the message holds tool calls that need an outcome, or tool results without their calls.
+    pub fn message(message: Message) -> Result<Self, HistoryError> {
+        round::check_results(&message)?;
+        if let Some(call) = message.tool_calls().find(|call| needs_outcome(call)) {
+            return Err(HistoryError::MissingResult(call.id.clone()));
+        }
+        Ok(Self(TurnData::Message(message)))
+    }
+
+    /// Creates an entry of one user's message.
+    pub fn user(text: impl Into<Str>) -> Self {
+        Self(TurnData::Message(Message::user(text)))
+    }
+
+    /// The message: for a round, the one that makes the calls.
+    pub fn as_message(&self) -> &Message {
+        match &self.0 {
+            TurnData::Message(message) => message,
+            TurnData::Round(round) => round.message(),
+        }
+    }
+
+    /// The outcomes that follow the message; none unless this is a round.
+    pub fn results(&self) -> &[ToolResult] {
+        match &self.0 {
+            TurnData::Message(_) => &[],
+            TurnData::Round(round) => round.results(),
+        }
+    }
+
+    /// The round, if this is one.
+    pub fn as_round(&self) -> Option<&Round> {
+        match &self.0 {
+            TurnData::Message(_) => None,
+            TurnData::Round(round) => Some(round),
+        }
+    }
+}
+
+impl From<Round> for Turn {
+    fn from(round: Round) -> Self {
+        Self(TurnData::Round(round))
+    }
+}

@@ -1,0 +1,1302 @@
+//! Rounds that wait: what the machine hands out, what it keeps, and how it goes on.
+//!
+//! A failing case prints its seed and is kept in `rounds.proptest-regressions`.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use concentric_proto::{
+    Annotations, Answered, CallId, CancelReason, Event, Finish, FinishReason, Interrupt,
+    InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall, Str,
+    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, ToolStatus, Transcript, Usage,
+    interrupt,
+    machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
+};
+use proptest::{prelude::*, test_runner::FileFailurePersistence};
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+const USED: Usage = Usage::new(10, 1);
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
+}
+
+fn rules() -> Rules {
+    let mut rules = Rules::default();
+    rules.resumes = true;
+    rules
+}
+
+fn tools() -> ToolSpecs {
+    let spec = |name, annotations| {
+        let mut spec = ToolSpec::new(name, "", json!({"type": "object"}));
+        spec.annotations = annotations;
+        Arc::new(spec)
+    };
+    ToolSpecs::new([
+        spec("act", Annotations::default()),
+        spec("look", Annotations::read_only()),
+    ])
+}
+
+/// What the machine has to say until it waits for an input.
+#[derive(Default)]
+struct Said {
+    events: Vec<Event>,
+    round: Option<Vec<RoundCall>>,
+    step: Option<u32>,
+    finish: Option<Finish>,
+}
+
+impl Said {
+    fn results(&self) -> Vec<ToolResult> {
+        let results = self.events.iter().filter_map(|event| match event {
+            Event::ToolResult(result) => Some((**result).clone()),
+            _ => None,
+        });
+        results.collect()
+    }
+
+    fn statuses(&self) -> Vec<ToolStatus> {
+        let results = self.results();
+        results.iter().map(|result| result.outcome.status).collect()
+    }
+
+    fn ids(&self) -> Vec<String> {
+        let calls = self.round.iter().flatten();
+        calls.map(|call| call.call.id.to_string()).collect()
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.finish.as_ref().map(|finish| finish.outcome.clone())
+    }
+}
+
+fn listen(machine: &mut Machine) -> Said {
+    let mut said = Said::default();
+    while let Some(action) = machine.action() {
+        assert!(said.finish.is_none(), "{action:?} after the end");
+        match action {
+            Action::Emit(Event::Finish(finish)) => said.finish = Some(*finish),
+            Action::Emit(event) => said.events.push(event),
+            Action::RunTools { calls, .. } => said.round = Some(calls),
+            Action::CallModel { step, .. } => said.step = Some(step),
+            other => panic!("{other:?}"),
+        }
+    }
+    said
+}
+
+/// Has the model answer with these calls, as `(id, tool)`.
+fn answer<'a>(machine: &mut Machine, calls: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    let mut start = ModelStart::new(MessageId::new("m"));
+    start.tools = tools();
+    machine.input(Input::ModelStarted(start));
+    for (id, tool) in calls {
+        let call = ToolCallPart::new(CallId::new(id), tool, "{}");
+        machine.input(Input::ModelEvent(Event::tool_call(call)));
+    }
+    machine.input(Input::ModelEvent(Event::finish(FinishReason::Stop, USED)));
+}
+
+/// A machine whose model has made these calls, and has handed them out.
+fn round_of<'a>(rules: Rules, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> Machine {
+    let mut machine = Machine::new(Transcript::new(), rules);
+    assert_eq!(listen(&mut machine).step, Some(0));
+    answer(&mut machine, calls);
+    listen(&mut machine);
+    machine
+}
+
+fn id(position: usize, call: &str) -> InterruptId {
+    InterruptId::new(format!("m/{position}/{call}"))
+}
+
+fn asking(id: InterruptId) -> Pending {
+    Pending::asking(vec![Interrupt::new(id, interrupt::TOOL_CALL)])
+}
+
+fn settle(machine: &mut Machine, index: usize, outcome: ToolOutcome) {
+    machine.input(Input::Settled { index, outcome });
+}
+
+fn wait(machine: &mut Machine, index: usize, pending: Pending) {
+    let pending = Box::new(pending);
+    machine.input(Input::Waiting { index, pending });
+}
+
+/// Writes the state down and reads it back.
+fn written(state: &MachineState) -> MachineState {
+    let json = state.to_json().unwrap();
+    let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
+    assert_eq!(&read, state, "{json}");
+    assert_eq!(read.to_json().unwrap(), json);
+    read
+}
+
+/// Whether the first thing it says is that it goes on.
+fn is_resumed(machine: &mut Machine) -> bool {
+    matches!(machine.action(), Some(Action::Emit(Event::Resumed)))
+}
+
+fn go_on(said: Said, rules: Rules) -> Machine {
+    let finish = said.finish.expect("the run has ended");
+    assert_eq!(finish.outcome, Outcome::Interrupted);
+    Machine::restore(written(&finish.state.unwrap()), rules)
+}
+
+// ---- every round of up to five calls ----
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Done,
+    Pending,
+    Denied,
+    Failed,
+    Cancelled,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Done,
+    Kind::Pending,
+    Kind::Denied,
+    Kind::Failed,
+    Kind::Cancelled,
+];
+
+impl Kind {
+    fn outcome(self) -> ToolOutcome {
+        match self {
+            Self::Done => ToolOutcome::done("yes"),
+            Self::Pending => unreachable!("has none"),
+            Self::Denied => ToolOutcome::denied("no"),
+            Self::Failed => ToolOutcome::failed("oh"),
+            Self::Cancelled => ToolOutcome::cancelled("well"),
+        }
+    }
+}
+
+/// Plays a round of `kinds`, and replies to one call per resume, the last one first.
+fn play(kinds: &[Kind], seed: usize) {
+    let ids: Vec<String> = (0..kinds.len()).map(|at| format!("c{at}")).collect();
+    let mut machine = Machine::new(Transcript::new(), rules());
+    listen(&mut machine);
+    answer(&mut machine, ids.iter().map(|id| (id.as_str(), "act")));
+    let mut said = listen(&mut machine);
+    assert_eq!(said.ids(), ids);
+
+    let mut expected: Vec<Option<ToolStatus>> = vec![None; kinds.len()];
+    // Settled in another order each time.
+    for n in 0..kinds.len() {
+        let at = match seed % 2 {
+            0 => (n + seed) % kinds.len(),
+            _ => kinds.len() - 1 - (n + seed) % kinds.len(),
+        };
+        match kinds[at] {
+            Kind::Pending => wait(&mut machine, at, asking(id(at, &ids[at]))),
+            kind => {
+                expected[at] = Some(kind.outcome().status);
+                settle(&mut machine, at, kind.outcome());
+            }
+        }
+        assert!(machine.action().is_none(), "nothing more is handed out");
+    }
+    machine.input(Input::RoundEnded);
+    said = listen(&mut machine);
+
+    let mut pending: Vec<usize> = (0..kinds.len())
+        .filter(|at| kinds[*at] == Kind::Pending)
+        .collect();
+    let mut n = seed;
+    while let Some(at) = pending.pop() {
+        assert!(said.results().is_empty(), "the round is open");
+        let finish = said.finish.as_ref().unwrap();
+        let asked: Vec<_> = finish.interrupts().iter().map(|i| i.id.clone()).collect();
+        let waiting: Vec<_> = pending
+            .iter()
+            .chain([&at])
+            .map(|at| id(*at, &ids[*at]))
+            .collect();
+        assert_eq!(asked, waiting);
+        assert_eq!(finish.usage, USED);
+        let open = finish.state.as_ref().unwrap().open_round().unwrap();
+        assert_eq!(open.waiting().count(), waiting.len());
+
+        let mut next = go_on(said, rules());
+        n += 1;
+        let (reply, outcome) = match n % 4 {
+            0 => (Reply::approve(id(at, &ids[at])), ToolOutcome::done("paid")),
+            1 => (
+                Reply::deny(id(at, &ids[at]), "no"),
+                ToolOutcome::denied("no"),
+            ),
+            2 => (Reply::cancel(id(at, &ids[at])), ToolOutcome::cancelled("?")),
+            _ => (
+                Reply::answer(id(at, &ids[at]), "yes"),
+                ToolOutcome::done("yes"),
+            ),
+        };
+        next.reply(vec![reply.clone()], now()).unwrap();
+        said = listen(&mut next);
+        assert_eq!(said.events[0], Event::Resumed);
+        assert_eq!(said.ids(), [ids[at].clone()]);
+        let call = &said.round.as_ref().unwrap()[0];
+        assert_eq!((call.position, call.recovered), (at, false));
+        let pending = Some(asking(id(at, &ids[at])));
+        let answered = Answered::new(pending, vec![reply]).accepted_at(now());
+        assert_eq!(call.answered.as_deref(), Some(&answered));
+        expected[at] = Some(outcome.status);
+        settle(&mut next, 0, outcome);
+        next.input(Input::RoundEnded);
+        said = listen(&mut next);
+        machine = next;
+    }
+
+    // One result for each call, in their order.
+    assert_eq!(said.finish.as_ref().map(|f| &f.outcome), None);
+    let results = said.results();
+    let ended: Vec<_> = results.iter().map(|r| r.call_id.to_string()).collect();
+    assert_eq!(ended, ids);
+    let statuses: Vec<_> = said.statuses().into_iter().map(Some).collect();
+    assert_eq!(statuses, expected, "{kinds:?}");
+    assert_eq!(said.step, Some(1));
+    assert_eq!(machine.transcript().last().unwrap().results(), results);
+    answer(&mut machine, []);
+    let finish = listen(&mut machine).finish.unwrap();
+    assert_eq!(finish.outcome, Outcome::Completed);
+    assert_eq!(finish.usage, Usage::new(20, 2));
+}
+
+#[test]
+fn every_round_of_up_to_five_calls_has_one_result_for_each() {
+    let mut rounds = 0;
+    for len in 1..=5 {
+        for n in 0..KINDS.len().pow(len) {
+            let digits = (0..len).map(|at| KINDS[n / KINDS.len().pow(at) % KINDS.len()]);
+            play(&digits.collect::<Vec<_>>(), n);
+            rounds += 1;
+        }
+    }
+    assert_eq!(rounds, 5 + 25 + 125 + 625 + 3125);
+}
+
+// ---- any order of settling, waiting, replying and dying ----
+
+/// What is decided next, of so many possibilities.
+struct Choices {
+    all: Vec<u8>,
+    at: usize,
+    mixed: u64,
+}
+
+impl Choices {
+    fn new(all: Vec<u8>) -> Self {
+        Self {
+            all,
+            at: 0,
+            mixed: 0,
+        }
+    }
+
+    fn of(&mut self, n: usize) -> usize {
+        // With what was chosen before, so that no choice comes for ever.
+        let chosen = u64::from(self.all[self.at % self.all.len()]);
+        self.at += 1;
+        self.mixed = self.mixed.wrapping_add(chosen * 2 + 1);
+        self.mixed = self.mixed.wrapping_mul(6_364_136_223_846_793_005);
+        usize::try_from(self.mixed >> 40).unwrap() % n
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.of(n) == 0
+    }
+}
+
+/// What is known of one call of the open round.
+#[derive(Clone, Debug, PartialEq)]
+enum Known {
+    /// To be handed out.
+    Next(Option<Answered>),
+    Running,
+    Recovered,
+    Waits(Pending),
+    Settled(ToolOutcome),
+}
+
+/// A run, and what must be true of it.
+struct World {
+    machine: Machine,
+    rules: Rules,
+    choices: Choices,
+    // Of the open round.
+    ids: Vec<String>,
+    names: Vec<&'static str>,
+    refused: Vec<Option<Refusal>>,
+    calls: Vec<Known>,
+    // Which of them ran when a process died.
+    recovered: Vec<bool>,
+    asked: u32,
+    waited: HashMap<String, u32>,
+    // Of the run.
+    steps: u32,
+    free: u32,
+    total: u32,
+    of_tool: u32,
+}
+
+impl World {
+    fn new(rules: Rules, choices: Vec<u8>) -> Self {
+        Self {
+            machine: Machine::new(Transcript::new(), rules.clone()),
+            rules,
+            choices: Choices::new(choices),
+            ids: Vec::new(),
+            names: Vec::new(),
+            refused: Vec::new(),
+            calls: Vec::new(),
+            recovered: Vec::new(),
+            asked: 0,
+            waited: HashMap::new(),
+            steps: 0,
+            free: 0,
+            total: 0,
+            of_tool: 0,
+        }
+    }
+
+    fn run(mut self) {
+        let said = listen(&mut self.machine);
+        assert_eq!(said.step, Some(0));
+        loop {
+            let said = self.step();
+            let Some(said) = said else { return };
+            if let Some(finish) = &said.finish {
+                self.check_end(finish);
+                return;
+            }
+            assert_eq!(said.step, Some(self.steps), "counted once");
+            assert!(self.steps - self.free < self.rules.steps);
+        }
+    }
+
+    fn check_end(&self, finish: &Finish) {
+        let usage = u64::from(self.steps);
+        assert_eq!(finish.usage, Usage::new(10 * usage, usage), "counted once");
+        let over = self.rules.calls.is_some_and(|limit| self.total > limit);
+        match &finish.outcome {
+            Outcome::Completed => assert!(self.calls.is_empty()),
+            Outcome::CallLimit => assert!(over),
+            Outcome::StepLimit => {
+                assert!(!over);
+                assert_eq!(self.steps - self.free, self.rules.steps);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One step of the run; `None`: it was cancelled.
+    fn step(&mut self) -> Option<Said> {
+        let n = match self.steps {
+            0..6 => self.choices.of(6),
+            _ => 0,
+        };
+        self.ids = (0..n).map(|at| format!("s{}c{at}", self.steps)).collect();
+        let names: Vec<&'static str> = (0..n)
+            .map(|_| ["act", "look"][self.choices.of(2)])
+            .collect();
+        self.count(&names);
+        self.calls = vec![Known::Next(None); n];
+        self.recovered = vec![false; n];
+        self.names.clone_from(&names);
+        let calls = self.ids.iter().map(String::as_str).zip(names);
+        answer(&mut self.machine, calls.collect::<Vec<_>>());
+        self.steps += 1;
+        let mut said = listen(&mut self.machine);
+        if n == 0 {
+            return Some(said);
+        }
+        loop {
+            if said.round.is_some() {
+                self.check_handed_out(&said);
+                if !self.settle(said.round.as_deref().unwrap_or_default()) {
+                    return None;
+                }
+                said = listen(&mut self.machine);
+                continue;
+            }
+            let Some(finish) = &said.finish else { break };
+            if finish.outcome != Outcome::Interrupted {
+                break;
+            }
+            self.check_open(finish);
+            let state = finish.state.as_deref().unwrap();
+            self.machine = Machine::restore(written(state), self.rules.clone());
+            assert!(is_resumed(&mut self.machine));
+            self.reply();
+            said = listen(&mut self.machine);
+        }
+        self.check_closed(&said);
+        Some(said)
+    }
+
+    /// Counts the calls of a new round, as the limits do.
+    fn count(&mut self, names: &[&str]) {
+        self.refused.clear();
+        for (at, name) in (1..).zip(names) {
+            self.total += 1;
+            let limits = [
+                (self.rules.calls, self.total, LimitOf::Run),
+                (self.rules.calls_per_round, at, LimitOf::Round),
+            ];
+            let mut over = limits.into_iter().find_map(|(limit, count, of)| {
+                let calls = limit.filter(|limit| count > *limit)?;
+                Some(Refusal::Limit { calls, of })
+            });
+            if *name == "act"
+                && let Some((_, calls)) = self.rules.calls_per_tool.first()
+            {
+                self.of_tool += 1;
+                if self.of_tool > *calls {
+                    let of = LimitOf::Tool;
+                    over = over.or(Some(Refusal::Limit { calls: *calls, of }));
+                }
+            }
+            self.refused.push(over);
+        }
+    }
+
+    /// Checks that the calls that were handed out are the ones that may be.
+    fn check_handed_out(&mut self, said: &Said) {
+        let calls = said.round.as_deref().unwrap();
+        let positions: Vec<usize> = calls.iter().map(|call| call.position).collect();
+        let may_be = |known: &Known| matches!(known, Known::Next(_) | Known::Recovered);
+        let expected: Vec<usize> = (0..self.calls.len())
+            .filter(|at| may_be(&self.calls[*at]))
+            .collect();
+        assert_eq!(positions, expected);
+        for call in calls {
+            let known = &mut self.calls[call.position];
+            assert_eq!(call.call.id.as_str(), self.ids[call.position]);
+            assert_eq!(call.refusal, self.refused[call.position]);
+            assert_eq!(call.recovered, self.recovered[call.position]);
+            if let Known::Next(answered) = known {
+                assert_eq!(call.answered.as_deref(), answered.as_ref());
+            }
+            *known = Known::Running;
+        }
+        assert!(said.results().is_empty(), "the round is open");
+    }
+
+    /// Does what a round service may do with `calls`; returns whether the run goes on.
+    fn settle(&mut self, calls: &[RoundCall]) -> bool {
+        let mut left: Vec<usize> = (0..calls.len()).collect();
+        // Which of them waited for the others before.
+        let mut held = Vec::new();
+        for call in calls {
+            let pending = call.answered.as_ref().and_then(|a| a.pending.as_ref());
+            held.push(pending.is_some_and(Pending::is_held));
+        }
+        while !left.is_empty() {
+            if self.choices.one_in(24) {
+                self.cancel();
+                return false;
+            }
+            if self.choices.one_in(16) {
+                self.die();
+                return true;
+            }
+            let index = left.swap_remove(self.choices.of(left.len()));
+            self.settle_one(index, &calls[index]);
+            if self.calls[calls[index].position] == Known::Running {
+                continue;
+            }
+            // What came of it was said.
+            settle(&mut self.machine, index, ToolOutcome::done("twice"));
+            wait(&mut self.machine, index, Pending::held());
+            assert!(self.machine.action().is_none());
+        }
+        self.machine.input(Input::RoundEnded);
+        let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
+        let asks = self.calls.iter().any(asks);
+        let is_settled = |call: &RoundCall| matches!(self.calls[call.position], Known::Settled(_));
+        let goes_on = asks || calls.iter().any(is_settled);
+        let in_doubt: Vec<bool> = (0..self.calls.len()).map(|at| self.in_doubt(at)).collect();
+        for (call, held) in calls.iter().zip(held) {
+            let known = &mut self.calls[call.position];
+            match known {
+                Known::Running => *known = Known::Settled(ToolOutcome::unknown("silent")),
+                Known::Waits(pending) if pending.is_held() && held && !goes_on => {
+                    *known = Known::Settled(match in_doubt[call.position] {
+                        true => ToolOutcome::unknown("held for ever"),
+                        false => ToolOutcome::failed("held for ever"),
+                    });
+                }
+                _ => {}
+            }
+        }
+        self.release();
+        true
+    }
+
+    /// Whether nobody knows what came of a call that has no outcome yet.
+    fn in_doubt(&self, at: usize) -> bool {
+        self.recovered[at] && self.names[at] != "look"
+    }
+
+    /// Takes up what waited for siblings that wait no more.
+    fn release(&mut self) {
+        let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
+        if self.calls.iter().any(asks) {
+            return;
+        }
+        for known in &mut self.calls {
+            if let Known::Waits(pending) = known {
+                *known = Known::Next(Some(Answered::new(Some(pending.clone()), Vec::new())));
+            }
+        }
+    }
+
+    fn settle_one(&mut self, index: usize, call: &RoundCall) {
+        let known = call.position;
+        if let Some(refusal) = &call.refusal {
+            let outcome = refusal.outcome(&call.call);
+            settle(&mut self.machine, index, outcome.clone());
+            self.calls[known] = Known::Settled(outcome);
+            return;
+        }
+        if let Some(Answered {
+            pending: Some(pending),
+            replies,
+            ..
+        }) = call.answered.as_deref()
+        {
+            let replied = |asked: &Interrupt| replies.iter().any(|r| r.interrupt_id == asked.id);
+            let open: Vec<_> = pending
+                .interrupts
+                .iter()
+                .filter(|i| !replied(i))
+                .cloned()
+                .collect();
+            if !open.is_empty() {
+                let pending = Pending::asking(open);
+                wait(&mut self.machine, index, pending.clone());
+                self.calls[known] = Known::Waits(pending);
+                return;
+            }
+        }
+        let waited = self.waited.entry(call.call.id.to_string()).or_default();
+        let how = match *waited {
+            0..3 => self.choices.of(10),
+            _ => 6 + self.choices.of(4),
+        };
+        let outcome = match how {
+            0..3 => {
+                *waited += 1;
+                let mut pending = Pending::asking(Vec::new());
+                for _ in 0..=self.choices.of(3) {
+                    self.asked += 1;
+                    let id = InterruptId::new(format!("i{}", self.asked));
+                    let mut asked =
+                        Interrupt::new(id, interrupt::TOOL_CALL).about(call.call.id.clone());
+                    if self.choices.one_in(4) {
+                        asked = asked.until(now() + Duration::from_secs(1));
+                    }
+                    pending.interrupts.push(asked);
+                }
+                if self.choices.one_in(4) {
+                    pending = pending.together();
+                }
+                pending = pending.with_state(json!({"asked": self.asked}));
+                wait(&mut self.machine, index, pending.clone());
+                self.calls[known] = Known::Waits(pending);
+                return;
+            }
+            3 => {
+                *waited += 1;
+                wait(&mut self.machine, index, Pending::held());
+                self.calls[known] = Known::Waits(Pending::held());
+                return;
+            }
+            // It says nothing.
+            4 => return,
+            5 => ToolOutcome::failed("oh"),
+            6 => ToolOutcome::denied("no"),
+            7 => ToolOutcome::cancelled("well"),
+            8 => ToolOutcome::done("yes").free_of_charge(),
+            _ => ToolOutcome::done("yes"),
+        };
+        settle(&mut self.machine, index, outcome.clone());
+        self.calls[known] = Known::Settled(outcome);
+    }
+
+    /// The process dies, and another goes on with what was written down.
+    fn die(&mut self) {
+        let state = self.machine.state().expect("no model is being read");
+        self.machine = Machine::restore(written(&state), self.rules.clone());
+        assert!(is_resumed(&mut self.machine));
+        self.machine.reply(Vec::new(), now()).unwrap();
+        for (at, known) in self.calls.iter_mut().enumerate() {
+            if *known == Known::Running {
+                *known = Known::Recovered;
+                self.recovered[at] = self.refused[at].is_none();
+            }
+        }
+        self.release();
+    }
+
+    /// The user has enough.
+    fn cancel(&mut self) {
+        self.machine.input(Input::Cancel(CancelReason::User));
+        let said = listen(&mut self.machine);
+        assert!(said.round.is_none() && said.step.is_none());
+        assert!(matches!(said.outcome(), Some(Outcome::Aborted { .. })));
+        let results = said.results();
+        assert_eq!(results.len(), self.ids.len());
+        for (at, result) in results.iter().enumerate() {
+            assert_eq!(result.call_id.as_str(), self.ids[at]);
+            let status = result.outcome.status;
+            match &self.calls[at] {
+                Known::Settled(outcome) => assert_eq!(status, outcome.status),
+                _ if self.in_doubt(at) => assert_eq!(status, ToolStatus::Unknown),
+                Known::Running => {
+                    assert!(matches!(
+                        status,
+                        ToolStatus::Unknown | ToolStatus::Cancelled
+                    ));
+                }
+                _ => assert_eq!(status, ToolStatus::Cancelled),
+            }
+        }
+    }
+
+    /// Checks that an interrupted run asks what it waits for, and nothing else.
+    fn check_open(&self, finish: &Finish) {
+        let mut asked = Vec::new();
+        for known in &self.calls {
+            if let Known::Waits(pending) = known {
+                asked.extend(&pending.interrupts);
+            }
+        }
+        assert!(!asked.is_empty());
+        assert_eq!(finish.interrupts(), asked);
+        let open = finish.state.as_ref().unwrap().open_round().unwrap();
+        assert_eq!(open.calls().len(), self.ids.len());
+        for (call, known) in open.calls().iter().zip(&self.calls) {
+            match known {
+                Known::Settled(outcome) => {
+                    assert_eq!(call.outcome.as_ref().unwrap().status, outcome.status);
+                }
+                Known::Waits(_) => assert_eq!(call.outcome, None),
+                other => panic!("{other:?} when the run was interrupted"),
+            }
+        }
+    }
+
+    /// Replies to some of what is asked, after replies that are not taken.
+    fn reply(&mut self) {
+        let mut asked: Vec<(usize, Interrupt)> = Vec::new();
+        let mut together = false;
+        for (at, known) in self.calls.iter().enumerate() {
+            if let Known::Waits(pending) = known {
+                together |= pending.together;
+                asked.extend(pending.interrupts.iter().cloned().map(|i| (at, i)));
+            }
+        }
+        let before = self.machine.state().unwrap();
+        self.reply_badly(&asked, together);
+        assert_eq!(self.machine.state().unwrap(), before, "nothing has changed");
+
+        let all = together && !self.choices.one_in(4);
+        let mut replies = Vec::new();
+        let mut answered: HashMap<usize, Vec<Reply>> = HashMap::new();
+        for (at, asked) in &asked {
+            if all || (!together && !self.choices.one_in(3)) {
+                let id = asked.id.clone();
+                let reply = match self.choices.of(4) {
+                    0 => Reply::deny(id, "no"),
+                    1 => Reply::cancel(id),
+                    2 => Reply::answer(id, json!({"a": 1})),
+                    _ => Reply::approve(id),
+                };
+                replies.push((*at, reply));
+            }
+        }
+        if self.choices.one_in(2) {
+            replies.reverse();
+        }
+        for (at, reply) in &replies {
+            answered.entry(*at).or_default().push(reply.clone());
+        }
+        let replies: Vec<Reply> = replies.into_iter().map(|(_, reply)| reply).collect();
+        self.machine.reply(replies.clone(), now()).unwrap();
+        if let Some(first) = replies.first() {
+            let again = self.machine.reply(vec![first.clone()], now());
+            assert!(again.is_err(), "a reply is taken once");
+        }
+        for (at, replies) in answered {
+            if let Known::Waits(pending) = &self.calls[at] {
+                let answered = Answered::new(Some(pending.clone()), replies).accepted_at(now());
+                self.calls[at] = Known::Next(Some(answered));
+            }
+        }
+        self.release();
+    }
+
+    fn reply_badly(&mut self, asked: &[(usize, Interrupt)], together: bool) {
+        let good: Vec<Reply> = asked
+            .iter()
+            .map(|(_, i)| Reply::approve(i.id.clone()))
+            .collect();
+        let at = self.choices.of(good.len());
+        let mut bad = vec![good.clone(); 5];
+        // Unknown, beside the good ones.
+        bad[0].push(Reply::approve(InterruptId::new("nobody asked")));
+        // Twice.
+        bad[1].push(Reply::cancel(good[at].interrupt_id.clone()));
+        // Of the wrong form.
+        bad[2][at] = Reply::resolve(good[at].interrupt_id.clone(), json!({"approved": "yes"}));
+        bad[3][at].payload = None;
+        // Two at once.
+        let edited = Reply::approve_edited(good[at].interrupt_id.clone(), json!([]));
+        bad[4][at] = edited;
+        for bad in bad {
+            assert!(self.machine.reply(bad, now()).is_err());
+        }
+        if together && good.len() > 1 {
+            let mut rest = good.clone();
+            let missing = rest.remove(at).interrupt_id;
+            let refused = self.machine.reply(rest, now());
+            assert_eq!(refused, Err(ReplyError::Missing(missing)));
+        }
+        if asked.iter().any(|(_, asked)| asked.expires_at.is_some()) {
+            let late = now() + Duration::from_secs(1);
+            let refused = self.machine.reply(good, late);
+            assert!(matches!(refused, Err(ReplyError::Expired(_))));
+        }
+    }
+
+    /// Checks that a closed round has one result for each call: what came of it.
+    fn check_closed(&mut self, said: &Said) {
+        let results = said.results();
+        assert_eq!(results.len(), self.ids.len());
+        let mut free = true;
+        for (result, (id, known)) in results.iter().zip(self.ids.iter().zip(&self.calls)) {
+            let Known::Settled(outcome) = known else {
+                panic!("{id} is closed as {result:?}, and was {known:?}");
+            };
+            free &= outcome.free;
+            assert_eq!(result.call_id.as_str(), id);
+            assert_eq!(result.outcome.status, outcome.status);
+        }
+        // As many again as are charged, and no more: a run ends.
+        self.free = (self.free + u32::from(free)).min(self.rules.steps);
+        assert_eq!(self.machine.transcript().last().unwrap().results(), results);
+    }
+}
+
+fn limits() -> impl Strategy<Value = Rules> {
+    let limit = || prop_oneof![3 => Just(None), 1 => (0..9_u32).prop_map(Some)];
+    (1..8_u32, limit(), limit(), limit()).prop_map(|(steps, calls, per_round, per_tool)| {
+        let mut limits = rules();
+        limits.steps = steps;
+        limits.calls = calls;
+        limits.calls_per_round = per_round;
+        limits.calls_per_tool = per_tool
+            .map(|calls| ("act".into(), calls))
+            .into_iter()
+            .collect();
+        limits
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
+            "proptest-regressions",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_round_goes_on_as_it_was_answered(
+        rules in limits(),
+        choices in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
+        World::new(rules, choices).run();
+    }
+}
+
+// ---- one by one ----
+
+#[test]
+fn what_waits_for_its_siblings_goes_on_with_the_last_of_them() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    wait(
+        &mut machine,
+        1,
+        Pending::held().with_state(json!("b's own")),
+    );
+    wait(&mut machine, 2, asking(id(2, "c")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::deny(id(0, "a"), "no")], now())
+        .unwrap();
+    let said = listen(&mut machine);
+    assert_eq!(said.ids(), ["a"]);
+    settle(&mut machine, 0, ToolOutcome::denied("no"));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::approve(id(2, "c"))], now())
+        .unwrap();
+    let said = listen(&mut machine);
+    assert_eq!(said.ids(), ["b", "c"]);
+    let held = said.round.unwrap()[0].answered.clone().unwrap();
+    assert_eq!(
+        held.pending.unwrap().state,
+        Some(Arc::new(json!("b's own")))
+    );
+    assert!(held.replies.is_empty());
+}
+
+#[test]
+fn a_call_that_waits_for_siblings_that_do_not_wait_fails() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
+    settle(&mut machine, 0, ToolOutcome::done("yes"));
+    wait(&mut machine, 1, Pending::held());
+    machine.input(Input::RoundEnded);
+    // Once more: it may have been said too early.
+    assert_eq!(listen(&mut machine).ids(), ["b"]);
+    wait(&mut machine, 0, Pending::held());
+    machine.input(Input::RoundEnded);
+    let said = listen(&mut machine);
+    assert_eq!(said.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
+}
+
+#[test]
+fn a_call_that_asks_several_things_is_handed_out_with_all_replies_to_it() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    let ids = ["m/0/a", "m/0/a#2"].map(InterruptId::new);
+    let ask = ids
+        .clone()
+        .map(|id| Interrupt::new(id, interrupt::TOOL_CALL));
+    wait(&mut machine, 0, Pending::asking(ask.to_vec()));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let replies = ids.map(Reply::approve).to_vec();
+    machine.reply(replies.clone(), now()).unwrap();
+    let said = listen(&mut machine);
+    let round = said.round.unwrap();
+    assert_eq!(round[0].answered.as_ref().unwrap().replies, replies);
+}
+
+#[test]
+fn a_reply_to_a_question_of_before_is_to_nothing() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let first = vec![Reply::approve(id(0, "a"))];
+    machine.reply(first.clone(), now()).unwrap();
+    listen(&mut machine);
+    // The call asks something else now.
+    let second = InterruptId::new("m/0/a#2");
+    wait(&mut machine, 0, asking(second.clone()));
+    machine.input(Input::RoundEnded);
+    let said = listen(&mut machine);
+    assert_eq!(said.finish.as_ref().unwrap().interrupts()[0].id, second);
+    let mut machine = go_on(said, rules());
+    assert_eq!(
+        machine.reply(first, now()),
+        Err(ReplyError::Unknown(id(0, "a")))
+    );
+}
+
+#[test]
+fn questions_to_be_answered_together_are() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    wait(&mut machine, 1, asking(id(1, "b")).together());
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    assert_eq!(
+        machine.reply(vec![Reply::approve(id(1, "b"))], now()),
+        Err(ReplyError::Missing(id(0, "a")))
+    );
+    let both = [(0, "a"), (1, "b")].map(|(at, call)| Reply::approve(id(at, call)));
+    machine.reply(both.to_vec(), now()).unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["a", "b"]);
+}
+
+#[test]
+fn a_late_reply_is_refused_unless_it_denies_or_gives_the_question_up() {
+    for reply in [Reply::cancel(id(0, "a")), Reply::deny(id(0, "a"), "no")] {
+        let mut machine = round_of(rules(), [("a", "act")]);
+        let until = now() + Duration::from_millis(1);
+        let asked = Interrupt::new(id(0, "a"), interrupt::TOOL_CALL).until(until);
+        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        machine.input(Input::RoundEnded);
+        let mut machine = go_on(listen(&mut machine), rules());
+        let late = machine.reply(vec![Reply::approve(id(0, "a"))], until);
+        assert_eq!(late, Err(ReplyError::Expired(id(0, "a"))));
+        machine.reply(vec![reply], until).unwrap();
+    }
+}
+
+#[test]
+fn a_recovered_call_keeps_what_was_replied_to_it() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let reply = Reply::approve(id(0, "a"));
+    machine.reply(vec![reply.clone()], now()).unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["a"]);
+
+    // The process dies twice before there is an outcome.
+    for _ in 0..2 {
+        machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        let refused = machine.reply(vec![reply.clone()], now());
+        assert!(refused.is_err(), "a reply is taken once");
+        let round = listen(&mut machine).round.unwrap();
+        assert!(round[0].recovered);
+        let replies = &round[0].answered.as_ref().unwrap().replies;
+        assert_eq!(replies.as_slice(), std::slice::from_ref(&reply));
+    }
+    // It asks about the call that may have been done.
+    let asked = Interrupt::new(InterruptId::new("m/0/a#2"), interrupt::UNKNOWN_EFFECT);
+    wait(&mut machine, 0, Pending::asking(vec![asked]));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let again = vec![Reply::approve(InterruptId::new("m/0/a#2"))];
+    assert!(
+        machine.reply(again, now()).is_err(),
+        "nobody says to run it again"
+    );
+    let reply = Reply::answer(InterruptId::new("m/0/a#2"), "it was paid");
+    machine.reply(vec![reply], now()).unwrap();
+    let round = listen(&mut machine).round.unwrap();
+    assert!(round[0].recovered && round[0].answered.is_some());
+}
+
+#[test]
+fn f044_a_call_that_a_dead_process_started_is_in_doubt_until_it_has_an_outcome() {
+    for how in [asking(id(0, "a")), Pending::held()] {
+        let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "look")]);
+        settle(&mut machine, 1, ToolOutcome::done("yes"));
+        let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        assert_eq!(listen(&mut machine).ids(), ["a", "c"]);
+        // It asks whether it may run again, or waits for what asks.
+        wait(&mut machine, 0, how);
+        wait(&mut machine, 1, asking(id(2, "c")));
+        machine.input(Input::RoundEnded);
+        let said = listen(&mut machine);
+        let mut machine = go_on(said, rules());
+        machine.input(Input::Cancel(CancelReason::User));
+        let statuses = [ToolStatus::Unknown, ToolStatus::Done, ToolStatus::Cancelled];
+        assert_eq!(listen(&mut machine).statuses(), statuses);
+    }
+}
+
+#[test]
+fn a_call_that_asks_again_and_again_is_not_in_doubt_while_no_process_dies() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    for n in 0..3 {
+        let question = InterruptId::new(format!("{n}"));
+        let reason = Str::from_static("its own");
+        let asked = Interrupt::new(question.clone(), reason);
+        wait(&mut machine, 0, Pending::asking(vec![asked]));
+        machine.input(Input::RoundEnded);
+        machine = go_on(listen(&mut machine), rules());
+        let reply = Reply::resolve(question, json!(n));
+        machine.reply(vec![reply], now()).unwrap();
+        let round = listen(&mut machine).round.unwrap();
+        assert!(!round[0].recovered);
+    }
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::Cancel(CancelReason::User));
+    assert_eq!(listen(&mut machine).statuses(), [ToolStatus::Cancelled]);
+}
+
+#[test]
+fn a_reply_reaches_a_call_with_the_time_at_which_it_was_accepted() {
+    let mut machine = round_of(rules(), [("a", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let accepted = now() + Duration::from_nanos(1_999_999);
+    let replies = vec![Reply::approve(id(0, "a"))];
+    machine.reply(replies, accepted).unwrap();
+    listen(&mut machine);
+    // It is the same when it is written down.
+    let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+    let round = listen(&mut machine).round.unwrap();
+    let accepted_at = round[0].answered.as_ref().unwrap().accepted_at;
+    assert_eq!(accepted_at, Some(now() + Duration::from_millis(1)));
+}
+
+#[test]
+fn a_question_under_the_id_of_another_fails_its_call() {
+    let ask = |ids: &[&str]| {
+        let asked = |id: &&str| Interrupt::new(InterruptId::new(*id), interrupt::TOOL_CALL);
+        Pending::asking(ids.iter().map(asked).collect())
+    };
+    let calls = ["a", "b", "c", "d"].map(|id| (id, "act"));
+    let mut machine = round_of(rules(), calls);
+    wait(&mut machine, 0, ask(&["x", "y", "x"]));
+    wait(&mut machine, 2, ask(&["y", "z"]));
+    wait(&mut machine, 1, ask(&["z"]));
+    wait(&mut machine, 3, Pending::held());
+    machine.input(Input::RoundEnded);
+    let said = listen(&mut machine);
+    let asked: Vec<_> = said.finish.as_ref().unwrap().interrupts();
+    let asked: Vec<_> = asked.iter().map(|asked| asked.id.as_str()).collect();
+    assert_eq!(asked, ["y", "z"]);
+
+    // Of one that waits since before, too.
+    let mut machine = go_on(said, rules());
+    let replies = ["y", "z"].map(|id| Reply::approve(InterruptId::new(id)));
+    machine.reply(replies.to_vec(), now()).unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["c", "d"]);
+    wait(&mut machine, 1, ask(&["w"]));
+    settle(&mut machine, 0, ToolOutcome::done("yes"));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine.input(Input::Cancel(CancelReason::User));
+    let said = listen(&mut machine);
+    let statuses = [
+        ToolStatus::Failed,
+        ToolStatus::Failed,
+        ToolStatus::Done,
+        ToolStatus::Cancelled,
+    ];
+    assert_eq!(said.statuses(), statuses);
+    let told = said.results()[0].outcome.content.text().into_owned();
+    assert!(told.contains("under the id of another question"), "{told}");
+}
+
+#[test]
+fn a_question_that_waits_since_before_keeps_its_id() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    wait(&mut machine, 1, asking(id(1, "b")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::approve(id(0, "a"))], now())
+        .unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["a"]);
+    wait(&mut machine, 0, asking(id(1, "b")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    machine
+        .reply(vec![Reply::approve(id(1, "b"))], now())
+        .unwrap();
+    assert_eq!(listen(&mut machine).ids(), ["b"]);
+}
+
+#[test]
+fn a_round_of_many_questions_takes_as_many_replies() {
+    const MANY: usize = 100_000;
+    let ids: Vec<String> = (0..MANY).map(|at| format!("c{at}")).collect();
+    let calls = ids.iter().map(|id| (id.as_str(), "act"));
+    let mut machine = round_of(rules(), calls);
+    for (at, call) in ids.iter().enumerate() {
+        wait(&mut machine, at, asking(id(at, call)).together());
+    }
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), rules());
+    let replies = ids.iter().enumerate();
+    let replies: Vec<_> = replies
+        .map(|(at, call)| Reply::approve(id(at, call)))
+        .collect();
+    assert!(matches!(
+        machine.reply(replies[1..].to_vec(), now()),
+        Err(ReplyError::Missing(missing)) if missing == id(0, "c0")
+    ));
+    machine.reply(replies, now()).unwrap();
+    assert_eq!(listen(&mut machine).ids().len(), MANY);
+}
+
+#[test]
+fn where_nobody_knows_of_recovered_calls_only_those_that_read_run_again() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "look"), ("c", "gone")]);
+    let mut old = rules();
+    old.resumes = false;
+    settle(&mut machine, 2, ToolOutcome::failed("no such tool"));
+    let mut machine = Machine::restore(written(&machine.state().unwrap()), old);
+    machine.reply(Vec::new(), now()).unwrap();
+    let said = listen(&mut machine);
+    assert_eq!(said.ids(), ["b"]);
+    assert!(said.round.unwrap()[0].recovered);
+    settle(&mut machine, 0, ToolOutcome::done("seen"));
+    machine.input(Input::RoundEnded);
+    assert_eq!(
+        listen(&mut machine).statuses(),
+        [ToolStatus::Unknown, ToolStatus::Done, ToolStatus::Failed]
+    );
+}
+
+/// Settles the calls that were handed out: those that were refused as they were.
+fn settle_all(machine: &mut Machine, said: &Said) -> Said {
+    for (index, call) in said.round.as_ref().unwrap().iter().enumerate() {
+        let outcome = match &call.refusal {
+            Some(refusal) => refusal.outcome(&call.call),
+            None => ToolOutcome::done("yes"),
+        };
+        settle(machine, index, outcome);
+    }
+    machine.input(Input::RoundEnded);
+    listen(machine)
+}
+
+#[test]
+fn c98_the_call_over_the_limit_gets_an_error_and_no_step_starts() {
+    let mut limited = rules();
+    limited.calls = Some(2);
+    let mut machine = Machine::new(Transcript::new(), limited);
+    listen(&mut machine);
+    answer(&mut machine, [("a", "act")]);
+    let said = listen(&mut machine);
+    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
+    // As many as may be: the model is told, and may say what it makes of it.
+    answer(&mut machine, [("b", "act"), ("c", "act")]);
+    let said = listen(&mut machine);
+    let refused = Refusal::Limit {
+        calls: 2,
+        of: LimitOf::Run,
+    };
+    let round = said.round.as_ref().unwrap();
+    assert_eq!(
+        [&round[0].refusal, &round[1].refusal],
+        [&None, &Some(refused)]
+    );
+    let said = settle_all(&mut machine, &said);
+    assert_eq!(said.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
+    assert_eq!(
+        (said.step, said.outcome()),
+        (None, Some(Outcome::CallLimit))
+    );
+}
+
+#[test]
+fn a_run_that_makes_as_many_calls_as_it_may_comes_to_its_own_end() {
+    let mut limited = rules();
+    limited.calls = Some(1);
+    let mut machine = Machine::new(Transcript::new(), limited);
+    listen(&mut machine);
+    answer(&mut machine, [("a", "act")]);
+    let said = listen(&mut machine);
+    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
+    answer(&mut machine, []);
+    assert_eq!(listen(&mut machine).outcome(), Some(Outcome::Completed));
+}
+
+#[test]
+fn limits_of_a_round_and_of_a_tool_refuse_and_the_run_goes_on() {
+    let mut limited = rules();
+    limited.calls_per_round = Some(2);
+    limited.calls_per_tool = vec![("look".into(), 2)];
+    let mut machine = Machine::new(Transcript::new(), limited);
+    listen(&mut machine);
+    answer(&mut machine, [("a", "look"), ("b", "act"), ("c", "act")]);
+    let said = listen(&mut machine);
+    let of = |said: &Said| {
+        let calls = said.round.as_ref().unwrap().iter();
+        let refused = calls.map(|call| match &call.refusal {
+            Some(Refusal::Limit { of, .. }) => Some(*of),
+            _ => None,
+        });
+        refused.collect::<Vec<_>>()
+    };
+    assert_eq!(of(&said), [None, None, Some(LimitOf::Round)]);
+    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
+    answer(&mut machine, [("d", "look")]);
+    let said = listen(&mut machine);
+    assert_eq!(of(&said), [None]);
+    assert_eq!(settle_all(&mut machine, &said).step, Some(2));
+    answer(&mut machine, [("e", "look"), ("f", "act")]);
+    let said = listen(&mut machine);
+    assert_eq!(of(&said), [Some(LimitOf::Tool), None]);
+    assert_eq!(settle_all(&mut machine, &said).step, Some(3));
+}
+
+#[test]
+fn c99_what_a_run_has_used_survives_that_it_waits() {
+    let mut limited = rules();
+    limited.steps = 3;
+    limited.calls = Some(3);
+    limited.calls_per_tool = vec![("act".into(), 2)];
+    let mut machine = Machine::new(Transcript::new(), limited.clone());
+    listen(&mut machine);
+    for step in 0..2 {
+        answer(&mut machine, [("a", "act")]);
+        listen(&mut machine);
+        wait(&mut machine, 0, asking(id(0, "a")));
+        machine.input(Input::RoundEnded);
+        // Interrupted many times over the same call.
+        for _ in 0..5 {
+            machine = go_on(listen(&mut machine), limited.clone());
+        }
+        let reply = Reply::approve(id(0, "a"));
+        machine.reply(vec![reply], now()).unwrap();
+        let said = listen(&mut machine);
+        assert_eq!(said.round.as_ref().unwrap()[0].refusal, None);
+        assert_eq!(settle_all(&mut machine, &said).step, Some(step + 1));
+    }
+    answer(&mut machine, [("a", "act")]);
+    let said = listen(&mut machine);
+    assert!(said.round.as_ref().unwrap()[0].refusal.is_some());
+    let said = settle_all(&mut machine, &said);
+    // The third step was the last one, and the third call not over the limit of the run.
+    assert_eq!(said.outcome(), Some(Outcome::StepLimit));
+    assert_eq!(said.finish.unwrap().usage, Usage::new(30, 3));
+}
+
+#[test]
+fn a_step_is_free_if_all_its_calls_are() {
+    let mut limited = rules();
+    limited.steps = 1;
+    let free = || ToolOutcome::done("loaded").free_of_charge();
+    let mut machine = round_of(limited.clone(), [("a", "act"), ("b", "act")]);
+    settle(&mut machine, 0, free());
+    wait(&mut machine, 1, asking(id(1, "b")));
+    machine.input(Input::RoundEnded);
+    let mut machine = go_on(listen(&mut machine), limited.clone());
+    machine
+        .reply(vec![Reply::approve(id(1, "b"))], now())
+        .unwrap();
+    listen(&mut machine);
+    settle(&mut machine, 0, free());
+    machine.input(Input::RoundEnded);
+    assert_eq!(listen(&mut machine).step, Some(1));
+
+    let mut machine = round_of(limited, [("a", "act"), ("b", "act")]);
+    settle(&mut machine, 0, free());
+    settle(&mut machine, 1, ToolOutcome::done("paid"));
+    machine.input(Input::RoundEnded);
+    assert_eq!(listen(&mut machine).outcome(), Some(Outcome::StepLimit));
+}
+
+#[test]
+fn a_halt_beside_a_question_ends_the_run() {
+    let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
+    wait(&mut machine, 0, asking(id(0, "a")));
+    settle(&mut machine, 1, ToolOutcome::done("yes").and_halt("enough"));
+    machine.input(Input::RoundEnded);
+    let said = listen(&mut machine);
+    assert_eq!(said.statuses(), [ToolStatus::Cancelled, ToolStatus::Done]);
+    assert!(matches!(said.outcome(), Some(Outcome::Halted { .. })));
+}

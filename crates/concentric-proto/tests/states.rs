@@ -1,0 +1,936 @@
+//! A run's state as it is written down: what is read of it, and what is refused.
+//!
+//! `golden/machine_state_v1_*.json` is what version 1 looks like. A file of a released version is
+//! never changed: it is in somebody's database.
+//!
+//! A failing case prints its seed and is kept in `states.proptest-regressions`.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
+
+use concentric_proto::{
+    Annotations, CallId, Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Message,
+    MessageId, OpenRound, Outcome, Part, PartKind, Pending, ProviderData, Reply, Role, Round,
+    ToolCallPart, ToolOutcome, ToolResult, ToolSpec, ToolSpecs, Transcript, Turn, Usage, interrupt,
+    machine::{Action, Input, Machine, MachineState, ModelStart, Rules, StateError},
+};
+use proptest::{prelude::*, test_runner::FileFailurePersistence};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    time::{Duration, SystemTime},
+};
+
+/// The version that this code writes.
+const VERSION: u16 = 1;
+
+const MAX: usize = 1 << 20;
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
+}
+
+fn rules() -> Rules {
+    let mut rules = Rules::default();
+    rules.resumes = true;
+    rules.calls_per_round = Some(8);
+    rules.calls_per_tool = vec![("pay".into(), 8)];
+    rules
+}
+
+fn read(json: &str) -> Result<MachineState, StateError> {
+    MachineState::from_json(json.as_bytes(), MAX)
+}
+
+// ---- states ----
+
+fn start(tools: &[&'static str]) -> ModelStart {
+    let mut start = ModelStart::new(MessageId::new("msg_2"));
+    start.tools = ToolSpecs::new(tools.iter().map(|name| {
+        let mut spec = ToolSpec::new(*name, "", json!({"type": "object"}));
+        if *name == "search" {
+            spec.annotations = Annotations::read_only();
+        }
+        Arc::new(spec)
+    }));
+    start.client_tools = vec!["locate".into()].into();
+    start
+}
+
+fn call(id: &str, name: &str) -> ToolCallPart {
+    ToolCallPart::new(CallId::new(id), name, r#"{"eur": 5}"#)
+}
+
+/// A conversation with one of each.
+fn transcript() -> Transcript {
+    let mut transcript = Transcript::new();
+    transcript.push_user("Pay them.");
+    let search = call("call_0", "search").with_provider_id(Some("fc_1".into()));
+    let message = Message::new(
+        Role::Assistant,
+        vec![
+            Part::new(PartKind::Reasoning("Whom?".into())),
+            Part::new(PartKind::ToolCall(search)),
+        ],
+    );
+    let found = ToolOutcome::done(vec![Part::new(PartKind::Text("them".into()))]);
+    let found = ToolResult::new(
+        CallId::new("call_0"),
+        "search",
+        found.with_data(json!({"n": 1.5})),
+    );
+    transcript.push(Round::new(message, vec![found]).unwrap());
+    transcript.push(Turn::message(Message::assistant("I know whom.")).unwrap());
+    transcript
+}
+
+/// A machine that has handed out these calls.
+fn round_of(calls: &[(&str, &str)]) -> Machine {
+    let mut machine = Machine::new(transcript(), rules());
+    assert!(matches!(machine.action(), Some(Action::CallModel { .. })));
+    machine.input(Input::ModelStarted(start(&["pay", "search", "locate"])));
+    machine.input(Input::ModelEvent(Event::text("I will pay.")));
+    for (id, name) in calls {
+        machine.input(Input::ModelEvent(Event::tool_call(call(id, name))));
+    }
+    machine.input(Input::ModelEvent(Event::finish(
+        FinishReason::ToolCalls,
+        Usage::new(10, 2),
+    )));
+    listen(&mut machine);
+    machine
+}
+
+/// Reads what the machine has to say, and returns how the run ended if it did.
+fn listen(machine: &mut Machine) -> Option<Finish> {
+    let mut finish = None;
+    while let Some(action) = machine.action() {
+        if let Action::Emit(Event::Finish(ended)) = action {
+            finish = Some(*ended);
+        }
+    }
+    finish
+}
+
+fn settle(machine: &mut Machine, index: usize, outcome: ToolOutcome) {
+    machine.input(Input::Settled { index, outcome });
+}
+
+fn wait(machine: &mut Machine, index: usize, pending: Pending) {
+    let pending = Box::new(pending);
+    machine.input(Input::Waiting { index, pending });
+}
+
+fn interrupted(mut machine: Machine) -> MachineState {
+    machine.input(Input::RoundEnded);
+    let finish = listen(&mut machine).unwrap();
+    assert_eq!(finish.outcome, Outcome::Interrupted);
+    *finish.state.unwrap()
+}
+
+fn asked(position: usize, call: &str) -> Interrupt {
+    let id = InterruptId::new(format!("msg_2/{position}/{call}"));
+    Interrupt::new(id, interrupt::TOOL_CALL)
+        .about(CallId::new(call))
+        .with_message("May I pay?")
+        .with_response_schema(json!({"type": "object"}))
+        .until(SystemTime::UNIX_EPOCH + Duration::from_millis(1_900_000_000_123))
+        .with_metadata("tool", "pay")
+}
+
+/// A round one of whose calls asks, beside one of each other kind.
+fn waiting() -> MachineState {
+    let mut machine = round_of(&[
+        ("call_1", "pay"),
+        ("call_2", "pay"),
+        ("call_3", "search"),
+        ("call_4", "locate"),
+        ("call_5", "gone"),
+    ]);
+    let second = Interrupt::new(InterruptId::new("msg_2/0/call_1#2"), "choice");
+    let pending = Pending::asking(vec![asked(0, "call_1"), second]);
+    wait(
+        &mut machine,
+        0,
+        pending.with_state(json!({"digest": "abc"})).together(),
+    );
+    wait(&mut machine, 1, Pending::held());
+    settle(
+        &mut machine,
+        2,
+        ToolOutcome::done("found")
+            .with_data(json!([1]))
+            .free_of_charge(),
+    );
+    settle(
+        &mut machine,
+        3,
+        ToolOutcome::failed("There is no tool `gone`."),
+    );
+    interrupted(machine)
+}
+
+/// A round that goes on after a reply, when the process dies.
+fn running() -> MachineState {
+    let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay"), ("call_3", "search")]);
+    wait(&mut machine, 0, Pending::asking(vec![asked(0, "call_1")]));
+    settle(&mut machine, 1, ToolOutcome::done("paid"));
+    settle(&mut machine, 2, ToolOutcome::cancelled("well"));
+    let mut machine = Machine::restore(interrupted(machine), rules());
+    let reply = Reply::approve_edited(asked(0, "call_1").id, json!({"eur": 4}));
+    let replies = vec![reply.with_token("proof")];
+    machine.reply(replies, now()).unwrap();
+    listen(&mut machine);
+    machine.state().unwrap()
+}
+
+/// The same, after another process has taken it up.
+fn recovered() -> MachineState {
+    let mut machine = Machine::restore(running(), rules());
+    assert!(matches!(
+        machine.action(),
+        Some(Action::Emit(Event::Resumed))
+    ));
+    machine.state().unwrap()
+}
+
+/// An agent in a model's place that asks.
+fn inner() -> MachineState {
+    let mut machine = Machine::new(transcript(), rules());
+    listen(&mut machine);
+    machine.input(Input::ModelStarted(start(&["locate"])));
+    machine.input(Input::ModelEvent(Event::text("I will pay.")));
+    let within = call("call_1", "pay").executed_by(Executor::Agent);
+    machine.input(Input::ModelEvent(Event::tool_call(within)));
+    let mut finish = Finish::new(FinishReason::ToolCalls, Usage::new(10, 2));
+    finish.outcome = Outcome::Interrupted;
+    finish.state = Some(Box::new(waiting()));
+    machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+    *listen(&mut machine).unwrap().state.unwrap()
+}
+
+/// A run whose model is to be called.
+fn model() -> MachineState {
+    let mut machine = round_of(&[("call_1", "pay")]);
+    settle(&mut machine, 0, ToolOutcome::done("paid"));
+    machine.input(Input::RoundEnded);
+    while machine.state().is_none() {
+        machine.action();
+    }
+    machine.state().unwrap()
+}
+
+/// A round that a history claims to be open.
+fn claimed() -> MachineState {
+    let calls = [call("call_1", "pay"), call("call_2", "pay")];
+    let parts = calls.map(|call| Part::new(PartKind::ToolCall(call)));
+    let mut open = OpenRound::new(Message::new(Role::Assistant, parts.into())).unwrap();
+    let outcome = ToolOutcome::unknown("?");
+    open.settle(&CallId::new("call_2"), outcome).unwrap();
+    let tools = start(&["search"]).tools;
+    let mut machine = Machine::claimed(transcript(), open, &tools, rules());
+    assert!(matches!(
+        machine.action(),
+        Some(Action::Emit(Event::Resumed))
+    ));
+    machine.state().unwrap()
+}
+
+fn states() -> [(&'static str, MachineState); 6] {
+    static STATES: LazyLock<[(&'static str, MachineState); 6]> = LazyLock::new(|| {
+        [
+            ("model", model()),
+            ("waiting", waiting()),
+            ("running", running()),
+            ("recovered", recovered()),
+            ("inner", inner()),
+            ("claimed", claimed()),
+        ]
+    });
+    STATES.clone()
+}
+
+// ---- what each version looks like ----
+
+fn golden(version: u16, name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(format!("machine_state_v{version}_{name}.json"))
+}
+
+/// What a state means to those who read it.
+fn meaning(state: &MachineState) -> Value {
+    let open = state.open_round().map(|open| {
+        let calls = open.calls().iter();
+        let outcome = |outcome: &Option<ToolOutcome>| outcome.as_ref().map(|o| o.status);
+        calls
+            .map(|open| json!([open.call.id, outcome(&open.outcome)]))
+            .collect::<Vec<_>>()
+    });
+    let asked = state.interrupts();
+    json!({
+        "asks": asked.iter().map(|asked| &asked.id).collect::<Vec<_>>(),
+        "open": open,
+        "turns": state.transcript().len(),
+    })
+}
+
+fn meanings() -> BTreeMap<&'static str, Value> {
+    let two = json!(["msg_2/0/call_1", "msg_2/0/call_1#2", "msg_2/3/call_4"]);
+    let mut meanings = BTreeMap::from([
+        ("model", json!({"asks": [], "open": null, "turns": 4})),
+        (
+            "waiting",
+            json!({"asks": two, "turns": 3, "open": [
+                ["call_1", null], ["call_2", null], ["call_3", "done"], ["call_4", null],
+                ["call_5", "failed"],
+            ]}),
+        ),
+        (
+            "running",
+            json!({"asks": [], "turns": 3, "open": [
+                ["call_1", null], ["call_2", "done"], ["call_3", "cancelled"],
+            ]}),
+        ),
+        (
+            "recovered",
+            json!({"asks": [], "turns": 3, "open": [
+                ["call_1", null], ["call_2", "done"], ["call_3", "cancelled"],
+            ]}),
+        ),
+        ("inner", json!({"asks": two, "open": null, "turns": 3})),
+        (
+            "claimed",
+            json!({"asks": [], "turns": 3, "open": [
+                ["call_1", null], ["call_2", "unknown"],
+            ]}),
+        ),
+    ]);
+    // As they were written before states kept what no finish has reported.
+    for (name, before) in [
+        ("model", "model_without_attempts"),
+        ("running", "running_without_attempts"),
+        ("recovered", "recovered_without_attempts"),
+    ] {
+        let meaning = meanings[name].clone();
+        meanings.insert(before, meaning);
+    }
+    meanings
+}
+
+/// Set `WRITE_GOLDEN` to write the files of a new version. Those that are there stay.
+#[test]
+fn what_is_written_has_the_form_of_its_version() {
+    for (name, state) in states() {
+        assert_eq!(state.version(), VERSION, "name the new version here, too");
+        let path = golden(VERSION, name);
+        let json: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+        if !path.exists() && std::env::var_os("WRITE_GOLDEN").is_some() {
+            std::fs::write(&path, format!("{json:#}\n")).unwrap();
+        }
+        let file = std::fs::read_to_string(&path).unwrap();
+        let file: Value = serde_json::from_str(&file).unwrap();
+        assert_eq!(
+            json,
+            file,
+            "\n\nThe form of a machine's state has changed ({name}). Once version {VERSION} is \
+             released: set `VERSION` in src/machine/state.rs and here to {next}, have `from_json` \
+             read both, keep {kept}, and write the new files with `WRITE_GOLDEN=1`.\n",
+            next = VERSION + 1,
+            kept = path.display(),
+        );
+    }
+}
+
+#[test]
+fn f048_every_version_that_was_ever_written_is_read_as_what_it_meant() {
+    let mut files = 0;
+    for version in 1..=VERSION {
+        for (name, expected) in meanings() {
+            let path = golden(version, name);
+            let json = std::fs::read(&path).unwrap();
+            let state = MachineState::from_json(&json, MAX)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(meaning(&state), expected, "{}", path.display());
+            // It is written in the newest form, which means the same.
+            let written = read(&state.to_json().unwrap()).unwrap();
+            assert_eq!(written, state);
+            drive(&state);
+            files += 1;
+        }
+    }
+    let names = std::fs::read_dir(golden(1, "").parent().unwrap()).unwrap();
+    assert_eq!(names.count(), files, "a file that no test reads");
+}
+
+#[test]
+fn a_state_goes_on_as_it_was_left() {
+    // What was running is recovered; what was replied to it is still there.
+    for state in [running(), recovered()] {
+        let mut machine = Machine::restore(state, rules());
+        listen_until_round(&mut machine, |calls| {
+            assert_eq!(calls.len(), 1);
+            assert!(calls[0].recovered);
+            let replies = &calls[0].answered.as_ref().unwrap().replies;
+            assert_eq!(replies[0].token.as_deref(), Some("proof"));
+        });
+    }
+    // What a refused call was told is still known.
+    let mut machine = Machine::restore(claimed(), rules());
+    let reply = Reply::approve(InterruptId::new("-/0/call_1"));
+    machine.reply(vec![reply], now()).unwrap();
+    listen_until_round(&mut machine, |calls| assert!(calls[0].refusal.is_some()));
+}
+
+fn listen_until_round(machine: &mut Machine, check: impl FnOnce(&[concentric_proto::RoundCall])) {
+    while let Some(action) = machine.action() {
+        if let Action::RunTools { calls, .. } = action {
+            return check(&calls);
+        }
+    }
+    panic!("no round");
+}
+
+// ---- what is refused ----
+
+/// Goes on with a state, whatever it is, to its end.
+fn drive(state: &MachineState) {
+    for resumes in [true, false] {
+        let mut rules = rules();
+        rules.steps = 3;
+        rules.resumes = resumes;
+        let asked: Vec<InterruptId> = state.interrupts().iter().map(|i| i.id.clone()).collect();
+        let mut machine = Machine::restore(state.clone(), rules);
+        let replies: Vec<Reply> = asked
+            .iter()
+            .map(|id| Reply::deny(id.clone(), "no"))
+            .collect();
+        let _ = machine.reply(replies, now());
+        let mut terminal = 0;
+        let was_over = machine.is_ended();
+        for _ in 0..100 {
+            let Some(action) = machine.action() else {
+                break;
+            };
+            assert_eq!(terminal, 0, "{action:?} after the end");
+            match action {
+                Action::Emit(Event::Finish(finish)) => {
+                    terminal += 1;
+                    if let Some(state) = finish.state {
+                        let json = state.to_json().unwrap();
+                        assert_eq!(*state, read(&json).unwrap());
+                    }
+                }
+                Action::Fail(_) => terminal += 1,
+                Action::CallModel { .. } => {
+                    machine.input(Input::ModelStarted(start(&["pay"])));
+                    machine.input(Input::ModelEvent(Event::tool_call(call("x", "pay"))));
+                    machine.input(Input::ModelEvent(Event::finish(
+                        FinishReason::Stop,
+                        Usage::new(u64::MAX, 1),
+                    )));
+                }
+                Action::RunTools { calls, .. } => {
+                    for index in 0..calls.len() {
+                        if index % 3 < 2 {
+                            settle(&mut machine, index, ToolOutcome::done("yes"));
+                        }
+                    }
+                    machine.input(Input::RoundEnded);
+                }
+                _ => {}
+            }
+        }
+        assert!(machine.is_ended());
+        assert_eq!(terminal, usize::from(!was_over));
+        // What it leaves is whole.
+        let json = serde_json::to_string(machine.transcript()).unwrap();
+        let whole: Transcript = serde_json::from_str(&json).unwrap();
+        assert_eq!(&whole, machine.transcript());
+    }
+}
+
+/// Reads what somebody made of a state: an error, or a run that comes to its end.
+fn read_and_drive(json: &str) -> bool {
+    match read(json) {
+        Ok(state) => {
+            let _ = meaning(&state);
+            drive(&state);
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_cut_short_is_refused() {
+    for (_, state) in states() {
+        let json = state.to_json().unwrap();
+        for len in 0..json.len() {
+            let cut = MachineState::from_json(&json.as_bytes()[..len], MAX);
+            assert!(matches!(cut, Err(StateError::Malformed(_))), "{len} bytes");
+        }
+        assert!(read(&format!("{json}{json}")).is_err());
+        assert!(read(&format!("{json} ")).is_ok());
+    }
+}
+
+#[test]
+fn a_state_with_a_bit_flipped_is_refused_or_comes_to_its_end() {
+    for (_, state) in states() {
+        let json = state.to_json().unwrap().into_bytes();
+        for at in 0..json.len() {
+            // Two of its bits, other ones for each byte.
+            for bit in [at % 8, (at / 8 + 3) % 8] {
+                let mut flipped = json.clone();
+                flipped[at] ^= 1 << bit;
+                if let Ok(state) = MachineState::from_json(&flipped, MAX) {
+                    drive(&state);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_too_large_is_refused() {
+    let json = waiting().to_json().unwrap();
+    let bytes = json.as_bytes();
+    assert!(MachineState::from_json(bytes, bytes.len()).is_ok());
+    let refused = MachineState::from_json(bytes, bytes.len() - 1);
+    assert_eq!(refused, Err(StateError::TooLarge(bytes.len())));
+    let refused = MachineState::from_json(&vec![b' '; MAX + 1], MAX);
+    assert_eq!(refused, Err(StateError::TooLarge(MAX + 1)));
+}
+
+/// On as small a stack as an async runtime's thread has.
+fn on_a_small_stack(f: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    thread.spawn(f).unwrap().join().unwrap();
+}
+
+#[test]
+fn a_state_that_is_nested_too_deep_is_refused() {
+    const DEEP: usize = 100_000;
+    let nested = |open: &str, close: &str| open.repeat(DEEP) + &close.repeat(DEEP);
+    let state = waiting().to_json().unwrap();
+    let within = |name: &str, value: &str| {
+        let (_, fields) = state.split_once('{').unwrap();
+        format!("{{\"{name}\":{value},{fields}")
+    };
+    let data = |value: &str| state.replace(r#""data":[1]"#, &format!(r#""data":{value}"#));
+    assert_ne!(data("7"), state);
+    let hostile = [
+        nested("[", "]"),
+        nested("[", ""),
+        nested(r#"{"version":"#, "}"),
+        nested(r#"{"version":1,"stage":{"inner":{"state":"#, "}}}"),
+        within("stage", &nested("{\"inner\":{\"state\":", "}}")),
+        within("transcript", &nested("[", "]")),
+        data(&nested("[", "]")),
+        data(&nested(r#"{"a":"#, "}")),
+    ];
+    on_a_small_stack(move || {
+        for json in hostile {
+            let refused = MachineState::from_json(json.as_bytes(), 16 << 20);
+            assert!(matches!(refused, Err(StateError::Malformed(_))));
+        }
+    });
+    // What nobody reads may be as deep as it likes: it is skipped.
+    let unknown = within("unknown", &nested("[", "]"));
+    on_a_small_stack(move || {
+        assert!(MachineState::from_json(unknown.as_bytes(), 16 << 20).is_ok());
+    });
+}
+
+/// As many agents within agents as a state may hold, and one more.
+#[test]
+fn agents_within_agents_are_read_as_deep_as_they_are_written() {
+    on_a_small_stack(move || {
+        let mut state = waiting();
+        for depth in 0.. {
+            let Ok(json) = state.to_json() else {
+                assert!(depth > 20, "{depth}");
+                break;
+            };
+            let read = read(&json).unwrap();
+            assert_eq!(read.interrupts().len(), 3);
+            assert_eq!(read, state);
+            drive(&read);
+            state = around(state);
+        }
+    });
+}
+
+/// So many arrays, each in the next, and something in the innermost.
+fn nested_text(depth: usize) -> String {
+    "[".repeat(depth) + "7" + &"]".repeat(depth)
+}
+
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(json!("[[{{\\"), |value, _| json!([value]))
+}
+
+/// The state of an agent, with an agent in its model's place that is in the state `inner`.
+fn around(inner: MachineState) -> MachineState {
+    let mut machine = Machine::new(Transcript::new(), rules());
+    listen(&mut machine);
+    machine.input(Input::ModelStarted(start(&[])));
+    let mut finish = Finish::new(FinishReason::ToolCalls, Usage::new(1, 1));
+    finish.outcome = Outcome::Interrupted;
+    finish.state = Some(Box::new(inner));
+    machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
+    *listen(&mut machine).unwrap().state.unwrap()
+}
+
+/// Every place of a state that holds what somebody else made, filled with something that deep.
+fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
+    let asks = |interrupt: Interrupt| {
+        let mut machine = round_of(&[("call_1", "pay")]);
+        wait(&mut machine, 0, Pending::asking(vec![interrupt]));
+        interrupted(machine)
+    };
+    let settled = |outcome: ToolOutcome| {
+        let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay")]);
+        settle(&mut machine, 0, outcome);
+        wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
+        interrupted(machine)
+    };
+    let by_provider = || {
+        let data = ProviderData::new("p", nested(depth));
+        Part::text("t").with_provider_data(Some(Arc::new(data)))
+    };
+    let own = Interrupt::new(InterruptId::new("q"), "its own");
+    let pending = Pending::asking(vec![own.clone()]).with_state(nested(depth));
+    let mut waits = round_of(&[("call_1", "pay")]);
+    wait(&mut waits, 0, pending);
+    let replied = {
+        let mut machine = Machine::restore(asks(own.clone()), rules());
+        let reply = Reply::resolve(own.id.clone(), nested(depth));
+        machine.reply(vec![reply], now()).unwrap();
+        listen(&mut machine);
+        machine.state().unwrap()
+    };
+    let said = {
+        let mut transcript = transcript();
+        let message = Message::new(Role::User, vec![by_provider()]);
+        transcript.push(Turn::message(message).unwrap());
+        let mut machine = Machine::new(transcript, rules());
+        listen(&mut machine);
+        machine.input(Input::ModelStarted(start(&["pay"])));
+        machine.input(Input::ModelEvent(Event::tool_call(call("call_1", "pay"))));
+        let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
+        machine.input(Input::ModelEvent(finish));
+        listen(&mut machine);
+        machine.state().unwrap()
+    };
+    vec![
+        (
+            "metadata",
+            asks(asked(0, "call_1").with_metadata("arguments", nested(depth))),
+        ),
+        ("schema", asks(own.with_response_schema(nested(depth)))),
+        (
+            "data",
+            settled(ToolOutcome::done("yes").with_data(nested(depth))),
+        ),
+        ("content", settled(ToolOutcome::done(vec![by_provider()]))),
+        ("pending", interrupted(waits)),
+        ("reply", replied),
+        ("transcript", said),
+    ]
+}
+
+#[test]
+fn whatever_is_written_can_be_read_again_however_deep_it_is() {
+    for depth in 1..=200 {
+        for (place, state) in filled(depth) {
+            for state in [around(state.clone()), state] {
+                match state.to_json() {
+                    Ok(json) => assert_eq!(read(&json).as_ref(), Ok(&state), "{place} {depth}"),
+                    Err(error) => {
+                        assert_eq!(error, StateError::TooDeep, "{place}");
+                        assert!(depth > 100, "{place} {depth}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_arguments_of_a_call_may_be_as_deep_as_a_model_makes_them() {
+    for depth in (1..=200).chain([50_000]) {
+        let mut machine = Machine::new(transcript(), rules());
+        listen(&mut machine);
+        machine.input(Input::ModelStarted(start(&["pay"])));
+        for id in ["call_1", "call_2"] {
+            let call = ToolCallPart::new(CallId::new(id), "pay", nested_text(depth));
+            machine.input(Input::ModelEvent(Event::tool_call(call)));
+        }
+        let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
+        machine.input(Input::ModelEvent(finish));
+        listen(&mut machine);
+        settle(&mut machine, 0, ToolOutcome::done(nested_text(depth)));
+        wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
+        let state = interrupted(machine);
+        for state in [around(state.clone()), state] {
+            assert_eq!(read(&state.to_json().unwrap()), Ok(state), "{depth}");
+        }
+    }
+}
+
+#[test]
+fn a_state_that_would_never_reach_its_limits_is_refused() {
+    let mut json: Value = serde_json::from_str(&model().to_json().unwrap()).unwrap();
+    json["free"] = json!(u32::MAX);
+    assert!(matches!(
+        read(&json.to_string()),
+        Err(StateError::Malformed(_))
+    ));
+}
+
+#[test]
+fn a_state_of_another_version_is_refused_before_it_is_read() {
+    for (version, error) in [
+        (json!(0), Some(StateError::Version(0))),
+        (json!(2), Some(StateError::Version(2))),
+        (json!(65_535), Some(StateError::Version(65_535))),
+        (json!(65_536), None),
+        (json!(-1), None),
+        (json!("1"), None),
+        (json!(1.0), None),
+        (json!(null), None),
+    ] {
+        let refused = read(&json!({"version": version, "and": "what nobody knows"}).to_string());
+        match error {
+            Some(error) => assert_eq!(refused, Err(error)),
+            None => assert!(matches!(refused, Err(StateError::Malformed(_)))),
+        }
+    }
+    // Of a run within, too.
+    let mut json: Value = serde_json::from_str(&inner().to_json().unwrap()).unwrap();
+    json["stage"]["inner"]["state"]["version"] = json!(7);
+    assert_eq!(read(&json.to_string()), Err(StateError::Version(7)));
+}
+
+type Change<'a> = &'a dyn Fn(&mut Value);
+
+#[test]
+fn a_round_whose_calls_are_not_its_messages_is_refused() {
+    let state: Value = serde_json::from_str(&waiting().to_json().unwrap()).unwrap();
+    let change = |f: Change<'_>| {
+        let mut state = state.clone();
+        f(&mut state["stage"]["round"]);
+        read(&state.to_string())
+    };
+    let slots = |round: &mut Value| round["slots"].as_array_mut().unwrap().clone();
+    let changes: [(&str, Change<'_>); 12] = [
+        ("no calls", &|round| round["slots"] = json!([])),
+        ("a call less", &|round| {
+            round["slots"].as_array_mut().unwrap().pop();
+        }),
+        ("a call twice", &|round| {
+            let first = slots(round)[0].clone();
+            round["slots"].as_array_mut().unwrap().push(first);
+        }),
+        ("another order", &|round| {
+            round["slots"].as_array_mut().unwrap().swap(0, 1)
+        }),
+        ("another tool", &|round| {
+            round["slots"][0]["call"]["name"] = json!("search")
+        }),
+        ("other arguments", &|round| {
+            round["slots"][0]["call"]["arguments"] = json!("{}")
+        }),
+        ("another executor", &|round| {
+            round["slots"][0]["call"]["executor"] = json!("client")
+        }),
+        ("another id", &|round| {
+            round["slots"][0]["call"]["id"] = json!("call_9")
+        }),
+        ("another message", &|round| {
+            round["message"]["parts"][1]["kind"]["tool_call"]["name"] = json!("search");
+        }),
+        ("a message without calls", &|round| {
+            round["message"]["parts"]
+                .as_array_mut()
+                .unwrap()
+                .truncate(1);
+        }),
+        ("nothing at all", &|round| {
+            round["message"]["parts"] = json!([]);
+            round["slots"] = json!([]);
+        }),
+        ("two calls of one id", &|round| {
+            let first = slots(round)[0].clone();
+            round["slots"][1] = first.clone();
+            round["message"]["parts"][2]["kind"] = json!({"tool_call": first["call"]});
+        }),
+    ];
+    assert!(change(&|_| {}).is_ok());
+    for (what, f) in changes {
+        let refused = change(f);
+        assert!(
+            matches!(refused, Err(StateError::Round(_))),
+            "{what}: {refused:?}"
+        );
+    }
+    let mut within: Value = serde_json::from_str(&inner().to_json().unwrap()).unwrap();
+    within["stage"]["inner"]["state"]["stage"]["round"]["slots"] = json!([]);
+    assert!(matches!(
+        read(&within.to_string()),
+        Err(StateError::Round(_))
+    ));
+    let mut within: Value = serde_json::from_str(&inner().to_json().unwrap()).unwrap();
+    within["stage"]["inner"]["said"]["message"]["parts"][1]["kind"]["tool_call"]["executor"] =
+        json!("loop");
+    assert!(matches!(
+        read(&within.to_string()),
+        Err(StateError::Round(_))
+    ));
+}
+
+// ---- whatever somebody makes of one ----
+
+/// The places in a value, the outermost first.
+fn places(value: &Value) -> Vec<String> {
+    fn walk(value: &Value, at: &str, all: &mut Vec<String>) {
+        all.push(at.to_owned());
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    walk(field, &format!("{at}/{name}"), all);
+                }
+            }
+            Value::Array(items) => {
+                for (n, item) in items.iter().enumerate() {
+                    walk(item, &format!("{at}/{n}"), all);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    walk(value, "", &mut all);
+    all
+}
+
+fn wrong() -> Vec<Value> {
+    vec![
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1.5),
+        json!(u32::MAX),
+        json!(u64::MAX),
+        json!(""),
+        json!("ready"),
+        json!([]),
+        json!([null]),
+        json!({}),
+        json!({"settled": null}),
+    ]
+}
+
+/// Removes what is at `place`.
+fn remove(value: &mut Value, place: &str) {
+    let Some((parent, name)) = place.rsplit_once('/') else {
+        return;
+    };
+    match value.pointer_mut(parent) {
+        Some(Value::Object(fields)) => {
+            fields.remove(name);
+        }
+        Some(Value::Array(items)) => {
+            if let Ok(at) = name.parse::<usize>()
+                && at < items.len()
+            {
+                items.remove(at);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_state_with_one_value_of_another_type_is_refused_or_comes_to_its_end() {
+    let mut accepted = 0;
+    // The others are parts of these, or like them.
+    for state in [running(), claimed(), inner()] {
+        let json: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+        for place in places(&json) {
+            for value in wrong() {
+                let mut changed = json.clone();
+                *changed.pointer_mut(&place).unwrap() = value;
+                accepted += usize::from(read_and_drive(&changed.to_string()));
+            }
+            let mut changed = json.clone();
+            remove(&mut changed, &place);
+            accepted += usize::from(read_and_drive(&changed.to_string()));
+        }
+    }
+    assert!(accepted > 100, "{accepted}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 4_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
+            "proptest-regressions",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn f049_a_state_that_was_tampered_with_is_refused_or_comes_to_its_end(
+        which in 0..6_usize,
+        changes in prop::collection::vec((0..4_u8, any::<usize>(), any::<usize>()), 1..5),
+    ) {
+        let (_, state) = states()[which].clone();
+        let mut json: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+        for (how, at, other) in changes {
+            let places = places(&json);
+            let at = &places[at % places.len()];
+            match how {
+                // Another value.
+                0 => {
+                    let wrong = wrong();
+                    *json.pointer_mut(at).unwrap() = wrong[other % wrong.len()].clone();
+                }
+                1 => remove(&mut json, at),
+                // A copy of something else in it.
+                2 => {
+                    let from = &places[other % places.len()];
+                    let copy = json.pointer(from).unwrap().clone();
+                    *json.pointer_mut(at).unwrap() = copy;
+                }
+                // Once more.
+                _ => {
+                    if let Some(Value::Array(items)) = json.pointer_mut(at)
+                        && !items.is_empty()
+                    {
+                        let copy = items[other % items.len()].clone();
+                        items.push(copy);
+                    }
+                }
+            }
+        }
+        read_and_drive(&json.to_string());
+    }
+
+    #[test]
+    fn bytes_are_not_a_state(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(MachineState::from_json(&bytes, MAX).is_err());
+    }
+}
