@@ -52,24 +52,24 @@ impl Resume {
         }
     }
 
-    /// Has the run say `messages` once its open round is closed, as a user sends them with the replies
-    /// ([`MachineState::say`]). Those that the run has already, by their ids, are not said again.
+    /// Adds `messages`, which the user sent with the replies, to the run once its open round is closed
+    /// ([`MachineState::push_messages`]). Messages whose id the run already has are skipped.
     ///
     /// ```
     /// use concentric_core::{InterruptId, Message, MessageId, Reply, Resume, Suspended};
     ///
     /// let replies = vec![Reply::cancel(InterruptId::new("m1/0/call_0"))];
     /// let message = Message::user("Ask them first.").with_id(MessageId::new("m2"));
-    /// let resume = Resume::new(Suspended::Elsewhere, replies).saying(vec![message]);
+    /// let resume = Resume::new(Suspended::Elsewhere, replies).with_messages(vec![message]);
     /// assert_eq!(resume.messages().len(), 1);
     /// ```
     #[must_use]
-    pub fn saying(mut self, messages: Vec<Message>) -> Self {
+    pub fn with_messages(mut self, messages: Vec<Message>) -> Self {
         self.messages = messages;
         self
     }
 
-    /// What the run is to say once its open round is closed.
+    /// The messages that are added once the open round is closed.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }

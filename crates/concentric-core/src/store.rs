@@ -339,38 +339,35 @@ impl ClaimCell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumable;
 
-/// What a request without a [`resume`](crate::ChatRequest::resume) does about the questions that its
-/// conversation has open, as an extension of its [`Context`]. Without this extension, nothing: they
-/// stay open beside the new run.
+/// What a request without a [`resume`](crate::ChatRequest::resume) does with the open interrupts of its
+/// conversation: an extension of its [`Context`]. Without it, they stay open beside the new run.
 ///
-/// `SuspendLayer` of `concentric-layers` reads it, and `AgUiLayer` of `concentric-http` inserts it. A
-/// host with an endpoint of its own inserts it where its conversations work as those of AG-UI, with one
-/// run at a time:
+/// `SuspendLayer` of `concentric-layers` reads it, and `AgUiLayer` of `concentric-http` inserts it. A host
+/// whose own endpoint allows one run per conversation, like AG-UI, inserts it too:
 ///
 /// ```
-/// use concentric_core::{ChatRequest, Context, ThreadId, store::OpenQuestions};
+/// use concentric_core::{ChatRequest, Context, ThreadId, store::OpenInterrupts};
 ///
 /// let mut context = Context::builder().thread_id(ThreadId::new("thread_1")).build();
-/// context.extensions_mut().insert(OpenQuestions::Withdraw);
+/// context.extensions_mut().insert(OpenInterrupts::Withdraw);
 /// let request = ChatRequest::user("Never mind. What is the weather?").with_context(context);
 /// # let _ = request;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OpenQuestions {
-    /// Withdraws them before the run begins ([`RunStore::withdraw`]), if a message of the user is
-    /// behind all that the assistant has said: it was sent instead of replies. A late reply fails with
+pub enum OpenInterrupts {
+    /// Withdraws the interrupts before the run begins ([`RunStore::withdraw`]), if the transcript ends
+    /// with a user message: it was sent instead of replies. A late reply fails with
     /// [`StoreError::Ended`]. If the store fails, so does the request.
     Withdraw,
-    /// Asks them again, if nothing was said since: the request is answered with the interrupts of the
-    /// newest waiting run of its conversation, which is not resumed, if that run's transcript has the
-    /// newest message of the user in the request's, by its id, or there is no such message. If none
-    /// waits, it resumes a run whose process died; it fails with [`StoreError::Taken`] if that run is
-    /// driven.
+    /// Answers with the interrupts of the newest waiting run of the conversation, without resuming it, if
+    /// that run has the newest user message of the request (by id), or the request has no user message. If
+    /// no run waits, the request resumes a run whose process died, or fails with [`StoreError::Taken`] if
+    /// that run is driven.
     ///
-    /// If there is no such run, this is as [`Withdraw`](Self::Withdraw); a request that ends with an
-    /// answer of the assistant, or is empty, fails with [`StoreError::NotFound`].
-    AskAgain,
+    /// If there is no such run, a request that ends with a user message is treated like
+    /// [`Withdraw`](Self::Withdraw), and any other fails with [`StoreError::NotFound`].
+    Show,
 }
 
 /// Extension of a request's [`Context`] whose caller drops the state of a run that ends with
@@ -386,17 +383,17 @@ pub enum OpenQuestions {
 /// use concentric_core::{ChatRequest, store::StatelessCaller};
 ///
 /// let mut request = ChatRequest::user("hi");
-/// assert!(request.context.is_stored_if_it_waits());
+/// assert!(request.context.is_suspension_stored());
 /// request.context.extensions_mut().insert(StatelessCaller);
-/// assert!(!request.context.is_stored_if_it_waits());
+/// assert!(!request.context.is_suspension_stored());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatelessCaller;
 
 impl Context {
-    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that
-    /// is a [`StatelessCaller`], or by a layer around the run or around one that it is inside of.
-    pub fn is_stored_if_it_waits(&self) -> bool {
+    /// Whether the state of this run is kept if it ends with interrupts: by its caller, unless that is a
+    /// [`StatelessCaller`], or by a layer around the run or around a run that encloses it.
+    pub fn is_suspension_stored(&self) -> bool {
         let mut all = std::iter::successors(Some(self), |context| context.parent());
         self.extensions().get::<StatelessCaller>().is_none()
             || all.any(|it| {

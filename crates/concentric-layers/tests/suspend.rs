@@ -14,7 +14,7 @@ use concentric_core::{
     ToolSpec, Transcript, Turn, Usage, interrupt,
     machine::MachineState,
     store::{
-        OpenQuestions, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
+        OpenInterrupts, RunClaim, RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError,
         StoreFuture, Tenant,
     },
 };
@@ -974,7 +974,7 @@ async fn without_a_reply_the_question_is_asked_again() {
 fn instead(world: &TestEnvironment, run: &'static str) -> ChatRequest {
     let mut request = request(world, run);
     let extensions = request.context.extensions_mut();
-    extensions.insert(OpenQuestions::Withdraw);
+    extensions.insert(OpenInterrupts::Withdraw);
     request
 }
 
@@ -1013,7 +1013,7 @@ async fn where_nothing_waits_nothing_is_written() {
     let writes = store.writes();
     let mut request = nowhere();
     let extensions = request.context.extensions_mut();
-    extensions.insert(OpenQuestions::Withdraw);
+    extensions.insert(OpenInterrupts::Withdraw);
     assert_finishes(other.body(request).await).await;
     assert_eq!(store.writes(), writes);
     let mut replies =
@@ -1094,7 +1094,7 @@ async fn of_a_reply_and_a_new_message_one_is_first() {
 /// A request for what its conversation has asked, of a client that has said `messages`.
 fn again(world: &TestEnvironment, run: &'static str, messages: &[&'static str]) -> ChatRequest {
     let mut context = context(world, run);
-    context.extensions_mut().insert(OpenQuestions::AskAgain);
+    context.extensions_mut().insert(OpenInterrupts::Show);
     let mut transcript = Transcript::new();
     for id in messages {
         let message = Message::user("Pay them.").with_id(MessageId::new(*id));
@@ -1112,7 +1112,7 @@ async fn a_client_that_has_said_nothing_since_is_asked_again() {
         for (run, messages) in [("first", &["m1"][..]), ("second", &["m1", "m2"])] {
             let mut request = again(&world, run, messages);
             let extensions = request.context.extensions_mut();
-            extensions.remove::<OpenQuestions>();
+            extensions.remove::<OpenInterrupts>();
             let process = Process::paying(&store);
             let (_, finish) = assert_finishes(process.body(request).await).await;
             first.push(finish);
@@ -1284,7 +1284,9 @@ fn reply_and_say(
 ) -> ChatRequest {
     let mut request = reply(world, run, replies);
     let message = Message::user(id).with_id(MessageId::new(id));
-    request.resume = request.resume.map(|resume| resume.saying(vec![message]));
+    request.resume = request
+        .resume
+        .map(|resume| resume.with_messages(vec![message]));
     request
 }
 

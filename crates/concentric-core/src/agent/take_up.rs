@@ -36,7 +36,7 @@ pub fn take_up(
     let mut machine = match suspended {
         Suspended::State(mut state) => {
             state
-                .say(messages)
+                .push_messages(messages)
                 .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
             let slots = state.take_slots();
             if !slots.is_empty() {
@@ -48,7 +48,7 @@ pub fn take_up(
             let transcript = std::mem::take(&mut request.transcript);
             let mut machine = Machine::claimed(transcript, open, &request.tools, rules);
             machine
-                .say(messages)
+                .push_messages(messages)
                 .map_err(|error| Error::from(error).with_phase(Phase::Run))?;
             machine
         }

@@ -10,7 +10,7 @@ use concentric_core::{
     MessageId, OpenRound, Part, PartKind, Repair, RequestId, Resume, Role, RunId, Str, StreamId,
     Suspended, SystemSegment, ThreadId, ToolCallPart, ToolContent, ToolOutcome, ToolResult,
     ToolSpec, ToolSpecs, Transcript, Turn,
-    store::{OpenQuestions, StatelessCaller},
+    store::{OpenInterrupts, StatelessCaller},
 };
 use http::request::Parts;
 use serde_json::{Value, json};
@@ -37,8 +37,8 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
     let tools = tools(input.tools)?;
     // A client sends an empty `resume` if it may have missed the interrupts.
     let open_questions = match &input.resume {
-        Some(entries) if entries.is_empty() => OpenQuestions::AskAgain,
-        _ => OpenQuestions::Withdraw,
+        Some(entries) if entries.is_empty() => OpenInterrupts::Show,
+        _ => OpenInterrupts::Withdraw,
     };
     let replies = resume::replies(input.resume);
     let mut ids = RunIds::new(
@@ -89,13 +89,14 @@ pub(super) fn start(input: RunAgentInput, parts: Parts, config: &Config) -> Resu
         Some(open) if !replies.is_empty() => {
             let mut request = ChatRequest::new(transcript);
             let resume = Resume::new(Suspended::Claimed(open), replies);
-            request.resume = Some(resume.saying(new_messages));
+            request.resume = Some(resume.with_messages(new_messages));
             request
         }
         // The history has no open round, so only a store can have the suspended run.
         None if !replies.is_empty() => {
             let mut request = ChatRequest::new(transcript);
-            request.resume = Some(Resume::new(Suspended::Elsewhere, replies).saying(new_messages));
+            request.resume =
+                Some(Resume::new(Suspended::Elsewhere, replies).with_messages(new_messages));
             request
         }
         Some(open) if is_owed(&open) => {

@@ -141,12 +141,12 @@
 //! those messages of its open calls that the history lacks. These interrupts have no tokens, since
 //! replies to a stored run need none. Such a request calls no agent and does not conflict with a
 //! reply. If no run waits and the history ends with an answer, the code is `run_not_found`
-//! ([`OpenQuestions::AskAgain`](concentric_core::store::OpenQuestions::AskAgain)).
+//! ([`OpenInterrupts::Show`](concentric_core::store::OpenInterrupts::Show)).
 //!
 //! A user message without `resume` replaces the replies: where a `SuspendLayer` stores runs, it
 //! withdraws the open interrupts of the thread and tenant, and a late reply ends with `RUN_ERROR`,
 //! `code` `run_ended`
-//! ([`OpenQuestions::Withdraw`](concentric_core::store::OpenQuestions::Withdraw)).
+//! ([`OpenInterrupts::Withdraw`](concentric_core::store::OpenInterrupts::Withdraw)).
 //!
 //! An interrupt without an entry is raised again. Open calls of a history without an interrupt are
 //! not executed; the model may make them again.

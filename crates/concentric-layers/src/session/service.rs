@@ -224,7 +224,7 @@ pub(super) fn prepare<A>(
             turn.resume(suspended.clone());
             let messages = resume.messages().to_vec();
             let resume = Resume::new(Suspended::State(suspended.state), replies);
-            request.set_resume(resume.saying(messages));
+            request.set_resume(resume.with_messages(messages));
             turn.draft(&suspended.slots)
         }
     };

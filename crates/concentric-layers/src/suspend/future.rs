@@ -1,6 +1,6 @@
 use super::{
     SuspendBody,
-    run::Drive,
+    run::{Drive, Origin},
     take_up::Found,
     task::{Rest, Run, Source, Step},
 };
@@ -9,7 +9,7 @@ use concentric_core::{
     BoxModel, ChatRequest, ChatResponse, Error, EventStream, Finish, Phase, Resume, Suspended,
     context::HeadHold,
     service::BoxFuture,
-    store::{Resumable, RunClaim, RunStore},
+    store::{Resumable, RunClaim, RunRecord, RunStore},
 };
 use std::{
     fmt,
@@ -135,16 +135,28 @@ where
                     drop(hold);
                     match found {
                         Ok(Found::Waiting(state)) => {
-                            // Nothing was claimed, and nothing runs.
+                            // The run was neither claimed nor resumed.
                             drive.forget();
                             let body = SuspendBody::waiting(Finish::waiting(*state));
                             let mut response = ChatResponse::new(body);
                             response.extensions.insert(Resumable);
                             return Poll::Ready(Ok(response));
                         }
-                        Ok(found) => continue_with(found, &mut request, &mut drive),
+                        // A conversation like any other.
+                        Ok(Found::Nothing) => {}
+                        Ok(Found::None(suspended, replies)) => {
+                            // The agent decides.
+                            let messages = request.resume.as_ref().map(Resume::messages);
+                            let messages = messages.unwrap_or_default().to_vec();
+                            request.set_resume(
+                                Resume::new(suspended, replies).with_messages(messages),
+                            );
+                        }
+                        Ok(Found::Run(record, origin)) => {
+                            resume(*record, origin, &mut request, &mut drive);
+                        }
                         Err(error) => {
-                            // Nothing was claimed, so there is nothing to write.
+                            // No run was claimed, so no end is stored.
                             drive.forget();
                             return Poll::Ready(Err(error));
                         }
@@ -174,32 +186,19 @@ where
     }
 }
 
-/// Makes `request` one that continues what was found.
-fn continue_with<St>(found: Found, request: &mut ChatRequest, drive: &mut Drive<St>)
+/// Makes `request` resume the claimed run of `record`.
+fn resume<St>(record: RunRecord, origin: Origin, request: &mut ChatRequest, drive: &mut Drive<St>)
 where
     St: RunStore + ?Sized,
 {
-    let resume = match found {
-        // It is a conversation like any other.
-        Found::Nothing | Found::Waiting(_) => return,
-        // The agent decides.
-        Found::None(suspended, replies) => {
-            let messages = request.resume.as_ref().map(Resume::messages);
-            let messages = messages.unwrap_or_default().to_vec();
-            Resume::new(suspended, replies).saying(messages)
-        }
-        Found::Run(record, origin) => {
-            drive.resume(RunClaim::new(record.key, record.fence), origin);
-            request.transcript = record.state.transcript().clone();
-            let state = Suspended::State(Box::new(record.state));
-            let resume = Resume::new(state, record.replies);
-            match record.replied_at {
-                Some(at) => resume.accepted_at(at),
-                None => resume,
-            }
-        }
-    };
-    request.set_resume(resume);
+    drive.resume(RunClaim::new(record.key, record.fence), origin);
+    request.transcript = record.state.transcript().clone();
+    let state = Suspended::State(Box::new(record.state));
+    let resume = Resume::new(state, record.replies);
+    request.set_resume(match record.replied_at {
+        Some(at) => resume.accepted_at(at),
+        None => resume,
+    });
 }
 
 impl<St> fmt::Debug for ResponseFuture<St>

@@ -56,7 +56,7 @@
 //! |---|---|
 //! | is driven, by this process or another | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `run_live`, before a model is called. One that another process drives and that has run no tool yet is in no store: this request fails before its own first tools |
 //! | was left by a process that died | fails in the same way, until the run is resumed and has ended |
-//! | waits for replies: it has ended for its client | starts a new run; what becomes of the other is said [below](#questions-that-are-withdrawn) |
+//! | waits for replies: it has ended for its client | starts a new run; the waiting run may be [withdrawn](#withdrawn-interrupts) |
 //! | is over | starts a new run |
 //!
 //! Clones of one request are attempts at the same run, and may overlap.
@@ -75,7 +75,7 @@
 //! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried. A run that
 //! asks something when as many wait as the store allows fails with
 //! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and is over; see
-//! [below](#questions-that-are-withdrawn).
+//! [withdrawn interrupts](#withdrawn-interrupts).
 //!
 //! # The task
 //!
@@ -190,63 +190,63 @@
 //! | is claimed to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for go with the replies |
 //! | ends with results of the client's tools, and there is no `resume` | the run that has asked for them goes on, with those that it waits for; what else it waits for is asked again |
 //! | the same, and the run is over, or unknown | it is a conversation like any other |
-//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live, and for runs that the request [withdraws](#questions-that-are-withdrawn) |
-//!
-//! # Messages that come with replies
-//!
-//! A user may say something with a reply ([`Resume::saying`](concentric_core::Resume::saying)). It is
-//! written into the waiting run's state before the replies are accepted
-//! ([`RunStore::amend`](concentric_core::store::RunStore::amend)), and is said once the round that the
-//! replies are to is closed, before the model is called. If the request fails in between, or its
-//! process dies, the message is in the run already, and is not said again when the request is repeated
-//! with a message of that id. A run that waits before its end, or in an agent in its model's place,
-//! takes no message: the request fails with
-//! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `unexpected_message`, and names it.
-//!
-//! # Questions that are withdrawn
-//!
-//! A user may send a new message instead of replies. A request without a `resume` that ends with such
-//! a message, and whose context has
-//! [`OpenQuestions::Withdraw`](concentric_core::store::OpenQuestions::Withdraw), as `AgUiLayer` of
-//! `concentric-http` inserts it, ends the runs of its conversation and tenant that wait, before it
-//! begins its own: their questions are over, and a late reply fails with `run_ended`. So questions that
-//! are ignored do not add up to the store's limit. Without it, as by default, runs of one conversation
-//! wait beside each other.
-//!
-//! | meanwhile | the waiting run |
-//! |---|---|
-//! | a reply resumes it | goes on if it was claimed first; else the reply fails with `run_ended` |
-//! | it is driven, by this process or another | goes on, and may ask again |
-//! | its process died | stays to be resumed, and may ask again |
-//! | the store fails | waits on, and the request fails before a model is called |
-//! | the new run fails | is over all the same |
-//!
-//! # Questions that did not arrive
-//!
-//! A client whose connection was cut may not have what its run has asked, and nobody was there to read
-//! what a run asks that was recovered after a crash. A request without a `resume` whose context has
-//! [`OpenQuestions::AskAgain`](concentric_core::store::OpenQuestions::AskAgain) has it asked again:
-//!
-//! | the newest message of the user in the request | the request |
-//! |---|---|
-//! | is in the transcript of a run that waits | is answered with the interrupts of that run, from its state: nothing is called, claimed or written |
-//! | is in that of a run whose process died | resumes that run without a reply, so that it asks again |
-//! | is in that of a run that is driven, or not in that of a waiting run while another one is driven | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
-//! | is in that of none, and nothing of the assistant is behind it | begins a run, and [withdraws](#questions-that-are-withdrawn) what is open |
-//! | is in that of none, and an answer of the assistant is the end | fails with [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
-//! | does not exist: there is none | is answered with the interrupts of the conversation's run, or resumes it, as above; or fails with `run_not_found` |
-//!
-//! Messages are compared by their ids. The transcript is that of the conversation's newest run that
-//! waits, or of the run whose lease ends last if none waits: one state is loaded, however many runs are
-//! open. If it cannot be read, the request fails. Any number of requests may show the same interrupts at
-//! once, and none of them keeps a reply from the run. The answer is a
-//! [`Finish`](concentric_core::Event::Finish) alone.
+//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live, and for runs that the request [withdraws](#withdrawn-interrupts) |
 //!
 //! More than 256 replies, or results of the client's tools, are refused with
 //! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `too_many_replies`.
 //!
-//! A request that holds the state itself is taken as a new run. An attempt that failed before the run
-//! was claimed gives the reply back, for a retry around this layer.
+//! A request that holds the state itself is treated as a new run. An attempt that fails before the run
+//! is claimed gives the reply back, for a retry around this layer.
+//!
+//! # Messages that come with replies
+//!
+//! A user may send a message with a reply
+//! ([`Resume::with_messages`](concentric_core::Resume::with_messages)). The message is stored in the
+//! waiting run's state before the replies are accepted
+//! ([`RunStore::amend`](concentric_core::store::RunStore::amend)), and joins the transcript when the open
+//! round is closed, before the model is called. If the request fails in between, or its process dies, the
+//! run already has the message; a repeated request with the same message id adds nothing. A run that waits
+//! before its end, or in an agent in place of its model, accepts no message: the request fails with
+//! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `unexpected_message`, and the error
+//! names the message.
+//!
+//! # Withdrawn interrupts
+//!
+//! A user may send a new message instead of replies. With
+//! [`OpenInterrupts::Withdraw`](concentric_core::store::OpenInterrupts::Withdraw) in its context, a request
+//! without a `resume` that ends with a user message ends the waiting runs of its conversation and tenant
+//! before it begins its own run. A late reply to one of them fails with `run_ended`. Ignored interrupts
+//! therefore do not add up to the store's limit. `AgUiLayer` of `concentric-http` inserts the value; without
+//! it, runs of one conversation wait side by side.
+//!
+//! | at the same time | the waiting run |
+//! |---|---|
+//! | a reply resumes it | continues if it was claimed first; otherwise the reply fails with `run_ended` |
+//! | it is driven, by this process or another | continues, and may ask again |
+//! | its process died | can still be resumed, and may ask again |
+//! | the store fails | still waits, and the request fails before a model is called |
+//! | the new run fails | has ended all the same |
+//!
+//! # Interrupts that did not arrive
+//!
+//! A client whose connection was cut may have missed the interrupts of its run, and a run that was
+//! recovered after a crash has no client when it asks. With
+//! [`OpenInterrupts::Show`](concentric_core::store::OpenInterrupts::Show) in its context, a request without a
+//! `resume` gets them:
+//!
+//! | the newest user message of the request | the request |
+//! |---|---|
+//! | is in the transcript of a waiting run | is answered with the interrupts in the state of that run: nothing is called, claimed or written |
+//! | is in the transcript of a run whose process died | resumes that run without a reply, so that it asks again |
+//! | is in the transcript of a run that is driven, or is not in that of a waiting run while another one is driven | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
+//! | is in no such transcript, and no assistant message follows it | begins a run, and [withdraws](#withdrawn-interrupts) the open interrupts |
+//! | is in no such transcript, and an assistant message follows it | fails with [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
+//! | does not exist | is answered with the interrupts of the conversation's run, or resumes that run, as above; or fails with `run_not_found` |
+//!
+//! Messages are compared by id. One transcript is read, however many runs are open: that of the
+//! conversation's newest waiting run, or that of the run whose lease ends last if none waits. If it cannot be
+//! read, the request fails. Any number of requests may read the same interrupts at once, and none of them
+//! delays a reply. The answer is a single [`Finish`](concentric_core::Event::Finish).
 //!
 //! # Place in the stack
 //!

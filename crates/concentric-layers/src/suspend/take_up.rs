@@ -10,7 +10,7 @@ use concentric_core::{
     interrupt::CLIENT_TOOL,
     machine::MachineState,
     service::BoxFuture,
-    store::{OpenQuestions, RunKey, RunRecord, RunStatus, RunStore, StoreError},
+    store::{OpenInterrupts, RunKey, RunRecord, RunStatus, RunStore, StoreError},
     transcript::Round,
 };
 use std::{collections::HashSet, sync::Arc};
@@ -101,26 +101,25 @@ where
     })
 }
 
-/// Begins a run, unless one of its id is live; or finds the one that has called the client's tools,
-/// if its `transcript` ends with their results. What becomes of the questions that are open is for
-/// `open` to say.
+/// Decides how a request without a `resume` begins: with a new run, unless a run with its id is live; or
+/// with the run that waits for the client tool results at the end of its `transcript`. `open` applies to the
+/// open interrupts of its conversation.
 pub(super) fn begin<St>(
     lookup: Lookup<St>,
     transcript: Transcript,
-    open: Option<OpenQuestions>,
+    open: Option<OpenInterrupts>,
 ) -> BoxFuture<Found>
 where
     St: RunStore + ?Sized,
 {
     Box::pin(async move {
         let kept = &lookup.kept;
-        // A client whose tools were called may have just their results to report.
+        // Requests without a conversation have no interrupts in common.
+        let open = open.filter(|_| !kept.key().thread.as_str().is_empty());
         let round = transcript.last().and_then(Turn::as_round);
         let results = round.map(Round::client_replies).unwrap_or_default();
         let asked = match open {
-            Some(OpenQuestions::AskAgain) if results.is_empty() => {
-                ask_again(kept, &transcript).await
-            }
+            Some(OpenInterrupts::Show) if results.is_empty() => show(kept, &transcript).await,
             _ => Ok(None),
         };
         let found = match asked {
@@ -132,13 +131,13 @@ where
     })
 }
 
-/// Finds the run that waits for `results`, if there are any; else withdraws what is asked, if `open`
-/// says so and the user has sent a message.
+/// Finds the run that waits for `results`, if there are any. Otherwise withdraws the open interrupts, if
+/// `open` is set and the transcript ends with a new user message.
 async fn begin_anew<St>(
     kept: &Arc<Kept<St>>,
     transcript: &Transcript,
     results: Vec<Reply>,
-    open: Option<OpenQuestions>,
+    open: Option<OpenInterrupts>,
 ) -> Result<Option<Found>, Error>
 where
     St: RunStore + ?Sized,
@@ -154,34 +153,27 @@ where
     Ok(None)
 }
 
-/// Finds the run whose questions the client of `transcript` may not have: the newest one that waits,
-/// or else the one whose lease ends last. No other state is loaded, however many runs are open.
+/// Finds the run whose interrupts the client of `transcript` may have missed: the newest waiting one, or
+/// else the one whose lease ends last. No other state is loaded, however many runs are open.
 ///
 /// # Errors
 ///
-/// A run that is driven is meant, or may be; or there is none, and `transcript` leaves nothing else to
-/// do.
-async fn ask_again<St>(
-    kept: &Arc<Kept<St>>,
-    transcript: &Transcript,
-) -> Result<Option<Found>, Error>
+/// The run is driven, or may be the one that is driven; or there is none, and `transcript` ends with an
+/// answer.
+async fn show<St>(kept: &Arc<Kept<St>>, transcript: &Transcript) -> Result<Option<Found>, Error>
 where
     St: RunStore + ?Sized,
 {
     let RunKey { tenant, thread, .. } = kept.key().clone();
-    // Nobody's conversation is not for anybody to go on with.
-    if thread.as_str().is_empty() {
-        return Ok(None);
-    }
     let store = kept.store();
     let mut runs = store.of_thread(tenant, thread, None, usize::MAX).await?;
-    // Those that wait come first, the oldest before the newer ones.
+    // Waiting runs come first, the oldest before the newer ones.
     let waiting = runs.partition_point(|run| run.status == RunStatus::Suspended);
     let waiting = if waiting == 0 { runs.len() } else { waiting };
     let meant = waiting.checked_sub(1).map(|last| runs.remove(last));
     let record = match meant {
         Some(run) => match store.get(run.key).await {
-            // It was forgotten meanwhile.
+            // It was purged in the meantime.
             Err(StoreError::NotFound) => None,
             record => Some(record?),
         },
@@ -192,14 +184,14 @@ where
     if let Some(record) = record
         && newest.is_none_or(|newest| has(record.state.transcript(), newest))
     {
-        // Looking at what a run waits for must not keep a reply from it.
+        // A claim would delay a reply.
         if record.status == RunStatus::Suspended {
             return Ok(Some(Found::Waiting(Box::new(record.state))));
         }
         let (record, origin) = claim(kept, record, Vec::new(), Vec::new()).await?;
         return Ok(Some(Found::Run(Box::new(record), origin)));
     }
-    // The message may be that of another run, which must not be begun twice.
+    // The message may belong to a driven run, which must not begin twice.
     if runs.iter().any(|run| run.is_driven(kept.now())) {
         return Err(StoreError::Taken.into());
     }
@@ -221,24 +213,20 @@ fn has(transcript: &Transcript, message: &Message) -> bool {
             .any(|turn| turn.as_message().id == message.id)
 }
 
-/// Whether a message of the user is to be answered: it is behind all that the assistant has said.
+/// Whether the transcript ends with a user message, apart from system messages.
 fn is_new(transcript: &Transcript) -> bool {
     let mut roles = transcript.rev().map(|turn| turn.as_message().role);
     roles.find(|role| *role != Role::System) == Some(Role::User)
 }
 
-/// Ends the runs of the conversation that wait.
+/// Ends the waiting runs of the conversation.
 async fn withdraw<St>(kept: &Kept<St>) -> Result<(), Error>
 where
     St: RunStore + ?Sized,
 {
     let RunKey { tenant, thread, .. } = kept.key().clone();
-    // Nobody's conversation has runs of many.
-    if thread.as_str().is_empty() {
-        return Ok(());
-    }
     let store = kept.store();
-    // Those that wait come first. Most often none does, and nothing is written then.
+    // Waiting runs come first. Mostly there are none, and nothing is written.
     let open = store.of_thread(tenant.clone(), thread.clone(), None, 1);
     if open
         .await?
@@ -333,7 +321,7 @@ where
     }
     let (tenant, thread) = (kept.key().tenant.clone(), kept.key().thread.clone());
     let questions = questions(replies)?;
-    // Nobody's conversation is not for anybody to go on with.
+    // Without a conversation, only a reply identifies a run.
     if questions.is_empty() && thread.as_str().is_empty() {
         return match suspended {
             Suspended::Elsewhere => Err(StoreError::NotFound.into()),
@@ -364,8 +352,7 @@ where
     claim(kept, record, all, messages).await.map(Some)
 }
 
-/// Goes on with the run of `record`, unless another does. It is to say `messages` once its round is
-/// closed.
+/// Claims the run of `record`, unless it is driven, and adds `messages` to it.
 async fn claim<St>(
     kept: &Arc<Kept<St>>,
     record: RunRecord,
@@ -426,10 +413,10 @@ where
     } = record;
     if !messages.is_empty() {
         let mut state = record.state.clone();
-        state.say(messages)?;
+        state.push_messages(messages)?;
         if state != record.state {
-            // Before the replies are accepted: it outlives the process as they do. Another attempt
-            // finds it there, and does not say it again.
+            // Before the replies are accepted, so that the messages are as durable as the replies.
+            // Another attempt finds them and adds nothing.
             let amended = store.amend(key.clone(), version, state, kept.now());
             version = amended.await?;
         }

@@ -285,9 +285,9 @@ impl Machine {
         self.offered || !self.dispatched.is_empty()
     }
 
-    /// As [`MachineState::say`], for a run that goes on with what a history claims.
-    pub fn say(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
-        self.state.say(messages)
+    /// Like [`MachineState::push_messages`], for a run that resumes from a client's history.
+    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+        self.state.push_messages(messages)
     }
 
     /// Appends `turn` to the conversation, if it stands between two steps; returns whether it does.

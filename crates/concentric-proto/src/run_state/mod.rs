@@ -134,8 +134,11 @@ impl Data {
         asked.pending.as_ref().filter(|_| asked.replies.is_empty())
     }
 
-    /// Takes `messages` that came with replies: all of them, or on error none.
-    pub(crate) fn say(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+    /// Adds all of `messages`, or none on error.
+    pub(crate) fn push_messages(
+        &mut self,
+        messages: Vec<Message>,
+    ) -> Result<(), UnexpectedMessage> {
         let mut known: HashSet<MessageId> = self
             .transcript
             .iter()
@@ -303,16 +306,16 @@ impl MachineState {
         std::mem::take(&mut self.0.slots)
     }
 
-    /// Has the run say `messages`, of [`Role::User`] or [`Role::System`], which came with replies: once
-    /// the open round is closed, and before its model is called. Those that the run has already, by
-    /// their ids, are left out.
+    /// Adds `messages` that came with replies, of [`Role::User`] or [`Role::System`], to the transcript once
+    /// the open round is closed, before the model is called. Messages whose id the run already has are
+    /// skipped.
     ///
     /// # Errors
     ///
-    /// The run waits before its end, or in an agent in its model's place; or it is no such message.
-    /// None is taken then.
-    pub fn say(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
-        self.0.say(messages)
+    /// The run waits before its end, or in an agent in place of its model; or a message has another role. No
+    /// message is added then.
+    pub fn push_messages(&mut self, messages: Vec<Message>) -> Result<(), UnexpectedMessage> {
+        self.0.push_messages(messages)
     }
 
     /// The message whose calls are open, and what came of those that are done.

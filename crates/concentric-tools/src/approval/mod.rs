@@ -70,7 +70,7 @@
 //!
 //! | the toolset | of a call that was given up |
 //! |---|---|
-//! | has a ledger, and a run that waits is [stored](concentric_core::Context::is_stored_if_it_waits) | the tool's [`reconcile`](crate::Tool::reconcile) finds the outcome, or a person is asked for it ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)) |
+//! | has a ledger, and a run that waits is [stored](concentric_core::Context::is_suspension_stored) | the tool's [`reconcile`](crate::Tool::reconcile) finds the outcome, or a person is asked for it ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)) |
 //! | has a ledger, and it is not | the tool's `reconcile` finds the outcome, or the model reads that it is [`Unknown`](concentric_core::ToolStatus::Unknown); so does the ledger |
 //! | has no ledger | the same, and nothing is recorded: if its process ends, a run that is resumed asks about each call of the round |
 //!

@@ -294,7 +294,7 @@ pub(super) fn ask_effect(
     call: &ToolCall,
     key: Option<EffectKey>,
 ) -> Result<Pending, ToolOutcome> {
-    if !call.context.is_stored_if_it_waits() {
+    if !call.context.is_suspension_stored() {
         let tool = call.name();
         tracing::warn!(%tool, "nobody is asked what a call did, since no layer stores its run");
         return Err(nobody_knows());

@@ -445,7 +445,7 @@ impl Tool {
     /// [`Unknown`](concentric_core::ToolStatus::Unknown), and the call is treated as one whose process
     /// ended: its [ledger](crate::Toolset::ledger) entry stays begun, [`reconcile`](Self::reconcile)
     /// may report the outcome, and a person is asked otherwise. Nobody is asked without a ledger, or
-    /// where [a run that waits is not stored](concentric_core::Context::is_stored_if_it_waits): the
+    /// where [a run that waits is not stored](concentric_core::Context::is_suspension_stored): the
     /// model reads that the outcome is unknown. The same holds for a panic of the function, for an error of kind
     /// [`Timeout`](concentric_core::ErrorKind::Timeout) that it returns by `?`, and for a layer that
     /// drops the call while it runs, such as tower's `Timeout`.

@@ -251,7 +251,7 @@ impl Toolset {
     /// Without a ledger nobody is asked about a call that was given up: the model reads that its
     /// outcome is [`Unknown`](concentric_core::ToolStatus::Unknown). So it does with one where a run
     /// that waits is not stored, as behind `AgUiLayer` without `SuspendLayer`
-    /// ([`Context::is_stored_if_it_waits`]): the entry stays begun then.
+    /// ([`Context::is_suspension_stored`]): the entry stays begun then.
     #[must_use]
     pub fn ledger(self, ledger: impl Ledger) -> Self {
         self.rules_mut(|rules| rules.effects = Some(Effects::new(ledger)))
