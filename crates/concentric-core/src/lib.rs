@@ -1,20 +1,20 @@
-//! The services, the loop and the building blocks of LLM agents as tower service stacks.
+//! Services, the agent loop and building blocks for LLM agents as tower service stacks.
 //!
 //! An agent is a tower stack. A model is a [`Service`](tower_service::Service) from a
-//! [`ChatRequest`] to a [`ChatResponse`], whose body is a stream of [`Event`]s; a tool is one from a
-//! [`ToolCall`] to a [`ToolOutcome`]. Whatever watches or changes them is a
-//! [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html), and so is the loop between them: [`AgentLayer`] makes of a model
-//! and a set of tools a service that speaks the same two types as the model. What a layer sees
-//! depends on where it stands:
+//! [`ChatRequest`] to a [`ChatResponse`], whose body is a stream of [`Event`]s. A tool is a service
+//! from a [`ToolCall`] to a [`ToolOutcome`]. Middleware for either is a
+//! [`Layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html). The loop between them
+//! is a layer too: [`AgentLayer`] combines a model and a set of tools into a service with the same
+//! request and response types as the model. The position of a layer determines what it observes:
 //!
-//! | place | runs | a change lasts |
+//! | position | runs | scope of its changes |
 //! |---|---|---|
-//! | outside [`AgentLayer`] | once per user turn | to the request: for the run; to an event: for the consumer only |
-//! | inside it | once per model call | to the request: for this call; to an event: in the transcript |
+//! | outside [`AgentLayer`] | once per user turn | to the request: the whole run; to an event: the consumer only |
+//! | inside [`AgentLayer`] | once per model call | to the request: this model call; to an event: the transcript as well |
 //! | on the tools | once per tool call | |
 //!
-//! Messages, events, errors and the loop itself, as a [machine](machine::Machine) without I/O, are
-//! those of `concentric-proto`, all of which is exported here.
+//! Messages, events, errors and the loop itself, a [`Machine`](machine::Machine) without I/O, are
+//! defined in `concentric-proto`; this crate re-exports all of it.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, Event, FinishReason, NoTools, Usage};

@@ -899,7 +899,7 @@ async fn a_judge_that_fails_fails_the_run() {
     let body = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     let error = body.collect().await.unwrap_err().error;
     assert_eq!(error.kind(), ErrorKind::Other);
-    let said = "the gate `graded` failed: the grader is down";
+    let said = "the step gate `graded` failed: the grader is down";
     assert_eq!(error.message(), said);
     assert_eq!(model.calls(), 1);
 }

@@ -896,7 +896,7 @@ async fn a_failed_gate_fails_the_run_before_any_call() {
         .unwrap_err();
     assert_eq!(
         error.message(),
-        "the gate `fails` failed: the database is gone"
+        "the step gate `fails` failed: the database is gone"
     );
     assert_eq!(tools.calls().len(), 0);
 }
@@ -919,7 +919,10 @@ async fn a_panic_in_a_gate_is_an_error() {
     let layer = AgentLayer::new(tools.clone()).gate(Panics);
     let request = ChatRequest::user("hi");
     let error = try_run(layer, &model, request).await.unwrap_err();
-    assert_eq!(error.message(), "the gate `panics` failed: it panicked");
+    assert_eq!(
+        error.message(),
+        "the step gate `panics` failed: it panicked"
+    );
     assert_eq!(tools.calls().len(), 0);
 }
 

@@ -21,10 +21,10 @@ use tower::{BoxError, util::Oneshot};
 use tower_service::Service;
 
 pin_project! {
-    /// The body of an [`Agent`](super::Agent)'s answer: its run.
+    /// The response body of an [`Agent`](super::Agent), which drives the run.
     ///
-    /// The run goes on while the body is polled, and stops when it is dropped: the model's stream
-    /// and the running tools are dropped with it.
+    /// Polling the body advances the run. Dropping it stops the run, and drops the model's stream
+    /// and the running tools.
     #[must_use = "streams do nothing unless polled"]
     pub struct AgentBody<M, B, R, O>
     where
@@ -38,26 +38,26 @@ pin_project! {
 }
 
 pin_project! {
-    /// What a run waits for.
+    /// The operation that a run waits for.
     #[project = WorkProj]
     pub(super) enum Work<M, B, R, O>
     where
         M: Service<ChatRequest>,
         R: Service<ToolRound>,
     {
-        /// Nothing: the machine is to be asked.
+        /// No operation; the machine determines the next action.
         Idle,
-        /// Gates, about what comes next; before a round, about these calls.
+        /// Gates deciding about the next action; before a round, about these calls.
         Gates { deciding: Deciding, step: u32, round: Option<ToolRound> },
-        /// The model's answer.
+        /// The call of the model.
         Model { #[pin] call: Oneshot<M, ChatRequest> },
-        /// Its next event.
+        /// The next event of the model's answer.
         Body { #[pin] body: B },
-        /// The run's state to be written down, before the round.
+        /// Persisting the run's state before the round.
         Save { save: BoxFuture<()>, round: Option<ToolRound> },
-        /// The round service.
+        /// The call of the round service.
         Round { #[pin] call: Oneshot<R, ToolRound> },
-        /// Its next outcome.
+        /// The next outcome of the round.
         Outcomes { #[pin] outcomes: O },
     }
 }
@@ -84,7 +84,7 @@ where
 {
     type Item = Result<Event, Error>;
 
-    // Always: nearly all of a run is text, which takes this short way into the consumer.
+    // Inlined always: nearly all events of a run are text deltas, and they take this short path.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.as_mut().project();
@@ -115,7 +115,7 @@ where
     R::Error: Into<BoxError>,
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
-    /// Goes on with the run. `read` is what the model's body was just polled to, if it was.
+    /// Advances the run. `read` is the result of the caller's poll of the model's body, if any.
     #[inline(never)]
     fn poll_run(
         self: Pin<&mut Self>,
@@ -129,7 +129,7 @@ where
                 if let Some(stop) = run.stops() {
                     this.work.as_mut().stop(run, stop, cx);
                 }
-                // What was emitted came before what the machine has to say next.
+                // Emitted events precede the next action of the machine.
                 if let Some(event) = run.emitted() {
                     run.count_event();
                     return Poll::Ready(Some(Ok(event)));
@@ -209,7 +209,7 @@ where
                             None => Work::of_round(run, round),
                         };
                         this.work.set(work);
-                        // The round may be over already.
+                        // The round may have ended already.
                         continue;
                     }
                     _ => {}
@@ -241,10 +241,10 @@ where
     R::Error: Into<BoxError>,
     O: Stream<Item = Result<RoundEvent, Error>>,
 {
-    /// Runs a round, once it is written down if somebody wants it.
+    /// Runs a round, after its state is persisted if the run has a checkpoint.
     fn of_round(run: &mut Run<M, R>, round: ToolRound) -> Self {
         if round.calls.is_empty() {
-            // They are its client's to run.
+            // All calls of the round are executed by the client.
             run.machine.input(Input::RoundEnded);
             return Self::Idle;
         }
@@ -257,16 +257,16 @@ where
         }
     }
 
-    /// Runs a round that is written down, or that nobody wants written down.
+    /// Runs a round without persisting its state.
     fn start(run: &mut Run<M, R>, round: ToolRound) -> Self {
         let call = run.round_call(round);
         call.map_or(Self::Idle, |call| Self::Round { call })
     }
 
-    /// Gives up what is waited for, and tells the machine that the run is to stop.
+    /// Drops the pending work and stops the machine.
     fn stop(mut self: Pin<&mut Self>, run: &mut Run<M, R>, stop: Stop, cx: &mut Context<'_>) {
         run.cancel_tools(stop);
-        // A round service knows which calls it has started; the others it settles as cancelled.
+        // The round service knows which calls have started; it settles the others as cancelled.
         while let WorkProj::Outcomes { outcomes } = self.as_mut().project()
             && run.machine.has_running()
             && let Poll::Ready(Some(Ok(event))) = poll_tools(outcomes, cx)
@@ -277,7 +277,7 @@ where
         discard(|| self.set(Self::Idle));
     }
 
-    /// Waits for what is not the model's next event, and tells the machine of it.
+    /// Polls any pending work except the model's body, and passes the result to the machine.
     fn poll(mut self: Pin<&mut Self>, run: &mut Run<M, R>, cx: &mut Context<'_>) -> Poll<()> {
         match self.as_mut().project() {
             WorkProj::Idle | WorkProj::Body { .. } => return Poll::Pending,
@@ -361,7 +361,7 @@ where
     }
 }
 
-/// Polls the model's answer.
+/// Polls the model's body.
 #[inline]
 fn poll_model<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>>
 where

@@ -23,9 +23,9 @@ use tower_service::Service;
 pin_project! {
     /// Response future for [`Agent`](super::Agent).
     ///
-    /// It resolves when the first model call does, so that a retry around the agent is a retry of
-    /// that call and of nothing that was shown; or at once, for a run that resumes an open round.
-    /// Nothing is shown before it resolves, [`Event::StepStart`] of the first step included.
+    /// It resolves when the first model call does, or at once for a run that resumes an open round.
+    /// No event is emitted before it resolves, including [`Event::StepStart`] of the first step, so
+    /// a retry around the agent repeats only that model call.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<M, B, R, O>
     where
@@ -34,7 +34,7 @@ pin_project! {
     {
         // Taken when the future resolves.
         run: Option<Result<Box<Run<M, R>>, Error>>,
-        // Gates, about the first step.
+        // The gates deciding about the first step.
         deciding: Option<(Deciding, u32)>,
         #[pin]
         call: Option<Oneshot<M, ChatRequest>>,
@@ -74,7 +74,7 @@ where
             return Poll::Ready(Err(failed.expect("polled after completion")));
         };
 
-        // A run that goes on, or was cancelled before it began, has a body at once.
+        // A run that resumes, or that was cancelled before it began, has a body at once.
         let mut answer = Head::default();
         let mut work = Work::Idle;
         let has_begun = this.call.is_some() || this.deciding.is_some();
@@ -118,7 +118,7 @@ where
             let polled = match this.call.as_mut().as_pin_mut() {
                 Some(call) => poll_call(Foreign::Model, call, cx).map(Some),
                 None if this.deciding.is_some() => Poll::Pending,
-                // There is no first step.
+                // The gates decided against a first step.
                 None => Poll::Ready(None),
             };
             match polled {
@@ -132,13 +132,13 @@ where
                     }
                     run.model_started(&head);
                     answer = head;
-                    // These are this loop's tools, and not those of a loop around it.
+                    // These are the tools of this loop, not those of a loop around it.
                     answer.tools = None;
                     work = Work::Body { body };
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.kind() != ErrorKind::Halted {
-                        // Those of rounds before, if the run goes on.
+                        // If the run was resumed, the effects of its earlier rounds count as well.
                         let effects = run.machine.effects().max(error.effects());
                         *this.run = None;
                         discard(|| this.call.set(None));
@@ -147,7 +147,7 @@ where
                     }
                     run.machine.input(Input::ModelFailed(error));
                 }
-                // What is emitted now waits for the body.
+                // Events emitted now are yielded by the body.
                 Poll::Pending => match ready!(run.poll_stop(cx)) {
                     Stop::Late => {
                         *this.run = None;
@@ -169,7 +169,8 @@ where
     }
 }
 
-/// Ends a run before it has a body, with the effects of the rounds before if it was resumed.
+/// Ends a run before it has a body. If the run was resumed, the error carries the effects of
+/// earlier rounds.
 fn failed<M, R, T>(
     run: &mut Option<Result<Box<Run<M, R>>, Error>>,
     error: Error,

@@ -6,7 +6,7 @@ use crate::capability::{Declares, Encloses, InLoop};
 use concentric_proto::machine::Rules;
 use tower_layer::Layer;
 
-/// [`Layer`] that makes an [`Agent`] of a model.
+/// [`Layer`] that turns a model into an [`Agent`].
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -17,11 +17,11 @@ pub struct AgentLayer<R> {
     gates: StepGates,
 }
 
-/// How many model calls a run makes at the most, unless it is told otherwise.
+/// The default limit of model calls per run.
 const STEP_LIMIT: u32 = 32;
 
 impl<R> AgentLayer<R> {
-    /// Creates a layer whose agents execute tool calls by `tools`.
+    /// Creates a layer whose agents execute tool calls with `tools`.
     pub fn new(tools: R) -> Self {
         Self {
             tools,
@@ -31,14 +31,14 @@ impl<R> AgentLayer<R> {
         }
     }
 
-    /// Asks `gate` between the steps of each run.
+    /// Adds a gate that is evaluated between the steps of each run.
     #[must_use]
     pub fn gate(mut self, gate: impl StepGate) -> Self {
         self.gates = self.gates.gate(gate);
         self
     }
 
-    /// Changes what executes tool calls.
+    /// Replaces the service that executes tool calls.
     #[must_use]
     pub fn map_tools<T>(self, f: impl FnOnce(R) -> T) -> AgentLayer<T> {
         AgentLayer {
@@ -49,19 +49,19 @@ impl<R> AgentLayer<R> {
         }
     }
 
-    /// Sets how many model calls a run makes at the most; the default is 32, the least 1.
+    /// Sets the maximum number of model calls per run; the default is 32, the minimum 1.
     #[must_use]
     pub fn step_limit(mut self, steps: u32) -> Self {
         self.step_limit = if steps == 0 { 1 } else { steps };
         self
     }
 
-    /// Sets how many tool calls a run makes at the most; the default is no limit. With 0 the first
-    /// call is refused.
+    /// Sets the maximum number of tool calls per run; the default is no limit.
     ///
-    /// Calls that are refused or denied count, and those before an interruption. One over the limit
-    /// is answered with an error, and the run ends with
-    /// [`Outcome::CallLimit`](crate::Outcome::CallLimit) when its round is closed.
+    /// Refused and denied calls count, as do calls before an interruption. A call over the limit is
+    /// answered with an error, and the run ends with
+    /// [`Outcome::CallLimit`](crate::Outcome::CallLimit) when its round is closed. With a limit of
+    /// 0, the first call is refused.
     #[must_use]
     pub fn call_limit(mut self, calls: u32) -> Self {
         self.call_limit = Some(calls);

@@ -1,8 +1,9 @@
 //! The loop between a model and its tools, as a layer.
 //!
-//! [`AgentLayer`] makes of a model an agent: a service that speaks the same two types, and calls the
-//! model as often as its tool calls need. It drives a [`Machine`](crate::machine::Machine): what is
-//! decided is decided there, and this module only polls.
+//! [`AgentLayer`] turns a model into an agent: a service with the same request and response types,
+//! which calls the model again after each round of tool calls. All decisions are made by a
+//! [`Machine`](crate::machine::Machine) without I/O; this module polls the services and passes
+//! their results to it.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel, NoTools};
@@ -19,42 +20,43 @@
 //! # let _ = agent;
 //! ```
 //!
-//! # When what happens
+//! # Moments
 //!
-//! | | the loop |
+//! | moment | action of the loop |
 //! |---|---|
-//! | is called | clones its model, waits until the clone is ready, and calls it |
-//! | has the model's first answer | resolves its own future, the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step, and shows nothing before |
-//! | is given an open round ([`ChatRequest::resume`]) | resolves its future, then emits [`Event::Resumed`], then starts tools |
-//! | reads [`Event::Finish`] with tool calls before it | emits [`Event::StepFinish`] and hands the calls to the round service |
-//! | has every call's outcome | emits them in the order of the calls, then [`Event::StepStart`], and calls the model again |
-//! | waits, while a layer or tool emits an event | yields the event at once; inside another loop's model call, leaves that to the outermost loop |
-//! | reads [`Event::Finish`] without | emits [`Event::StepFinish`] and its own [`Event::Finish`] |
-//! | is about to call the model, to begin a round, or to end | asks its [gates](StepGate), and does as they say |
-//! | has made as many model calls as it may | finishes with [`Outcome::StepLimit`] |
-//! | reads an error, or a body that ends early | yields it as its last item; no tool of that answer runs |
-//! | meets a panic of its model, its tools or a layer on them | fails with [`ErrorKind::Other`](crate::ErrorKind::Other) and a fixed message; the panic's text is logged |
-//! | is cancelled ([`Context::cancel`]) | drops what it waits for, closes the round, and finishes with [`Outcome::Aborted`] |
-//! | passes the deadline | the same, and fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) |
-//! | is dropped | drops what it waits for: the model's stream, running tools, sub-agents; and cancels the run ([`CancelReason::Disconnected`](crate::CancelReason::Disconnected)), for what was spawned |
+//! | call | Clones the model, waits until the clone is ready, and calls it. |
+//! | first answer of the model | Resolves the response future, which is the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step; no event is emitted before. |
+//! | request with an open round ([`ChatRequest::resume`]) | Resolves the response future, emits [`Event::Resumed`], then starts tools. |
+//! | [`Event::Finish`] after tool calls | Emits [`Event::StepFinish`] and passes the calls to the round service. |
+//! | outcomes of all calls | Emits them in the order of the calls, then [`Event::StepStart`], and calls the model again. |
+//! | an event that a layer or tool emits while the loop waits | Yields the event at once. Inside another loop's model call, the outermost loop yields it. |
+//! | [`Event::Finish`] without tool calls | Emits [`Event::StepFinish`] and its own [`Event::Finish`]. |
+//! | before a model call, a round, or the end of the run | Evaluates its [step gates](StepGate) and applies their decision. |
+//! | step limit | Finishes with [`Outcome::StepLimit`]. |
+//! | error, or a body that ends early | Yields the error as its last item; no tool call of that answer runs. |
+//! | panic in the model, the tools or a layer around them | Fails with [`ErrorKind::Other`](crate::ErrorKind::Other) and a fixed message; the text of the panic is logged. |
+//! | cancellation ([`Context::cancel`]) | Drops the pending work, closes the round, and finishes with [`Outcome::Aborted`]. |
+//! | deadline | As for cancellation, but fails with [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). |
+//! | drop | Drops the model's stream, running tools and sub-agents, and cancels the run ([`CancelReason::Disconnected`](crate::CancelReason::Disconnected)) for spawned work. |
 //!
-//! # Agents inside of agents
+//! # Nested agents
 //!
-//! An agent is a model by its types, and may stand in the place of another agent's model: as an
-//! `AgentLayer` inside of an `AgentLayer`, or as a service that is finished. Each loop has its own tools,
-//! gates and limits. The innermost model is offered the tools of all loops, and each call is executed
-//! by the loop that has the tool: the inner loop hands a call of an outer tool back, and is called again
-//! with its outcome. To the outer loop, what the inner one does until then is one step. Two loops must
-//! not have tools of the same name: the run fails before the model is called.
+//! An agent has the type of a model and can be the model of another agent: as an `AgentLayer`
+//! inside another `AgentLayer`, or as a finished service. Each loop has its own tools, gates and
+//! limits. The innermost model is offered the tools of all loops, and each call is executed by the
+//! loop that owns the tool: the inner loop returns a call of an outer tool to the outer loop, and
+//! is called again with its outcome. The outer loop counts the work of the inner loop up to that
+//! point as one step. Tool names must be unique across the loops; a duplicate fails the run before
+//! the model is called.
 //!
-//! An agent that is to see only a task, and not the conversation, is a tool of the other one.
+//! An agent that receives only a task, not the conversation, is a tool of the other agent.
 //!
-//! Layers for whole runs, such as those of stores and sessions, go around the outermost loop.
+//! Layers that act on whole runs, such as stores and sessions, belong outside the outermost loop.
 //!
 //! # Backpressure
 //!
-//! An agent is always ready, and waits for its model's readiness step by step, so that it holds no
-//! permit of its model while tools run. A layer that sheds or buffers belongs inside it.
+//! An agent is always ready. It waits for the model's readiness before each step, so it holds no
+//! permit of the model while tools run. Layers that shed load or buffer belong inside the loop.
 //!
 //! [`Context::cancel`]: crate::Context::cancel
 //! [`ChatRequest::resume`]: crate::ChatRequest::resume

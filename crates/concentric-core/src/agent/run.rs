@@ -34,35 +34,38 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::util::Oneshot;
 use tower_service::Service;
 
-/// What a run's future hands on to its body; boxed, since it is large and moved often.
+/// The state of a run, passed from its future to its body. Boxed, since it is large and moved
+/// often.
 pub(super) struct Run<M, R> {
     pub(super) machine: Machine,
     model: M,
     rounds: R,
-    // What each model call is asked, but for the transcript and the context.
+    // The template of each model call, without the transcript and the context.
     request: ChatRequest,
     client_tools: Arc<[Str]>,
     message_id: Option<MessageId>,
-    // What stops the run from outside; made when the run first waits.
+    // Cancellation and deadline; created when the run first waits.
     stops: Option<Box<Stops>>,
     claim: Option<Claim>,
-    // Where the run's state is written down; nothing inside the run sees it, since the states of
-    // runs inside it are not this run's.
+    // Persists the run's state. Removed from the context, since nested runs have states of their
+    // own.
     checkpoint: Option<Checkpoint>,
-    // The states of an agent in the model's place, which are written down as part of this run's.
+    // Receives the states of an agent in the model's position, which are persisted as part of this
+    // run's.
     within: Option<mpsc::UnboundedReceiver<Within>>,
     // Calls were taken from the machine, and the round service was not called yet.
     saving: bool,
-    // The effects of a round that is being handed over, and how many of them its service counts.
+    // The number of effects in a round being passed to its service, and how many the service
+    // counts.
     uncounted: Option<(u64, Arc<AtomicU64>)>,
-    // Those of the agent, and of this run.
+    // The gates of the agent and of this run.
     gates: Option<StepGates>,
-    // The run's own layers around the model call that was made last.
+    // The run's own layers around the most recent model call.
     layers: Option<ModelLayers>,
     polls: u32,
 }
 
-/// The state of an agent in the model's place, and where to hand what writes it down.
+/// The state of an agent in the model's position, and the sender for the future that persists it.
 type Within = (MachineState, oneshot::Sender<BoxFuture<()>>);
 
 impl<M, R> Run<M, R> {
@@ -95,7 +98,7 @@ impl<M, R> Run<M, R> {
             client_tools,
             message_id: None,
             stops: None,
-            // Inside another loop's model call, the run is that loop's.
+            // Inside another loop's model call, the claim belongs to that loop.
             claim: (request.context.phase() == Phase::Run)
                 .then(|| Claim::new(request.context.clone())),
             checkpoint,
@@ -113,11 +116,11 @@ impl<M, R> Run<M, R> {
         &self.request.context
     }
 
-    /// The call of the model at `step`.
+    /// Creates the call of the model for `step`.
     ///
     /// # Errors
     ///
-    /// The model, or a value of the run's context, panicked when it was cloned.
+    /// The model, or a value in the run's context, panicked when it was cloned.
     pub(super) fn model_call(
         &mut self,
         step: u32,
@@ -138,7 +141,7 @@ impl<M, R> Run<M, R> {
         self.context().forget_expectations();
         let layers = request.context.own().get::<ModelLayers>();
         self.layers = layers.map(ModelLayers::for_call);
-        // A channel for each call: what is left of an earlier one is not written down.
+        // A channel for each call, so that remaining states of an earlier call are not persisted.
         let channel = self.checkpoint.is_some().then(mpsc::unbounded_channel);
         let states = channel.map(|(states, within)| {
             self.within = Some(within);
@@ -156,13 +159,13 @@ impl<M, R> Run<M, R> {
         Ok(Oneshot::new(model, request))
     }
 
-    /// Checks that the layers around the model that begins to answer are as those outside of it need
-    /// them, for models that have not [checked](Context::check_stack) it.
+    /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
+    /// not [checked](Context::check_stack) this themselves.
     ///
     /// # Errors
     ///
-    /// No layer of the stack has applied the run's own layers, or one expects another that was not
-    /// called.
+    /// No layer of the stack has applied the run's own layers, or a layer expects another that was
+    /// not called.
     pub(super) fn check_layers(&mut self) -> Result<(), Error> {
         match self.layers.take() {
             Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
@@ -170,8 +173,8 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// The call of the model at `step` in a run whose consumer already reads it, which is shown the
-    /// step's start before the model is called; `None` if there is none, which fails the run.
+    /// Creates the call of the model for `step` in a run that already has a body, and emits the
+    /// start of the step before the call. An error fails the run and returns `None`.
     pub(super) fn shown_model_call(
         &mut self,
         step: u32,
@@ -195,7 +198,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Tells the machine that the model answers.
+    /// Passes the head of the model's answer to the machine.
     pub(super) fn model_started(&mut self, head: &Head) {
         if let Some(message_id) = self.message_id.take() {
             let mut start = ModelStart::new(message_id);
@@ -206,7 +209,8 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Takes in an item of the model's answer, and returns what the consumer is to see of it now.
+    /// Passes an item of the model's answer to the machine, and returns the event to yield now, if
+    /// any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         match item {
             Some(Ok(event)) => return self.machine.model_event(event),
@@ -219,7 +223,7 @@ impl<M, R> Run<M, R> {
         None
     }
 
-    /// Has the gates decide about what the machine has just asked for, if there are any that do.
+    /// Starts the evaluation of the gates for the machine's next action; `None` if no gate applies.
     pub(super) fn decide(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
         let is_here = |gate: &str| self.gates.as_ref().is_some_and(|gates| gates.has(gate));
         let all_here = asking(self.machine.answers()).all(is_here);
@@ -227,9 +231,10 @@ impl<M, R> Run<M, R> {
             true => self.decided(moment, step),
             false => None,
         };
-        // What was asked is not to be done as if nobody had asked.
+        // An action that waited for replies must not run without the gate that raised the
+        // interrupt.
         if deciding.is_none() && self.machine.take_answers().is_some() {
-            let why = "the gate that asked is not here to hear the answer";
+            let why = "no gate has the name of the gate that raised the answered interrupt; add that gate again";
             let error = Error::new(ErrorKind::Configuration, why);
             self.saving |= moment == Moment::Round;
             return Some(match moment {
@@ -244,7 +249,7 @@ impl<M, R> Run<M, R> {
     fn decided(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
         let gates = self.gates.as_ref()?;
         let machine = &mut self.machine;
-        // What was begun before goes on as it was decided.
+        // A round that was already started keeps its decision.
         if moment == Moment::Round && !machine.is_round_new() {
             return None;
         }
@@ -260,7 +265,7 @@ impl<M, R> Run<M, R> {
         deciding
     }
 
-    /// Does what gates said before a step; whether it is to be made.
+    /// Applies the decision of the gates before a step, and returns whether to make the step.
     pub(super) fn before_step(&mut self, said: Result<Said<StepVerdict>, Error>) -> bool {
         let verdict = said.map(|said| {
             self.say(said.turns);
@@ -282,7 +287,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Does what gates said before a round; whether its calls are to be made.
+    /// Applies the decision of the gates before a round, and returns whether to run its calls.
     pub(super) fn before_round(&mut self, said: Result<RoundVerdict, Error>) -> bool {
         match said {
             Ok(RoundVerdict::Continue) => return true,
@@ -297,7 +302,7 @@ impl<M, R> Run<M, R> {
         false
     }
 
-    /// Does what gates said before the run's end.
+    /// Applies the decision of the gates before the end of the run.
     pub(super) fn before_finish(&mut self, said: Result<Said<FinishVerdict>, Error>) {
         let verdict = said.map(|said| {
             self.say(said.turns);
@@ -313,24 +318,24 @@ impl<M, R> Run<M, R> {
         });
     }
 
-    /// The run's state with the values of its durable slots.
+    /// Adds the values of the run's durable slots to its state.
     ///
     /// # Errors
     ///
-    /// One of them can't be written down.
+    /// A value can't be serialized.
     fn with_slots(&self, state: MachineState) -> Result<MachineState, Error> {
-        // Inside another loop's model call, the slots are that loop's to keep.
+        // Inside another loop's model call, that loop stores the slots.
         match self.context().slots_of_run() {
             Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),
             _ => Ok(state),
         }
     }
 
-    /// Keeps the values of durable slots with the state of a run that is interrupted.
+    /// Adds the values of durable slots to the state of an interrupted run.
     ///
     /// # Errors
     ///
-    /// One of them can't be written down.
+    /// A value can't be serialized.
     pub(super) fn keep_slots(&self, finish: &mut Finish) -> Result<(), Error> {
         if let Some(state) = finish.state.take() {
             finish.state = Some(Box::new(self.with_slots(*state)?));
@@ -338,7 +343,7 @@ impl<M, R> Run<M, R> {
         Ok(())
     }
 
-    /// The round of `calls` of `step`.
+    /// Creates the round with the `calls` of `step`.
     pub(super) fn round(
         &self,
         step: u32,
@@ -352,7 +357,7 @@ impl<M, R> Run<M, R> {
             .after(self.machine.transcript().clone())
     }
 
-    /// Writes the run's state down, if somebody wants it.
+    /// Persists the run's state, if the run has a checkpoint.
     pub(super) fn checkpoint(&mut self) -> Option<BoxFuture<()>> {
         self.checkpoint.as_ref()?;
         let saved = self.save(self.machine.state()?);
@@ -368,7 +373,7 @@ impl<M, R> Run<M, R> {
         })
     }
 
-    /// Has the states of an agent in the model's place written down as part of this run's.
+    /// Persists the states of an agent in the model's position as part of this run's state.
     fn poll_within(&mut self, cx: &mut task::Context<'_>) {
         while let Some(within) = &mut self.within
             && let Poll::Ready(Some((inner, save))) = within.poll_recv(cx)
@@ -376,14 +381,14 @@ impl<M, R> Run<M, R> {
             if let Some(state) = self.machine.state_around(inner)
                 && let Some(saved) = self.save(state)
             {
-                // Whoever asked for it may be gone.
+                // The inner run may have been dropped.
                 let _ = save.send(saved);
             }
         }
     }
 
-    /// The call of the round service; `None` if it panicked when it was cloned, which refuses the
-    /// round.
+    /// Creates the call of the round service. If the service panics when it is cloned, the round is
+    /// refused and this returns `None`.
     pub(super) fn round_call(&mut self, mut round: ToolRound) -> Option<Oneshot<R, ToolRound>>
     where
         R: Service<ToolRound> + Clone,
@@ -404,7 +409,7 @@ impl<M, R> Run<M, R> {
         Some(Oneshot::new(rounds, round))
     }
 
-    /// Counts the effects of a round whose call was polled, but for those that its service counts.
+    /// Counts the effects of a round whose call was polled, without those that its service counts.
     pub(super) fn count_effects(&mut self) {
         if let Some((effects, own)) = self.uncounted.take() {
             let own = own.load(Ordering::Acquire);
@@ -412,15 +417,15 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Whether to look for more than the model's next event: once in 64 events, and when something
-    /// was emitted or the run was cancelled from here.
+    /// Whether to check for more than the model's next event: once in 64 events, and when an event
+    /// was emitted or the run was cancelled through this context.
     #[inline]
     pub(super) fn is_called(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.polls.is_multiple_of(64) || self.context().outbox().is_filled()
     }
 
-    /// What was emitted and the consumer has not seen; the outermost of nested loops hands it on.
+    /// Takes the next emitted event. Only the outermost of nested loops yields emitted events.
     pub(super) fn emitted(&self) -> Option<Event> {
         let outbox = self.context().outbox();
         match outbox.is_filled() && self.claim.is_some() {
@@ -429,10 +434,10 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Whether the run is to stop.
+    /// Returns whether the run must stop.
     ///
-    /// A cancel of the run's parent, and the deadline, are seen when the run waits, and else once in
-    /// 64 events: to look at them takes a lock and the time.
+    /// A cancellation of the parent run and the deadline are checked when the run waits, and
+    /// otherwise once in 64 events, because the check takes a lock and reads the clock.
     pub(super) fn stops(&self) -> Option<Stop> {
         match self.context().is_cancelled() {
             true => Some(Stop::Cancelled),
@@ -440,7 +445,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Counts an event that the consumer is handed.
+    /// Counts an event that the body yields.
     #[inline]
     pub(super) fn count_event(&self) {
         if self.claim.is_some() {
@@ -448,7 +453,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Wakes `cx` when the run is to stop; resolves if it is to stop now.
+    /// Resolves if the run must stop now; otherwise registers `cx` to be woken when it must.
     pub(super) fn poll_stop(&mut self, cx: &mut task::Context<'_>) -> Poll<Stop> {
         let context = &self.request.context;
         let stops = self
@@ -461,10 +466,10 @@ impl<M, R> Run<M, R> {
         Poll::Pending
     }
 
-    /// Takes an emitted event, or wakes `cx` when there is one.
+    /// Takes an emitted event, or registers `cx` to be woken when there is one.
     ///
-    /// A loop inside another one's model call never waits here: the events are the outer loop's to
-    /// take, so that waiting for them would end only when the outer loop is polled.
+    /// A loop inside another loop's model call never waits here: the outer loop takes the events,
+    /// so such a wait would end only when the outer loop is polled.
     pub(super) fn poll_emitted(&self, cx: &task::Context<'_>) -> Poll<Event> {
         match self.claim {
             Some(_) => self.context().outbox().poll_pop(cx.waker()),
@@ -472,7 +477,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Whether the run is cancelled; says so to the machine.
+    /// Returns whether the run is cancelled, and stops the machine if it is.
     #[inline]
     pub(super) fn check_cancelled(&mut self) -> bool {
         let cancelled = self.context().is_cancelled();
@@ -482,7 +487,7 @@ impl<M, R> Run<M, R> {
         cancelled
     }
 
-    /// Tells the machine that the run is to stop.
+    /// Stops the machine.
     pub(super) fn stop(&mut self, stop: Stop) {
         if std::mem::take(&mut self.saving) {
             self.machine.input(Input::TakeBack);
@@ -496,26 +501,26 @@ impl<M, R> Run<M, R> {
         });
     }
 
-    /// Whether the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub(super) fn is_late(&self) -> Option<Stop> {
         self.context().is_late().then_some(Stop::Late)
     }
 
-    /// Has tools that run see that the deadline has passed.
+    /// Cancels running tools with [`LATE`] when the deadline has passed.
     pub(super) fn cancel_tools(&self, stop: Stop) {
         if let (Stop::Late, true) = (stop, self.machine.has_running()) {
             self.context().cancel(LATE);
         }
     }
 
-    /// Says that there is a body, which will have the run's outcome.
+    /// Marks the run as committed: from now on its outcome is reported by the body.
     pub(super) const fn commit(&mut self) {
         if let Some(claim) = &mut self.claim {
             claim.leaves = Release::Dropped;
         }
     }
 
-    /// Gives the run up: it has had its outcome.
+    /// Releases the run after its outcome.
     pub(super) fn end(&mut self) {
         self.stops = None;
         if let Some(claim) = &mut self.claim {
@@ -525,10 +530,10 @@ impl<M, R> Run<M, R> {
     }
 }
 
-/// Why tools are cancelled that run when the deadline passes.
+/// The reason with which running tools are cancelled when the deadline passes.
 const LATE: CancelReason = CancelReason::Other(Str::from_static("deadline"));
 
-/// What of a run is not ours, and may panic.
+/// A part of the stack with foreign code, which may panic.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Foreign {
     Model,
@@ -537,14 +542,14 @@ pub(super) enum Foreign {
     Context,
 }
 
-/// Calls code of a part of the run's stack. A panic is an error like any other of that part: its text
-/// is logged, and is not in the error, which clients may be shown.
+/// Calls code of a part of the stack and converts a panic into an error. The text of the panic is
+/// logged but not part of the error, which may be shown to clients.
 #[inline]
 pub(super) fn attempt<T>(part: Foreign, work: impl FnOnce() -> T) -> Result<T, Error> {
     catch(work).map_err(|panic| panicked(part, &panic))
 }
 
-/// Polls a part of the run's stack: see [`attempt`].
+/// Polls a part of the stack: see [`attempt`].
 #[inline]
 pub(super) fn guarded<T>(
     part: Foreign,
@@ -557,26 +562,27 @@ pub(super) fn guarded<T>(
 #[cold]
 fn panicked(part: Foreign, panic: &Panic) -> Error {
     let message = match part {
-        Foreign::Model => "the model, or a layer on it, panicked",
-        Foreign::Tools => "the tools, or a layer on them, panicked",
+        Foreign::Model => "the model or a layer around it panicked",
+        Foreign::Tools => "the tools or a layer around them panicked",
         Foreign::Store => "the store of the run's state panicked",
-        Foreign::Context => "a gate of the run, or a value of its context, panicked",
+        Foreign::Context => "a gate of the run or a value in its context panicked",
     };
     tracing::error!(panic = panic.text(), "{message}");
     Error::new(ErrorKind::Other, message)
 }
 
-/// Drops what `drops` does. A panic of that is logged: what it belongs to has ended.
+/// Runs a drop, and logs a panic: the dropped value's run has ended.
 pub(super) fn discard(drops: impl FnOnce()) {
     if let Err(panic) = catch(drops) {
         tracing::error!(
             panic = panic.text(),
-            "a model or tool panicked when it was dropped"
+            "a model or tool panicked while being dropped"
         );
     }
 }
 
-/// A checkpoint that hands states to the run that reads `states`, and waits until they are written.
+/// Creates a checkpoint that passes states to the run that reads `states`, and waits until they are
+/// persisted.
 fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
     Checkpoint::new(move |state| {
         let (save, saved) = oneshot::channel();
@@ -584,21 +590,21 @@ fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
         Box::pin(async move {
             match saved.await {
                 Ok(saved) => saved.await,
-                // The run around this one has given its model call up.
+                // The outer run has dropped its model call.
                 Err(_) => Err(cancelled()),
             }
         })
     })
 }
 
-/// The gates that asked what was answered.
+/// Returns the names of the gates that raised the answered interrupts.
 fn asking(answered: Option<&Answered>) -> impl Iterator<Item = &str> {
     let pending = answered.and_then(|answered| answered.pending.as_ref());
     let names = pending.and_then(|pending| pending.state.as_ref()?.as_array());
     names.into_iter().flatten().filter_map(|name| name.as_str())
 }
 
-/// Says where `error` happened, unless it says so itself.
+/// Sets the phase of `error` unless it has one.
 pub(super) fn at(error: Error, phase: Phase) -> Error {
     match error.phase() {
         Some(_) => error,
@@ -606,14 +612,15 @@ pub(super) fn at(error: Error, phase: Phase) -> Error {
     }
 }
 
-/// Offers the agent's tools beside the client's, and returns the names of the client's.
+/// Adds the agent's tools to those of the client, and returns the names of the client's tools.
 fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Error> {
     if request.tools.is_empty() {
         request.tools = specs.clone();
         return Ok(Arc::default());
     }
     let names: Arc<[Str]> = request.tools.iter().map(|t| t.name.clone()).collect();
-    // Within another loop the request's tools are that loop's, so a collision is a fault of the host.
+    // Within another loop the request's tools belong to that loop, so a collision is a
+    // configuration error.
     if request.context.phase() == Phase::Run {
         let of_request: HashSet<&str> = names.iter().map(Str::as_str).collect();
         let mut own = specs.iter().map(|spec| &spec.name);
@@ -634,7 +641,7 @@ fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Err
     Ok(names)
 }
 
-/// What stops a run from outside. Boxed, since a run that never waits never needs it.
+/// Cancellation and deadline of a run. Boxed, since a run that never waits does not need it.
 struct Stops {
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     late: Option<Sleep>,
@@ -667,10 +674,10 @@ impl Stops {
     }
 }
 
-/// Says that a run is driven, until it has its outcome or is dropped.
+/// Marks a run as driven until it has its outcome or is dropped.
 struct Claim {
     context: Option<Context>,
-    // How it is left, if it is dropped now.
+    // How the run is released if it is dropped now.
     leaves: Release,
 }
 

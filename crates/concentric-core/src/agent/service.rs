@@ -22,10 +22,10 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub struct Agent<M, R> {
     model: M,
-    // The panic of tools that could not be cloned fails each run.
+    // An error if the tools panicked when they were cloned; it fails each run.
     tools: Result<R, Error>,
     specs: ToolSpecs,
-    // Why no run can begin.
+    // The configuration error that fails each run.
     fault: Option<Error>,
     rules: Arc<Rules>,
     gates: StepGates,
@@ -41,7 +41,7 @@ impl<M, R> Agent<M, R> {
     where
         R: ToolSource,
     {
-        // Tools that panic here fail each run, as tools do that can't be used.
+        // A panic of the tools here fails each run, like a failed check.
         let read = tools.as_ref().map_err(Error::clone).and_then(|tools| {
             attempt(Foreign::Tools, || {
                 (tools.specs(), tools.check().err(), tools.rules())
@@ -59,11 +59,12 @@ impl<M, R> Agent<M, R> {
         }
     }
 
-    /// What a run is made of: the model, the tools, and which of these it is offered.
+    /// Returns the model, the tools, and the tool specs that the run is offered.
     ///
     /// # Errors
     ///
-    /// The tools can't be used, or not by this run; or a part of the stack panicked.
+    /// The tools have a configuration error or can't be used by this run; or a part of the stack
+    /// panicked.
     fn parts(&self, context: &crate::context::Context) -> Result<(M, R, ToolSpecs), Error>
     where
         M: Clone,
@@ -86,7 +87,7 @@ impl<M, R> Agent<M, R> {
             .map_err(|error| error.with_phase(Phase::Run))
     }
 
-    /// The tools that a run is offered.
+    /// Returns the specs of the tools that a run is offered.
     fn offered(&self, tools: &R, context: &crate::context::Context) -> ToolSpecs
     where
         R: ToolSource,
@@ -103,13 +104,13 @@ impl<M, R> Agent<M, R> {
         &self.model
     }
 
-    /// Gets a reference to the tools; `None` if they panicked when they were cloned, which fails each
-    /// run.
+    /// Gets a reference to the tools, or `None` if they panicked when they were cloned. Such a
+    /// panic fails each run.
     pub fn tools(&self) -> Option<&R> {
         self.tools.as_ref().ok()
     }
 
-    /// The agent's stack, one line per layer, the outermost first.
+    /// Describes the agent's stack, one line per layer, outermost first.
     pub fn describe(&self) -> Description {
         Description::of_type_name(std::any::type_name::<Self>())
     }

@@ -8,17 +8,18 @@ use concentric_proto::{
 };
 use std::sync::Arc;
 
-/// Takes the run that `resume` speaks of, and the replies to it: its machine, with the values of its
-/// slots put into the context of `request`.
+/// Restores the machine of the run that `resume` refers to, and applies the replies.
 ///
-/// For who drives a loop of their own, or ends a run in an agent's place; an agent does it itself.
+/// The values of the run's slots are put into the context of `request`. [`Agent`](super::Agent)
+/// does this itself; use this function to drive a custom loop, or to end a run without an agent.
 ///
 /// # Errors
 ///
-/// [`Conflict`](ErrorKind::Conflict): another attempt has taken it, it is over, or nobody around this
-/// place keeps it. [`InvalidRequest`](ErrorKind::InvalidRequest), with the code of the
-/// [`ReplyError`](crate::ReplyError): the replies are not to what it waits for; or with the code
-/// `unexpected_message`: it takes no message where it waits.
+/// [`Conflict`](ErrorKind::Conflict): another attempt has already resumed the run, the run is over,
+/// or no layer around this service stores runs. [`InvalidRequest`](ErrorKind::InvalidRequest) with
+/// the code of the [`ReplyError`](crate::ReplyError): the replies do not match the run's
+/// interrupts. [`InvalidRequest`](ErrorKind::InvalidRequest) with the code `unexpected_message`:
+/// the run does not accept a message at this point.
 pub fn take_up(
     request: &mut ChatRequest,
     resume: &Resume,
@@ -31,7 +32,7 @@ pub fn take_up(
     };
     let (suspended, replies) = resume
         .take()
-        .ok_or_else(|| conflict("the run was taken up already"))?;
+        .ok_or_else(|| conflict("the run was already resumed"))?;
     let messages = resume.messages().to_vec();
     let mut machine = match suspended {
         Suspended::State(mut state) => {
@@ -54,7 +55,7 @@ pub fn take_up(
         }
         Suspended::Elsewhere => {
             return Err(conflict(
-                "no run is there to be resumed: no layer around the agent keeps runs, as `SuspendLayer` does",
+                "there is no run to resume: no layer around the agent stores runs; add `SuspendLayer`",
             ));
         }
     };

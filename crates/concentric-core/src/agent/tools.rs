@@ -11,37 +11,40 @@ use tower_service::Service;
 
 /// A [`RoundService`](crate::RoundService) that knows the tools it executes.
 pub trait ToolSource {
-    /// The tools.
+    /// Returns the specs of the tools.
     fn specs(&self) -> ToolSpecs;
 
-    /// Whether they can be used. An agent asks when it is made, and each of its runs fails with the
-    /// answer.
+    /// Checks that the tools can be used. An agent calls this when it is created; an error fails
+    /// each of its runs.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); by default, if two tools have one name.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); by default, for a duplicate
+    /// tool name.
     fn check(&self) -> Result<(), Error> {
         self.specs().check()
     }
 
-    /// Whether the run of `context` has what the tools need; asked before its first model call.
+    /// Checks that the run of `context` provides everything the tools need. Called before the run's
+    /// first model call.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration): it has not.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if something is missing.
     fn check_run(&self, context: &Context) -> Result<(), Error> {
         let _ = context;
         Ok(())
     }
 
-    /// Whether the run of `context` is offered `tool`; asked of runs that are inside of another.
+    /// Returns whether the run of `context` is offered `tool`. Called only for runs inside another
+    /// run.
     fn offers(&self, tool: &str, context: &Context) -> bool {
         let _ = (tool, context);
         true
     }
 
-    /// How many calls it executes, and whether it takes up calls that waited
-    /// ([`Rules::resumes`]); by default as many as come, and it does not.
+    /// Returns the limits of the tools, and whether they accept calls that waited for a reply
+    /// ([`Rules::resumes`]). By default there is no limit, and such calls are not accepted.
     fn rules(&self) -> Rules {
         Rules::default()
     }
@@ -54,7 +57,8 @@ impl ToolSource for ToolSpecs {
     }
 }
 
-/// A round service with the tools it executes, for one under layers that hide them.
+/// A round service combined with the source of its tools, for round services under layers that hide
+/// the source.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools, agent::WithTools};
@@ -72,7 +76,7 @@ pub struct WithTools<T, R> {
 }
 
 impl<T, R> WithTools<T, R> {
-    /// Says that `inner` executes the tools of `tools`, in its way if it is layers around it.
+    /// Combines `tools` with `inner`, the round service that executes them.
     pub const fn new(tools: T, inner: R) -> Self {
         Self { tools, inner }
     }
@@ -120,7 +124,7 @@ where
     }
 }
 
-/// No tools: the round service of an agent that only talks.
+/// The round service of an agent without tools.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTools;
 

@@ -1,69 +1,70 @@
 use concentric_proto::{Interrupt, Str, Turn};
 
-/// Where a [`StepGate`](super::StepGate) stands among those that are asked before the run ends.
+/// The position of a [`StepGate`](super::StepGate) among the gates evaluated before the end of a
+/// run.
 ///
-/// The first that has the run continue is the last that is asked, so some have to be asked before
-/// others. Each variant must be asked before those below it; [`Any`](Self::Any) stands anywhere.
+/// A gate that continues the run ends the evaluation, so some gates must come before others. Each
+/// variant must come before those below it; [`Any`](Self::Any) has no fixed position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum GateOrder {
-    /// Anywhere.
+    /// Any position.
     #[default]
     Any,
-    /// It adds messages, which the model has still to answer, as `Steering` does.
+    /// Adds messages that the model has still to answer, as `Steering` does.
     Message,
-    /// It asks for the answer in a form, as the gate of a typed answer does.
+    /// Requests the answer in a specific form, as the gate of a typed answer does.
     Answer,
-    /// It judges the answer that the run ends with, as `OutputConstraint` does.
+    /// Judges the answer that the run ends with, as `OutputConstraint` does.
     Judgement,
 }
 
-/// What a [`StepGate`](super::StepGate) says before a step.
+/// The decision of a [`StepGate`](super::StepGate) before a step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BeforeStep {
-    /// The model is called.
+    /// Calls the model.
     Continue,
-    /// It is called after this was said.
+    /// Adds these turns to the conversation, then calls the model.
     Say(Vec<Turn>),
-    /// Somebody is asked first.
+    /// Raises an interrupt first.
     Ask(Box<Interrupt>),
-    /// The run comes to its own end here ([`Outcome::Completed`](crate::Outcome::Completed)).
+    /// Finishes the run here ([`Outcome::Completed`](crate::Outcome::Completed)).
     Finish,
-    /// The run is stopped ([`Outcome::Halted`](crate::Outcome::Halted)).
+    /// Stops the run ([`Outcome::Halted`](crate::Outcome::Halted)).
     Halt(Str),
 }
 
-/// What a [`StepGate`](super::StepGate) says before a round of tool calls.
+/// The decision of a [`StepGate`](super::StepGate) before a round of tool calls.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BeforeRound {
-    /// The calls go to their gates.
+    /// Passes the calls to their gates.
     Continue,
-    /// Somebody is asked first.
+    /// Raises an interrupt first.
     Ask(Box<Interrupt>),
-    /// No call is run; the model is told that each was denied, and why.
+    /// Runs no call; the model receives a denial with this reason for each.
     Skip(Str),
-    /// No call is run, and the run is stopped.
+    /// Runs no call and stops the run.
     Halt(Str),
 }
 
-/// What a [`StepGate`](super::StepGate) says before the run ends.
+/// The decision of a [`StepGate`](super::StepGate) before the end of a run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BeforeFinish {
-    /// It ends.
+    /// Finishes the run.
     Finish,
-    /// This is said, and the model is called again, if the run may make another step. The gates after
-    /// this one are not asked, unless there are [replies](super::StepView::replies).
+    /// Adds these turns and calls the model again, unless the run is at its step limit. The gates
+    /// after this one are not evaluated, unless there are [replies](super::StepView::replies).
     Continue(Vec<Turn>),
-    /// The answer is rejected: the consumer is told by [`Event::Reset`](crate::Event::Reset) that it is
-    /// void, this is said, and the model is called again. The conversation keeps the answer, so that
-    /// the model sees what was wrong. At the run's step limit the answer stands.
+    /// Rejects the answer: [`Event::Reset`](crate::Event::Reset) declares it void to the consumer,
+    /// these turns are added, and the model is called again. The conversation keeps the answer, so
+    /// that the model sees its mistake. At the run's step limit the answer stands.
     Reject(Vec<Turn>),
-    /// Somebody is asked first.
+    /// Raises an interrupt first.
     Ask(Box<Interrupt>),
-    /// It is stopped.
+    /// Stops the run.
     Halt(Str),
 }
 
@@ -73,7 +74,7 @@ impl BeforeStep {
         Self::Halt(reason.into())
     }
 
-    /// Has somebody asked.
+    /// Raises an interrupt.
     pub fn ask(interrupt: Interrupt) -> Self {
         Self::Ask(Box::new(interrupt))
     }
@@ -90,7 +91,7 @@ impl BeforeRound {
         Self::Skip(reason.into())
     }
 
-    /// Has somebody asked.
+    /// Raises an interrupt.
     pub fn ask(interrupt: Interrupt) -> Self {
         Self::Ask(Box::new(interrupt))
     }
@@ -102,7 +103,7 @@ impl BeforeFinish {
         Self::Halt(reason.into())
     }
 
-    /// Has somebody asked.
+    /// Raises an interrupt.
     pub fn ask(interrupt: Interrupt) -> Self {
         Self::Ask(Box::new(interrupt))
     }

@@ -1,10 +1,10 @@
-//! What gates say, made into one decision.
+//! Combines the decisions of several gates.
 
 use super::{BeforeFinish, BeforeRound, BeforeStep, Erased, StepGates, StepView};
 use concentric_proto::{Error, ErrorKind, Interrupt, Pending, Phase, Str, Turn};
 use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
-/// When gates are asked.
+/// The moment at which gates are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum Moment {
     Step,
@@ -22,16 +22,16 @@ impl Moment {
     }
 }
 
-/// Gates that decide.
+/// An evaluation of gates in progress.
 pub(in crate::agent) enum Deciding {
     Step(Decision<Said<StepVerdict>>),
     Round(Decision<RoundVerdict>),
     Finish(Decision<Said<FinishVerdict>>),
 }
 
-/// What all gates together say before a step, or before the end.
+/// The combined decision of all gates before a step or before the end.
 pub(in crate::agent) struct Said<V> {
-    /// It is said whatever the verdict is.
+    /// Added to the conversation whatever the verdict is.
     pub(in crate::agent) turns: Vec<Turn>,
     pub(in crate::agent) verdict: V,
 }
@@ -43,7 +43,7 @@ pub(in crate::agent) enum StepVerdict {
     Halt(Str),
 }
 
-/// What all gates together say before a round.
+/// The combined decision of all gates before a round.
 pub(in crate::agent) enum RoundVerdict {
     Continue,
     Ask(Pending),
@@ -59,11 +59,11 @@ pub(in crate::agent) enum FinishVerdict {
     Halt(Str),
 }
 
-/// What a gate, or all together, decide.
+/// The pending decision of one gate, or of all.
 pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl StepGates {
-    /// What they say at `moment`; `None`, if none has something to say then.
+    /// Starts the evaluation of all gates at `moment`; `None` if no gate implements its method.
     pub(in crate::agent) fn decide(
         &self,
         moment: Moment,
@@ -98,7 +98,7 @@ impl StepGates {
                 let mut said = Vec::with_capacity(asked.len());
                 for gate in &asked {
                     said.push(Arc::clone(gate).before_finish(Arc::clone(&view)).await?);
-                    // What was replied is for all to hear.
+                    // Replies are passed to all gates.
                     let goes_on = matches!(
                         said.last(),
                         Some(BeforeFinish::Continue(_) | BeforeFinish::Reject(_))
@@ -132,7 +132,7 @@ fn step(
         (Some(reason), ..) => StepVerdict::Halt(reason),
         (None, true, _) => StepVerdict::Finish,
         (None, false, false) => {
-            // All are asked again when that is answered.
+            // All gates are evaluated again when the interrupts are answered.
             turns.clear();
             StepVerdict::Ask(batch(asked, view)?)
         }
@@ -187,7 +187,7 @@ fn finish(
     }
     let verdict = match (halt, goes_on, asked.is_empty()) {
         (Some(reason), ..) => FinishVerdict::Halt(reason),
-        // Who asks whether it may end is asked again when it would.
+        // An interrupt about the end is raised again when the run would end.
         (None, ..) if rejects => FinishVerdict::Reject,
         (None, true, _) => FinishVerdict::Continue,
         (None, false, false) => FinishVerdict::Ask(batch(asked, view)?),
@@ -196,18 +196,21 @@ fn finish(
     Ok(Said { turns, verdict })
 }
 
-/// What gates ask, with their names: they are to hear the answers.
+/// Combines the interrupts of several gates and records the names of the gates, which receive the
+/// replies.
 ///
 /// # Errors
 ///
-/// Two of them have one name.
+/// Two of the gates have the same name.
 fn batch(asked: Vec<(&str, Interrupt)>, view: &StepView) -> Result<Pending, Error> {
     let asked = asked.into_iter();
     let asked = asked.map(|(name, interrupt)| (name, view.anew(interrupt)));
     let (names, interrupts): (Vec<_>, Vec<_>) = asked.unzip();
     let mut seen = HashSet::new();
     if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
-        let why = format!("two gates that ask are named `{twice}`");
+        let why = format!(
+            "two gates that raise interrupts are named `{twice}`; give each gate its own name"
+        );
         return Err(Error::new(ErrorKind::Configuration, why).with_phase(Phase::Run));
     }
     Ok(Pending::asking(interrupts)

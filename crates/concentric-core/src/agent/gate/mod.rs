@@ -20,22 +20,26 @@ use concentric_proto::{Error, ErrorKind, Phase};
 use std::{fmt, future::Future, sync::Arc};
 use tower::BoxError;
 
-/// Decides whether, and how, a loop goes on: before it makes a step, before it runs a round of tool
-/// calls, and before it ends.
+/// Decides whether and how a loop continues: before a step, before a round of tool calls, and
+/// before the end of the run.
 ///
-/// It is for what no layer can do, since a layer is inside one call: to end the run before the next
-/// step, to have it make another one, to put a message in, to ask somebody. Gates are attached to an
-/// [`AgentLayer`](crate::AgentLayer::gate), or to one run as [`StepGates`]. All of them are asked, in
-/// the order in which they were added, those of the run first; and the strictest answer counts: to
-/// halt, to finish, to ask, to go on; before the end: to halt, to go on, to ask, to finish. What one
-/// of them says is said whatever the others answer; but where the answer is to ask, nothing is said
-/// or done until that is answered, and then all of them decide again. What they ask at one moment is
-/// one batch: it is answered as a whole, and each gate sees all answers, once.
+/// A layer sees a single call, so it cannot end the run before the next step, request another step,
+/// insert a message, or raise an interrupt between steps. A step gate can. Gates are attached to an
+/// [`AgentLayer`](crate::AgentLayer::gate), or to one run as [`StepGates`].
 ///
-/// Before the end it is otherwise: the first that says to [continue](BeforeFinish::Continue), or
-/// [rejects](BeforeFinish::Reject) the answer, is the last
-/// that is asked, since this is not the end that the gates after it decide about. Only where they are
-/// to hear answers are they all asked, and to halt is stricter than to go on, and that than to ask.
+/// # Several gates
+///
+/// All gates are evaluated in the order in which they were added, the run's own gates first, and
+/// the strictest decision applies: halt, finish, ask, continue. Before the end of the run the order
+/// is: halt, continue, ask, finish. Messages added by one gate are added whatever the other gates
+/// decide, unless the decision is to ask: then nothing is added or executed until the interrupts
+/// are answered, and all gates are evaluated again. The interrupts raised at one moment form one
+/// batch. The batch is answered as a whole, and each gate sees all replies, once.
+///
+/// Before the end of the run, a gate that [continues](BeforeFinish::Continue) or
+/// [rejects](BeforeFinish::Reject) the answer ends the evaluation, because the run is not ending
+/// and there is nothing to decide for the gates after it. The exception is an evaluation with
+/// replies: then all gates are evaluated, and the strictest decision applies: halt, continue, ask.
 ///
 /// ```
 /// use concentric_core::{
@@ -65,39 +69,40 @@ use tower::BoxError;
 ///
 /// # When a gate fails
 ///
-/// An error of a gate, or its panic, is the run's: what could not be decided is not done.
+/// An error or a panic of a gate fails the run, and the undecided action is not executed.
 ///
 /// # Cost
 ///
-/// A method that a gate does not have costs nothing. One that it has is a boxed future, and a copy
-/// of handles to the conversation and the run, per step.
+/// A method that a gate does not implement costs nothing. An implemented method costs, per step, a
+/// boxed future and a copy of handles to the conversation and the run.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a gate between steps",
+    message = "`{Self}` is not a step gate",
     label = "not a `StepGate`",
-    note = "implement `StepGate`, of which only `name` is required"
+    note = "implement `StepGate`; only `name` is required"
 )]
 pub trait StepGate: Send + Sync + 'static {
-    /// Names the gate; no other that asks has the name.
+    /// Returns the name of the gate. Gates that ask must have different names.
     fn name(&self) -> &str;
 
-    /// Returns where the gate stands among those that are asked before the end; by default anywhere.
+    /// Returns the position of the gate among those evaluated before the end of the run; by default
+    /// any.
     ///
-    /// Gates in another order fail every run with
+    /// Gates in the wrong order fail every run with
     /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), before its first model call.
     fn order(&self) -> GateOrder {
         GateOrder::Any
     }
 
-    /// Decides whether, and how, the loop makes its next step.
+    /// Decides whether and how the loop makes its next step.
     ///
     /// # When
     ///
-    /// Before the loop calls its model, the first time included. What was asked here is decided about
-    /// anew when it is replied to. An agent in the model's place that goes on is not a new step.
+    /// Before the loop calls its model, including the first time, and again when the interrupts
+    /// raised here have replies. Resuming an agent in the model's position is not a new step.
     ///
     /// # Errors
     ///
-    /// They fail the run.
+    /// An error fails the run.
     fn before_step(
         &self,
         step: &StepView,
@@ -106,16 +111,17 @@ pub trait StepGate: Send + Sync + 'static {
         unset(|| Ok(BeforeStep::Continue))
     }
 
-    /// Decides whether a round of tool calls is run.
+    /// Decides whether a round of tool calls runs.
     ///
     /// # When
     ///
-    /// Before its first call begins, and before anybody is asked about one; not when it goes on after
-    /// it waited. What was asked here is decided about anew when it is replied to.
+    /// Before the first call of the round starts and before the gates of its calls are evaluated,
+    /// and again when the interrupts raised here have replies. Not when the round resumes after its
+    /// calls waited for replies.
     ///
     /// # Errors
     ///
-    /// They fail the run.
+    /// An error fails the run.
     fn before_round(
         &self,
         step: &StepView,
@@ -124,16 +130,16 @@ pub trait StepGate: Send + Sync + 'static {
         unset(|| Ok(BeforeRound::Continue))
     }
 
-    /// Decides whether the run may come to its own end.
+    /// Decides whether the run may finish.
     ///
     /// # When
     ///
-    /// When its model has answered without a call; not where the run is stopped, or comes to a limit.
-    /// What was asked here is decided about anew when it is replied to.
+    /// When the model has answered without a tool call, and again when the interrupts raised here
+    /// have replies. Not when the run is stopped or reaches a limit.
     ///
     /// # Errors
     ///
-    /// They fail the run.
+    /// An error fails the run.
     fn before_finish(
         &self,
         step: &StepView,
@@ -143,13 +149,13 @@ pub trait StepGate: Send + Sync + 'static {
     }
 }
 
-/// The gates of one run, outside of its agent's own; they stand in what its context has of its
-/// [own](Context::own_mut).
+/// The gates of one run, in addition to those of its agent. They are set in the context's
+/// [own](Context::own_mut) extensions.
 #[derive(Clone, Default)]
 pub struct StepGates(Arc<Vec<Arc<dyn Erased>>>);
 
 impl StepGates {
-    /// Creates no gates.
+    /// Creates an empty set of gates.
     pub fn new() -> Self {
         Self::default()
     }
@@ -161,13 +167,14 @@ impl StepGates {
         self
     }
 
-    /// Those of a run: its own, and those of its agent.
+    /// Returns the gates of a run: its own, followed by those of its agent.
     ///
-    /// Nothing inside the run has the run's own any more: they are not those of an agent in it.
+    /// Removes the run's own gates from the context, so that agents inside the run do not apply
+    /// them.
     ///
     /// # Errors
     ///
-    /// Together they are in a wrong [order](Self::check).
+    /// The combined gates are in the wrong [order](Self::check).
     pub(super) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
         let all = match context.take_own::<Self>() {
             Some(own) => {
@@ -181,11 +188,11 @@ impl StepGates {
         Ok((!all.0.is_empty()).then_some(all))
     }
 
-    /// Checks that each is asked before the gates that must come after it.
+    /// Checks the gates against their [`GateOrder`].
     ///
     /// # Errors
     ///
-    /// One is not.
+    /// A gate comes after one that it must precede.
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut last: Option<(&dyn Erased, GateOrder)> = None;
         for gate in self.0.iter() {
@@ -197,8 +204,7 @@ impl StepGates {
                 && order < latest
             {
                 let why = format!(
-                    "the gate `{}` is asked after the gate `{}`, and must be asked before it: add it \
-                     first",
+                    "the gate `{}` comes after the gate `{}` but must precede it: add it first",
                     gate.id(),
                     before.id()
                 );
@@ -211,23 +217,23 @@ impl StepGates {
         Ok(())
     }
 
-    /// Whether one of them has that name.
+    /// Returns whether a gate has that name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|gate| gate.id() == name)
     }
 
-    /// Whether one of them has something to say before the run ends.
+    /// Returns whether a gate implements `before_finish`.
     pub(super) fn ask_to_finish(&self) -> bool {
         self.0.iter().any(|gate| gate.has().before_finish)
     }
 
-    /// Whether one of them has something to say before a round.
+    /// Returns whether a gate implements `before_round`.
     pub(super) fn ask_before_round(&self) -> bool {
         self.0.iter().any(|gate| gate.has().before_round)
     }
 }
 
-/// Which methods a gate has.
+/// The methods that a gate implements.
 #[derive(Clone, Copy)]
 pub(super) struct Has {
     before_step: bool,
@@ -235,7 +241,7 @@ pub(super) struct Has {
     before_finish: bool,
 }
 
-/// A gate whose type is not known.
+/// A gate with its type erased.
 trait Erased: Send + Sync {
     fn id(&self) -> &str;
     fn order(&self) -> GateOrder;
@@ -290,12 +296,12 @@ where
     }
 }
 
-/// What a gate said; one that panics has failed.
+/// Converts the result of a gate; a panic becomes an error.
 fn heard<T>(gate: &str, said: Result<Result<T, BoxError>, Panic>) -> Result<T, Error> {
     match said {
         Ok(said) => said.map_err(|error| failed(gate, error)),
         Err(panic) => {
-            tracing::error!(gate, panic = panic.text(), "a gate between steps panicked");
+            tracing::error!(gate, panic = panic.text(), "step gate panicked");
             Err(failed(gate, "it panicked".into()))
         }
     }
@@ -304,9 +310,9 @@ fn heard<T>(gate: &str, said: Result<Result<T, BoxError>, Panic>) -> Result<T, E
 fn failed(gate: &str, error: BoxError) -> Error {
     let error = Error::from(error);
     match error.kind() {
-        // It says no more than that.
+        // This kind carries no information of its own, so the gate is named.
         ErrorKind::Other => {
-            let said = format!("the gate `{gate}` failed: {}", error.message());
+            let said = format!("the step gate `{gate}` failed: {}", error.message());
             Error::new(ErrorKind::Other, said).with_source(error)
         }
         _ => error,

@@ -4,45 +4,47 @@ use concentric_proto::{
     Answered, FinishReason, Interrupt, InterruptId, Message, Reply, Transcript, Usage,
 };
 
-/// What a [`StepGate`](super::StepGate) goes by.
+/// The input of a [`StepGate`](super::StepGate).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepView {
-    /// The step: how many model calls were finished before the one that is decided about, or that
-    /// has just been made.
+    /// The number of the step: how many model calls were finished before the one that the gate
+    /// decides about, or that has just been made.
     pub step: u32,
     /// The conversation so far; every round in it is closed.
     pub transcript: Transcript,
-    /// The message whose calls are to be run; `None` before the model is called and before the end.
+    /// The message with the calls of the round; `None` before a model call and before the end of
+    /// the run.
     pub message: Option<Message>,
-    /// What the run has used so far.
+    /// The usage of the run so far.
     pub usage: Usage,
-    /// Why the model stopped when it was called last; `None` before the first call.
+    /// Why the model stopped in its last call; `None` before the first call.
     pub finish_reason: Option<FinishReason>,
-    /// The run.
+    /// The context of the run.
     pub context: Context,
-    /// What was asked here, and replied.
+    /// The interrupts raised at this moment, with their replies.
     pub(super) answered: Option<Box<Answered>>,
     moment: &'static str,
 }
 
 impl StepView {
-    /// What was replied to a question that was asked here, whoever asked it.
+    /// Returns the reply to an interrupt that was raised at this moment, by any gate.
     pub fn reply(&self, id: &InterruptId) -> Option<&Reply> {
         self.replies()
             .iter()
             .find(|reply| reply.interrupt_id == *id)
     }
 
-    /// All that was replied to what was asked here.
+    /// Returns all replies to interrupts that were raised at this moment.
     pub fn replies(&self) -> &[Reply] {
         self.answered
             .as_deref()
             .map_or(&[], |answered| &answered.replies)
     }
 
-    /// The id of what a gate asks here: the same when it is asked again with the replies, in
-    /// whichever run that is. What it asks then is another question, and gets another id.
+    /// Returns the id of the interrupt that a gate raises at this moment. The id is the same when
+    /// the gate is evaluated again with the replies, also in another run. An interrupt raised in
+    /// that evaluation is a new one and gets a new id.
     pub fn interrupt_id(&self, gate: &str) -> InterruptId {
         let here = format!("/{}/{}/{gate}", self.step, self.moment);
         let is_here = |id: &InterruptId| {
@@ -58,7 +60,7 @@ impl StepView {
         }
     }
 
-    /// What was asked here, and was replied to.
+    /// The interrupts that were raised at this moment and have replies.
     fn asked(&self) -> impl Iterator<Item = &Interrupt> {
         let pending = self
             .answered
@@ -67,8 +69,8 @@ impl StepView {
         pending.into_iter().flat_map(|pending| &pending.interrupts)
     }
 
-    /// Gives a question another id if it has that of one that was replied to: a reply that comes
-    /// twice is not one to both.
+    /// Assigns a new id to an interrupt whose id was already answered, so that a duplicate reply
+    /// does not answer both.
     pub(super) fn anew(&self, mut interrupt: Interrupt) -> Interrupt {
         if self.asked().any(|asked| asked.id == interrupt.id) {
             let id = interrupt.id.as_str();
