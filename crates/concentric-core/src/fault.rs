@@ -4,68 +4,70 @@ use crate::describe::short;
 use concentric_proto::{Error, ErrorKind, Str};
 use std::{error::Error as StdError, fmt};
 
-/// What is wrong with what layers provide and require: names of types, which `Display` prints without
-/// modules.
+/// A mismatch between the capabilities or regions that layers declare.
+///
+/// The fields are names of types; `Display` prints them without their modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nobody provides what a layer requires.
+    /// No layer provides a required capability.
     Missing {
-        /// The layer.
+        /// The layer that requires it.
         layer: &'static str,
-        /// What it requires.
+        /// The required capability.
         capability: &'static str,
         /// The layer that provides it, if the capability [names](crate::Capability::provider) one.
         provider: Option<&'static str>,
     },
-    /// What provides it stands inside of the layer, which does not see it.
+    /// The provider is inside the layer that uses the capability, where the layer can't see it.
     Late {
-        /// The layer.
+        /// The layer that uses it.
         layer: &'static str,
-        /// What it requires, or uses if it is there.
+        /// The capability that the layer requires or optionally uses.
         capability: &'static str,
         /// The layer that provides it.
         provider: &'static str,
-        /// Whether it would do without.
+        /// Whether the capability is optional.
         is_optional: bool,
     },
-    /// Two layers provide the same, and the later does not say that it replaces it.
+    /// Two layers provide the same capability, and the inner one does not declare `Replaces`.
     Twice {
-        /// The later one.
+        /// The inner layer.
         layer: &'static str,
-        /// What they provide.
+        /// The capability.
         capability: &'static str,
-        /// The earlier one.
+        /// The outer layer.
         provider: &'static str,
     },
-    /// A layer has not provided what it says it does.
+    /// A layer has not provided a capability that it declares.
     NotProvided {
         /// The layer.
         layer: &'static str,
-        /// What it did not provide.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// Somebody asked for what nobody has provided: [`Context::require`](crate::Context::require).
+    /// A capability was required with [`Context::require`](crate::Context::require) but not
+    /// provided.
     Absent {
-        /// What was asked for.
+        /// The required capability.
         capability: &'static str,
         /// The layer that provides it, if the capability [names](crate::Capability::provider) one.
         provider: Option<&'static str>,
     },
-    /// A layer stands inside of another that it must be [outside](crate::capability::Outside) of.
+    /// A layer is inside another that it must be [outside](crate::capability::Outside) of.
     Inside {
-        /// The layer.
+        /// The inner layer.
         layer: &'static str,
-        /// The layer that it stands inside of.
+        /// The outer layer.
         outer: &'static str,
     },
-    /// No layer inside uses the capability, as a layer [expects](crate::capability::Expects).
+    /// No inner layer uses the capability, as a layer [expects](crate::capability::Expects).
     Unused {
-        /// The layer.
+        /// The layer with the expectation.
         layer: &'static str,
         /// The capability.
         capability: &'static str,
-        /// A layer that uses it.
+        /// A layer that uses the capability.
         user: &'static str,
     },
 }
@@ -81,7 +83,7 @@ impl fmt::Display for Fault {
                 let [layer, capability] = [layer, capability].map(|name| short(name));
                 write!(
                     f,
-                    "`{layer}` requires `{capability}`, and no layer outside of it provides that"
+                    "`{layer}` requires `{capability}`, which no outer layer provides"
                 )?;
                 add(f, *provider)
             }
@@ -96,8 +98,8 @@ impl fmt::Display for Fault {
                 let uses = if *is_optional { "uses" } else { "requires" };
                 write!(
                     f,
-                    "`{layer}` {uses} `{capability}`, which `{provider}` provides only inside of \
-                     it: add `{provider}` first"
+                    "`{layer}` {uses} `{capability}`, which only the inner layer `{provider}` \
+                     provides: add `{provider}` first"
                 )
             }
             Self::Twice {
@@ -109,13 +111,13 @@ impl fmt::Display for Fault {
                     [layer, capability, provider].map(|name| short(name));
                 write!(
                     f,
-                    "`{layer}` provides `{capability}`, which `{provider}` does already: leave one \
-                     of them out, or let `{layer}` declare that it replaces it"
+                    "`{layer}` provides `{capability}`, which `{provider}` already provides: remove \
+                     one of them, or declare `Replaces` for `{layer}`"
                 )
             }
             Self::NotProvided { layer, capability } => write!(
                 f,
-                "`{}` declares that it provides `{}`, and did not",
+                "`{}` declares `{}` but does not provide it",
                 short(layer),
                 short(capability)
             ),
@@ -126,7 +128,7 @@ impl fmt::Display for Fault {
                 let capability = short(capability);
                 write!(
                     f,
-                    "`{capability}` is required here, and no layer outside provides it"
+                    "`{capability}` is required here, but no outer layer provides it"
                 )?;
                 add(f, *provider)
             }
@@ -135,13 +137,13 @@ impl fmt::Display for Fault {
                 if layer == outer {
                     return write!(
                         f,
-                        "`{layer}` stands inside of another `{outer}`: leave one of them out"
+                        "`{layer}` is inside another `{outer}`: remove one of them"
                     );
                 }
                 write!(
                     f,
-                    "`{layer}` stands inside of `{outer}`, and must stand outside of it: swap the \
-                     two, or leave one of them out"
+                    "`{layer}` is inside `{outer}` but must be outside it: swap the two, or remove \
+                     one of them"
                 )
             }
             Self::Unused {
@@ -152,15 +154,15 @@ impl fmt::Display for Fault {
                 let [layer, capability, user] = [layer, capability, user].map(|name| short(name));
                 write!(
                     f,
-                    "`{layer}` has no effect, since no layer inside of it uses `{capability}`: add \
-                     `{user}` inside of it"
+                    "`{layer}` has no effect because no inner layer uses `{capability}`: add \
+                     `{user}` inside it"
                 )
             }
         }
     }
 }
 
-/// What to do where a capability is missing.
+/// Appends the remedy for a missing capability.
 fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Result {
     match provider {
         Some(provider) => write!(f, ": add `{}` outside", short(provider)),

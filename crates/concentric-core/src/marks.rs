@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// What the layers of a stack have marked on the way in; a list that contexts share.
+/// The marks of the layers passed so far; a linked list that contexts share.
 #[derive(Clone, Default)]
 pub(crate) struct Marks(Option<Arc<Mark>>);
 
@@ -24,26 +24,26 @@ pub(crate) enum MarkKind {
     Encloses { region: TypeId, layer: &'static str },
     Awaits { region: TypeId, layer: &'static str },
     Expects(Arc<Expectation>),
-    // What is expected was done: a capability used, or a region enclosed.
+    // An expectation was met: the capability was used, or the region enclosed.
     Meets(TypeId),
-    // Held, so that nothing else gets its address.
+    // Held so that its address is not reused.
     Shares(Arc<dyn Any + Send + Sync>),
 }
 
-/// What a layer expects of those inside of it.
+/// An expectation of a layer about the layers inside it.
 ///
-/// Where the model is called, the marks show whether it was met. A loop does not see the marks inside
-/// of its model call; it goes by the flags once the model answers.
+/// When the model is called, the marks show whether it was met. A loop does not see the marks
+/// inside its model call; it checks the flags once the model answers.
 pub(crate) struct Expectation {
     // The capability or the region.
     of: TypeId,
     fault: Fault,
     is_met: Arc<AtomicBool>,
-    // A layer has answered in the place of those inside.
+    // A layer has answered in place of the layers inside.
     is_skipped: AtomicBool,
     // The depth of the loop whose model call the layer is in.
     depth: u32,
-    // The depth of the innermost loop inside of the layer, which is the one that checks it.
+    // The depth of the innermost loop inside the layer, which checks the expectation.
     checked_at: AtomicU32,
 }
 
@@ -68,7 +68,8 @@ impl Expectation {
         self.is_met.store(true, Ordering::Relaxed);
     }
 
-    /// Why the answer of a model that the loop at `depth` has called cannot be right.
+    /// Returns the fault if the expectation was not met when a model called by the loop at `depth`
+    /// answers.
     pub(crate) fn failed(&self, depth: u32) -> Option<Fault> {
         let is_open =
             !self.is_met.load(Ordering::Relaxed) && !self.is_skipped.load(Ordering::Relaxed);
@@ -76,7 +77,7 @@ impl Expectation {
     }
 }
 
-/// The expectations of layers inside of a run's model calls.
+/// The expectations of layers inside a run's model calls.
 #[derive(Default)]
 pub(crate) struct Noted(Mutex<Vec<Arc<Expectation>>>);
 
@@ -87,12 +88,13 @@ impl Noted {
 
     pub(crate) fn push(&self, expectation: &Arc<Expectation>) {
         let mut noted = self.lock();
-        // Those of an earlier call that no loop has taken.
+        // Expectations of an earlier call that no loop has taken.
         noted.retain(|old| old.fault != expectation.fault || old.depth != expectation.depth);
         noted.push(Arc::clone(expectation));
     }
 
-    /// Takes those of the model call of the loop at `depth`, and returns what is wrong.
+    /// Takes the expectations of the model call of the loop at `depth`, and returns the first
+    /// fault.
     pub(crate) fn take(&self, depth: u32) -> Option<Fault> {
         let mut noted = self.lock();
         let failed = noted.iter().find_map(|of_call| {
@@ -110,7 +112,7 @@ impl Marks {
         self.0 = Some(Arc::new(Mark { kind, outer }));
     }
 
-    /// The marks, the innermost first.
+    /// Returns the marks, innermost first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &MarkKind> {
         std::iter::successors(self.0.as_deref(), |mark| mark.outer.0.as_deref())
             .map(|mark| &mark.kind)
@@ -123,7 +125,7 @@ impl Marks {
         })
     }
 
-    /// The layer that belongs inside of the region `wanted`, and is not in it.
+    /// Returns the layer that belongs inside the region `wanted` but is not in it.
     pub(crate) fn awaits(&self, wanted: TypeId) -> Option<&'static str> {
         self.iter().find_map(|mark| match mark {
             MarkKind::Awaits { region, layer } if *region == wanted => Some(*layer),
@@ -138,8 +140,8 @@ impl Marks {
         })
     }
 
-    /// The first expectation, from the inside, that no layer inside of it has met; of `wanted` only,
-    /// if that is given.
+    /// Returns the innermost expectation that no layer inside it has met, only of `wanted` if
+    /// given.
     pub(crate) fn unmet(&self, wanted: Option<TypeId>) -> Option<Fault> {
         for (at, mark) in self.iter().enumerate() {
             if let MarkKind::Expects(expectation) = mark
@@ -162,7 +164,7 @@ impl Marks {
         }
     }
 
-    /// Records that a `C` was read in `phase`: in a model call that is a use of it.
+    /// Records that a `C` was read in `phase`: in a model call this counts as a use.
     #[inline]
     pub(crate) fn used<C>(&self, phase: Phase)
     where
@@ -173,7 +175,7 @@ impl Marks {
         }
     }
 
-    /// Records that a layer answers in the place of those inside.
+    /// Records that a layer answers in place of the layers inside.
     pub(crate) fn skip(&self) {
         for expectation in self.expectations() {
             expectation.is_skipped.store(true, Ordering::Relaxed);

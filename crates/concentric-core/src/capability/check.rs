@@ -22,13 +22,14 @@ use tower::BoxError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// [`Layer`] that checks, at each call, that another layer has what it requires and provides what it
-/// says.
+/// [`Layer`] that checks, at each call, that another layer has the capabilities it requires and
+/// provides those it declares.
 ///
-/// For a layer in a bare `ServiceBuilder`, for which it stands; in [`Layers`](super::Layers) the
-/// compiler knows that what is required is provided, and only that is checked. It also checks that
-/// the layer stands [outside](super::Outside) of what it must not be in, and marks what is inside of
-/// it ([`Encloses`](super::Encloses), [`Expects`](super::Expects)).
+/// Wraps the layer in a plain `ServiceBuilder`. In [`Layers`](super::Layers), the compiler checks
+/// requirements, and only the provided capabilities are checked at run time. `CheckedLayer` also
+/// checks that the layer is [outside](super::Outside) the regions it declares, and records the
+/// regions and expectations it declares for the layers inside ([`Encloses`](super::Encloses),
+/// [`Expects`](super::Expects)).
 ///
 /// ```
 /// use concentric_core::{
@@ -52,21 +53,21 @@ use tower_service::Service;
 /// # });
 /// let recall = declaring::<Requires<Store>, _>(DefaultsLayer::new());
 /// let agent = ServiceBuilder::new()
-///     .layer(CheckedLayer::new(recall)) // Nobody outside of it provides a `Store`.
+///     .layer(CheckedLayer::new(recall)) // No layer outside provides a `Store`.
 ///     .service(model);
 /// let error = agent.oneshot(ChatRequest::user("hi")).await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Configuration);
 /// # }
 /// ```
 ///
-/// # Costs
+/// # Cost
 ///
-/// One lookup by type for each capability that the layer declares, at each call; nothing per event.
+/// One lookup by type per declared capability and call; nothing per event.
 ///
 /// # Backpressure
 ///
-/// Readiness is passed on. A call that fails keeps what it had reserved until the next one, or until
-/// the service is dropped: the stack is wrong, and no other call gets through either.
+/// Readiness is forwarded. A call that fails the check keeps its reservation until the next call,
+/// or until the service is dropped: the stack is misconfigured, so no other call succeeds either.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedLayer<L> {
     layer: L,
@@ -100,7 +101,7 @@ where
     }
 }
 
-/// Middleware that checks one side of what a layer declares.
+/// Middleware that checks one side of a layer's declaration.
 ///
 /// See [`CheckedLayer`].
 #[derive(Clone, Copy)]
@@ -113,16 +114,17 @@ pub struct Checked<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// Outside of the layer: what it requires is there.
+    /// Outside the layer: the required capabilities are present.
     Required,
-    /// Inside of it: what it provides is there.
+    /// Inside the layer: the provided capabilities are present.
     Provided,
 }
 
 impl<S> Checked<S> {
-    /// Wraps the service of an `L`: what the layer requires must be there.
+    /// Wraps the service of an `L`, and checks that the capabilities required by the layer are
+    /// present.
     ///
-    /// For a layer that is checked wherever it stands, in its own [`Layer::layer`].
+    /// Use it in a layer's own [`Layer::layer`] to check the layer in every stack.
     pub const fn required<L>(inner: S) -> Self
     where
         L: Declares,
@@ -130,7 +132,8 @@ impl<S> Checked<S> {
         Self::new::<L>(inner, Side::Required)
     }
 
-    /// Wraps what an `L` wraps: what the layer provides must be there.
+    /// Wraps the inner service of an `L`, and checks that the capabilities provided by the layer
+    /// are present.
     pub const fn provided<L>(inner: S) -> Self
     where
         L: Declares,
@@ -150,7 +153,7 @@ impl<S> Checked<S> {
         }
     }
 
-    /// Wraps a service that uses a `C` that a layer outside expects to be used.
+    /// Wraps a service that uses a `C`, as a layer outside expects.
     pub(super) const fn used<C>(inner: S) -> Self
     where
         C: Capability,
@@ -180,7 +183,8 @@ impl<S> Checked<S> {
         &self.inner
     }
 
-    /// Checks this side of the layer; at its inner one, marks what is inside.
+    /// Checks this side of the layer. The inner side also records the layer's regions and
+    /// expectations.
     fn check(&self, context: &mut Context) -> Result<(), Fault> {
         if self.side == Side::Required {
             return region::check(context, self.layer, self.items);

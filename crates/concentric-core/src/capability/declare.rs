@@ -11,55 +11,54 @@ use tower_layer::Layer;
 #[derive(Debug)]
 pub struct Provides<C>(PhantomData<fn() -> C>);
 
-/// In [`Declares`]: a layer outside provides a `C`.
+/// In [`Declares`]: the layer requires a `C` from a layer outside.
 #[derive(Debug)]
 pub struct Requires<C>(PhantomData<fn() -> C>);
 
-/// In [`Declares`]: the layer uses a `C`, if one outside of it provides it.
+/// In [`Declares`]: the layer uses a `C` if a layer outside provides one.
 #[derive(Debug)]
 pub struct Optional<C>(PhantomData<fn() -> C>);
 
-/// In [`Declares`]: a layer outside provides a `C`, and this one puts another in its place for the
-/// layers inside, as one that narrows a budget does.
+/// In [`Declares`]: the layer requires a `C` from a layer outside and replaces it for the layers
+/// inside, as a layer that narrows a budget does.
 #[derive(Debug)]
 pub struct Replaces<C>(PhantomData<fn() -> C>);
 
-/// In [`Declares`]: what is inside of the layer is in the [region](super::Region) `R`.
+/// In [`Declares`]: everything inside the layer is in the [region](super::Region) `R`.
 #[derive(Debug)]
 pub struct Encloses<R>(PhantomData<fn() -> R>);
 
-/// In [`Declares`]: the layer must not stand inside of one that encloses the [region](super::Region)
-/// `R`.
+/// In [`Declares`]: the layer must not be inside the [region](super::Region) `R`.
 #[derive(Debug)]
 pub struct Outside<R>(PhantomData<fn() -> R>);
 
-/// In [`Declares`]: the layer belongs inside of one that encloses the [region](super::Region) `R`,
-/// as a layer for model calls does: a layer that encloses `R` must not stand inside of it, unless
-/// another one stands outside.
+/// In [`Declares`]: the layer belongs inside the [region](super::Region) `R`, as a layer for model
+/// calls does. A layer that encloses `R` must not be inside this layer, unless another layer that
+/// encloses `R` is outside.
 ///
-/// Where no layer encloses `R`, nothing is checked: a model without a loop may have such layers.
+/// If no layer encloses `R`, nothing is checked: a model without a loop may have such layers.
 #[derive(Debug)]
 pub struct Within<R>(PhantomData<fn() -> R>);
 
-/// In [`Declares`]: the layer belongs around one that encloses the [region](super::Region) `R`, as a
-/// layer for runs does: where it stands in `R` itself, another layer that encloses `R` must stand
-/// inside of it.
+/// In [`Declares`]: the layer belongs around a layer that encloses the [region](super::Region) `R`,
+/// as a layer for runs does. If the layer is itself in `R`, another layer that encloses `R` must be
+/// inside it.
 ///
-/// Within one [`Layers`](super::Layers) it is checked as [`Outside`]: an agent in the place of a model
-/// is a stack of its own there.
+/// Within one [`Layers`](super::Layers) it is checked like [`Outside`]: an agent in the position of
+/// a model is a separate stack.
 #[derive(Debug)]
 pub struct Around<R>(PhantomData<fn() -> R>);
 
-/// In [`Declares`]: a layer inside, such as `U`, must use the `C` that is there; without one this
-/// layer has no effect.
+/// In [`Declares`]: a layer inside, such as `U`, must use the available `C`; otherwise this layer
+/// has no effect.
 #[derive(Debug)]
 pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
 
-/// What a layer declares: one [`Entry`], a tuple of up to eight, or none.
+/// The declaration of a layer: one [`Entry`], a tuple of up to eight, or `()`.
 ///
-/// It is implemented for these, and not to be for others.
+/// Not intended for other implementations.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what a layer provides and requires",
+    message = "`{Self}` does not declare the capabilities of a layer",
     label = "this is not `()`, an entry, or a tuple of entries",
     note = "an entry is `Provides<C>`, `Requires<C>`, `Optional<C>`, `Replaces<C>`, `Encloses<R>`, `Outside<R>`, `Within<R>`, `Around<R>` or `Expects<C, U>`, and a tuple has up to eight"
 )]
@@ -67,33 +66,33 @@ pub trait Capabilities {
     /// The entries as `(A, (B, ()))`, for the compiler.
     type List;
 
-    /// The same as values, for what is checked while the program runs.
+    /// The entries as values, for checks at run time.
     const ITEMS: &'static [Item];
 }
 
-/// What a layer does with one capability: [`Provides`], [`Requires`], [`Optional`], [`Replaces`] or
-/// [`Expects`]; or with one region: [`Encloses`], [`Outside`], [`Within`] or [`Around`].
+/// An entry of a declaration: for a capability, [`Provides`], [`Requires`], [`Optional`],
+/// [`Replaces`] or [`Expects`]; for a region, [`Encloses`], [`Outside`], [`Within`] or [`Around`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what a layer does with a capability",
-    label = "this is not an entry of a declaration",
-    note = "say `Provides<{Self}>`, `Requires<{Self}>`, `Optional<{Self}>` or `Replaces<{Self}>`"
+    message = "`{Self}` is not an entry of a declaration",
+    label = "not an entry",
+    note = "use `Provides<{Self}>`, `Requires<{Self}>`, `Optional<{Self}>` or `Replaces<{Self}>`"
 )]
 pub trait Entry {
-    /// The same as a value.
+    /// The entry as a value.
     const ITEM: Item;
 }
 
-/// An [`Entry`], as a value.
+/// An [`Entry`] as a value.
 #[derive(Clone, Copy)]
 pub struct Item {
     pub(super) kind: Kind,
     pub(super) id: fn() -> TypeId,
     pub(super) name: fn() -> &'static str,
-    /// Whether the capability is there.
+    /// Returns whether the context has the capability.
     pub(super) is_in: fn(&Context) -> bool,
-    /// The layer that encloses the region.
+    /// Returns the name of the layer that encloses the region.
     pub(super) layer: fn(&Context) -> Option<&'static str>,
-    /// The layer that provides the capability, or is expected to use it.
+    /// Returns the name of the layer that provides the capability or is expected to use it.
     pub(super) other: fn() -> Option<&'static str>,
 }
 
@@ -229,7 +228,7 @@ macro_rules! tuples {
 
 tuples!(A B C D E F G H);
 
-/// Declares for `layer` what it does not declare itself.
+/// Adds a declaration to a layer that does not implement [`Declares`](super::Declares).
 ///
 /// ```
 /// use concentric_core::{
@@ -274,7 +273,7 @@ where
     }
 }
 
-/// A layer with what was declared for it: [`declaring()`].
+/// A layer with an added declaration, created by [`declaring()`].
 pub struct Declaring<D, L> {
     layer: L,
     declared: PhantomData<fn() -> D>,

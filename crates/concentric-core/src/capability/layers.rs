@@ -7,14 +7,14 @@ use super::{
 use std::marker::PhantomData;
 use tower_layer::Layer;
 
-/// A stack of layers, the first added outermost, in which each has what it requires.
+/// A stack of layers whose requirements the compiler checks; the first layer added is outermost.
 ///
-/// It is a [`Layer`], as `ServiceBuilder` is, and can be put into one. See the
-/// [module docs](super) for an example.
+/// `Layers` is itself a [`Layer`], like `ServiceBuilder`, and can be added to one. See the [module
+/// docs](super) for an example.
 ///
-/// # What does not compile
+/// # Compile errors
 ///
-/// A layer whose [`Requires`](super::Requires) nobody before it provides:
+/// A layer whose [`Requires`](super::Requires) no layer before it provides does not compile:
 ///
 /// ```compile_fail,E0277
 /// # use concentric_core::{Capability, Declares, Layers, capability::{Provides, Requires}};
@@ -29,27 +29,27 @@ use tower_layer::Layer;
 /// # impl Declares for RecallLayer {
 /// #     type Capabilities = Requires<Store>;
 /// # }
-/// // "`RecallLayer` requires the capability `Store`, and no layer before it provides that"
+/// // "`RecallLayer` requires the capability `Store`, which no layer before it provides"
 /// Layers::new().with(RecallLayer).with(StoreLayer);
 /// ```
 ///
-/// For the other mistakes rustc has no message of its own. It reports E0283, "type annotations needed",
-/// at the call of [`with`](Self::with) that adds the second of two layers. Ignore its help, to specify
-/// generic arguments: no argument makes the order right. The note names the layer, the stack before it
-/// and a trait, which is the mistake:
+/// For the other mistakes rustc has no specific message. It reports E0283, "type annotations
+/// needed", at the call of [`with`](Self::with) that adds the second of two conflicting layers.
+/// Ignore its suggestion to specify generic arguments: no argument makes the order valid. The note
+/// names the layer, the stack before it, and a trait that identifies the mistake:
 ///
-/// | "multiple `impl`s satisfying" | the layer |
+/// | "multiple `impl`s satisfying" | mistake and remedy |
 /// |---|---|
-/// | `L: `[`ProvidesFirst`](super::order::ProvidesFirst)`<C, ..>` | [provides](super::Provides) the `C` that a layer before it provides, or uses [if it is there](super::Optional): leave one out, or swap the two |
-/// | `L: `[`StaysOutside`](super::order::StaysOutside)`<R, ..>` | stands inside of one that [encloses](super::Encloses) the [region](super::Region) `R`, which it must be [outside](super::Outside) of: swap the two, or leave one out |
-/// | `L: `[`EnclosesFirst`](super::order::EnclosesFirst)`<R, ..>` | encloses the region `R`, and stands inside of one that belongs [within](super::Within) `R`: swap the two |
+/// | `L: `[`ProvidesFirst`](super::order::ProvidesFirst)`<C, ..>` | The layer [provides](super::Provides) a `C` that a layer before it provides or [optionally](super::Optional) uses: remove one of the two, or swap them. |
+/// | `L: `[`StaysOutside`](super::order::StaysOutside)`<R, ..>` | The layer must be [outside](super::Outside) the [region](super::Region) `R` but is inside a layer that [encloses](super::Encloses) it: swap the two, or remove one. |
+/// | `L: `[`EnclosesFirst`](super::order::EnclosesFirst)`<R, ..>` | The layer encloses the region `R` but is inside a layer that belongs [within](super::Within) `R`: swap the two. |
 ///
-/// One such error is no mistake: with `Uses<C, ..>`, at the call of [`service`](Self::service), several
-/// layers use the `C` that one [expects](super::Expects) to be used, and the compiler finds more than
-/// one answer. [`Layer::layer`]`(&layers, service)` wraps the service without asking; that `C` is used is
-/// then checked where the model is called.
+/// One such error is not a mistake: `Uses<C, ..>` at the call of [`service`](Self::service).
+/// Several layers use the `C` that a layer [expects](super::Expects) to be used, so inference is
+/// ambiguous. [`Layer::layer`]`(&layers, service)` wraps the service without this check; the use of
+/// `C` is then checked when the model is called.
 ///
-/// A [`Table`] of the same layers reports the mistake in words ([`Table::check`]).
+/// A [`Table`] of the same layers reports the mistake with a message ([`Table::check`]).
 ///
 /// ```compile_fail,E0283
 /// # use concentric_core::{Capability, Declares, Layers, capability::Provides};
@@ -80,12 +80,12 @@ use tower_layer::Layer;
 /// Layers::new().with(OfRunLayer::new()).with(AgentLayer::new(NoTools));
 /// ```
 ///
-/// # Costs
+/// # Cost
 ///
-/// Inside of each layer that was added [`with`](Self::with) what it declares stands a
-/// [`Checked`], which looks up in the context what the layer was to provide: one lookup by type for
-/// each, at each call, and nothing per event. The same is done for what is [`given`](Self::given).
-/// A stack of 16 such layers takes about as long to build as one of 16 others.
+/// Each layer that is added [`with`](Self::with) its declaration wraps a [`Checked`], which checks
+/// that the context contains the capabilities the layer provides: one lookup by type per capability
+/// and call, nothing per event. The same applies to [`given`](Self::given) capabilities. A stack of
+/// 16 such layers takes about as long to compile as one of 16 other layers.
 ///
 /// [`Checked`]: super::Checked
 #[derive(Clone, Debug)]
@@ -99,11 +99,11 @@ impl Layers {
 }
 
 impl<T> Layers<T> {
-    /// Says that a `C` is there from outside: provided by the host in the run's context, or by a
-    /// stack around this one.
+    /// Declares that a `C` is available from outside: provided by the host in the run's context, or
+    /// by a stack around this one.
     ///
-    /// The compiler takes it at its word; where it is not so, calls fail. When the stack is
-    /// [added](Self::and) to another, that must provide it.
+    /// The compiler does not check this; calls fail if the capability is absent. When the stack is
+    /// [added](Self::and) to another, that stack must provide the capability.
     pub fn given<C>(self) -> Layers<Given<T, C>>
     where
         C: Capability,
@@ -114,9 +114,9 @@ impl<T> Layers<T> {
         })
     }
 
-    /// Says that a service inside of these layers uses the `C` that one of them
-    /// [expects](super::Expects) to be used, as a fallback does that has such a layer around each of
-    /// its models.
+    /// Declares that a service inside these layers uses the `C` that one of them
+    /// [expects](super::Expects) to be used. For example, a fallback may have such a layer around
+    /// each of its models.
     pub fn used<C>(self) -> Layers<Used<T, C>>
     where
         C: Capability,
@@ -127,10 +127,10 @@ impl<T> Layers<T> {
         })
     }
 
-    /// Adds a layer by what it [declares](Declares), inside of those before.
+    /// Adds a layer with its [declaration](Declares), inside the layers added before.
     ///
-    /// `Order` is inferred. An error that it cannot be (E0283) means that the layer must not stand here:
-    /// see [what does not compile](Self#what-does-not-compile).
+    /// `Order` is inferred. Error E0283 for it means that the layer is in the wrong position: see
+    /// [compile errors](Self#compile-errors).
     pub fn with<L, Order>(self, layer: L) -> Layers<With<T, L>>
     where
         L: Declares + FitsInto<T, ListOf<L>, Order>,
@@ -141,7 +141,7 @@ impl<T> Layers<T> {
         })
     }
 
-    /// Adds a layer that declares nothing, inside of those before.
+    /// Adds a layer that declares nothing, inside the layers added before.
     pub fn layer<L>(self, layer: L) -> Layers<Plain<T, L>> {
         Layers(Plain {
             outer: self.0,
@@ -149,7 +149,7 @@ impl<T> Layers<T> {
         })
     }
 
-    /// Adds the layers of another stack, as though they were added here one by one.
+    /// Adds the layers of another stack as if they were added one by one.
     ///
     /// ```
     /// # use concentric_core::{Capability, Declares, Layers, capability::{Provides, Requires}};
@@ -177,8 +177,8 @@ impl<T> Layers<T> {
 
     /// Wraps a service.
     ///
-    /// `Order` is inferred, if the layers use what others among them [expect](super::Expects) to be
-    /// used.
+    /// `Order` is inferred if the layers use the capabilities that others among them
+    /// [expect](super::Expects) to be used.
     pub fn service<S, Order>(&self, service: S) -> T::Service
     where
         T: Layer<S> + Complete<T, Order>,
@@ -186,9 +186,9 @@ impl<T> Layers<T> {
         self.0.layer(service)
     }
 
-    /// What its layers declare, to be checked with what other stacks do.
+    /// Returns the declarations of the layers, to check them together with those of other stacks.
     ///
-    /// What was [given](Self::given) is not in it: the table is to say who provides that.
+    /// [Given](Self::given) capabilities are not included: the table must contain their provider.
     pub fn table(&self) -> Table
     where
         T: Listed,

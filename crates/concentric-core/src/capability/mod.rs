@@ -1,8 +1,8 @@
-//! What a layer offers to the layers inside of it, and what it needs of those outside.
+//! The capabilities that layers provide and require.
 //!
-//! A [`Capability`] is a value of a type of its own that one layer puts into the run's
-//! [`Context`] and others take out: a store, a budget, who is asking. A layer that says so in
-//! [`Declares`] can be added [`with`](Layers::with) its needs checked by the compiler:
+//! A [`Capability`] is a value of a dedicated type that one layer puts into the run's [`Context`]
+//! and others read: a store, a budget, the identity of the user. A layer that implements
+//! [`Declares`] can be added [`with`](Layers::with) its requirements checked by the compiler:
 //!
 //! ```
 //! use concentric_core::{
@@ -12,7 +12,7 @@
 //! use std::{sync::Arc, task::{Context, Poll}};
 //! use tower::{Layer, Service};
 //!
-//! /// What is known of the user.
+//! /// The profile of the user.
 //! #[derive(Clone)]
 //! struct Profile(Arc<str>);
 //!
@@ -95,64 +95,67 @@
 //! # let _ = agent;
 //! ```
 //!
-//! # When what is checked
+//! # Checks
 //!
-//! | | [`Layers`] | [`Table`] | a bare `ServiceBuilder` |
+//! | mistake | [`Layers`] | [`Table`] | plain `ServiceBuilder` |
 //! |---|---|---|---|
-//! | nobody provides what a layer requires | does not compile | [`Table::check`] | fails the call |
-//! | its provider comes later, inside of it | does not compile | [`Table::check`] | fails the call |
-//! | so does the provider of what it would like to have | does not compile | [`Table::check`] | is not seen |
-//! | two layers provide the same | does not compile | [`Table::check`] | the inner one counts |
-//! | a layer does not provide what it says it does | fails the call | | fails the call |
-//! | a layer stands inside of a [region](Region) that it must be [outside](Outside) of | does not compile | [`Table::check`] | fails the call |
-//! | a layer [within](Within) a region stands around the layer that encloses it | does not compile | [`Table::check`] | fails the call |
-//! | a layer [around](Around) a region stands in it, and not around another layer that encloses it | does not compile | [`Table::check`] | the model call fails ([`Context::check_stack`]) |
-//! | no layer inside does what a layer [expects](Expects) | [`Layers::service`] does not compile | [`Table::check`] | the model call fails ([`Context::check_stack`]) |
+//! | no layer provides a required capability | does not compile | [`Table::check`] | fails the call |
+//! | the provider is inside the layer that requires it | does not compile | [`Table::check`] | fails the call |
+//! | the provider is inside a layer that [optionally](Optional) uses it | does not compile | [`Table::check`] | not detected |
+//! | two layers provide the same capability | does not compile | [`Table::check`] | the inner one applies |
+//! | a layer does not provide a capability that it declares | fails the call | | fails the call |
+//! | a layer is inside a [region](Region) that it must be [outside](Outside) of | does not compile | [`Table::check`] | fails the call |
+//! | a layer [within](Within) a region is around the layer that encloses it | does not compile | [`Table::check`] | fails the call |
+//! | a layer [around](Around) a region is inside it, and not around another layer that encloses it | does not compile | [`Table::check`] | fails the model call ([`Context::check_stack`]) |
+//! | no layer inside uses a capability that a layer [expects](Expects) to be used | [`Layers::service`] does not compile | [`Table::check`] | fails the model call ([`Context::check_stack`]) |
 //!
-//! All go by the one declaration. A call fails before anything inside is called, with
-//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); in a bare stack, for a layer in a
-//! [`CheckedLayer`], or one that checks itself with [`Context::enter`] or [`Context::require`]. The
-//! built-in layers do.
+//! All checks use the same declaration. A call fails with
+//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) before any inner service is
+//! called. In a plain stack, this applies to a layer in a [`CheckedLayer`], and to one that checks
+//! itself with [`Context::enter`] or [`Context::require`], as the built-in layers do.
 //!
-//! What is missing inside is known where the model is called. The models of `concentric-providers`
-//! [check](Context::check_stack) it before anything is sent. For a model that does not, an agent
-//! checks when the model begins to answer, and the run fails before anything of the answer is
-//! delivered. A layer that may answer in place of the model, as a cache does, calls
-//! [`Context::skip_stack_check`] when it does, unless it is a [`from_fn`](crate::layers::from_fn()).
+//! Missing inner layers are detected when the model is called. The models of `concentric-providers`
+//! [check](Context::check_stack) before they send a request. For a model that does not, the agent
+//! checks when the model begins to answer, and the run fails before any part of the answer is
+//! delivered. A layer that may answer in place of the model, such as a cache, must call
+//! [`Context::skip_stack_check`] when it does; [`from_fn`](crate::layers::from_fn()) does this
+//! itself.
 //!
-//! [`Layers`] compares the layers of one value. An agent in the place of a model is a stack of its own
-//! there: `.service(inner)`, where `inner` is made by other `Layers`.
+//! [`Layers`] compares the layers of one value. An agent in the position of a model is a separate
+//! stack: `.service(inner)`, where `inner` is built from other `Layers`.
 //!
-//! # Orders that are errors
+//! # Rejected orders
 //!
-//! | outside | inside | since |
+//! | outside | inside | reason |
 //! |---|---|---|
-//! | `AgentLayer` | `SuspendLayer` | a run is kept by the store once, and not once per model call |
-//! | `SuspendLayer` | `SuspendLayer` | one run would be stored twice |
-//! | `SuspendLayer` | `DetachLayer` | the store would be told that a run has ended that goes on |
-//! | `DetachLayer` | `DetachLayer` | the inner one would continue the runs that the outer one stops |
-//! | a `Session` | `DetachLayer` | a turn would give its place to the next one while its run goes on |
-//! | `SuspendLayer` | a `Session` | both would keep the run that waits |
-//! | `BudgetLayer::run` | no `BudgetLayer::model` | nothing would be charged, so nothing would be limited |
+//! | `AgentLayer` | `SuspendLayer` | a run must be stored once, not once per model call |
+//! | `SuspendLayer` | `SuspendLayer` | the run would be stored twice |
+//! | `SuspendLayer` | `DetachLayer` | the store would record the end of a run that still continues |
+//! | `DetachLayer` | `DetachLayer` | the inner layer would continue the runs that the outer one stops |
+//! | a `Session` | `DetachLayer` | the next turn would start while the run of this turn continues |
+//! | `SuspendLayer` | a `Session` | both would keep the suspended run |
+//! | `BudgetLayer::run` | no `BudgetLayer::model` | nothing would be charged, so the budget would limit nothing |
 //! | no `BudgetLayer::run` | `BudgetLayer::model`, `BudgetLayer::tool` | there would be no budget to charge |
-//! | `BudgetLayer::model` | `BudgetLayer::model` | one call would be charged twice |
+//! | `BudgetLayer::model` | `BudgetLayer::model` | each call would be charged twice |
 //! | `InFlightLimitLayer` | the same limit again | a call would wait for itself |
 //! | `AgentLayer` | a `Session` | the history would grow with each model call |
-//! | a `Session` | a `Session` | the inner one would put the whole history behind its own, at each turn |
-//! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, and no agent inside of it | each model call would be a run with a budget and an end of its own |
-//! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | they would see one call per run, and none of the agent's tools |
+//! | a `Session` | a `Session` | the inner session would append the whole history to its own at each turn |
+//! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
+//! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
 //!
-//! The gates of a loop have an [order](crate::agent::GateOrder), too: a wrong one fails each run.
+//! The step gates of a loop have an [order](crate::agent::GateOrder) as well; a wrong one fails
+//! each run.
 //!
-//! A table is for stacks that are put together while the program runs, and for what one stack needs
-//! of another: the tools' of the run's.
+//! A table serves stacks that are built at run time, and requirements between stacks, such as those
+//! of the tools on the run's layers.
 //!
-//! # Who sees what
+//! # Visibility
 //!
-//! What is provided is seen by the layers inside of its provider, in the order of the stack. The
-//! loop hands the run's on to its model calls and its tools, and an agent that is called as a tool
-//! sees what its caller does; what is provided on a model's stack is not seen by the tools. The host
-//! may provide something, too, in the context that it starts the run with: [`Layers::given`].
+//! A capability is visible to the layers inside its provider, in the order of the stack. The loop
+//! passes the run's capabilities to its model calls and tools, and an agent that is called as a
+//! tool sees those of its caller. Capabilities provided on a model's stack are not visible to
+//! tools. The host may provide capabilities in the context with which it starts the run: see
+//! [`Layers::given`].
 
 mod check;
 mod declare;
@@ -176,23 +179,24 @@ pub use crate::fault::Fault;
 
 use crate::context::Context;
 
-/// A value that a layer provides for the layers inside of it.
+/// A value that a layer provides to the layers inside it.
 ///
-/// It is found by its type, so the type says what it is for: a `Budget`, not a `u64`. It is cloned
-/// whenever the context is, once per step and once per tool call: put what is big behind an `Arc`.
+/// It is looked up by type, so the type must name its purpose: a `Budget`, not a `u64`. It is
+/// cloned with the context, once per step and once per tool call; put large values behind an `Arc`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a capability",
-    label = "this is not a `Capability`",
-    note = "if it is what one layer provides for others, say `impl Capability for {Self} {{}}`"
+    label = "not a `Capability`",
+    note = "if one layer provides it to others, add `impl Capability for {Self} {{}}`"
 )]
 pub trait Capability: Clone + Send + Sync + 'static {
-    /// Returns the name of the layer that provides it, for the errors of layers that miss it.
+    /// Returns the name of the layer that provides the capability, for the error when it is
+    /// missing.
     fn provider() -> Option<&'static str> {
         None
     }
 }
 
-/// What a layer offers to others, and what it needs of them.
+/// Declares the capabilities that a layer provides and requires.
 ///
 /// ```
 /// use concentric_core::{Capability, Declares, capability::{Optional, Provides, Requires}};
@@ -216,11 +220,11 @@ pub trait Capability: Clone + Send + Sync + 'static {
 /// }
 /// ```
 ///
-/// A layer of somebody else's is declared where it is added: [`declaring()`].
+/// Use [`declaring()`] for a layer from another crate.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not declare what it provides and requires",
-    label = "this does not implement `Declares`",
-    note = "if it provides and requires nothing, add it with `.layer(..)`; else implement `Declares` for it, or wrap it in `declaring::<..>(..)`"
+    label = "`Declares` is not implemented",
+    note = "if it provides and requires nothing, add it with `.layer(..)`; otherwise implement `Declares` for it, or wrap it in `declaring::<..>(..)`"
 )]
 pub trait Declares {
     /// [`Provides`], [`Requires`], [`Optional`], [`Replaces`], [`Encloses`], [`Outside`],
@@ -229,9 +233,9 @@ pub trait Declares {
 }
 
 impl Context {
-    /// Provides `capability` for the layers inside, and returns what was there of its type.
+    /// Provides `capability` to the layers inside, and returns the value it replaces.
     ///
-    /// Contexts that were cloned before don't see it.
+    /// Earlier clones of the context are not affected.
     pub fn provide<C>(&mut self, capability: C) -> Option<C>
     where
         C: Capability,
@@ -239,7 +243,7 @@ impl Context {
         self.extensions_mut().insert(capability)
     }
 
-    /// What a layer outside has provided, or the host.
+    /// Returns the capability, if a layer outside or the host has provided it.
     pub fn capability<C>(&self) -> Option<&C>
     where
         C: Capability,
@@ -251,11 +255,11 @@ impl Context {
         capability
     }
 
-    /// The same, for one that must be there.
+    /// Returns the capability, or an error if it is missing.
     ///
     /// # Errors
     ///
-    /// Nobody has provided it.
+    /// No layer outside has provided it, nor has the host.
     pub fn require<C>(&self) -> Result<&C, Fault>
     where
         C: Capability,

@@ -1,10 +1,11 @@
-//! What the compiler goes by when a layer is added to [`Layers`](super::Layers): nothing to call.
+//! Traits with which the compiler checks layers added to [`Layers`](super::Layers); not called
+//! directly.
 //!
-//! It looks a capability up in the type of the stack so far, and notes where it was, in a type that
-//! is inferred, `Order`. There is one answer for what is there once, and none for what is not.
-//! "Nobody outside says this" can't be asked so, but "is there one answer?" can: [`ProvidesFirst`]
-//! is true of every layer in one way, and in a second way of one that comes too late, which leaves
-//! `Order` open.
+//! The compiler looks a capability up in the type of the stack and encodes its position in an
+//! inferred type, `Order`. The position is unique for a capability that occurs once, and inference
+//! fails for one that is absent. Traits can't express "no layer outside provides this", but an
+//! ambiguity can: [`ProvidesFirst`] holds for every layer in one way, and in a second way for a
+//! layer that comes too late, which leaves `Order` ambiguous.
 
 use super::{
     Around, Capabilities, Capability, Checked, Declares, Encloses, Expects, Optional, Outside,
@@ -13,28 +14,28 @@ use super::{
 use std::{any::type_name, fmt, marker::PhantomData};
 use tower_layer::Layer;
 
-/// What `L` declares, as `(A, (B, ()))`.
+/// The declaration of `L`, as `(A, (B, ()))`.
 pub type ListOf<L> = <<L as Declares>::Capabilities as Capabilities>::List;
 
-/// No layers yet.
+/// An empty stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
-/// `O`, and inside of it `L`, which declares what it does.
+/// `O`, with the layer `L` and its declaration inside.
 #[derive(Clone, Debug)]
 pub struct With<O, L> {
     pub(super) outer: O,
     pub(super) layer: L,
 }
 
-/// `O`, and inside of it `L`, which declares nothing.
+/// `O`, with the layer `L` inside, which declares nothing.
 #[derive(Clone, Debug)]
 pub struct Plain<O, L> {
     pub(super) outer: O,
     pub(super) layer: L,
 }
 
-/// `O`, which stands inside of something that provides a `C`.
+/// `O`, inside a provider of a `C`.
 #[derive(Clone)]
 pub struct Given<O, C> {
     pub(super) outer: O,
@@ -53,7 +54,7 @@ where
     }
 }
 
-/// `O`, inside of which something uses a `C`.
+/// `O`, around a service that uses a `C`.
 #[derive(Clone)]
 pub struct Used<O, C> {
     pub(super) outer: O,
@@ -72,29 +73,29 @@ where
     }
 }
 
-/// It is this one.
+/// The position of the innermost layer, or of the first entry.
 #[derive(Debug)]
 pub struct Here<I = ()>(PhantomData<I>);
 
-/// It is further out, or further on.
+/// A position further out, or further along.
 #[derive(Debug)]
 pub struct There<I>(PhantomData<I>);
 
-// ---- what is there ----
+// ---- lookups ----
 
-/// A declaration that has the entry `E`.
+/// A declaration with the entry `E`.
 pub trait Lists<E, I> {}
 
 impl<E, R> Lists<E, Here> for (E, R) {}
 
 impl<E, F, R, I> Lists<E, There<I>> for (F, R) where R: Lists<E, I> {}
 
-/// A stack that provides a `C` for `L`, which is added to it.
+/// A stack that provides a `C` to `L`, the layer being added.
 #[diagnostic::on_unimplemented(
-    message = "`{L}` requires the capability `{C}`, and no layer before it provides that",
-    label = "nobody provides `{C}` up to here",
-    note = "add a layer that provides `{C}` before this one: the first added is the outermost, and what it provides is seen by those inside",
-    note = "if it comes from outside of these layers, say so: `Layers::new().given::<{C}>()`"
+    message = "`{L}` requires the capability `{C}`, which no layer before it provides",
+    label = "no layer provides `{C}` before this",
+    note = "add a layer that provides `{C}` before this one: the first layer added is outermost, and its capabilities are visible to the layers inside",
+    note = "if it is provided outside these layers, declare that: `Layers::new().given::<{C}>()`"
 )]
 pub trait Offers<C, L, I> {}
 
@@ -139,12 +140,12 @@ impl<E, O, D, I> Holds<E, I> for Given<O, D> where O: Holds<E, I> {}
 
 impl<E, O, D, I> Holds<E, I> for Used<O, D> where O: Holds<E, I> {}
 
-/// A stack with a layer that requires a `C`, as the layer `L` of it expects.
+/// A stack with a layer that requires a `C`, as its layer `L` expects.
 #[diagnostic::on_unimplemented(
-    message = "`{L}` has no effect: no layer inside of it uses the capability `{C}`",
+    message = "`{L}` has no effect: no layer inside it uses the capability `{C}`",
     label = "no layer uses `{C}`",
-    note = "add `{U}` inside of it",
-    note = "if a service inside of these layers uses it, say so: `.used::<{C}>()`"
+    note = "add `{U}` inside it",
+    note = "if a service inside these layers uses it, declare that: `.used::<{C}>()`"
 )]
 pub trait Uses<C, U, L, I> {}
 
@@ -171,7 +172,7 @@ impl<C, U, L, O> Uses<C, U, L, Here> for Used<O, C> {}
 #[diagnostic::do_not_recommend]
 impl<C, U, L, O, D, I> Uses<C, U, L, There<I>> for Used<O, D> where O: Uses<C, U, L, I> {}
 
-/// A stack with a layer that uses a `C` if there is one.
+/// A stack with a layer that optionally uses a `C`.
 pub trait LooksFor<C, I> {}
 
 impl<C, O, M, I> LooksFor<C, Here<I>> for With<O, M>
@@ -189,9 +190,9 @@ impl<C, O, D, I> LooksFor<C, I> for Given<O, D> where O: LooksFor<C, I> {}
 
 impl<C, O, D, I> LooksFor<C, I> for Used<O, D> where O: LooksFor<C, I> {}
 
-// ---- what fits ----
+// ---- checks ----
 
-/// A layer that can be added to the stack `T`, by the list `D` of what it declares.
+/// A layer, with the declaration list `D`, that can be added to the stack `T`.
 pub trait FitsInto<T, D, Order> {}
 
 impl<L, T> FitsInto<T, (), ()> for L {}
@@ -236,7 +237,7 @@ impl<L, T, Z, R, I, J> FitsInto<T, (Outside<Z>, R), (I, J)> for L where
 {
 }
 
-/// A layer that is not inside of the region `R` of the stack `T`.
+/// A layer that is not inside the region `R` of the stack `T`.
 pub trait StaysOutside<R, T, Order> {}
 
 /// A layer before it encloses the region.
@@ -247,11 +248,11 @@ impl<L, R, T> StaysOutside<R, T, First> for L {}
 
 impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: Holds<Encloses<R>, I> {}
 
-/// A layer that encloses the region `R`, and is not inside of one of the stack `T` that belongs into
-/// the region.
+/// A layer that encloses the region `R`, and is not inside a layer of the stack `T` that belongs
+/// into the region.
 pub trait EnclosesFirst<R, T, Order> {}
 
-/// A layer before it belongs inside of the region, and would stand around it.
+/// A layer before it belongs inside the region, but would be around it.
 #[derive(Debug)]
 pub struct StandsAround<I>(PhantomData<I>);
 
@@ -259,7 +260,7 @@ impl<L, R, T> EnclosesFirst<R, T, First> for L {}
 
 impl<L, R, T, I> EnclosesFirst<R, T, StandsAround<I>> for L where T: Holds<Within<R>, I> {}
 
-/// A stack, of which the whole is `T`, whose layers use what others of them expect to be used.
+/// A stack, as a part of the whole stack `T`, whose expectations are met.
 pub trait Complete<T, Order> {}
 
 impl<T> Complete<T, ()> for Nothing {}
@@ -277,7 +278,7 @@ impl<T, O, C, I> Complete<T, I> for Given<O, C> where O: Complete<T, I> {}
 
 impl<T, O, C, I> Complete<T, I> for Used<O, C> where O: Complete<T, I> {}
 
-/// A layer of which the stack `T` does what it expects, by the list `D` of what it declares.
+/// A layer, with the declaration list `D`, whose expectations the stack `T` meets.
 pub trait Meets<T, D, Order> {}
 
 impl<L, T> Meets<T, (), ()> for L {}
@@ -315,18 +316,20 @@ impl<T, O, C, I> AllFitInto<T, I> for Given<O, C> where O: AllFitInto<T, I> {}
 
 impl<T, O, C, I> AllFitInto<T, I> for Used<O, C> where O: AllFitInto<T, I> {}
 
-/// A layer that provides a `C`, and is the first in the stack `T` to do so, or to look for one.
+/// A layer that provides a `C` before any other layer of the stack `T` provides or optionally uses
+/// one.
 pub trait ProvidesFirst<C, T, Order> {}
 
-/// It is the first.
+/// No layer before it does.
 #[derive(Debug)]
 pub struct First;
 
-/// Another layer before it provides the same: only one may, or the later one `Replaces` it.
+/// A layer before it provides the same capability; remove one, or declare the later one with
+/// `Replaces`.
 #[derive(Debug)]
 pub struct AlreadyProvided<I>(PhantomData<I>);
 
-/// A layer before it uses that if it is there, and would not see it.
+/// A layer before it optionally uses the capability, but would not see it.
 #[derive(Debug)]
 pub struct AlreadyLookedFor<I>(PhantomData<I>);
 
@@ -336,14 +339,14 @@ impl<L, C, T, I> ProvidesFirst<C, T, AlreadyProvided<I>> for L where T: Offers<C
 
 impl<L, C, T, I> ProvidesFirst<C, T, AlreadyLookedFor<I>> for L where T: LooksFor<C, I> {}
 
-// ---- what it is made of ----
+// ---- construction ----
 
-/// Layers that stand inside of the stack `T`, once they are added to it.
+/// Layers that can be added inside the stack `T`.
 pub trait Append<T> {
-    /// The stack with them.
+    /// The combined stack.
     type Stack;
 
-    /// Adds them to it.
+    /// Adds the layers inside `outer`.
     fn append(self, outer: T) -> Self::Stack;
 }
 
@@ -387,7 +390,7 @@ impl<T, O, C> Append<T> for Given<O, C>
 where
     O: Append<T>,
 {
-    // It is to be provided now: whoever requires it is asked again.
+    // The combined stack must provide the capability, so its users are checked again.
     type Stack = O::Stack;
 
     fn append(self, outer: T) -> Self::Stack {
@@ -411,7 +414,7 @@ where
 
 /// Layers whose declarations can be listed.
 pub trait Listed {
-    /// Adds them to `table`, the outermost first.
+    /// Adds the declarations to `table`, outermost first.
     fn list(table: Table) -> Table;
 }
 
@@ -476,7 +479,7 @@ where
     type Service = O::Service;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // What it requires is there, if all before it do as they say.
+        // The compiler has checked the requirements against the declarations of the layers before.
         let inner = Checked::provided::<L>(inner);
         self.outer.layer(self.layer.layer(inner))
     }

@@ -14,10 +14,10 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-/// A part of a stack: everything inside of a layer that [encloses](super::Encloses) it.
+/// A part of a stack: everything inside a layer that [encloses](super::Encloses) it.
 ///
-/// Layers that must stand [outside](super::Outside) of a region name it, and not the layer: two
-/// layers may enclose the same region.
+/// Layers that must be [outside](super::Outside) a region name the region rather than the layer,
+/// because several layers may enclose the same region.
 ///
 /// ```
 /// use concentric_core::{
@@ -40,7 +40,7 @@ use std::{
 /// let _ = Layers::new().with(TransactionLayer).layer(DefaultsLayer::new());
 /// ```
 pub trait Region: 'static {
-    /// Returns the name of the layer that encloses the region `context` is in, if one does.
+    /// Returns the name of the layer that encloses the region, if `context` is inside the region.
     fn layer(context: &Context) -> Option<&'static str>
     where
         Self: Sized,
@@ -49,7 +49,7 @@ pub trait Region: 'static {
     }
 }
 
-/// The region inside of the loop of an agent, where a layer runs once per model call.
+/// The region inside an agent's loop, where a layer runs once per model call.
 #[derive(Debug)]
 pub enum InLoop {}
 
@@ -59,19 +59,19 @@ impl Region for InLoop {
     }
 }
 
-/// The region inside of a layer that keeps runs in a store, as `SuspendLayer` does.
+/// The region inside a layer that stores runs, such as `SuspendLayer`.
 #[derive(Debug)]
 pub enum StoredRun {}
 
 impl Region for StoredRun {}
 
-/// The region inside of a session.
+/// The region inside a session.
 #[derive(Debug)]
 pub enum SessionTurn {}
 
 impl Region for SessionTurn {}
 
-/// What keeps `layer` from being called in `context`.
+/// Checks that `layer` may be called in `context`.
 pub(super) fn check(
     context: &Context,
     layer: fn() -> &'static str,
@@ -108,8 +108,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Marks what is inside of `layer`. Whether the capability that it expects to be used is used is kept
-/// in `is_met`, if that is given.
+/// Records the regions and expectations of `layer`. `is_met`, if given, is set when the expected
+/// capability is used.
 pub(super) fn mark(
     context: &mut Context,
     layer: fn() -> &'static str,
@@ -121,7 +121,7 @@ pub(super) fn mark(
         match item.kind {
             Kind::Encloses => {
                 context.met(of);
-                // The loop itself is known by the depth.
+                // The depth already identifies the loop.
                 if of != TypeId::of::<InLoop>() && (item.layer)(context).is_none() {
                     let layer = layer();
                     context.marks.push(MarkKind::Encloses { region: of, layer });
@@ -154,22 +154,22 @@ pub(super) fn mark(
 }
 
 impl Context {
-    /// Marks that what is inside must meet an expectation.
+    /// Records an expectation that layers inside must meet.
     fn expects(&mut self, of: TypeId, fault: Fault, is_met: Option<&Arc<AtomicBool>>) {
         let depth = self.depth().saturating_sub(1);
         let is_met = is_met.map_or_else(Arc::default, Arc::clone);
         let expectation = Arc::new(Expectation::new(of, fault, is_met, depth));
         if self.depth() > 0 {
-            // The loop does not see the marks inside of its model calls.
+            // The loop does not see the marks inside its model calls.
             self.noted_or_new().push(&expectation);
         }
         self.marks.push(MarkKind::Expects(expectation));
     }
 
-    /// Marks that an expectation is met, if there is one.
+    /// Records that an expectation is met, if there is one.
     fn met(&mut self, of: TypeId) {
         if self.marks.unmet(Some(of)).is_some() {
-            // What tools use is not what a model call uses.
+            // Use by a tool does not count as use by a model call.
             if matches!(self.phase(), Phase::Run | Phase::Model) {
                 self.marks.meet(of);
             }
@@ -177,7 +177,7 @@ impl Context {
         }
     }
 
-    /// Enters the layer `L`, which is a loop: it checks what the layers around it expect.
+    /// Enters the loop of the layer `L`, which checks the expectations of the layers around it.
     pub(crate) fn enter_loop<L>(&mut self) -> Result<(), Fault>
     where
         L: Declares,
@@ -190,19 +190,19 @@ impl Context {
         Ok(())
     }
 
-    /// Forgets what layers inside of an earlier model call of the loop expected.
+    /// Discards the expectations that layers recorded inside an earlier model call of the loop.
     pub(crate) fn forget_expectations(&self) {
         if let Some(noted) = self.noted() {
             noted.take(self.depth());
         }
     }
 
-    /// Checks, once a model that this loop has called answers, that what layers expect was met, for
+    /// Checks that the layers' expectations were met, once a model called by this loop answers; for
     /// models that do not [check their stack](Self::check_stack).
     ///
     /// # Errors
     ///
-    /// It was not.
+    /// An expectation was not met.
     pub(crate) fn check_expectations(&self) -> Result<(), Error> {
         let depth = self.depth();
         let outside = self.marks.expectations();
@@ -213,30 +213,31 @@ impl Context {
         failed.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
-    /// Stops checking, for the rest of the run, what layers outside expect of those inside: for a
-    /// layer that may answer without calling what is inside of it, as a cache does.
+    /// Disables the check of expected inner layers for the rest of the run.
     ///
-    /// A loop checks when its model begins to answer that, for instance, a run's budget was charged,
-    /// and cannot tell such an answer from that of a model which nothing charges. The layer calls this
-    /// before it answers by itself. [`from_fn`](crate::layers::from_fn()) does where
+    /// Call this in a layer that may answer without calling its inner service, such as a cache,
+    /// before it does. When a model begins to answer, the loop checks, for example, that the run's
+    /// budget was charged, and it cannot distinguish a cached answer from a model that nothing
+    /// charges. [`from_fn`](crate::layers::from_fn()) calls this itself if
     /// [`Next::run`](crate::layers::Next::run) was not called.
     pub fn skip_stack_check(&self) {
         self.marks.skip();
     }
 
-    /// Enters the layer `L`: checks that it stands where it [declares](Declares) to, and marks what
-    /// is inside of it.
+    /// Enters the layer `L`: checks that its position matches its [declaration](Declares), and
+    /// records its regions and expectations for the layers inside.
     ///
-    /// For a layer that is to fail wherever it is misplaced, also in a bare `ServiceBuilder`: its
-    /// service calls this before anything else, and fails the call with the error. Others are
-    /// checked where they are added ([`CheckedLayer`](super::CheckedLayer)).
+    /// Call this in a layer that must be checked in every stack, including a plain
+    /// `ServiceBuilder`: first thing in its service, failing the call with the error. Other layers
+    /// are checked where they are added ([`CheckedLayer`](super::CheckedLayer)).
     ///
-    /// Clones made before don't see the marks, and neither does a run [inside](Self::child) this one.
+    /// The records are not visible to earlier clones of the context, nor to a [child](Self::child)
+    /// run.
     ///
     /// # Errors
     ///
-    /// `L` requires what no layer outside of it provides, or stands inside of a layer that it must
-    /// not be in.
+    /// `L` requires a capability that no layer outside provides, or is inside a layer that it must
+    /// be outside of.
     pub fn enter<L>(&mut self) -> Result<(), Fault>
     where
         L: Declares,
@@ -244,12 +245,12 @@ impl Context {
         self.enter_with::<L>(None)
     }
 
-    /// Enters the layer `L` as [`enter`](Self::enter) does, and keeps in `is_met` whether what the
-    /// layer [expects](super::Expects) was met by any of its calls.
+    /// Enters the layer `L` like [`enter`](Self::enter), and sets `is_met` when its
+    /// [expectation](super::Expects) is met by any of its calls.
     ///
-    /// For a layer that knows of those that it expects before it is called: what is met already is not
-    /// checked again when the model answers. A model that [checks its stack](Self::check_stack) does
-    /// so at each call.
+    /// For a layer that knows its inner layers before it is called: an expectation that is already
+    /// met is not checked again when the model answers. A model that [checks its
+    /// stack](Self::check_stack) does so at each call.
     ///
     /// # Errors
     ///
@@ -271,7 +272,8 @@ impl Context {
         Ok(())
     }
 
-    /// Returns the name of the layer that encloses the region `R` this is in, if one does.
+    /// Returns the name of the layer that encloses the region `R`, if this context is inside the
+    /// region.
     pub fn region<R>(&self) -> Option<&'static str>
     where
         R: Region,
@@ -279,11 +281,12 @@ impl Context {
         R::layer(self)
     }
 
-    /// Marks what is inside as sharing `shared`; returns whether it is the first to do so.
+    /// Records that the layers inside share `shared`, and returns whether this is the first layer
+    /// to do so.
     ///
-    /// For a layer that must not stand inside of another one over the same thing, as a limit that
-    /// would wait for itself. Unlike a [region](Region) this is seen in the runs
-    /// [inside](Self::child) this one, too.
+    /// For a layer that must not be inside another layer over the same resource, such as a limit
+    /// that would wait for itself. Unlike a [region](Region), the record is visible in
+    /// [child](Self::child) runs as well.
     pub fn enter_shared<T>(&mut self, shared: &Arc<T>) -> bool
     where
         T: Send + Sync + 'static,
@@ -306,17 +309,17 @@ impl Context {
         true
     }
 
-    /// Checks, where a model is about to be called, that the stack around it is whole: that what a
-    /// layer outside [expects](super::Expects) of those inside was met, and that the run's own
-    /// [`ModelLayers`] were applied.
+    /// Checks that the stack around a model call is complete: the [expectations](super::Expects) of
+    /// outer layers are met, and the run's own [`ModelLayers`] were applied.
     ///
-    /// Models call this before they send anything; those of `concentric-providers` do. Where a model
-    /// does not, the loop finds most of this out when the model begins to answer, and the run fails
-    /// then. Of a context that is not of a model call inside of a loop, nothing is expected.
+    /// Models call this before they send a request; those of `concentric-providers` do. For a model
+    /// that does not, the loop detects most faults when the model begins to answer, and then fails
+    /// the run. A context outside a loop's model call always passes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), which names the layers.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), with a message that names the
+    /// layers.
     pub fn check_stack(&self) -> Result<(), Error> {
         if self.phase() != Phase::Model {
             return Ok(());

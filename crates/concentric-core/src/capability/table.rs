@@ -6,7 +6,7 @@ use crate::fault::{Fault, configuration};
 use concentric_proto::Error;
 use std::{any::type_name, error::Error as StdError, fmt};
 
-/// What the layers of a stack declare, the outermost first, to be checked while the program runs.
+/// The declarations of a stack's layers, outermost first, for a check at run time.
 ///
 /// ```
 /// use concentric_core::{Capability, Declares, capability::{Fault, Provides, Requires, Table}};
@@ -44,7 +44,7 @@ pub struct Table {
     declarations: Vec<Declaration>,
 }
 
-/// What one layer of a [`Table`] declares.
+/// The declaration of one layer of a [`Table`].
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
     layer: &'static str,
@@ -52,14 +52,14 @@ pub struct Declaration {
 }
 
 impl Table {
-    /// Creates a table of no layers.
+    /// Creates an empty table.
     pub const fn new() -> Self {
         Self {
             declarations: Vec::new(),
         }
     }
 
-    /// Says that the host provides a `C`, in the context that it starts runs with.
+    /// Declares that the host provides a `C` in the context with which it starts runs.
     #[must_use]
     pub fn given<C>(self) -> Self
     where
@@ -68,7 +68,7 @@ impl Table {
         self.push("the host", Provides::<C>::ITEMS)
     }
 
-    /// Says that a service inside of the layers uses the `C` that one of them
+    /// Declares that a service inside the layers uses the `C` that one of them
     /// [expects](super::Expects) to be used.
     #[must_use]
     pub fn used<C>(self) -> Self
@@ -78,7 +78,7 @@ impl Table {
         self.push("a service inside", Optional::<C>::ITEMS)
     }
 
-    /// Adds a layer, inside of those before.
+    /// Adds a layer inside the layers added before.
     #[must_use]
     pub fn with<L>(self, layer: &L) -> Self
     where
@@ -88,7 +88,7 @@ impl Table {
         self.of::<L>()
     }
 
-    /// Adds a layer by its type, inside of those before.
+    /// Adds a layer by its type, inside the layers added before.
     #[must_use]
     pub fn of<L>(self) -> Self
     where
@@ -97,7 +97,8 @@ impl Table {
         self.push(type_name::<L>(), L::Capabilities::ITEMS)
     }
 
-    /// Adds the layers of another table: those of the tools', inside of the run's.
+    /// Adds the layers of another table inside these, such as those of the tools inside those of
+    /// the run.
     #[must_use]
     pub fn and(mut self, inner: Self) -> Self {
         self.declarations.extend(inner.declarations);
@@ -109,16 +110,16 @@ impl Table {
         self
     }
 
-    /// The layers, the outermost first.
+    /// Returns the declarations, outermost first.
     pub fn declarations(&self) -> &[Declaration] {
         &self.declarations
     }
 
-    /// Whether each layer has what it requires, and no two provide the same.
+    /// Checks that each requirement is met and that no two layers provide the same capability.
     ///
     /// # Errors
     ///
-    /// Not so: all that is wrong.
+    /// All faults that were found.
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Vec::new();
         for (at, declaration) in self.declarations.iter().enumerate() {
@@ -197,12 +198,12 @@ impl Table {
     }
 }
 
-/// The first of the layers that provides what `item` speaks of.
+/// Returns the first layer that provides the capability of `item`.
 fn provider(layers: &[Declaration], item: &Item) -> Option<&'static str> {
     other(layers, item, &[Kind::Provides])
 }
 
-/// The first of the layers that does one of `kinds` with what `item` is about.
+/// Returns the first layer with an entry of one of `kinds` for the same type as `item`.
 fn other(layers: &[Declaration], item: &Item, kinds: &[Kind]) -> Option<&'static str> {
     let is_it = |other: &Item| kinds.contains(&other.kind) && (other.id)() == (item.id)();
     let other = layers.iter().find(|layer| layer.items.iter().any(is_it))?;
@@ -210,27 +211,27 @@ fn other(layers: &[Declaration], item: &Item, kinds: &[Kind]) -> Option<&'static
 }
 
 impl Declaration {
-    /// The name of the layer's type.
+    /// Returns the name of the layer's type.
     pub const fn layer(&self) -> &'static str {
         self.layer
     }
 
-    /// The names of what it [provides](Provides).
+    /// Returns the names of the capabilities it [provides](Provides).
     pub fn provides(&self) -> impl Iterator<Item = &'static str> {
         self.names(Kind::Provides)
     }
 
-    /// The names of what it [requires](super::Requires).
+    /// Returns the names of the capabilities it [requires](super::Requires).
     pub fn requires(&self) -> impl Iterator<Item = &'static str> {
         self.names(Kind::Requires)
     }
 
-    /// The names of what it uses [if it is there](super::Optional).
+    /// Returns the names of the capabilities it [optionally](super::Optional) uses.
     pub fn optional(&self) -> impl Iterator<Item = &'static str> {
         self.names(Kind::Optional)
     }
 
-    /// The names of what it [replaces](super::Replaces).
+    /// Returns the names of the capabilities it [replaces](super::Replaces).
     pub fn replaces(&self) -> impl Iterator<Item = &'static str> {
         self.names(Kind::Replaces)
     }
@@ -241,12 +242,12 @@ impl Declaration {
     }
 }
 
-/// All that is wrong with a [`Table`].
+/// The faults found in a [`Table`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// What is wrong, in the order of the layers; there is at least one thing.
+    /// Returns the faults in the order of the layers; there is at least one.
     pub fn faults(&self) -> &[Fault] {
         &self.0
     }

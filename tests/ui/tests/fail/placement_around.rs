@@ -1,4 +1,4 @@
-//! A layer for runs stands inside of the loop.
+//! A layer for runs is inside the loop.
 use concentric_core::{
     AgentLayer, Declares, Layers, NoTools,
     capability::{Around, InLoop},

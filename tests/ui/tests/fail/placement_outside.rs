@@ -1,4 +1,4 @@
-//! A layer stands inside of one that it must be outside of.
+//! A layer is inside one that it must be outside of.
 use concentric_core::{
     Declares, Layers,
     capability::{Encloses, Outside, Region},
