@@ -12,26 +12,26 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// Layers around the model calls of one run, outside the agent's own; they stand in what its context
-/// has of its [own](crate::Context::own_mut).
+/// Layers around the model calls of one run, outside the agent's own layers. They are set in the
+/// context's [own](crate::Context::own_mut) extensions.
 ///
 /// See the [module docs](crate::layers::of_run) for an example.
 #[derive(Clone, Default)]
 pub struct ModelLayers {
     layers: Arc<Vec<(&'static str, Around)>>,
-    // Set once they are around a model call.
+    // Set once they are applied to a model call.
     applied: Arc<AtomicBool>,
 }
 
 type Around = Arc<dyn Fn(BoxModel) -> BoxModel + Send + Sync>;
 
 impl ModelLayers {
-    /// Creates no layers.
+    /// Creates an empty set of layers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a layer, inside those that were added before.
+    /// Adds a layer, inside the layers added before.
     #[must_use]
     pub fn layer<L>(mut self, layer: L) -> Self
     where
@@ -55,7 +55,7 @@ impl ModelLayers {
             .fold(model, |model, (_, around)| around(model))
     }
 
-    /// The same layers, for one model call.
+    /// Returns the same layers, for one model call.
     pub(crate) fn for_call(&self) -> Self {
         Self {
             layers: Arc::clone(&self.layers),
@@ -63,13 +63,13 @@ impl ModelLayers {
         }
     }
 
-    /// Whether they are around a model call.
+    /// Returns whether the layers were applied to a model call.
     pub(crate) fn are_applied(&self) -> bool {
         self.applied.load(Ordering::Relaxed)
     }
 }
 
-/// The names of the layers, the outermost first.
+/// Prints the names of the layers, outermost first.
 impl fmt::Display for ModelLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (name, _)) in self.layers.iter().enumerate() {
@@ -90,11 +90,11 @@ impl fmt::Debug for ModelLayers {
     }
 }
 
-/// The error of a run whose own model layers were left out.
+/// The error of a run whose own model layers were not applied.
 pub(crate) fn not_applied(layers: &ModelLayers) -> Error {
     let message = format!(
         "no `OfRunLayer` applies the run's own model layers ({layers}): add `OfRunLayer` directly \
-         inside of `AgentLayer`"
+         inside `AgentLayer`"
     );
     Error::new(ErrorKind::Configuration, message).with_code("model_layers")
 }

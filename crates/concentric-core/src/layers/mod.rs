@@ -1,19 +1,19 @@
-//! Building blocks for layers, at three levels of effort.
+//! Building blocks for layers, at several levels of effort.
 //!
-//! | you want to | write | costs |
+//! | task | use | cost |
 //! |---|---|---|
-//! | look at events, or change them where they are | [`inspect_events`], [`map_events()`] | nothing |
-//! | drop, add, hold back or refuse events | a [`Transform`] | a box per call |
-//! | change a request, skip a call, call again | [`from_fn()`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
-//! | do all of that at no cost, or have readiness of your own | a [`Layer`] and a [`Service`] | what you write |
+//! | inspect events, or change them in place | [`inspect_events`], [`map_events()`] | none |
+//! | drop, add, delay or reject events | a [`Transform`] | a box per call |
+//! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, an indirect call per event |
+//! | all of these without overhead, or with custom readiness | a [`Layer`] and a [`Service`] | depends on the implementation |
 //!
-//! And layers that most agents want: [`DefaultsLayer`] for the system prompt and options,
-//! [`CommitLayer`] to decide when an answer is shown, [`on_end()`] to be told once how it ended,
-//! [`DebugLayer`] to see what passes at a place, [`OfRunLayer`] for what one run has of its own.
+//! The module also contains general-purpose layers: [`DefaultsLayer`] for the system prompt and
+//! options, [`CommitLayer`] to delay the commit point of an answer, [`on_end()`] to observe how
+//! each answer ended, [`DebugLayer`] to log events, and [`OfRunLayer`] for layers of a single run.
 //!
-//! All of them pass on readiness, take `S: Service` without asking for `Clone`, `Send` or
-//! `'static` (the `from_fn`s and [`OfRunLayer`] do where they are put on, since they erase it), and
-//! work outside and inside the loop alike.
+//! All of them forward readiness and can be used outside and inside the loop. They accept any `S:
+//! Service` without requiring `Clone`, `Send` or `'static`, except that the `from_fn` layers and
+//! [`OfRunLayer`] require these when they are applied, since they erase the service.
 //!
 //! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
 //! [`Service`]: tower_service::Service

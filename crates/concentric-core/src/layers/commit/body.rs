@@ -7,11 +7,12 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Response body for [`Commit`](super::Commit): what was held, then the rest of the inner body.
+/// Response body for [`Commit`](super::Commit): the held events, followed by the rest of the inner
+/// body.
 #[must_use = "streams do nothing unless polled"]
 pub struct CommitBody<B> {
     held: VecDeque<Event>,
-    // Boxed, since it is read before the future hands it over.
+    // Boxed, since it is polled before the future moves it into the response.
     inner: Pin<Box<B>>,
 }
 

@@ -18,9 +18,9 @@ pin_project! {
         #[pin]
         inner: F,
         point: P,
-        // How many more bytes may be held.
+        // The number of further bytes that may be held.
         left: usize,
-        // The run, and how many effects it had before.
+        // The context of the run, and its number of effects before the call.
         context: Context,
         effects: u64,
         held: Option<ChatResponse<CommitBody<B>>>,
@@ -51,7 +51,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // What is held may be what tools did.
+        // The held events may come after effects of tools.
         let fail = |error: Error| match this.context.effect_count() == *this.effects {
             true => error,
             false => {
@@ -63,14 +63,14 @@ where
             let response = ready!(this.inner.poll(cx)).map_err(|e| Error::from(e.into()))?;
             *this.held = Some(response.map_body(CommitBody::new));
         }
-        let body = &mut this.held.as_mut().expect("it was just put there").body;
+        let body = &mut this.held.as_mut().expect("the response was just set").body;
         loop {
             match ready!(body.poll_inner(cx)) {
                 Some(Ok(event)) => {
                     let Some(left) = this.left.checked_sub(held_bytes(&event)) else {
                         let error = Error::new(
                             ErrorKind::TooLarge,
-                            "the answer is too long to be held until it may be shown",
+                            "the answer exceeded the limit of held bytes before its commit point; raise `CommitLayer::limit`",
                         );
                         *this.held = None;
                         return Poll::Ready(Err(fail(error)));
@@ -92,11 +92,11 @@ where
                 }
             }
         }
-        Poll::Ready(Ok(this.held.take().expect("it is there")))
+        Poll::Ready(Ok(this.held.take().expect("the response was just set")))
     }
 }
 
-/// What an event weighs: what it says, and the room it takes in the queue.
+/// Returns the size of an event: its content, and the memory it takes in the queue.
 fn held_bytes(event: &Event) -> usize {
     size_of::<Event>()
         + match event {
@@ -104,7 +104,7 @@ fn held_bytes(event: &Event) -> usize {
                 text.len()
             }
             Event::ToolCallDelta(delta) => delta.arguments.len(),
-            // Rare, and large if anything: what they weigh is what they are written as.
+            // Rare, and possibly large: the size of the serialized event.
             Event::StepStart(_)
             | Event::StepFinish(_)
             | Event::ToolCallStart(_)

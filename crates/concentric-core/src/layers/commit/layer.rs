@@ -11,7 +11,7 @@ pub struct CommitLayer<P> {
     limit: usize,
 }
 
-/// How many bytes of events are held at the most, unless it is told otherwise.
+/// The default limit of held bytes.
 const LIMIT: usize = 1 << 20;
 
 impl<P> CommitLayer<P> {
@@ -22,9 +22,9 @@ impl<P> CommitLayer<P> {
         }
     }
 
-    /// Sets how many bytes of events are held at the most; the default is 1 MiB. An answer that needs
-    /// more before it may be shown fails with [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge),
-    /// with 0 each answer.
+    /// Sets the maximum number of bytes of held events; the default is 1 MiB. An answer that
+    /// exceeds it before its commit point fails with
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge). With 0, every answer fails.
     #[must_use]
     pub const fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
@@ -33,21 +33,21 @@ impl<P> CommitLayer<P> {
 }
 
 impl CommitLayer<FirstEvent> {
-    /// Shows an answer from its first content on: for a model whose future resolves before that.
+    /// Commits an answer at its first content. For a model whose future resolves earlier.
     pub const fn first_event() -> Self {
         Self::new(FirstEvent)
     }
 }
 
 impl CommitLayer<FirstSentence> {
-    /// Shows an answer once its first sentence, or a tool call, is there.
+    /// Commits an answer after its first sentence, or at its first tool call.
     pub fn first_sentence() -> Self {
         Self::new(FirstSentence::default())
     }
 }
 
 impl CommitLayer<Whole> {
-    /// Shows an answer once it is whole.
+    /// Commits an answer when it is complete.
     pub const fn whole() -> Self {
         Self::new(Whole)
     }
@@ -57,7 +57,8 @@ impl<F> CommitLayer<Until<F>>
 where
     F: FnMut(&Event) -> bool + Clone,
 {
-    /// Shows an answer once `predicate` says so of an event of it; each call has a clone of it.
+    /// Commits an answer at the first event for which `predicate` returns `true`. Each call uses a
+    /// clone of the predicate.
     pub const fn until(predicate: F) -> Self {
         Self::new(Until(predicate))
     }

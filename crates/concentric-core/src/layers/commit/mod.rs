@@ -1,9 +1,9 @@
-//! A layer that decides when an answer is shown.
+//! A layer that delays the commit point of an answer.
 //!
-//! A model's future resolves when its first content is there. Until then a failure may be retried,
-//! hedged or sent elsewhere; after it, never. [`CommitLayer`] moves that point later: to the first
-//! sentence, to the whole answer, to whatever a predicate says. What is read until then is held, and
-//! if the answer fails before the point, its future fails and nothing was shown.
+//! A model's future resolves at its first content. A failure before that can be retried, hedged or
+//! sent to another model; a later failure can't. [`CommitLayer`] moves this point to the first
+//! sentence, to the complete answer, or to an event chosen by a predicate. Events before the point
+//! are held. If the answer fails before the point, the future fails and no event is emitted.
 //!
 //! ```
 //! use concentric_core::layers::CommitLayer;
@@ -13,7 +13,7 @@
 //! fn all_or_nothing(model: BoxModel) -> BoxModel {
 //!     BoxModel::new(
 //!         ServiceBuilder::new()
-//!             // A retry here sees every failure of the answer, and repeats nothing.
+//!             // A retry here handles every failure of the answer, and no event is emitted twice.
 //!             .layer(CommitLayer::whole())
 //!             .service(model),
 //!     )
@@ -23,13 +23,13 @@
 //!
 //! # Place in the stack
 //!
-//! Inside what retries, hedges or fails over; around what may fail late. Around an agent,
-//! `whole` holds the run's events until its end, and a failure's
-//! [`effects`](crate::Error::effects) say whether its tools may have done something.
+//! Inside layers that retry, hedge or fail over, and around services that may fail late. Around an
+//! agent, `whole` holds the run's events until its end, and the [`effects`](crate::Error::effects)
+//! of an error report whether its tools may have had side effects.
 //!
 //! # Limits
 //!
-//! At most 1 MiB of events is held ([`CommitLayer::limit`]); more is
+//! At most 1 MiB of events is held ([`CommitLayer::limit`]); an answer beyond that fails with
 //! [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).
 
 mod body;

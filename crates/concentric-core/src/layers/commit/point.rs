@@ -1,14 +1,15 @@
 use concentric_proto::Event;
 
-/// Decides when an answer is shown.
+/// The commit point of an answer.
 pub trait Point {
-    /// Whether what has arrived is enough to show it, now that `event` has.
+    /// Returns whether `event` reaches the commit point.
     ///
-    /// It is asked for each event in turn, until it says so; a finish is always enough.
+    /// Called for each event in order until it returns `true`; a finish always reaches the commit
+    /// point.
     fn is_reached(&mut self, event: &Event) -> bool;
 }
 
-/// The first content; what a model's own future does.
+/// Commits at the first content, as a model's own future does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstEvent;
 
@@ -18,7 +19,8 @@ impl Point for FirstEvent {
     }
 }
 
-/// The first sentence of text, or the first content that is neither text nor reasoning.
+/// Commits after the first sentence of text, or at the first content that is neither text nor
+/// reasoning.
 ///
 /// A sentence ends with a line, with `.`, `!` or `?` before white space, or with their CJK forms.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +43,7 @@ impl Point for FirstSentence {
     }
 }
 
-/// The whole answer.
+/// Commits when the answer is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whole;
 
@@ -51,7 +53,7 @@ impl Point for Whole {
     }
 }
 
-/// When a predicate says so.
+/// Commits when a predicate returns `true`.
 #[derive(Clone, Copy, Debug)]
 pub struct Until<F>(pub(super) F);
 

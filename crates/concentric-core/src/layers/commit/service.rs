@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tower::BoxError;
 use tower_service::Service;
 
-/// Middleware that shows an answer from a chosen point on.
+/// Middleware that delays the commit point of an answer.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ pub struct DebugLayer {
 }
 
 impl DebugLayer {
-    /// Creates a layer that names its place in what it logs.
+    /// Creates a layer that logs `place` with each request and event.
     pub const fn new(place: &'static str) -> Self {
         Self { place }
     }

@@ -1,4 +1,4 @@
-//! A layer that logs what passes at its place.
+//! A layer that logs requests and events.
 //!
 //! ```
 //! use concentric_core::layers::DebugLayer;
@@ -17,8 +17,9 @@
 //! # let _ = agent;
 //! ```
 //!
-//! It logs to [`tracing`], with the target `concentric::events`: requests and ends at `DEBUG`, every
-//! event at `TRACE`. It shows what is said in full, so it is for development.
+//! Uses [`tracing`] with the target `concentric::events`: requests and ends are logged at `DEBUG`,
+//! every event at `TRACE`. The logs contain the full text of messages, so the layer is intended for
+//! development.
 
 mod layer;
 mod service;

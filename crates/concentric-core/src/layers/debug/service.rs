@@ -9,7 +9,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that logs what passes.
+/// Middleware that logs requests and events.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy, std::fmt::Debug)]
@@ -87,7 +87,7 @@ where
                 tracing::debug!(target: "concentric::events", place, head = ?response.head, "answer");
             }
             Err(error) => {
-                tracing::debug!(target: "concentric::events", place, ?error, "the call failed");
+                tracing::debug!(target: "concentric::events", place, ?error, "call failed");
             }
         }
         Poll::Ready(result.map(|response| {

@@ -18,12 +18,12 @@ pub(super) struct Values {
 }
 
 impl DefaultsLayer {
-    /// Creates a layer that changes nothing yet.
+    /// Creates a layer without defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a system segment that is always the same.
+    /// Adds a system segment with a fixed text.
     #[must_use]
     pub fn system(self, text: impl Into<Str>) -> Self {
         self.system_segment(SystemSegment::new(text))
@@ -43,7 +43,7 @@ impl DefaultsLayer {
         self.options(|options| options.model = Some(model))
     }
 
-    /// Sets how the model is to answer.
+    /// Sets default options.
     #[must_use]
     pub fn options(mut self, set: impl FnOnce(&mut ChatOptions)) -> Self {
         set(&mut Arc::make_mut(&mut self.values).options);

@@ -1,4 +1,4 @@
-//! A layer of defaults: the system prompt, the model, and how it is to answer.
+//! A layer that sets defaults of requests: the system prompt, the model, and other options.
 //!
 //! ```
 //! use concentric_core::layers::DefaultsLayer;
@@ -18,14 +18,16 @@
 //! # let _ = polite;
 //! ```
 //!
-//! # What it does to a request
+//! # Effect on a request
 //!
-//! Its system segments come before the request's own. An option that the request sets stays; one
-//! that it leaves open is filled in; entries of the two maps are added where the request has none.
+//! The layer's system segments precede those of the request. Options that the request sets are
+//! kept, unset options are filled in, and entries of the two maps are added if the request does not
+//! have them.
 //!
 //! # Place in the stack
 //!
-//! Outside the loop, where it does its work once per run, or inside it; the model sees the same.
+//! Outside the loop, where the layer runs once per run, or inside it; the model receives the same
+//! request.
 
 mod layer;
 mod service;

@@ -7,7 +7,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that fills in what a request leaves open.
+/// Middleware that sets defaults of requests.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]

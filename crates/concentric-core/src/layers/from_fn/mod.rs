@@ -5,7 +5,7 @@
 //! use concentric_core::{BoxModel, BoxTool, ChatRequest, ChatResponse, Error, EventStream, ToolCall, ToolOutcome};
 //! use tower::ServiceBuilder;
 //!
-//! /// Asks a smaller model when the first one fails.
+//! /// Calls a smaller model when the first one fails.
 //! async fn fall_back(
 //!     request: ChatRequest,
 //!     mut next: Next,
@@ -35,20 +35,21 @@
 //! # let _ = layered;
 //! ```
 //!
-//! A closure that captures takes what it needs in a clone:
-//! `move |request, mut next: Next| { let x = x.clone(); async move { .. } }`.
+//! A closure with captured values moves a clone of each into its future: `move |request, mut next:
+//! Next| { let x = x.clone(); async move { .. } }`.
 //!
 //! # Cost
 //!
-//! The rest of the stack is erased once, in [`Layer::layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html#tymethod.layer), so that a
-//! long stack of functions compiles as fast as a short one. A call boxes its clone of the rest, that
-//! one's future and its body; an event costs one indirect call.
+//! The rest of the stack is erased once, in
+//! [`Layer::layer`](https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html#tymethod.layer),
+//! so a long stack of functions compiles as fast as a short one. Each call boxes a clone of the
+//! rest of the stack, the future of that clone and its body; each event costs one indirect call.
 //!
 //! # Backpressure
 //!
-//! Readiness is that of the rest of the stack, and is handed to the first [`Next::run`]; a later one
-//! waits for it again. A function that does not call `next` gives back what readiness had reserved
-//! when it drops it.
+//! Readiness is that of the rest of the stack, and is used by the first [`Next::run`]; later calls
+//! wait for readiness again. If the function does not call `next`, dropping it releases the
+//! reservation.
 
 mod model;
 mod tool;

@@ -31,12 +31,12 @@ pub struct Next {
     inner: BoxModel,
     // Whether `inner` has been polled ready since it was last called.
     ready: bool,
-    // What layers outside expect of those inside, until the first call.
+    // The expectations of outer layers about inner ones, until the first call.
     marks: Option<Marks>,
 }
 
 impl Next {
-    /// Calls the rest of the stack, and waits first until it is ready if it was called before.
+    /// Calls the rest of the stack. Calls after the first wait until it is ready.
     ///
     /// # Errors
     ///
@@ -63,14 +63,14 @@ impl Drop for Next {
     }
 }
 
-/// [`Layer`] made by [`from_fn`].
+/// [`Layer`] created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFnLayer<F> {
     f: F,
 }
 
-// The inner service is erased here and not in `call`, so that what `FromFn` has to prove does not
-// depend on its type; that type is named for `describe` only.
+// The inner service is erased here rather than in `call`, so that the trait bounds of `FromFn` do
+// not depend on its type. `S` is kept only for `describe`.
 impl<S, F> Layer<S> for FromFnLayer<F>
 where
     S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,
@@ -96,11 +96,11 @@ impl<F> fmt::Debug for FromFnLayer<F> {
     }
 }
 
-/// Middleware made by [`from_fn`].
+/// Middleware created by [`from_fn`].
 pub struct FromFn<F, S> {
-    // Never polled, and shared between clones: what is called is a clone of it.
+    // Never polled, and shared between clones of the middleware; calls use a clone of it.
     inner: Arc<BoxModel>,
-    // Polled, until it is called. Not cloned: readiness is each clone's own.
+    // Polled, until it is called. Not cloned: each clone of the middleware has its own readiness.
     ready: Option<BoxModel>,
     f: F,
     of: PhantomData<fn() -> S>,

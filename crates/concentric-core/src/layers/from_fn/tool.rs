@@ -31,7 +31,7 @@ pub struct NextTool {
 }
 
 impl NextTool {
-    /// Calls the rest of the stack, and waits first until it is ready if it was called before.
+    /// Calls the rest of the stack. Calls after the first wait until it is ready.
     ///
     /// # Errors
     ///
@@ -48,14 +48,14 @@ impl NextTool {
     }
 }
 
-/// [`Layer`] made by [`tool_from_fn`].
+/// [`Layer`] created by [`tool_from_fn`].
 #[derive(Clone, Copy)]
 pub struct ToolFromFnLayer<F> {
     f: F,
 }
 
-// The inner service is erased here and not in `call`, so that what `ToolFromFn` has to prove does not
-// depend on its type; that type is named for `describe` only.
+// The inner service is erased here rather than in `call`, so that the trait bounds of `ToolFromFn`
+// do not depend on its type. `S` is kept only for `describe`.
 impl<S, F> Layer<S> for ToolFromFnLayer<F>
 where
     S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
@@ -81,11 +81,11 @@ impl<F> fmt::Debug for ToolFromFnLayer<F> {
     }
 }
 
-/// Middleware made by [`tool_from_fn`].
+/// Middleware created by [`tool_from_fn`].
 pub struct ToolFromFn<F, S> {
-    // Never polled, and shared between clones: what is called is a clone of it.
+    // Never polled, and shared between clones of the middleware; calls use a clone of it.
     inner: Arc<BoxTool>,
-    // Polled, until it is called. Not cloned: readiness is each clone's own.
+    // Polled, until it is called. Not cloned: each clone of the middleware has its own readiness.
     ready: Option<BoxTool>,
     f: F,
     of: PhantomData<fn() -> S>,

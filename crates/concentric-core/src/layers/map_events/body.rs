@@ -30,7 +30,7 @@ where
 {
     type Item = Result<Event, Error>;
 
-    // Always: through a call, an event would be copied, and a stack has many layers.
+    // Inlined always: a call would copy the event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();

@@ -3,7 +3,7 @@ use concentric_proto::Event;
 use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
-/// Creates a layer that lets `f` change each event, where it is.
+/// Creates a layer that passes each event to `f`, which may change it in place.
 ///
 /// See the [module docs](super) for an example.
 pub const fn map_events<F>(f: F) -> MapEventsLayer<F>
@@ -13,7 +13,7 @@ where
     MapEventsLayer { f }
 }
 
-/// Creates a layer that shows each event to `f`.
+/// Creates a layer that passes a reference to each event to `f`.
 ///
 /// See the [module docs](super) for an example.
 pub fn inspect_events<F>(mut f: F) -> MapEventsLayer<impl FnMut(&mut Event) + Clone>

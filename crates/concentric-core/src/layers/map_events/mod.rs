@@ -1,4 +1,4 @@
-//! Layers that look at each event, or change it.
+//! Layers that inspect or change each event.
 //!
 //! ```
 //! use concentric_core::layers::{inspect_events, map_events};
@@ -29,16 +29,16 @@
 //!
 //! # When the function is called
 //!
-//! For each `Ok` item of the body, [`Event::Finish`](crate::Event::Finish) included, when the
-//! consumer polls for it. Not for errors, and not for the end: see [`on_end()`](super::on_end()).
-//! Each call of the service has its own clone of the function.
+//! For each `Ok` item of the body, including [`Event::Finish`](crate::Event::Finish), when the
+//! consumer polls for it. Not for errors or the end of the body: see [`on_end()`](super::on_end()).
+//! Each call of the service uses its own clone of the function.
 //!
 //! # Place in the stack
 //!
-//! Inside the loop a changed event is what the transcript records; outside it only the consumer
-//! sees the change. The function must leave content for content
-//! ([`Event::is_content`](crate::Event::is_content)) and a finish for a finish; to drop events, use
-//! a [`Transform`](super::Transform).
+//! Inside the loop, changes are recorded in the transcript; outside it, only the consumer receives
+//! them. The function must replace content with content
+//! ([`Event::is_content`](crate::Event::is_content)) and a finish with a finish. To drop events,
+//! use a [`Transform`](super::Transform).
 
 mod body;
 mod future;

@@ -9,7 +9,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that lets a function change each event.
+/// Middleware that passes each event to a function, which may change it.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use std::{
 };
 
 pin_project! {
-    /// The body of an answer of [`OfRun`](super::OfRun).
+    /// Response body for [`OfRun`](super::OfRun).
     #[must_use = "streams do nothing unless polled"]
     pub struct OfRunBody<B> {
         #[pin]

@@ -5,7 +5,7 @@ use crate::{
 };
 use tower_layer::Layer;
 
-/// [`Layer`] that stands where the layers of one run go.
+/// [`Layer`] that applies the layers of each run to its model calls.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,9 +1,9 @@
 //! Layers around the model calls of one run.
 //!
-//! What is decided when an agent is put together is a layer of its stack. What only one run has (a
-//! trace that its caller asked for, hooks of a test) is put around a clone of the agent, as far as it
-//! is once per run; and around the model calls by [`ModelLayers`] in its context, where the stack has
-//! an [`OfRunLayer`].
+//! Layers that apply to all runs of an agent are part of its stack. Layers that apply to one run,
+//! such as a trace requested by its caller or the hooks of a test, are added in two ways: around a
+//! clone of the agent, if they run once per run; or around the model calls, with [`ModelLayers`] in
+//! the request's context. The latter requires an [`OfRunLayer`] in the stack.
 //!
 //! ```
 //! use concentric_core::{
@@ -28,25 +28,26 @@
 //!
 //! # Place in the stack
 //!
-//! Just inside of the loop, so that they are outside of the agent's own. An agent inside of the run,
-//! as a model or as a tool, does not have them. Around an agent the layer fails the run with
-//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), and in
-//! [`Layers`](crate::Layers) it does not compile.
+//! Directly inside the loop, so that the layers of the run are outside the agent's own layers. An
+//! agent inside the run, as a model or as a tool, does not apply them. Around an agent, the layer
+//! fails the run with [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), and does not
+//! compile in [`Layers`](crate::Layers).
 //!
-//! Where there is no [`OfRunLayer`] that applies them, the run fails with
-//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) and an error that names them: before
-//! anything is sent, if the model is one of `concentric-providers` or checks its
-//! [stack](crate::Context::check_stack), else when the model begins to answer.
+//! If no [`OfRunLayer`] applies them, the run fails with
+//! [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) and an error that names the
+//! layers. The models of `concentric-providers`, and others that check their
+//! [stack](crate::Context::check_stack), fail before they send a request; with other models, the
+//! run fails when the model begins to answer.
 //!
 //! # Backpressure
 //!
-//! Readiness is that of the rest of the stack. What was made ready for a run with layers of its own
-//! is what these are put around.
+//! Readiness is that of the rest of the stack. The layers of a run are put around the service that
+//! was polled ready.
 //!
 //! # Cost
 //!
-//! For a run without layers of its own, a look into its context per call, and a branch per event.
-//! For one with, what is boxed by [`BoxModel`](crate::BoxModel), for each of them and each call.
+//! Without layers for the run: one lookup in its context per call, and a branch per event. With
+//! layers: the boxes of a [`BoxModel`](crate::BoxModel), per layer and call.
 
 mod body;
 mod future;

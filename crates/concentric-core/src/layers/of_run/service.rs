@@ -12,18 +12,18 @@ use std::{
 use tower::ServiceExt;
 use tower_service::Service;
 
-/// Middleware that puts the layers of a run around its model calls.
+/// Middleware that applies the layers of a run to its model calls.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy, Debug)]
 pub struct OfRun<S> {
     inner: S,
-    // Erases what was made ready, and leaves a clone of it.
+    // Erases the service that was polled ready, and leaves a clone in its place.
     erase: fn(&mut S) -> BoxModel,
 }
 
 impl<S> OfRun<S> {
-    /// Wraps `inner`. What is asked of it is what it takes to erase it, for a run that has layers.
+    /// Wraps `inner`. The bounds are those required to erase its type.
     pub const fn new(inner: S) -> Self
     where
         S: ModelService<Body: Send + 'static, Future: Send + 'static>
@@ -60,9 +60,9 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; an agent inside of it does.
+        // The check does not fail here; it fails in an agent inside this layer.
         let _ = request.context.enter::<OfRunLayer>();
-        // Deeper is an agent in the model's place, whose model calls are not the run's.
+        // A greater depth is an agent in the model's position, whose model calls are not the run's.
         let own = match request.context.depth() {
             0 | 1 => request.context.take_own::<ModelLayers>(),
             _ => None,

@@ -9,21 +9,21 @@ use std::{
 };
 
 /// How an answer ended.
-// Exhaustive: there is no fifth way for a body to end.
+// Exhaustive: a body can't end in a fifth way.
 #[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
-    /// It was whole.
+    /// The answer is complete.
     Finished(&'a Finish),
-    /// It, or the call, failed.
+    /// The answer or the call failed.
     Failed(&'a Error),
-    /// It ended without a terminal item.
+    /// The answer ended without a terminal item.
     Truncated,
-    /// Its consumer dropped it first.
+    /// The consumer dropped the future or the body before it ended.
     Dropped,
 }
 
 pin_project! {
-    /// Response body for [`OnEnd`](super::OnEnd): the inner body's items, unchanged.
+    /// Response body for [`OnEnd`](super::OnEnd): the items of the inner body, unchanged.
     #[must_use = "streams do nothing unless polled"]
     pub struct OnEndBody<B, C>
     where
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// Tells at most once: when it is asked to, or else when it is dropped.
+/// Calls a function at most once: with the first end, or when dropped.
 pub(super) struct Once<C>
 where
     C: Fn(End<'_>),
@@ -106,11 +106,11 @@ where
     C: Fn(End<'_>),
 {
     fn drop(&mut self) {
-        // A panic that leaves a drop aborts the process where another one unwinds.
+        // A panic that leaves a drop aborts the process if another panic is unwinding.
         if let Err(panic) = catch(|| self.tell(End::Dropped)) {
             tracing::error!(
                 panic = panic.text(),
-                "a function for the end of a response panicked"
+                "the function of an `on_end` layer panicked"
             );
         }
     }

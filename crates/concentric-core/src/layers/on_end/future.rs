@@ -19,7 +19,7 @@ pin_project! {
     {
         #[pin]
         inner: F,
-        // Handed on to the body.
+        // Moved into the body.
         once: Option<Once<C>>,
     }
 }

@@ -2,7 +2,7 @@ use super::{End, OnEnd};
 use std::{any::type_name, fmt};
 use tower_layer::Layer;
 
-/// Creates a layer that tells `f` how each answer ended.
+/// Creates a layer that calls `f` when an answer ends.
 ///
 /// See the [module docs](super) for an example.
 pub const fn on_end<F>(f: F) -> OnEndLayer<F>

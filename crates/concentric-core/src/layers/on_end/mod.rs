@@ -1,4 +1,4 @@
-//! A layer that is told, exactly once per call, how the answer ended.
+//! A layer that calls a function exactly once per call, with the way the answer ended.
 //!
 //! ```
 //! use concentric_core::layers::{End, on_end};
@@ -21,7 +21,7 @@
 //!
 //! # When the function is called
 //!
-//! | the call | [`End`] | at the latest when |
+//! | call | [`End`] | at the latest when |
 //! |---|---|---|
 //! | fails before it has a body | [`End::Failed`] | its future resolves |
 //! | yields [`Event::Finish`](crate::Event::Finish) | [`End::Finished`] | that item is yielded |
@@ -34,8 +34,8 @@
 //!
 //! # Place in the stack
 //!
-//! Outside the loop it is told of each run, inside of each model call; inside a retry of each
-//! attempt.
+//! Outside the loop, the function is called for each run; inside it, for each model call; inside a
+//! retry, for each attempt.
 
 mod body;
 mod future;

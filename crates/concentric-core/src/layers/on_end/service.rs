@@ -10,7 +10,7 @@ use std::{
 use tower::BoxError;
 use tower_service::Service;
 
-/// Middleware that tells a function how each answer ended.
+/// Middleware that calls a function when an answer ends.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]

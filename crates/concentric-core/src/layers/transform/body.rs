@@ -11,7 +11,7 @@ use std::{
 /// Response body for [`TransformEvents`](super::TransformEvents).
 #[must_use = "streams do nothing unless polled"]
 pub struct TransformBody<B, T> {
-    // Boxed, since it is read before the future hands it over. Dropped at its end.
+    // Boxed, since it is polled before the future moves it into the response. Dropped at its end.
     inner: Option<Pin<Box<B>>>,
     transform: T,
     ready: VecDeque<Result<Event, Error>>,
@@ -30,9 +30,10 @@ where
         }
     }
 
-    /// Reads until there is content to show.
+    /// Polls the inner body until content is ready to be yielded.
     ///
-    /// An error that comes before it has not been preceded by anything, and is the future's.
+    /// An error before the first content is returned by the future, since nothing was yielded
+    /// before it.
     pub(super) fn poll_commit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut seen = 0;
         loop {
@@ -94,7 +95,7 @@ where
 
     fn push(&mut self, event: Event) {
         let empty = matches!(&event, Event::TextDelta(text) | Event::ReasoningDelta(text) if text.is_empty());
-        // Nothing follows a finish or an error, which drop the inner body.
+        // No item follows a finish or an error, which drop the inner body.
         if self.inner.is_none() || empty {
             return;
         }
@@ -105,7 +106,7 @@ where
     }
 }
 
-// The inner body is boxed, and the rest is plain data.
+// The inner body is boxed, and the other fields are plain data.
 impl<B, T> Unpin for TransformBody<B, T> {}
 
 impl<B, T> Stream for TransformBody<B, T>

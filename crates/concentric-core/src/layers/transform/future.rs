@@ -19,7 +19,7 @@ pin_project! {
         inner: F,
         // Taken when `inner` resolves.
         transform: Option<T>,
-        // What is held back until there is something to show.
+        // The response, held until it has content.
         held: Option<ChatResponse<TransformBody<B, T>>>,
     }
 }
@@ -60,7 +60,7 @@ where
         }
         let held = this.held.as_mut().expect("polled after completion");
         ready!(held.body.poll_commit(cx))?;
-        Poll::Ready(Ok(this.held.take().expect("it is there")))
+        Poll::Ready(Ok(this.held.take().expect("the response was just polled")))
     }
 }
 

@@ -11,7 +11,8 @@ pub struct TransformLayer<F> {
 }
 
 impl<F> TransformLayer<F> {
-    /// Creates a layer that has `make` make a [`Transform`](super::Transform) for each call.
+    /// Creates a layer that calls `make` to create a [`Transform`](super::Transform) for each
+    /// request.
     pub const fn new<T>(make: F) -> Self
     where
         F: Fn(&crate::request::ChatRequest) -> T,

@@ -1,11 +1,11 @@
-//! Layers that drop, add, hold back or refuse events, without a hand-written stream.
+//! Layers that drop, add, delay or reject events, without a hand-written stream.
 //!
 //! ```
 //! use concentric_core::layers::{Emit, Transform, TransformLayer};
 //! use concentric_core::{BoxModel, Event, Str};
 //! use tower::ServiceBuilder;
 //!
-//! /// Holds text back until a line is whole.
+//! /// Holds text until a line is complete.
 //! #[derive(Default)]
 //! struct Lines(String);
 //!
@@ -42,25 +42,26 @@
 //! # let _ = by_line;
 //! ```
 //!
-//! # When what is called
+//! # When the methods are called
 //!
-//! | the inner body | is called |
+//! | inner body | called |
 //! |---|---|
-//! | is there | the maker, with the request: each call has a transform of its own |
+//! | created | the constructor function, with the request: each call has its own transform |
 //! | yields an event that does not end it | [`Transform::event`] |
 //! | yields [`Event::Finish`] | [`Transform::flush`], then [`Transform::finish`] |
 //! | yields an error, or ends early | [`Transform::flush`]; the error follows |
-//! | is dropped | nothing: what was held back is gone |
+//! | dropped | nothing; held events are discarded |
 //!
 //! # The commit point
 //!
-//! The future resolves when the first content is let through, so a retry outside this layer may
-//! still call again while all is held back. For that the body is boxed, once per call.
+//! The future resolves when the transform emits the first content, so a retry outside this layer
+//! can still repeat the call while all content is held. This requires one box per call for the
+//! body.
 //!
 //! # Place in the stack
 //!
-//! Inside the loop, what is dropped or changed never happened: a tool call that a transform drops is
-//! not executed. Outside it, only the consumer does not see it.
+//! Inside the loop, changes affect the run: a tool call that a transform drops is not executed.
+//! Outside the loop, they affect only the consumer.
 
 mod body;
 mod future;
@@ -77,32 +78,32 @@ use concentric_proto::{Error, Event, Finish};
 ///
 /// See the [module docs](self) for an example.
 pub trait Transform {
-    /// Takes in an event, and says what comes of it.
+    /// Processes an event and returns the events to emit.
     ///
-    /// It is never given [`Event::Finish`]. If it emits one, the body ends with it, and what is
-    /// inside is dropped.
+    /// Not called with [`Event::Finish`]. If it emits one, the body ends with it, and the inner
+    /// body is dropped.
     fn event(&mut self, event: Event) -> Emit;
 
-    /// Lets go of what was held back, before the answer ends.
+    /// Emits held events before the answer ends.
     fn flush(&mut self) -> Emit {
         Emit::None
     }
 
-    /// Changes how the answer ended.
+    /// Changes the finish of the answer.
     fn finish(&mut self, finish: &mut Finish) {
         let _ = finish;
     }
 }
 
-/// What comes of an event.
+/// The result of [`Transform::event`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Emit {
-    /// Nothing; it is dropped, or held back by the transform.
+    /// No event: it was dropped, or is held by the transform.
     None,
     /// One event.
     One(Event),
-    /// Some events, in order.
+    /// Several events, in order.
     Many(Vec<Event>),
     /// An error, which ends the answer.
     Fail(Error),

@@ -10,7 +10,7 @@ use std::{
 use tower::BoxError;
 use tower_service::Service;
 
-/// Middleware that changes the events of each answer by a [`Transform`].
+/// Middleware that changes the events of each answer with a [`Transform`].
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Copy)]
