@@ -1,19 +1,19 @@
-//! State that layers and tools share: typed places for values, each of a call, a round, a run, a
+//! State shared by layers and tools: typed values with the scope of a call, a round, a run, a
 //! conversation or a session.
 //!
-//! A [`Slot`] names a place and says what stands in it; [`Context::state`] reads it, and
-//! [`Context::update_state`] puts another value there, which the next reader sees. One layer value
-//! serves many runs at once, and each has its own values.
+//! A [`Slot`] is a named storage location for a value of one type. [`Context::state`] reads it, and
+//! [`Context::update_state`] replaces its value for later readers. A single layer serves many runs
+//! at once, and each run has its own values.
 //!
 //! ```
 //! use concentric_core::{Context, state::{Durable, Scope, Slot, SlotError}};
 //!
-//! /// How many files the run has written.
+//! /// The number of files the run has written.
 //! struct Written;
 //!
 //! impl Slot for Written {
 //!     type Value = u32;
-//!     type Keep = Durable; // It is there after a suspension, and after a crash.
+//!     type Keep = Durable; // Survives a suspension or a crash.
 //!     const NAME: &'static str = "example/written";
 //!     const SCOPE: Scope = Scope::Run;
 //! }
@@ -28,19 +28,20 @@
 //!
 //! # Updates
 //!
-//! A value is never changed in place: a reader keeps the one it has read. An update makes the next
-//! one of the last; if another update came between, it is made again of that one, so that none is
-//! lost, whichever calls of a round run side by side. No lock is held meanwhile.
+//! Values are immutable: a reader keeps the value it has read. An update computes the next value
+//! from the current one. If another update happens in the meantime, it is computed again from the
+//! new value, so no update is lost when calls of a round run concurrently. No lock is held during
+//! the computation.
 //!
-//! # What is kept
+//! # Persistence
 //!
-//! A [`Durable`] slot is written down with the run whenever its state is
-//! ([`MachineState`](crate::machine::MachineState)): when it waits, and before its tools start. A
-//! crash loses what was written to it after that, as it loses the rest of the step. Slots of a
-//! conversation are kept by whoever keeps the conversation, in [`Slots`]; and a value is of a
-//! [version](Slot::VERSION), so that newer code can read what older code has written.
+//! A [`Durable`] slot is persisted together with the run's state
+//! ([`MachineState`](crate::machine::MachineState)): when the run waits, and before its tools
+//! start. A crash loses later changes, as it loses the rest of the step. The slots of a
+//! conversation are stored in [`Slots`], by the host that stores the conversation. Each stored
+//! value has a [version](Slot::VERSION), so that newer code can read values of older code.
 //!
-//! A durable slot whose value can't be written down does not compile:
+//! A durable slot whose value can't be serialized does not compile:
 //!
 //! ```compile_fail,E0277
 //! # use concentric_core::state::{Durable, Scope, Slot};
@@ -66,12 +67,12 @@ use crate::context::Context;
 use std::sync::Arc;
 
 impl Context {
-    /// The value in a slot, as it is now.
+    /// Returns the current value of a slot.
     ///
     /// # Errors
     ///
-    /// There is nothing here that the slot is [of](Slot::SCOPE), as there is no call outside of
-    /// one; or what was written down is not of this slot.
+    /// The [scope](Slot::SCOPE) of the slot does not exist here, as that of a call outside calls,
+    /// or the stored value is not valid for this slot.
     pub fn state<S>(&self) -> Result<Arc<S::Value>, SlotError>
     where
         S: Slot,
@@ -80,9 +81,9 @@ impl Context {
         slots.get::<S>(place)
     }
 
-    /// Puts into a slot what `update` makes of the value in it, and returns that.
+    /// Replaces the value of a slot with the result of `update`, and returns the new value.
     ///
-    /// `update` is called again if somebody else was faster.
+    /// `update` is called again if another update of the slot happened in the meantime.
     ///
     /// # Errors
     ///
@@ -98,27 +99,28 @@ impl Context {
         slots.update::<S>(place, update)
     }
 
-    /// The values of the run's own durable slots, to be stored with its state
-    /// ([`MachineState::with_slots`](crate::machine::MachineState::with_slots)). For drivers of loops
-    /// of their own: an agent stores them itself.
+    /// Serializes the values of the run's own durable slots, to be stored with its state
+    /// ([`MachineState::with_slots`](crate::machine::MachineState::with_slots)). Only for custom
+    /// loops: an agent stores them itself.
     ///
     /// # Errors
     ///
-    /// A value can't be written.
+    /// A value can't be serialized.
     pub fn stored_state(&self) -> Result<Vec<StoredSlot>, SlotError> {
         self.slots_of_run()
             .map_or_else(|| Ok(Vec::new()), Slots::snapshot)
     }
 
-    /// Puts stored values into the run's own durable slots
-    /// ([`MachineState::slots`](crate::machine::MachineState::slots)), the first time it is called.
+    /// Restores the values of the run's own durable slots
+    /// ([`MachineState::slots`](crate::machine::MachineState::slots)). Only the first call has an
+    /// effect.
     pub fn restore_state(&self, stored: &[StoredSlot]) {
         if !stored.is_empty() {
             self.run_slots().resume(stored.iter().cloned());
         }
     }
 
-    /// What keeps the values of a slot here, and for what.
+    /// Returns the slots that contain the value of `S`, and its place in them.
     fn slots<S>(&self) -> Result<(&Slots, SlotPlace), SlotError>
     where
         S: Slot,

@@ -1,13 +1,13 @@
-//! What outlives a process, as traits: runs, the effects of tools, decisions.
+//! Traits for persistent storage: of runs, effects of tools, and decisions.
 //!
-//! Whoever implements them is trusted: what a [`RunStore`] returns is what runs. `concentric-store`
-//! has them over SQLite, and in memory for tests.
+//! Implementations are trusted: a run is resumed exactly as a [`RunStore`] returns it.
+//! `concentric-store` implements the traits over SQLite, and in memory for tests.
 //!
 //! # Tenants
 //!
-//! Thread and run ids may come from a client. Whoever must not reach another's runs is told apart
-//! by the [`Tenant`], which the host puts into the request's
-//! [extensions](crate::Context::extensions) after it has authenticated the caller.
+//! Thread and run ids may come from a client. To keep clients from accessing each other's runs, the
+//! host authenticates the caller and puts a [`Tenant`] into the request's
+//! [extensions](crate::Context::extensions).
 
 pub use crate::run_key::{RunClaim, RunKey, Tenant};
 
@@ -31,19 +31,20 @@ use std::{
 };
 use tower::BoxError;
 
-/// The future of a store's work. Dropped before it resolves, the work is done or not, as a whole.
+/// The future of a store operation. If it is dropped before it resolves, the operation is executed
+/// completely or not at all.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl Tenant {
-    /// Whose run this is.
+    /// Returns the owner of the run of `context`.
     pub fn of(context: &Context) -> Self {
         context.extensions().get().cloned().unwrap_or_default()
     }
 }
 
 impl RunKey {
-    /// The key that the run of `context`, or the run it is part of, is stored under, or will be once
-    /// it is; `None` if it is for no store.
+    /// Returns the key under which the run of `context`, or the run that contains it, is or will be
+    /// stored. `None` if the run is not stored.
     pub fn of(context: &Context) -> Option<Self> {
         let cell = context.extensions().get::<ClaimCell>()?;
         Some(match cell.get() {
@@ -53,35 +54,35 @@ impl RunKey {
     }
 }
 
-/// A run as it is written down.
+/// A stored run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunRecord {
-    /// Its name.
+    /// The key of the run.
     pub key: RunKey,
-    /// The run id of the request that began it ([`Context::run_id`]). Clients choose it, and it may
-    /// repeat in a conversation.
+    /// The run id of the request that started the run ([`Context::run_id`]). It is chosen by the
+    /// client and may repeat in a conversation.
     pub client_id: RunId,
-    /// How it stands.
+    /// The status of the run.
     pub status: RunStatus,
-    /// Grows with each write; a claim names the one it has seen.
+    /// Increases with each write; a claim specifies the version it is based on.
     pub version: u64,
-    /// Grows with each claim. Whoever holds the newest may write, and nobody else.
+    /// Increases with each claim. Only the owner of the newest fence may write.
     pub fence: u64,
-    /// Until when its holder may be thought alive.
+    /// The end of the owner's lease.
     pub lease_until: SystemTime,
-    /// The state.
+    /// The state of the run.
     pub state: MachineState,
-    /// The replies it was claimed with, until the next state is saved.
+    /// The replies that the run was claimed with, until the next state is saved.
     pub replies: Vec<Reply>,
-    /// When these were accepted.
+    /// The time at which the replies were accepted.
     pub replied_at: Option<SystemTime>,
-    /// All it has asked so far, answered or not.
+    /// All interrupts the run has raised so far, with or without replies.
     pub asked: Vec<InterruptId>,
 }
 
 impl RunRecord {
-    /// Creates a record of a run that was begun by a request with the run id `client_id`.
+    /// Creates a record of a run that was started by a request with the run id `client_id`.
     pub fn new(key: RunKey, client_id: RunId, state: MachineState) -> Self {
         Self {
             key,
@@ -98,17 +99,17 @@ impl RunRecord {
     }
 }
 
-/// A run without its state.
+/// A stored run without its state.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// Its name.
+    /// The key of the run.
     pub key: RunKey,
-    /// The run id of the request that began it.
+    /// The run id of the request that started the run.
     pub client_id: RunId,
-    /// Its status.
+    /// The status of the run.
     pub status: RunStatus,
-    /// When its lease ends, if it is running.
+    /// The end of the run's lease, if it is running.
     pub lease_until: SystemTime,
 }
 
@@ -123,44 +124,46 @@ impl RunSummary {
         }
     }
 
-    /// Whether a process drives the run at `now`: it is running and its lease is not over.
+    /// Returns whether a process drives the run at `now`: it is running and its lease has not
+    /// expired.
     pub fn is_driven(&self, now: SystemTime) -> bool {
         self.status == RunStatus::Running && self.lease_until > now
     }
 }
 
-/// How a run in a store stands.
+/// The status of a stored run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Somebody drives it, or did when the process died.
+    /// A process drives the run, or did until it crashed.
     Running,
-    /// It waits for replies.
+    /// The run waits for replies.
     Suspended,
-    /// It is over; the record stays for a while, so that a late reply is told so.
+    /// The run has ended. The record is kept for a while, so that late replies can be rejected with
+    /// the right error.
     Ended,
 }
 
-/// Keeps runs, so that one process goes on where another stopped, and only one.
+/// Stores runs so that another process can resume them, and ensures that only one process does.
 ///
-/// Every write but [`begin`](Self::begin) and [`claim`](Self::claim) names the fence of the claim it
-/// is made under, and is refused with [`StoreError::Stale`] if there is a newer one, or this one was
-/// given up. What a write was acknowledged for is durable. A state, or replies, that the store could
-/// not keep however often it tried are refused with [`StoreError::Unwritable`].
+/// Every write except [`begin`](Self::begin) and [`claim`](Self::claim) specifies the fence of its
+/// claim. It fails with [`StoreError::Stale`] if there is a newer claim, or if the claim was given
+/// up. Acknowledged writes are durable. A write that can never succeed, because the store can't
+/// represent the state or the replies, fails with [`StoreError::Unwritable`].
 ///
-/// A run that cannot be read fails what names it. Where several are looked for it is left out, and
-/// logged, so that it does not hide the others.
+/// Operations on a run that can't be read fail. Operations that return several runs log such a run
+/// and omit it, so that it does not hide the others.
 ///
-/// No two writes of a store have the same version, and no two claims the same fence, also if a run
-/// was forgotten and another of its name was begun.
+/// Versions and fences are unique in a store, even if a run is deleted and another run with the
+/// same key is started.
 pub trait RunStore: Send + Sync + 'static {
-    /// Stores a new run, which a request with the run id `client_id` began, and claims it until
-    /// `lease_until`; returns the fence.
+    /// Stores a new run, which a request with the run id `client_id` has started, and claims it
+    /// until `lease_until`. Returns the fence.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Exists`] if the store has a run of this key, [`StoreError::Live`] if a run of
-    /// the same `client_id` in the same conversation [is live](Self::is_live).
+    /// [`StoreError::Exists`] if the store has a run with this key, [`StoreError::Live`] if a run
+    /// with the same `client_id` in the same conversation [is live](Self::is_live).
     fn begin(
         &self,
         key: RunKey,
@@ -169,28 +172,30 @@ pub trait RunStore: Send + Sync + 'static {
         lease_until: SystemTime,
     ) -> StoreFuture<u64>;
 
-    /// Whether a run that a request with the run id `client_id` began in this conversation is live:
-    /// its status is [`Running`](RunStatus::Running), whether or not its lease is over. One that
-    /// waits for replies, or is over, is not live.
+    /// Returns whether a run that was started by a request with the run id `client_id` in this
+    /// conversation is live. A run is live while its status is [`Running`](RunStatus::Running),
+    /// even if its lease has expired.
     fn is_live(&self, tenant: Tenant, thread: ThreadId, client_id: RunId) -> StoreFuture<bool>;
 
-    /// The run.
+    /// Returns a run.
     ///
     /// # Errors
     ///
     /// [`StoreError::NotFound`].
     fn get(&self, key: RunKey) -> StoreFuture<RunRecord>;
 
-    /// Claims a run that waits, or whose holder's lease was over at `now`, if nobody has written it
-    /// since `version`; and keeps `replies` with it, as accepted `now`. Returns it with its new fence.
+    /// Claims a run that waits for replies, or whose lease had expired at `now`, if it was not
+    /// written since `version`. Stores `replies` with it, as accepted at `now`. Returns the run
+    /// with its new fence.
     ///
-    /// Replies that were kept by a claim whose holder died were accepted, and are not replaced: of
-    /// `replies`, those to other questions are kept beside them. The record has all that are kept.
+    /// Replies that are stored from an earlier claim, whose owner crashed, were accepted and are
+    /// not replaced; of `replies`, only those to other interrupts are added. The returned record
+    /// contains all stored replies.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotFound`]; [`StoreError::Taken`] if another was first, [`StoreError::Ended`] if
-    /// the run is over.
+    /// [`StoreError::NotFound`]; [`StoreError::Taken`] if the run was claimed or written in the
+    /// meantime, [`StoreError::Ended`] if it has ended.
     fn claim(
         &self,
         key: RunKey,
@@ -200,8 +205,8 @@ pub trait RunStore: Send + Sync + 'static {
         lease_until: SystemTime,
     ) -> StoreFuture<RunRecord>;
 
-    /// Replaces the state of a run that a [`claim`](Self::claim) could have, at `now`, if nobody has
-    /// written it since `version`; returns its new version. All else stays as it is.
+    /// Replaces the state of a run that could be [claimed](Self::claim) at `now`, if it was not
+    /// written since `version`. Returns the new version. All other fields are unchanged.
     ///
     /// # Errors
     ///
@@ -214,8 +219,8 @@ pub trait RunStore: Send + Sync + 'static {
         now: SystemTime,
     ) -> StoreFuture<u64>;
 
-    /// Writes the state of a run that goes on, and drops the replies kept with it: they are in the
-    /// state.
+    /// Stores the state of a running run, and deletes the replies stored with it, which the state
+    /// contains.
     fn save(
         &self,
         key: RunKey,
@@ -224,16 +229,16 @@ pub trait RunStore: Send + Sync + 'static {
         lease_until: SystemTime,
     ) -> StoreFuture<()>;
 
-    /// Says that the holder is alive.
+    /// Extends the lease of a run.
     fn renew(&self, key: RunKey, fence: u64, lease_until: SystemTime) -> StoreFuture<()>;
 
-    /// Writes the state of a run that waits for replies, since `now`, and gives up the claim.
+    /// Stores the state of a run that waits for replies since `now`, and gives up the claim.
     ///
     /// # Errors
     ///
-    /// [`StoreError::TooManyWaiting`] if the run has not waited before, and as many runs of the
-    /// conversation or of the tenant as the store allows wait, or have waited and are not over.
-    /// Nothing is written then.
+    /// [`StoreError::TooManyWaiting`] if the run has not waited before, and the conversation or the
+    /// tenant has reached its limit of runs that wait, or have waited and not ended. Nothing is
+    /// stored in that case.
     fn suspend(
         &self,
         key: RunKey,
@@ -242,14 +247,16 @@ pub trait RunStore: Send + Sync + 'static {
         now: SystemTime,
     ) -> StoreFuture<()>;
 
-    /// Says that the run is over, `now`. To say so again is no error.
+    /// Records that the run ended at `now`. Repeated calls succeed.
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
 
-    /// Ends the runs of a conversation that wait, `now`, all of them or none; returns how many did. A
-    /// run that a claim has is not among them: of a claim and this, one comes first.
+    /// Ends all runs of a conversation that wait for replies, as of `now`, atomically. Returns the
+    /// number of ended runs. A claimed run is not ended; a concurrent claim happens either before
+    /// or after.
     fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize>;
 
-    /// The newest run that has asked any of `questions`, answered or not, also if it is over.
+    /// Returns the newest run that has raised any of the interrupts `questions`, answered or not,
+    /// even if it has ended.
     ///
     /// # Errors
     ///
@@ -261,9 +268,9 @@ pub trait RunStore: Send + Sync + 'static {
         questions: Vec<InterruptId>,
     ) -> StoreFuture<RunRecord>;
 
-    /// At most `limit` runs of a conversation that are not over: first those that wait, the oldest
-    /// first, then those that are running, by the end of their leases. With a `message`, only those
-    /// whose open round is of this message. No state is read.
+    /// Returns at most `limit` runs of a conversation that have not ended: first those that wait
+    /// for replies, oldest first, then running ones, by the end of their leases. With a `message`,
+    /// returns only runs whose open round belongs to this message. States are not loaded.
     fn of_thread(
         &self,
         tenant: Tenant,
@@ -272,33 +279,33 @@ pub trait RunStore: Send + Sync + 'static {
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>>;
 
-    /// At most `limit` runs, of whomever, whose holder's lease was over at `now`: they are to be
-    /// claimed and driven on.
+    /// Returns at most `limit` runs of all tenants whose lease had expired at `now`, to be claimed
+    /// and resumed.
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>>;
 }
 
 impl RunClaim {
-    /// The claim of the run of `context`, or of the run it is part of; `None` if it is in no store,
-    /// or not yet: a run is written down before its first round.
+    /// Returns the claim of the run of `context`, or of the run that contains it. `None` if the run
+    /// is not stored, or not yet: a run is stored before its first round.
     pub fn of(context: &Context) -> Option<Self> {
         context.extensions().get::<ClaimCell>()?.get().cloned()
     }
 }
 
-/// Where the [`RunClaim`] of a run is put as soon as there is one, as an extension of its
+/// The cell that receives the [`RunClaim`] of a run once it is claimed, as an extension of its
 /// [`Context`].
 #[derive(Clone, Debug)]
 pub struct ClaimCell(Arc<Claimable>);
 
 #[derive(Debug)]
 struct Claimable {
-    // What a new run is stored under.
+    // The key for a new run.
     key: RunKey,
     claim: OnceLock<RunClaim>,
 }
 
 impl ClaimCell {
-    /// Creates a place without a claim, for a run that will be stored under `key` if it is a new one.
+    /// Creates an empty cell, for a run that is stored under `key` if it is new.
     pub fn new(key: RunKey) -> Self {
         Self(Arc::new(Claimable {
             key,
@@ -306,31 +313,31 @@ impl ClaimCell {
         }))
     }
 
-    /// Puts the run's claim there; it has only one.
+    /// Sets the claim of the run. Only the first call has an effect.
     pub fn set(&self, claim: RunClaim) {
         let _ = self.0.claim.set(claim);
     }
 
-    /// The claim, if there is one.
+    /// Returns the claim, if it is set.
     pub fn get(&self) -> Option<&RunClaim> {
         self.0.claim.get()
     }
 }
 
-/// Extension of a [`ChatResponse`](crate::ChatResponse) whose run is stored if it ends with interrupts,
-/// so that replies to them resume it.
+/// Extension of a [`ChatResponse`](crate::ChatResponse) whose run is stored if it ends with
+/// interrupts, so that replies resume it.
 ///
-/// `SuspendLayer` inserts it. A host that stores [`Finish::state`](crate::Finish::state) in another way,
-/// and resumes the run from it, inserts it too, in a layer around the agent: an endpoint, as
-/// `AgUiLayer` of `concentric-http`, does not show a client a question that no reply can answer.
+/// `SuspendLayer` inserts it. A host that stores [`Finish::state`](crate::Finish::state) in another
+/// way, and resumes the run from it, inserts it in a layer around the agent. Endpoints such as
+/// `AgUiLayer` of `concentric-http` use it to avoid presenting an interrupt that can't be answered.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, ChatResponse, Error, EventStream, layers::Next, store::Resumable};
 ///
 /// async fn store(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
-///     // Where the request has replies, the state is loaded here ..
+///     // If the request has replies, load the state here,
 ///     let mut response = next.run(request).await?;
-///     // .. and stored when the body ends as interrupted.
+///     // and store it when the body ends with interrupts.
 ///     response.extensions.insert(Resumable);
 ///     Ok(response)
 /// }
@@ -371,13 +378,13 @@ pub enum OpenInterrupts {
 }
 
 /// Extension of a request's [`Context`] whose caller drops the state of a run that ends with
-/// interrupts, as the clients of an endpoint do.
+/// interrupts, as clients of an endpoint do.
 ///
-/// `AgUiLayer` of `concentric-http` inserts it. Inside of a layer that stores such runs, it means
-/// nothing: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
-/// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere a run must not wait
-/// for what only its state can take the reply to: a toolset with a ledger then reports an unknown
-/// outcome to the model, and does not ask a person about it.
+/// `AgUiLayer` of `concentric-http` inserts it. It has no effect inside a layer that stores such
+/// runs: `SuspendLayer` and sessions of `concentric-layers`, or a layer of the host that
+/// [encloses](crate::capability::Encloses) the region [`StoredRun`]. Elsewhere, a run must not wait
+/// for a reply that requires its state: a toolset with a ledger then reports an unknown outcome to
+/// the model instead of raising an interrupt about it.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, store::StatelessCaller};
@@ -402,16 +409,18 @@ impl Context {
     }
 }
 
-/// Writes a run's state down before a round of tool calls begins, where its [`Context`] has it of
-/// its [own](Context::own_mut). The round begins once it is written; if that fails, so does the run.
+/// Persists a run's state before each round of tool calls, if set in the [own](Context::own_mut)
+/// extensions of its [`Context`]. The round starts once the state is persisted; a failure fails the
+/// run.
 ///
-/// It is also told of the rounds of an agent in the model's place: the agent's state is in the
-/// run's. It is not told of the rounds of an agent that is a tool: the call is what is written down.
+/// Also called before the rounds of an agent in the model's position, whose state is part of the
+/// run's. Not called before the rounds of an agent that is a tool: the state contains the tool call
+/// instead.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
 
 impl Checkpoint {
-    /// Creates a place to write to.
+    /// Creates a checkpoint that calls `save`.
     pub fn new(save: impl Fn(MachineState) -> BoxFuture<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(save))
     }
@@ -427,45 +436,48 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// Keeps what tools were about to do and what came of it, so that a crash in between is seen.
+/// Records the effects of tools before they start and when they have finished, so that a crash in
+/// between is detected.
 pub trait Ledger: Send + Sync + 'static {
-    /// Records that the call of `key` is about to take effect; durable when it resolves.
+    /// Records that the call with `key` is about to take effect. The record is durable when the
+    /// future resolves.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Stale`]: there is a newer claim of the run. [`StoreError::Mismatch`]: the ledger
-    /// has an effect of this key, of another tool or with other arguments.
+    /// [`StoreError::Stale`] if there is a newer claim of the run. [`StoreError::Mismatch`] if the
+    /// ledger has an effect with this key for another tool or with other arguments.
     fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect>;
 
-    /// Records the outcome of the effect. The first outcome stays, with one exception: if the effect
-    /// was begun as [repeatable](Intent::repeatable), an outcome that is
-    /// [`Done`](crate::ToolStatus::Done) replaces one that is [`Failed`](crate::ToolStatus::Failed).
+    /// Records the outcome of the effect. The first outcome is kept, with one exception: if the
+    /// effect was started as [repeatable](Intent::repeatable), an outcome that is
+    /// [`Done`](crate::ToolStatus::Done) replaces one that is
+    /// [`Failed`](crate::ToolStatus::Failed).
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotFound`]: the effect was not begun.
+    /// [`StoreError::NotFound`] if the effect was not started.
     fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()>;
 
-    /// What is known of the effect of `key`; begins nothing.
+    /// Returns the recorded state of the effect with `key`, without starting it.
     fn known(&self, key: EffectKey) -> StoreFuture<Effect>;
 
-    /// Forgets an effect that was begun and has no outcome, since its call was dropped before it
-    /// started. That there is none is no error.
+    /// Deletes an effect that has no outcome, because its call was dropped before it started.
+    /// Succeeds if there is no such effect.
     fn retract(&self, key: EffectKey) -> StoreFuture<()>;
 }
 
-/// Names the effect of a tool call, as the same over retries and resumes.
+/// The key of the effect of a tool call, which is stable across retries and resumes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EffectKey {
-    /// Whose it is.
+    /// The owner of the run.
     pub tenant: Tenant,
     /// The call's [idempotency key](Context::idempotency_key).
     pub key: Str,
 }
 
 impl EffectKey {
-    /// Creates a name.
+    /// Creates a key.
     pub fn new(tenant: Tenant, key: impl Into<Str>) -> Self {
         Self {
             tenant,
@@ -473,7 +485,7 @@ impl EffectKey {
         }
     }
 
-    /// The name of the effect of the call that `context` is of; `None` outside a call.
+    /// Returns the key of the effect of the call of `context`; `None` outside a call.
     pub fn of(context: &Context) -> Option<Self> {
         Some(Self {
             tenant: Tenant::of(context),
@@ -482,23 +494,23 @@ impl EffectKey {
     }
 }
 
-/// What a tool call is about to do.
+/// The effect that a tool call is about to have.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Intent {
-    /// The tool.
+    /// The name of the tool.
     pub tool: Str,
-    /// Its arguments.
+    /// The arguments of the call.
     pub arguments: Str,
-    /// The claim that the run goes on under, if it is in a store.
+    /// The claim under which the run is driven, if it is stored.
     pub claim: Option<RunClaim>,
-    /// Whether the tool may run again after it has failed, so that a later success is the outcome;
-    /// `false` by default.
+    /// Whether the tool may run again after a failure, so that a later success replaces the
+    /// outcome; `false` by default.
     pub repeatable: bool,
 }
 
 impl Intent {
-    /// Creates what a call of `tool` with `arguments` is about to do in the run of `context`.
+    /// Creates the intent of a call of `tool` with `arguments` in the run of `context`.
     pub fn new(tool: Str, arguments: Str, context: &Context) -> Self {
         Self {
             tool,
@@ -516,31 +528,31 @@ impl Intent {
     }
 }
 
-/// What a [`Ledger`] knows of an effect.
+/// The recorded state of an effect in a [`Ledger`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// Nothing: it may take place now.
+    /// Not recorded: the effect may take place now.
     New,
-    /// It was begun, and nobody said what came of it.
+    /// Started, without a recorded outcome.
     Begun,
-    /// This came of it.
+    /// Finished with this outcome.
     Done(Box<ToolOutcome>),
 }
 
-/// Does each thing at most once, over all processes that share it.
+/// Ensures that a key is used at most once by all processes that share the store.
 pub trait Once: Send + Sync + 'static {
-    /// Whether `key` is used for the first time. It may be forgotten after `until`.
+    /// Returns whether `key` is used for the first time. The key may be forgotten after `until`.
     fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool>;
 }
 
-/// Keeps what people decided for more than one call.
+/// Stores decisions that apply to more than one call.
 pub trait Decisions: Send + Sync + 'static {
-    /// Keeps a decision, in place of one that holds for the same calls.
+    /// Stores a decision, replacing an earlier one for the same calls.
     fn remember(&self, decision: Remembered) -> StoreFuture<()>;
 
-    /// What was decided about calls of `tool`, in this `run` of this `thread`, in `thread` and for
-    /// always.
+    /// Returns the decisions about calls of `tool` that apply in this `run` of this `thread`, in
+    /// `thread`, or always.
     fn recall(
         &self,
         tenant: Tenant,
@@ -549,52 +561,52 @@ pub trait Decisions: Send + Sync + 'static {
         thread: Option<ThreadId>,
     ) -> StoreFuture<Vec<Remembered>>;
 
-    /// All that is kept for a tenant, the newest first.
+    /// Returns all stored decisions of a tenant, newest first.
     fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>>;
 
-    /// Forgets a decision; whether there was one.
+    /// Deletes a decision, and returns whether it existed.
     fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool>;
 }
 
-/// A decision that holds for more than one call.
+/// A decision that applies to more than one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Remembered {
-    /// Names it: the same for the same calls and span.
+    /// The id of the decision; equal for the same calls and span.
     pub id: Str,
-    /// Whose it is.
+    /// The owner of the decision.
     pub tenant: Tenant,
-    /// The tool.
+    /// The name of the tool.
     pub tool: Str,
-    /// The digest of the tool's definition: a tool that changed is another.
+    /// The digest of the tool's definition: a changed tool counts as another tool.
     pub definition: Str,
-    /// The digest of the arguments it holds for; `None`: any.
+    /// The digest of the arguments it applies to; `None` for any.
     pub arguments: Option<Str>,
-    /// How long it holds.
+    /// How long the decision applies.
     pub span: Span,
-    /// Whether such calls may run.
+    /// Whether the calls may run.
     pub allow: bool,
-    /// Why not.
+    /// The reason for a denial.
     pub reason: Option<Str>,
-    /// When it was decided.
+    /// The time of the decision.
     pub at: SystemTime,
 }
 
-/// How long a decision holds.
+/// How long a decision applies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Span {
-    /// In this run of this conversation, if it is of one.
+    /// In this run, of this conversation if it has one.
     Run {
-        /// The conversation: the ids of runs may be a client's, and the same in another one.
+        /// The conversation; run ids may be chosen by clients and repeat across conversations.
         thread: Option<ThreadId>,
         /// The run.
         run: RunId,
     },
     /// In this conversation.
     Thread(ThreadId),
-    /// For the tenant.
+    /// Always, for the tenant.
     Always,
 }
 
@@ -602,7 +614,7 @@ impl Remembered {
     /// Creates a decision.
     #[allow(
         clippy::too_many_arguments,
-        reason = "a record, all of whose fields are its own"
+        reason = "a record with independent fields"
     )]
     pub fn new(
         tenant: Tenant,
@@ -615,7 +627,7 @@ impl Remembered {
         at: SystemTime,
     ) -> Self {
         let kind = match &span {
-            // Quoted, so that no two have the same.
+            // Quoted, so that ids are unique.
             Span::Run { thread, run } => match thread {
                 Some(thread) => format!("run:{:?}/{run}", thread.as_str()),
                 None => format!("run:/{run}"),
@@ -638,50 +650,50 @@ impl Remembered {
     }
 }
 
-/// Why a store did not do what it was asked.
+/// The error of a store operation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such run.
+    /// The run does not exist.
     NotFound,
-    /// The store has a run of this key.
+    /// The store already has a run with this key.
     Exists,
-    /// A run that was begun under the same run id in the same conversation is live.
+    /// A run with the same client run id in the same conversation is live.
     Live,
-    /// As many runs wait as the store allows.
+    /// The limit of waiting runs is reached.
     TooManyWaiting {
-        /// How many may wait.
+        /// The limit.
         limit: usize,
-        /// Whether this is the limit of the tenant, and not of the conversation.
+        /// Whether this is the limit of the tenant, rather than of the conversation.
         of_tenant: bool,
     },
-    /// The ledger has an effect of this key, of another tool or with other arguments.
+    /// The ledger has an effect with this key for another tool or with other arguments.
     Mismatch,
-    /// Another was first to go on with the run.
+    /// Another process has resumed the run.
     Taken,
-    /// The run is over.
+    /// The run has ended.
     Ended,
     /// There is a newer claim of the run.
     Stale,
-    /// What was to be kept is such that it could not be read again: it is too large, say. Another
-    /// attempt would come to the same.
+    /// The value can't be stored so that it can be read again, for example because it is too large.
+    /// A retry fails with the same error.
     Unwritable(Arc<dyn StdError + Send + Sync>),
     /// The store failed.
     Failed(Arc<dyn StdError + Send + Sync>),
 }
 
 impl StoreError {
-    /// What was to be kept cannot be.
+    /// Creates an [`Unwritable`](Self::Unwritable) error.
     pub fn unwritable(error: impl Into<BoxError>) -> Self {
         Self::Unwritable(Arc::from(error.into()))
     }
 
-    /// The store failed.
+    /// Creates a [`Failed`](Self::Failed) error.
     pub fn failed(error: impl Into<BoxError>) -> Self {
         Self::Failed(Arc::from(error.into()))
     }
 
-    /// A name of what is wrong, for programs.
+    /// Returns a machine-readable error code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "run_not_found",
@@ -701,27 +713,27 @@ impl StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotFound => "there is no such run to go on with",
-            Self::Exists => "the store has a run of this key",
+            Self::NotFound => "the run to resume does not exist",
+            Self::Exists => "the store already has a run with this key",
             Self::Live => {
-                "a run of this run id has not ended in this conversation; wait for its end, or send \
+                "a run with this run id is still running in this conversation; wait for its end, or send \
                  another run id"
             }
             Self::TooManyWaiting { limit, of_tenant } => {
                 let of = if *of_tenant { "tenant" } else { "conversation" };
                 return write!(
                     f,
-                    "{limit} runs of this {of} wait for replies, and no more may; reply to some of \
+                    "{limit} runs of this {of} wait for replies, which is the limit; reply to some of \
                      them, or cancel them"
                 );
             }
             Self::Mismatch => {
-                "the ledger has an effect of this key, of another tool or with other arguments"
+                "the ledger has an effect with this key for another tool or with other arguments"
             }
-            Self::Taken => "somebody else goes on with the run",
+            Self::Taken => "another process has already resumed the run",
             Self::Ended => "the run is over",
-            Self::Stale => "somebody else has taken the run over",
-            Self::Unwritable(_) => "what is to be kept cannot be written",
+            Self::Stale => "another process has claimed the run",
+            Self::Unwritable(_) => "the value can't be stored",
             Self::Failed(_) => "the store failed",
         })
     }
@@ -750,11 +762,11 @@ impl From<StoreError> for Error {
     }
 }
 
-/// How long a claim is held for when it is not renewed.
+/// The duration of a claim that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// The interrupts that the runs of a conversation wait on, the oldest run's first. The states are
-/// loaded one after the other. A run that cannot be read is left out and logged, if another can be.
+/// Returns the open interrupts of a conversation's runs, oldest run first. States are loaded one
+/// after the other. A run that can't be read is logged and omitted if another one can be read.
 ///
 /// # Errors
 ///
@@ -778,17 +790,17 @@ where
             Ok(record) if record.status == RunStatus::Suspended => {
                 interrupts.extend(record.state.interrupts().into_iter().cloned());
             }
-            // It was resumed, or forgotten, meanwhile.
+            // The run was resumed or deleted in the meantime.
             Ok(_) | Err(StoreError::NotFound) => {}
             Err(error) => {
                 let run = &run.key.run;
-                tracing::error!(%run, %error, "a waiting run is left out, which cannot be read");
+                tracing::error!(%run, %error, "omitted a waiting run that can't be read");
                 failed = Some(error);
             }
         }
     }
     match failed {
-        // It may be the store, and not this run.
+        // The store may have failed, rather than this run.
         Some(error) if interrupts.is_empty() => Err(error),
         _ => Ok(interrupts),
     }

@@ -1,4 +1,4 @@
-//! Slots: typed places for values, and the values in them.
+//! Slots: typed storage locations and their values.
 
 mod values;
 
@@ -10,79 +10,81 @@ use serde_json::Value;
 use std::{error::Error as StdError, fmt, sync::Arc};
 use tower::BoxError;
 
-/// A typed place for a value.
+/// A typed storage location for a value.
 ///
 /// See the [module docs](crate::state).
 pub trait Slot: 'static {
-    /// What stands there; its default, before anything was put there.
+    /// The type of the value. An unset slot has the default value.
     type Value: Default + Send + Sync + 'static;
 
     /// [`Transient`] or [`Durable`].
     type Keep: Keep<Self::Value>;
 
-    /// Names the slot: in errors, and where it is written down. Put your crate's name in front.
+    /// The name of the slot, used in errors and in the stored form. Prefix it with the name of your
+    /// crate.
     const NAME: &'static str;
 
-    /// What has a value of its own.
+    /// The scope of the value.
     const SCOPE: Scope;
 
-    /// The version of what is written down; 1 by default.
+    /// The version of the stored form; 1 by default.
     const VERSION: u32 = 1;
 
-    /// Makes a value of what another version has written down.
+    /// Converts the stored form of another version to a value.
     ///
     /// # Errors
     ///
-    /// It can't be made; by default, it never can.
+    /// The conversion is not possible; by default, it never is.
     fn migrate(version: u32, value: Value) -> Result<Self::Value, BoxError> {
         drop(value);
         Err(format!(
-            "there is no way from version {version} to {}",
+            "version {version} can't be migrated to version {}",
             Self::VERSION
         )
         .into())
     }
 }
 
-/// What has a value of its own in a [`Slot`].
+/// The scope of the value of a [`Slot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scope {
-    /// Each tool call, also when it is resumed.
+    /// One value per tool call, which is kept when the call is resumed.
     Call,
-    /// Each batch of tool calls.
+    /// One value per round of tool calls.
     Round,
-    /// Each run. A sub-agent's run is another one.
+    /// One value per run. The run of a sub-agent has its own.
     Run,
-    /// Each conversation. Where nobody keeps conversations ([`ThreadSlots`]), each run.
+    /// One value per conversation, if the host stores conversations ([`ThreadSlots`]); otherwise
+    /// per run.
     Thread,
-    /// Each session, over the forks of its conversation. Where nobody keeps sessions
-    /// ([`SessionSlots`]), each conversation.
+    /// One value per session, across the forks of its conversation, if the host stores sessions
+    /// ([`SessionSlots`]); otherwise per conversation.
     Session,
 }
 
-/// Whether, and how, a slot's values are written down: [`Transient`] or [`Durable`].
+/// Whether and how the values of a slot are persisted: [`Transient`] or [`Durable`].
 #[diagnostic::on_unimplemented(
-    message = "a durable slot can't hold `{V}`, which can't be written down and read again",
-    label = "this needs `{V}: Serialize + DeserializeOwned`",
+    message = "a durable slot can't hold `{V}`, which can't be serialized and deserialized",
+    label = "requires `{V}: Serialize + DeserializeOwned`",
     note = "derive `serde::Serialize` and `serde::Deserialize` for it, or make the slot `Transient`"
 )]
 pub trait Keep<V> {
-    /// Whether values are written down.
+    /// Whether values are persisted.
     const DURABLE: bool;
 
-    /// What is written down of a value, if anything is.
+    /// Serializes a value; `None` if values are not persisted.
     fn write(value: &V) -> Option<Result<Value, serde_json::Error>>;
 
-    /// The value that was written down so; `None`, if none is.
+    /// Deserializes a stored value; `None` if values are not persisted.
     fn read(value: Value) -> Option<Result<V, serde_json::Error>>;
 }
 
-/// A slot whose values are gone with the process.
+/// A slot whose values are lost with the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Transient;
 
-/// A slot whose values are written down.
+/// A slot whose values are persisted.
 #[derive(Clone, Copy, Debug)]
 pub struct Durable;
 
@@ -114,7 +116,7 @@ where
     }
 }
 
-/// Why there is no value to be had from a slot.
+/// The error of reading or updating a slot.
 #[derive(Clone, Debug)]
 pub struct SlotError {
     slot: &'static str,
@@ -123,13 +125,13 @@ pub struct SlotError {
 
 #[derive(Clone, Debug)]
 enum Fault {
-    /// Nothing here is of that scope.
+    /// This scope does not exist here.
     NotHere(Scope),
-    /// Another slot has the name.
+    /// Another slot has the same name.
     Name,
-    /// What was written down can't be read.
+    /// The stored form can't be read.
     Read(u32, Arc<dyn StdError + Send + Sync>),
-    /// The value can't be written down.
+    /// The value can't be serialized.
     Write(Arc<dyn StdError + Send + Sync>),
 }
 
@@ -143,7 +145,7 @@ impl SlotError {
         Self::new(slot, Fault::NotHere(scope))
     }
 
-    /// The [name](Slot::NAME) of the slot.
+    /// Returns the [name](Slot::NAME) of the slot.
     pub const fn slot(&self) -> &'static str {
         self.slot
     }
@@ -154,20 +156,23 @@ impl fmt::Display for SlotError {
         let slot = self.slot;
         match &self.fault {
             Fault::NotHere(Scope::Call) => {
-                write!(f, "the slot `{slot}` is of a tool call, and this is none")
+                write!(f, "the slot `{slot}` can be used only inside a tool call")
             }
             Fault::NotHere(_) => {
                 write!(
                     f,
-                    "the slot `{slot}` is of a round of tool calls, and this is none"
+                    "the slot `{slot}` can be used only inside a round of tool calls"
                 )
             }
-            Fault::Name => write!(f, "two slots are named `{slot}`"),
+            Fault::Name => write!(
+                f,
+                "two slots are named `{slot}`; give each slot its own name"
+            ),
             Fault::Read(version, _) => write!(
                 f,
-                "what version {version} of the slot `{slot}` has written down can't be read"
+                "the value stored by version {version} of the slot `{slot}` can't be read"
             ),
-            Fault::Write(_) => write!(f, "the value of the slot `{slot}` can't be written down"),
+            Fault::Write(_) => write!(f, "the value of the slot `{slot}` can't be serialized"),
         }
     }
 }

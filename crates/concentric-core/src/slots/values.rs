@@ -11,10 +11,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The values of slots: of one run, one conversation or one session. A handle: clones share them.
+/// The values of the slots of one run, conversation or session. This is a handle: clones share the
+/// values.
 ///
-/// A host that keeps conversations has one for each, puts it into the requests of its runs as
-/// [`ThreadSlots`], and writes its [`snapshot`](Self::snapshot) down with the conversation.
+/// A host that stores conversations keeps one `Slots` for each, adds it to the requests of its runs
+/// as [`ThreadSlots`], and stores its [`snapshot`](Self::snapshot) with the conversation.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, state::{Slots, ThreadSlots}};
@@ -30,23 +31,23 @@ use std::{
 #[derive(Clone, Default)]
 pub struct Slots(Arc<Mutex<Inner>>);
 
-/// The slots of the conversation that a run is of, as an extension of its context.
+/// The slots of the run's conversation, as an extension of its context.
 #[derive(Clone, Debug)]
 pub struct ThreadSlots(pub Slots);
 
-/// The slots of the session that a run is of, as an extension of its context.
+/// The slots of the run's session, as an extension of its context.
 #[derive(Clone, Debug)]
 pub struct SessionSlots(pub Slots);
 
 #[derive(Default)]
 struct Inner {
     live: HashMap<(TypeId, SlotPlace), Live>,
-    // What was written down, and nobody has asked for yet.
+    // Stored values that were not read yet.
     stored: HashMap<(Str, SlotPlace), StoredSlot>,
     names: HashMap<&'static str, TypeId>,
-    // What was written down of the run is there.
+    // The stored values of the run were restored.
     resumed: bool,
-    // Of a draft: the values that it began with.
+    // In a draft: its initial values.
     base: Option<HashMap<(TypeId, SlotPlace), Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -61,24 +62,24 @@ struct Live {
 type Write = fn(&(dyn Any + Send + Sync)) -> Option<Result<Value, serde_json::Error>>;
 
 impl Slots {
-    /// Creates slots in which nothing stands.
+    /// Creates an empty set of slots.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates slots in which stands what was written down. It is read when somebody asks for it.
+    /// Creates slots from stored values. Each is deserialized when it is first read.
     pub fn restore(stored: impl IntoIterator<Item = StoredSlot>) -> Self {
         let slots = Self::default();
         slots.lock().put(stored);
         slots
     }
 
-    /// Writes down what stands in durable slots, in the order of their names. What was written down
-    /// before, and nobody has asked for since, is kept.
+    /// Serializes the values of durable slots, in the order of their names. Stored values that were
+    /// not read since are included unchanged.
     ///
     /// # Errors
     ///
-    /// A value can't be written down.
+    /// A value can't be serialized.
     pub fn snapshot(&self) -> Result<Vec<StoredSlot>, SlotError> {
         let inner = self.lock();
         let mut all: Vec<StoredSlot> = inner.stored.values().cloned().collect();
@@ -87,7 +88,7 @@ impl Slots {
             .iter()
             .map(|((_, place), live)| (place.clone(), live.clone()))
             .collect();
-        // A value may take a while to write.
+        // Serializing a value may be slow, so it is done without the lock.
         drop(inner);
         for (place, live) in live {
             let Some(value) = (live.write)(&*live.value) else {
@@ -102,18 +103,18 @@ impl Slots {
         Ok(all)
     }
 
-    /// A copy of what stands in durable slots, for a fork of the conversation; the two go apart
-    /// from here.
+    /// Copies the values of durable slots for a fork of the conversation. Later changes of one do
+    /// not affect the other.
     ///
     /// # Errors
     ///
-    /// A value can't be written down.
+    /// A value can't be serialized.
     pub fn fork(&self) -> Result<Self, SlotError> {
         self.snapshot().map(Self::restore)
     }
 
-    /// Copies all values, also those of slots that are not durable, for changes that count only once
-    /// they are [committed](Self::commit).
+    /// Copies all values, including transient ones, for changes that take effect only when they are
+    /// [committed](Self::commit).
     ///
     /// ```
     /// use concentric_core::state::Slots;
@@ -140,9 +141,9 @@ impl Slots {
         })))
     }
 
-    /// Takes over the values that were changed in `draft`, and returns those that stood in their
-    /// place. Values that the draft has not changed stay as they are now.
-    #[must_use = "what was replaced is to be dropped where its values may be"]
+    /// Applies the values that were changed in `draft`, and returns the values they replace. Values
+    /// that the draft has not changed keep their current state.
+    #[must_use = "drop the replaced values where their destructors may run"]
     pub fn commit(&self, draft: &Self) -> Self {
         let (changed, names) = {
             let draft = draft.lock();
@@ -169,15 +170,15 @@ impl Slots {
         Self(Arc::new(Mutex::new(replaced)))
     }
 
-    /// Takes out all that stands there; what is left is as new.
-    #[must_use = "what was taken is to be dropped where its values may be"]
+    /// Removes and returns all values; the slots are then empty.
+    #[must_use = "drop the removed values where their destructors may run"]
     pub fn take(&self) -> Self {
         let taken = std::mem::take(&mut *self.lock());
         Self(Arc::new(Mutex::new(taken)))
     }
 
-    /// Puts in what was written down of a run that goes on, unless that was done before: what was
-    /// changed since stays.
+    /// Restores the stored values of a resumed run, unless this was done before: later changes are
+    /// kept.
     pub(crate) fn resume(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
         if !std::mem::replace(&mut inner.resumed, true) {
@@ -185,8 +186,7 @@ impl Slots {
         }
     }
 
-    /// Puts in what was written down of a run that goes on, in place of all that would be written
-    /// down by now.
+    /// Replaces all durable values with the stored values of a resumed run.
     pub(crate) fn replace(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
         inner.resumed = true;
@@ -197,7 +197,7 @@ impl Slots {
             .map(|(_, live)| live)
             .collect();
         inner.put(stored);
-        // What a user's code does is done without the lock.
+        // Foreign code runs without the lock.
         drop(inner);
         drop(gone);
     }
@@ -211,7 +211,7 @@ impl Slots {
             return Ok(value);
         }
         let stored = inner.stored::<S>(&place)?;
-        // What a user's code does is done without the lock.
+        // Foreign code runs without the lock.
         drop(inner);
         let read = Arc::new(read::<S>(stored)?);
         let mut inner = self.lock();
@@ -251,7 +251,7 @@ fn order(place: &SlotPlace) -> String {
 }
 
 impl Inner {
-    /// Puts there what was written down, in place of what stands there by now.
+    /// Adds stored values, replacing current values of the same slots.
     fn put(&mut self, stored: impl IntoIterator<Item = StoredSlot>) {
         for stored in stored {
             let (slot, place) = (stored.slot.clone(), stored.place.clone());
@@ -269,7 +269,7 @@ impl Inner {
         Arc::clone(&live.value).downcast().ok()
     }
 
-    /// What was written down of a slot that nobody has asked for yet.
+    /// Returns the stored value of a slot that was not read yet.
     fn stored<S>(&mut self, place: &SlotPlace) -> Result<Option<StoredSlot>, SlotError>
     where
         S: Slot,
@@ -290,7 +290,7 @@ impl Inner {
         self.stored
             .remove(&(Str::from_static(S::NAME), place.clone()));
         if let Some(round) = place.round() {
-            // Rounds come one after the other, and nobody asks for what is over.
+            // Rounds are sequential, and values of past rounds are not read again.
             self.live
                 .retain(|(of, at), _| *of != slot || at.round() == Some(round));
         }
@@ -326,7 +326,7 @@ where
     }
     match <S::Keep as Keep<S::Value>>::read(value) {
         Some(read) => read.map_err(|error| unread(error.into())),
-        // It was durable once.
+        // The slot was durable in an earlier version.
         None => Ok(S::Value::default()),
     }
 }

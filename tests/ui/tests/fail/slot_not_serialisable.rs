@@ -1,4 +1,4 @@
-//! A durable slot whose value can't be written down.
+//! A durable slot whose value can't be serialized.
 
 use concentric_core::state::{Durable, Scope, Slot};
 
