@@ -1,8 +1,8 @@
-//! Questions that are asked while a run stays open.
+//! Interrupts that are answered while a run stays open.
 //!
-//! What a layer or a tool must know now, and can know from whoever reads the run's stream, it
-//! [asks](Context::ask), and waits for. A question that may take longer than a connection lives is
-//! one to be [interrupted](crate::interrupt) for.
+//! A layer or tool that needs an answer from the consumer of the run's stream raises an interrupt
+//! with [`Context::ask`] and waits for the reply. Use [`interrupt`](crate::interrupt) instead if
+//! the reply may take longer than a connection lives.
 //!
 //! ```
 //! use concentric_core::{Context, Interrupt, InterruptId, Reply, ask::Unanswered};
@@ -14,7 +14,7 @@
 //!     row: u8,
 //! }
 //!
-//! /// In a tool, say.
+//! /// In a tool:
 //! async fn choose(context: &Context) -> Result<u8, Unanswered> {
 //!     let id = InterruptId::new(context.new_id("ask_"));
 //!     let ask = Interrupt::new(id, "seat").with_message("Which row?");
@@ -22,7 +22,7 @@
 //!     Ok(reply.read::<Seat>()?.row)
 //! }
 //!
-//! /// Where the reply arrives.
+//! /// In the handler that receives the reply:
 //! fn chosen(context: &Context, reply: Reply) {
 //!     if let Err(error) = context.reply(reply) {
 //!         println!("{error}");
@@ -42,9 +42,10 @@ use concentric_proto::{Custom, ErrorKind, Event, Interrupt, Reply, ReplyError};
 use std::{sync::Arc, time::Duration};
 
 impl LiveInterrupts {
-    /// Asks in the run of `context`, and waits for the reply: for `timeout` at the most, in which the
-    /// question is to find room in the run's stream, too. The run's cancel and its deadline end the
-    /// wait.
+    /// Raises an interrupt in the run of `context` and waits for the reply, for at most `timeout`.
+    ///
+    /// The timeout includes the wait for capacity in the run's stream. Cancellation and the
+    /// deadline of the run end the wait.
     ///
     /// # Errors
     ///
@@ -52,7 +53,7 @@ impl LiveInterrupts {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the question back.
+    /// Dropping the future withdraws the interrupt.
     pub async fn ask(
         &self,
         interrupt: Interrupt,
@@ -62,8 +63,8 @@ impl LiveInterrupts {
         self.ask_with(interrupt, timeout, context, None).await
     }
 
-    /// Asks as [`ask`](Self::ask) does, and takes only a reply that `check` accepts. Others are
-    /// refused with its error, and the question goes on waiting.
+    /// Raises an interrupt like [`ask`](Self::ask), and accepts only a reply that passes `check`.
+    /// Other replies are refused with the error of `check`, and the interrupt stays open.
     ///
     /// ```
     /// use concentric_core::{Context, Interrupt, LiveInterrupts, Reply, ReplyError, ask::Unanswered};
@@ -83,7 +84,7 @@ impl LiveInterrupts {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the question back.
+    /// Dropping the future withdraws the interrupt.
     pub async fn ask_checked(
         &self,
         interrupt: Interrupt,
@@ -121,11 +122,12 @@ impl LiveInterrupts {
 }
 
 impl Context {
-    /// Asks whoever reads the run's stream, and waits for the reply, for `timeout` at the most.
+    /// Raises an interrupt in the run's stream and waits for the reply, for at most `timeout`.
     ///
-    /// The question is in the stream while that is read. Nobody reads before the model has begun to
-    /// answer for the first time, nor while a hook is told of an event or of the end: what is asked
-    /// there is seen in [`live`](Self::live) only, and once the run has ended it is not asked.
+    /// The interrupt is emitted while the stream is read. The stream is not read before the model's
+    /// first answer, nor while a hook handles an event or the end of the run; an interrupt raised
+    /// there is visible only through [`live`](Self::live). No interrupt is raised after the end of
+    /// the run.
     ///
     /// # Errors
     ///
@@ -133,17 +135,16 @@ impl Context {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the question back.
+    /// Dropping the future withdraws the interrupt.
     pub async fn ask(&self, interrupt: Interrupt, timeout: Duration) -> Result<Reply, Unanswered> {
         self.live().ask(interrupt, timeout, self).await
     }
 
-    /// Hands a reply to whoever [asks](Self::ask) in the run.
+    /// Delivers a reply to an interrupt that was raised with [`ask`](Self::ask) in this run.
     ///
     /// # Errors
     ///
-    /// Nobody waits for it (any more), or it is not of a form that answers the question, which then
-    /// goes on waiting.
+    /// No such interrupt is open, or the reply has the wrong form; then the interrupt stays open.
     pub fn reply(&self, reply: Reply) -> Result<(), ReplyError> {
         self.live().reply(&Tenant::of(self), reply, self.now())
     }

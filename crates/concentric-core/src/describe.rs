@@ -1,12 +1,13 @@
-//! What a stack is made of.
+//! Descriptions of service stacks.
 
 use concentric_proto::Phase;
 use std::fmt;
 
-/// What a stack is made of, in order, the outermost first.
+/// The layers of a stack in order, outermost first.
 ///
-/// It is read off the stack's type: our layers by name and by where they stand, others by their
-/// type's name. `Display` prints one line per layer.
+/// The description is derived from the stack's type. Layers of this project appear with their type
+/// name and position, other layers with their crate and type name. `Display` prints one line per
+/// layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     layers: Vec<Described>,
@@ -16,17 +17,18 @@ pub struct Description {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Described {
-    /// Its name: for our own the type's alone, for others with the crate it is from.
+    /// The name of the layer's type; prefixed with its crate if the crate is not part of this
+    /// project.
     pub name: String,
-    /// Where it stands.
+    /// The position of the layer.
     pub place: Place,
 }
 
-/// Where in an agent a layer stands.
+/// The position of a layer in an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// Under a loop or outside of one.
+    /// Around a model, or around a loop.
     Chat(Phase),
     /// Below a provider.
     Upstream,
@@ -47,7 +49,7 @@ impl Description {
         Self::of_type_name(std::any::type_name::<S>())
     }
 
-    /// The layers, the outermost first.
+    /// Returns the layers, outermost first.
     pub fn layers(&self) -> &[Described] {
         &self.layers
     }
@@ -62,7 +64,7 @@ impl Description {
         let mut next = Some(name);
         while let Some(name) = next {
             let (path, arguments) = split(name);
-            // What checks a layer's declarations is not a layer of anybody's.
+            // Wrappers that check declarations were not added by the user.
             if path != CHECKED {
                 layers.push(Described {
                     name: short_path(path),
@@ -83,8 +85,8 @@ impl Description {
             if path.starts_with("concentric_providers") {
                 place = Place::Upstream;
             }
-            // The inner service comes first, but for tower's `Retry`; what follows are policies,
-            // closures and plain data.
+            // The inner service is the first argument, except in tower's `Retry`; the other
+            // arguments are policies, closures and plain data.
             let mut services = arguments.into_iter().filter(|name| is_service(name));
             next = match path {
                 "tower::retry::Retry" => services.next_back(),
@@ -98,7 +100,7 @@ impl Description {
 const CHECKED: &str = "concentric_core::capability::check::Checked";
 const AGENT: &str = "concentric_core::agent::service::Agent";
 
-/// Splits a type's name into its path and its generic arguments.
+/// Splits the name of a type into its path and its generic arguments.
 fn split(name: &str) -> (&str, Vec<&str>) {
     let Some((path, rest)) = name.split_once('<') else {
         return (name, Vec::new());
@@ -111,7 +113,7 @@ fn split(name: &str) -> (&str, Vec<&str>) {
     for (at, c) in rest.char_indices() {
         match c {
             '<' | '(' | '[' => depth += 1,
-            // The arrow of a function type closes nothing.
+            // The arrow of a function type closes no bracket.
             '>' if before == '-' => {}
             '>' | ')' | ']' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
@@ -142,8 +144,8 @@ fn is_service(name: &str) -> bool {
     !(closure || function || data.iter().any(|prefix| path.starts_with(prefix)))
 }
 
-/// The name of a type, and those in its arguments, without modules: of one that is not ours, with its
-/// crate.
+/// Removes the modules from the name of a type and of its generic arguments. Types of other crates
+/// keep the name of their crate.
 pub(crate) fn short(name: &str) -> String {
     let is_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}' | '#');
     name.split_inclusive(|c| !is_path(c))

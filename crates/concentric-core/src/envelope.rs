@@ -1,8 +1,9 @@
-//! Events with their place in a run: for a log, a queue, a socket that may be opened again.
+//! Events with their position in a run, for logs, queues and sockets that reconnect.
 //!
-//! Inside a run an [`Event`] says what happened and nothing else. Outside of it somebody may want to
-//! know which run it is of, that none is missing, and what it belongs to: an [`Envelope`] says so,
-//! and [`Envelopes`] puts the events of a body into envelopes as they leave.
+//! An [`Event`] inside a run carries only its content. A consumer outside the run may also need to
+//! know which run the event belongs to, whether an event is missing, and which events belong
+//! together. An [`Envelope`] adds this information, and [`Envelopes`] wraps the events of a body in
+//! envelopes.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, ChatResponse, Error, Event, FinishReason, Usage};
@@ -31,33 +32,33 @@
 //! # }
 //! ```
 //!
-//! # What belongs together
+//! # Correlation
 //!
-//! | the event | its [`correlation_id`](Envelope::correlation_id) |
+//! | event | [`correlation_id`](Envelope::correlation_id) |
 //! |---|---|
-//! | is of a model's answer | the message's id; the run's, if the message has none |
-//! | is of a tool call: its start, its deltas, the whole call, a custom event that names it, its result | `message id/position/call id` |
-//! | is of a run inside this one | that of the call that the run is; [`inner`](Envelope::inner) says to what it belongs in there |
-//! | is of the run: it was resumed, its state, a custom event that names no call, its finish | the run's id |
+//! | part of a model's answer | the id of the message; the id of the run, if the message has none |
+//! | part of a tool call: its start, deltas, the complete call, a custom event with its id, its result | `message id/position/call id` |
+//! | part of a nested run | the id of the tool call that the nested run executes; [`inner`](Envelope::inner) contains the correlation id within the nested run |
+//! | of the run itself: resumed, state, a custom event without a call, finish | the id of the run |
 //!
-//! All that is told of one tool call has one id, and no other call has it, in any run and of any
-//! provider; only a call that is said again after an [`Event::Reset`] has the id that it had in the
-//! answer that is void. For a call that the loop around a model runs it is the call's
-//! [`idempotency_key`](Context::idempotency_key), as long as the model begins its calls in order, and
-//! none of them is its provider's to run.
+//! All events of one tool call share an id that no other call has, in any run or for any provider.
+//! The exception is a call that is repeated after an [`Event::Reset`]: it has the same id as in the
+//! void answer. For a call that the loop executes, the id is the call's
+//! [`idempotency_key`](Context::idempotency_key), provided that the model starts its calls in order
+//! and that the provider executes none of them.
 //!
-//! # Streams of one run
+//! # Several streams of one run
 //!
-//! A run that was interrupted goes on in another body. [`Envelopes::starting_at`] goes on with the
-//! numbers, and [`Envelopes::with_open_round`] with the calls: message ids are kept with the round,
-//! so results have the ids that their calls had in the earlier stream, in another process too. (But
-//! not a call whose id the model gave to two of them.) A stream that is not told of the round knows
-//! a call of it by `run id/call id`, which is the same for all its events in that stream; so the calls
-//! of an inner run that goes on are known.
+//! An interrupted run continues in another body. [`Envelopes::starting_at`] continues the sequence
+//! numbers, and [`Envelopes::with_open_round`] the correlation ids of calls: the round stores its
+//! message id, so results have the ids that their calls had in the earlier stream, even in another
+//! process. (This does not apply to a call whose id the model used twice.) Without the round, calls
+//! are identified by `run id/call id`, which is constant within the stream. The calls of a resumed
+//! nested run are identified this way.
 //!
-//! # The wire
+//! # Wire form
 //!
-//! As JSON, `thread_id`, `agent`, `step` and `inner` are left out where there are none:
+//! In JSON, `thread_id`, `agent`, `step` and `inner` are omitted if they are absent:
 //!
 //! ```json
 //! {
@@ -72,7 +73,7 @@
 //! }
 //! ```
 //!
-//! An envelope of another version is not read. A field that is added is not another version.
+//! An envelope of another version is rejected. Adding a field does not change the version.
 
 use crate::{context::Context, response::ChatResponse};
 use concentric_proto::{
@@ -91,18 +92,18 @@ use std::{
 /// The version of [`Envelope`]'s wire form.
 const VERSION: u16 = 1;
 
-/// An event, and its place in its run.
+/// An event with its position in a run.
 ///
-/// See the [module docs](self) for its wire form.
+/// See the [module docs](self) for the wire form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Envelope {
     /// The version of the wire form: 1.
     #[serde(deserialize_with = "known")]
     pub version: u16,
-    /// Which of the run's events it is, from 0: one more than that of the one before.
+    /// The sequence number of the event in the run, starting at 0 and increasing by 1.
     pub seq: u64,
-    /// The run whose stream it is in.
+    /// The run whose stream contains the event.
     pub run_id: RunId,
     /// The conversation the run belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,15 +111,16 @@ pub struct Envelope {
     /// The run's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Str>,
-    /// The step, from 0; `None` before the first one of the stream.
+    /// The step, from 0; `None` before the first step of the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    /// The same for all events that belong together; see the [module docs](self).
+    /// The id shared by all events that belong together; see the [module docs](self).
     pub correlation_id: Str,
-    /// For an event of a run inside this one, its correlation id there, and so on inwards.
+    /// For an event of a nested run, its correlation id within that run, followed by those within
+    /// deeper runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<Str>,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -129,13 +131,13 @@ where
     match u16::deserialize(deserializer)? {
         VERSION => Ok(VERSION),
         other => Err(de::Error::custom(format_args!(
-            "an envelope of version {other}, and only {VERSION} is known"
+            "unsupported envelope version {other}, expected {VERSION}"
         ))),
     }
 }
 
 impl<B> ChatResponse<B> {
-    /// Puts the events of the body into envelopes, for a run in `context`.
+    /// Wraps the events of the body of a run in `context` in envelopes.
     pub fn envelopes(self, context: &Context) -> ChatResponse<Envelopes<B>> {
         self.map_body(|body| Envelopes::new(body, context))
     }
@@ -144,10 +146,10 @@ impl<B> ChatResponse<B> {
 pin_project! {
     /// The events of a body, each in an [`Envelope`].
     ///
-    /// An error is no event: it comes as it is, takes no number, and is the last item. Every number
-    /// up to it was given.
+    /// An error is yielded unchanged as the last item and has no sequence number; the numbers
+    /// before it are contiguous.
     ///
-    /// What it remembers are the calls of the round that is open, and the runs inside it.
+    /// The stream stores the calls of the open round and the nested runs.
     ///
     /// See the [module docs](self) for an example.
     #[derive(Debug)]
@@ -163,7 +165,7 @@ pin_project! {
 }
 
 impl<B> Envelopes<B> {
-    /// Wraps the body of a run in `context`; of a model call, if the context is inside the loop.
+    /// Wraps the body of a run in `context`, or of a model call if the context is inside the loop.
     pub fn new(body: B, context: &Context) -> Self {
         let mut threads = Threads::new(context.run_id().clone());
         if context.phase() != Phase::Run {
@@ -179,22 +181,22 @@ impl<B> Envelopes<B> {
         }
     }
 
-    /// Sets the number of the first event; 0 by default. It is the
+    /// Sets the sequence number of the first event; 0 by default. Use the
     /// [`next_seq`](Self::next_seq) of an earlier stream of the run.
     pub const fn starting_at(mut self, seq: u64) -> Self {
         self.next = seq;
         self
     }
 
-    /// Says which round the run takes up, as
-    /// [`MachineState::open_round`](crate::machine::MachineState::open_round) and
-    /// [`History`](crate::History) have it.
+    /// Sets the round that the run resumes, as returned by
+    /// [`MachineState::open_round`](crate::machine::MachineState::open_round) or
+    /// [`History`](crate::History).
     pub fn with_open_round(mut self, round: &OpenRound) -> Self {
         self.threads.take_up(round);
         self
     }
 
-    /// The number of the next event.
+    /// Returns the sequence number of the next event.
     pub const fn next_seq(&self) -> u64 {
         self.next
     }
@@ -251,18 +253,18 @@ where
     }
 }
 
-/// What the events of one run belong to.
+/// The correlation state of one run.
 #[derive(Debug)]
 struct Threads {
     run: RunId,
     step: Option<u32>,
     message: Option<MessageId>,
-    // Which of the message's calls the next one is, and how many have their results.
+    // The position of the message's next call, and the number of calls with results.
     position: usize,
     settled: usize,
-    // Calls that the model writes, in the order in which they began.
+    // Calls that the model is writing, in the order in which they began.
     begun: VecDeque<Begun>,
-    // Calls of the round, by the ids that they have there, and how many of them have no result.
+    // Calls of the round by their ids, and the number of calls without a result.
     calls: HashMap<CallId, Called>,
     open: usize,
     runs: HashMap<RunId, Within>,
@@ -281,10 +283,10 @@ struct Called {
     is_settled: bool,
 }
 
-/// A run inside this one.
+/// A nested run.
 #[derive(Debug)]
 struct Within {
-    // Of the call that it is.
+    // The correlation id of the call that the run executes.
     key: Str,
     threads: Threads,
 }
@@ -314,7 +316,7 @@ impl Threads {
         self.message = message;
     }
 
-    /// Forgets the message that was written, and its round.
+    /// Clears the current message and its round.
     fn end(&mut self) {
         self.position = 0;
         self.settled = 0;
@@ -324,7 +326,7 @@ impl Threads {
         self.runs = HashMap::new();
     }
 
-    /// What `event` belongs to, and inside of which runs.
+    /// Returns the correlation id of `event`, and adds those within nested runs to `inner`.
     fn of(&mut self, event: &Event, inner: &mut Vec<Str>) -> Str {
         match event {
             Event::StepStart(start) => {
@@ -366,7 +368,7 @@ impl Threads {
                 self.begun.clear();
                 self.of_message()
             }
-            // Text, and other parts of the message that is being written.
+            // Text and other parts of the current message.
             _ => self.of_message(),
         }
     }
@@ -384,7 +386,7 @@ impl Threads {
 
     fn key_at(&self, message: Option<&MessageId>, position: usize, id: &CallId) -> Str {
         match (message, self.step.unwrap_or_default()) {
-            // As `Context::idempotency_key` has it.
+            // The same format as `Context::idempotency_key`.
             (Some(_), _) => InterruptId::for_call(message, position, id).into(),
             (None, step) => format!("{}/{step}/{position}/{id}", self.run).into(),
         }
@@ -410,13 +412,13 @@ impl Threads {
     fn call(&mut self, call: &ToolCallPart) -> Str {
         let key = match self.take_begun(&call.id) {
             Some(key) => key,
-            // It is no call of the round.
+            // The call is not part of the round.
             None if call.executor == Executor::Provider => {
                 format!("{}/-/{}", self.of_message(), call.id).into()
             }
             None => self.next_key(&call.id),
         };
-        // An agent in the model's place makes round after round in one message.
+        // An agent in the model's position makes several rounds in one message.
         if self.open == 0 {
             self.calls.clear();
         }
@@ -432,11 +434,11 @@ impl Threads {
         }
     }
 
-    /// The key of a whole call that had begun.
+    /// Returns the key of a complete call that had begun.
     fn take_begun(&mut self, id: &CallId) -> Option<Str> {
         let mut begun = self.begun.iter();
         let at = begun.position(|begun| begun.id == *id).or_else(|| {
-            // The loop renames a call whose id is taken.
+            // The loop renames a call whose id is already used.
             let (said, _) = id.as_str().rsplit_once('~')?;
             let mut begun = self.begun.iter();
             begun.position(|begun| begun.id.as_str() == said)
@@ -467,7 +469,7 @@ impl Threads {
         key
     }
 
-    // ---- runs inside this one ----
+    // ---- nested runs ----
 
     fn of_sub_agent(&mut self, event: &SubAgentEvent, inner: &mut Vec<Str>) -> Str {
         let key = match &event.call_id {

@@ -14,38 +14,39 @@ use std::{
 /// The future of [`Clock::sleep`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells the time.
+/// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall time.
+    /// Returns the wall-clock time.
     fn now(&self) -> SystemTime;
 
-    /// Waits for `duration`, which may be any: one past the end of what the clock can show, such as
-    /// [`Duration::MAX`], never ends.
+    /// Waits for `duration`. A duration beyond the range of the clock, such as [`Duration::MAX`],
+    /// never ends.
     fn sleep(&self, duration: Duration) -> Sleep;
 
-    /// How long it is since some moment of the past: what lengths of time are measured by, where the
-    /// wall time may be set in between. It passes as [`sleep`](Self::sleep) waits.
+    /// Returns the time since a fixed point in the past. Use it to measure durations, which
+    /// adjustments of the wall clock must not affect. It advances together with
+    /// [`sleep`](Self::sleep).
     ///
-    /// That moment is 1970 unless a clock says otherwise, so that this is the wall time.
+    /// By default the fixed point is 1970, and this is the wall-clock time.
     fn monotonic(&self) -> Duration {
         let since = self.now().duration_since(SystemTime::UNIX_EPOCH);
         since.unwrap_or_default()
     }
 }
 
-/// Makes ids.
+/// A generator of ids.
 pub trait Ids: Send + Sync + 'static {
-    /// A new id that begins with `prefix`.
+    /// Returns a new id that begins with `prefix`.
     fn next(&self, prefix: &str) -> Str;
 }
 
-/// Makes random numbers, as for jitter; not for secrets.
+/// A source of random numbers, for example for jitter; not for secrets.
 pub trait Random: Send + Sync + 'static {
-    /// A new number.
+    /// Returns a new random number.
     fn next_u64(&self) -> u64;
 }
 
-/// The clock, ids and randomness of a run: all it takes from the outside besides its model and
+/// The clock, ids and randomness of a run: all of its external inputs other than its model and
 /// tools, so that a run can be recorded and replayed.
 ///
 /// Cloning is cheap.
@@ -68,24 +69,24 @@ impl Environment {
         }))
     }
 
-    /// The system's: the wall clock, tokio's timer, and random ids.
+    /// Returns the system environment: the wall clock, tokio's timer, and random ids.
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Environment> =
             LazyLock::new(|| Environment::new(SystemClock, RandomIds, SystemRandom));
         SYSTEM.clone()
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &dyn Clock {
         &*self.0.clock
     }
 
-    /// The source of ids.
+    /// Returns the source of ids.
     pub fn ids(&self) -> &dyn Ids {
         &*self.0.ids
     }
 
-    /// The source of random numbers.
+    /// Returns the source of random numbers.
     pub fn random(&self) -> &dyn Random {
         &*self.0.random
     }
@@ -108,7 +109,7 @@ impl Clock for SystemClock {
         Box::pin(tokio::time::sleep(duration))
     }
 
-    // tokio's, as is the timer: with a runtime's paused clock both stand still.
+    // Uses tokio's clock, like the timer, so that both stop when the runtime's clock is paused.
     fn monotonic(&self) -> Duration {
         // Well in the past, since a runtime whose clock was paused may be behind the others.
         const AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
@@ -126,9 +127,9 @@ struct RandomIds;
 
 impl Ids for RandomIds {
     fn next(&self, prefix: &str) -> Str {
-        // Crockford's base 32, without the letters that look like digits.
+        // Crockford's base 32, without the letters that resemble digits.
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-        // Nobody can guess the first 60 bits; the last 30 tell this process's ids apart.
+        // The first 60 bits can't be guessed; the last 30 distinguish the ids of this process.
         let (random, count) = random();
         let mut id = [b'0'; 18];
         let (head, tail) = id.split_at_mut(12);
@@ -153,8 +154,8 @@ impl Random for SystemRandom {
     }
 }
 
-/// SipHash of a counter, the process id and the time, under keys that the standard library takes
-/// from the system; and the counter.
+/// Returns the SipHash of a counter, the process id and the time, with keys that the standard
+/// library gets from the system; and the counter.
 fn random() -> (u64, u64) {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -165,8 +166,8 @@ fn random() -> (u64, u64) {
     )
 }
 
-/// A fork, and a virtual machine that is restored from a snapshot, have the keys and the counter of
-/// their original: the process id and the time tell what they draw apart.
+/// A fork, or a virtual machine restored from a snapshot, has the keys and the counter of its
+/// original; the process id and the time make its numbers differ.
 fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
     let since = now.duration_since(SystemTime::UNIX_EPOCH);
     let mut hasher = keys.build_hasher();
@@ -180,7 +181,8 @@ fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
 mod tests {
     use super::*;
 
-    // A fork or a snapshot cannot be made here, so this is of the function that all numbers are from.
+    // A test can't create a fork or a snapshot, so it checks the function that all numbers come
+    // from.
     #[test]
     fn a_copy_of_the_process_draws_other_numbers() {
         let (keys, now) = (RandomState::new(), SystemTime::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! The pending interrupts of runs that stay open.
+//! The open interrupts of runs that stay open.
 
 use crate::{outbox::EmitError, run_key::Tenant};
 use concentric_proto::{Interrupt, InterruptId, Reply, ReplyError};
@@ -14,48 +14,49 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// Takes replies to questions of runs that stay open.
+/// The open interrupts of runs that stay open, and the entry point for their replies.
 ///
-/// It is a handle: clones speak of the same questions. Each run has [one](crate::Context::live) of its own;
-/// one that several runs ask by is for whoever takes the replies of all of them in one place.
+/// This is a handle: clones share the same interrupts. Each run has [its
+/// own](crate::Context::live); several runs can share one to accept all replies in one place.
 ///
-/// A question goes into its run's stream as an [`Event::Custom`](crate::Event::Custom) named `interrupt`, whose value is
-/// the [`Interrupt`]; whoever shows it hands the reply to [`reply`](Self::reply).
+/// An interrupt is emitted into its run's stream as an [`Event::Custom`](crate::Event::Custom)
+/// named `interrupt`, whose value is the [`Interrupt`]. The consumer passes the reply to
+/// [`reply`](Self::reply).
 ///
-/// An id names one question. While it waits, another of the same id and tenant is not asked, since a
-/// reply could be to either.
+/// Open interrupts have unique ids: while one is open, another with the same id and tenant is
+/// rejected, since a reply would be ambiguous.
 #[derive(Clone, Default)]
 pub struct LiveInterrupts(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
 
 struct Waiting {
     interrupt: Interrupt,
     check: Option<Arc<Check>>,
-    // Taken by the reply. Whoever asked takes the question back, and nobody else asks under its id
-    // before that.
+    // Taken by the reply. The waiting future removes the entry, and its id stays reserved until
+    // then.
     reply: Option<oneshot::Sender<Reply>>,
 }
 
-/// What a reply must meet beside the form that its question asks for.
+/// A check of a reply in addition to the form that its interrupt requires.
 pub(crate) type Check = dyn Fn(&Reply) -> Result<(), ReplyError> + Send + Sync;
 
-/// Why a question has no answer.
+/// The reason why an interrupt has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unanswered {
-    /// There was no reply before the timeout or the run's deadline.
+    /// No reply arrived before the timeout or the run's deadline.
     Late,
     /// The run was cancelled.
     Cancelled,
-    /// Another question waits under its id.
+    /// Another interrupt with this id is open.
     Asked(InterruptId),
-    /// It did not go into the run's stream.
+    /// The interrupt was not emitted into the run's stream.
     NotShown(EmitError),
-    /// It was answered, and not by what was asked for.
+    /// The reply does not have the required form.
     Malformed(ReplyError),
 }
 
 impl LiveInterrupts {
-    /// Creates a handle that nobody waits on.
+    /// Creates a handle without open interrupts.
     pub fn new() -> Self {
         Self::default()
     }
@@ -64,7 +65,7 @@ impl LiveInterrupts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is asked of a tenant now, in no order.
+    /// Returns the open interrupts of a tenant, in no particular order.
     pub fn interrupts(&self, tenant: &Tenant) -> Vec<Interrupt> {
         self.lock()
             .iter()
@@ -73,12 +74,12 @@ impl LiveInterrupts {
             .collect()
     }
 
-    /// Hands a reply to whoever waits for it. It is `now`.
+    /// Delivers a reply to the future that waits for it. `now` is the current time.
     ///
     /// # Errors
     ///
-    /// Nobody waits for it (any more), or the reply is not of a form that answers it; the question
-    /// then goes on waiting.
+    /// No such interrupt is open, or the reply does not have the required form; then the interrupt
+    /// stays open.
     pub fn reply(&self, tenant: &Tenant, reply: Reply, now: SystemTime) -> Result<(), ReplyError> {
         let id = reply.interrupt_id.clone();
         let key = (tenant.clone(), id.clone());
@@ -88,11 +89,11 @@ impl LiveInterrupts {
         let mut asked = asked.ok_or_else(unknown)?;
         asked.interrupt.check(&reply, now)?;
         if let Some(check) = asked.check.clone() {
-            // It is not ours, and may take its time.
+            // The check is foreign code and may be slow, so it runs without the lock.
             drop(waiting);
             check(&reply)?;
             waiting = self.lock();
-            // Another question may wait under its id by now.
+            // Another interrupt may have been opened with the same id.
             let is_same = |asked: &&mut Waiting| {
                 let known = asked.check.as_ref();
                 asked.reply.is_some() && known.is_some_and(|known| Arc::ptr_eq(known, &check))
@@ -105,8 +106,9 @@ impl LiveInterrupts {
         taken.ok_or(ReplyError::Unknown(id))
     }
 
-    /// Registers an interrupt of a tenant and waits for a reply that `check` accepts. `shown` resolves
-    /// once the interrupt is in the run's stream, `ended` when the wait is over, with the reason.
+    /// Registers an interrupt of a tenant and waits for a reply that `check` accepts. `shown`
+    /// resolves once the interrupt is in the run's stream, `ended` when the wait is over, with the
+    /// reason.
     ///
     /// # Errors
     ///
@@ -114,7 +116,7 @@ impl LiveInterrupts {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the question back.
+    /// Dropping the future withdraws the interrupt.
     pub(crate) async fn wait(
         &self,
         tenant: Tenant,
@@ -140,7 +142,7 @@ impl LiveInterrupts {
                 (&mut receiver).await.map_err(|_| Unanswered::Late)
             });
             let mut ended = pin!(ended);
-            // A reply that has arrived by the end of the wait is looked for below.
+            // The code below checks for a reply that arrived by the end of the wait.
             let answered = poll_fn(|cx| match ended.as_mut().poll(cx) {
                 Poll::Pending => answered.as_mut().poll(cx),
                 Poll::Ready(unanswered) => Poll::Ready(Err(unanswered)),
@@ -150,13 +152,13 @@ impl LiveInterrupts {
                 Err(unanswered) => unanswered,
             }
         };
-        // One that was accepted meanwhile is not lost; after this none is.
+        // A reply that was accepted in the meantime is not lost; after this no reply is accepted.
         receiver.close();
         receiver.try_recv().map_err(|_| unanswered)
     }
 }
 
-/// Takes a question back that nobody waits for any more.
+/// Withdraws an interrupt when its future is dropped.
 struct Asked<'a> {
     of: &'a LiveInterrupts,
     key: (Tenant, InterruptId),
@@ -179,10 +181,10 @@ impl fmt::Debug for LiveInterrupts {
 impl fmt::Display for Unanswered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Late => f.write_str("nobody has answered in time"),
-            Self::Cancelled => f.write_str("the run was cancelled before anybody answered"),
-            Self::Asked(id) => write!(f, "another question waits under the id `{id}`"),
-            Self::NotShown(error) => write!(f, "the question was not asked: {error}"),
+            Self::Late => f.write_str("no reply arrived in time"),
+            Self::Cancelled => f.write_str("the run was cancelled before a reply arrived"),
+            Self::Asked(id) => write!(f, "another interrupt with the id `{id}` is open"),
+            Self::NotShown(error) => write!(f, "the interrupt was not emitted: {error}"),
             Self::Malformed(error) => error.fmt(f),
         }
     }

@@ -1,8 +1,8 @@
-//! For traits of hooks, whose methods are optional, async, and a user's: whether an implementation
-//! has one, and what comes of one that panics.
+//! Support for hook traits with optional async methods: detects whether a method is implemented,
+//! and catches its panics.
 //!
-//! A method that is not implemented returns an [`unset`] future, whose type [`is_set`] tells from
-//! those of others, so that whoever would call the method need not.
+//! A method that is not implemented returns an [`unset`] future. [`is_set`] recognizes the type of
+//! that future, so callers can skip the method.
 //!
 //! ```
 //! use concentric_core::method::{is_set, unset};
@@ -36,11 +36,11 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The future of a method that is not there.
+/// The future of a method that is not implemented.
 #[derive(Debug)]
 pub struct Unset<F>(F);
 
-/// What a method that is not there answers, if it is called all the same.
+/// Returns the default result of a method that is not implemented.
 pub const fn unset<F, T>(f: F) -> Unset<F>
 where
     F: Fn() -> T,
@@ -59,29 +59,29 @@ where
     }
 }
 
-/// Whether `F`, the future of a method, is not [`Unset`].
+/// Returns whether `F`, the future of a method, is not [`Unset`].
 ///
-/// The future borrows from its call, so that it has no `TypeId`. An `Unset` is empty, which few
-/// futures are; of those its name tells it apart.
+/// The future borrows from its call, so it has no `TypeId`. An `Unset` is zero-sized, which few
+/// futures are; the name of the type distinguishes it from those.
 pub fn is_set<F>() -> bool {
     let unset = concat!(module_path!(), "::Unset<");
     size_of::<F>() > 0 || !type_name::<F>().starts_with(unset)
 }
 
-/// What was panicked with.
+/// The payload of a panic.
 pub struct Panic(Box<dyn Any + Send>);
 
 impl Panic {
-    /// What was said, if that is text; for the log.
+    /// Returns the message of the panic, if it is text; for the log.
     pub fn text(&self) -> Option<&str> {
         let text = self.0.downcast_ref::<&str>().copied();
         text.or_else(|| self.0.downcast_ref::<String>().map(String::as_str))
     }
 
-    /// The error that it is, of a hook.
+    /// Converts the panic of a hook into an error.
     pub fn error(&self) -> Error {
-        let text = self.text().unwrap_or("something that is not text");
-        Error::new(ErrorKind::Other, format!("it panicked: {text}"))
+        let text = self.text().unwrap_or("(no message)");
+        Error::new(ErrorKind::Other, format!("panicked: {text}"))
     }
 }
 
@@ -91,18 +91,19 @@ impl fmt::Debug for Panic {
     }
 }
 
-/// Does `work`, and catches its panic.
+/// Runs `work` and catches a panic.
 ///
-/// What `work` leaves behind half done must not be used again but to be dropped.
+/// State that a panicking `work` leaves behind must only be dropped, not used again.
 ///
 /// # Errors
 ///
-/// It panicked.
+/// The closure panicked.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(Panic)
 }
 
-/// Calls a method and waits for it; a panic of either, and of the drop of its future, is caught.
+/// Calls a method and waits for it. Panics of the method, its future, and the drop of its future
+/// are caught.
 ///
 /// # Errors
 ///
@@ -121,7 +122,7 @@ where
         }
     })
     .await;
-    // What it leaves behind does not change what it said.
+    // A panic of the drop does not change the output.
     let _ = catch(|| future.set(None));
     output
 }

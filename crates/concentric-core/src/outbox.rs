@@ -11,16 +11,16 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// How many emitted events may wait for the consumer.
+/// The maximum number of emitted events that wait for the consumer.
 const CAPACITY: usize = 1024;
 
-/// Events that layers and tools put into a run's stream, until its driver takes them.
+/// Events emitted into a run's stream by layers and tools, queued for the run's driver.
 ///
-/// A run that emits nothing pays for a flag: the queue is not allocated.
+/// The queue is allocated when the first event is emitted.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    // Set while the queue holds something, and once the driver was called, so that the driver need
-    // not lock for each event.
+    // Set while the queue is not empty, and once the driver was called, so that the driver does not
+    // need to lock for each event.
     filled: AtomicBool,
     queue: Mutex<Queue>,
     room: Notify,
@@ -35,13 +35,13 @@ struct Queue {
     closed: bool,
 }
 
-/// Why an event was not emitted.
+/// The reason why an event was not emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EmitError {
-    /// The event is not one that may be emitted.
+    /// Events of this kind can't be emitted.
     NotAllowed,
-    /// The consumer is too far behind.
+    /// The queue is full because the consumer is too slow.
     Full,
     /// The run has ended.
     Ended,
@@ -51,7 +51,7 @@ impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAllowed => "only state, custom events and parts can be emitted",
-            Self::Full => "the run's consumer is too far behind",
+            Self::Full => "too many emitted events wait for the run's consumer",
             Self::Ended => "the run has ended",
         })
     }
@@ -84,7 +84,7 @@ impl Outbox {
 
     pub(crate) async fn send(&self, mut event: Event) -> Result<(), EmitError> {
         loop {
-            // Listens before it looks, so that room made in between is not missed.
+            // Registers for a notification first, so that capacity freed in between is not missed.
             let room = self.room.notified();
             match self.push(event) {
                 Ok(()) => return Ok(()),
@@ -100,7 +100,7 @@ impl Outbox {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Makes the driver look at its run before it reads more of the model's answer, from now on.
+    /// Makes the driver check its run before it reads more of the model's answer, from now on.
     pub(crate) fn call_driver(&self) {
         let mut queue = self.lock();
         queue.called = true;
@@ -120,9 +120,9 @@ impl Outbox {
         Some(event)
     }
 
-    /// Takes the next event, or wakes `waker` at the next push.
+    /// Takes the next event, or registers `waker` for the next push.
     ///
-    /// One driver waits at a time: the outermost loop of the run.
+    /// Only one driver waits at a time: the outermost loop of the run.
     pub(crate) fn poll_pop(&self, waker: &Waker) -> Poll<Event> {
         let mut queue = self.lock();
         if let Some(event) = self.pop_front(&mut queue) {

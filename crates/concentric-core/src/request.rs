@@ -9,29 +9,30 @@ use concentric_proto::{
 };
 use std::sync::Arc;
 
-/// A request to a model or to an agent: they take the same.
+/// A request to a model or an agent.
 ///
-/// Cloning is cheap, and a clone is another attempt at the same call: its [`Context`] is a handle
-/// to the same run.
+/// Cloning is cheap. A clone is another attempt at the same call, with a handle to the same run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChatRequest {
     /// The conversation so far.
     pub transcript: Transcript,
-    /// What the model is told before it.
+    /// The system prompt, which precedes the conversation.
     pub system: System,
-    /// The tools the model may call. To an agent, these are the client's own; the agent adds its.
+    /// The tools the model may call. In a request to an agent, these are the client's tools; the
+    /// agent adds its own.
     pub tools: ToolSpecs,
-    /// How the model is to answer; shared until it is changed ([`options_mut`](Self::options_mut)).
+    /// The options of the answer; shared until they are changed
+    /// ([`options_mut`](Self::options_mut)).
     pub options: Arc<ChatOptions>,
-    /// An open round to go on with, before the model is called.
+    /// An open round to resume before the model is called.
     pub resume: Option<Resume>,
-    /// The run it belongs to.
+    /// The context of the run that the request belongs to.
     pub context: Context,
 }
 
 impl ChatRequest {
-    /// Creates a request to go on with `transcript`, as a run of its own.
+    /// Creates a request that continues `transcript` as a new run.
     pub fn new(transcript: Transcript) -> Self {
         Self {
             transcript,
@@ -43,18 +44,18 @@ impl ChatRequest {
         }
     }
 
-    /// Creates a request of one user's message.
+    /// Creates a request with a single user message.
     pub fn user(text: impl Into<Str>) -> Self {
         let mut transcript = Transcript::new();
         transcript.push_user(text);
         Self::new(transcript)
     }
 
-    /// Creates a request to go on with a run that was interrupted.
+    /// Creates a request to resume a run that was interrupted.
     ///
-    /// `state` is what the run ended with ([`Finish::state`](crate::Finish::state)), or what a
-    /// store that nobody else writes kept of it. What is not answered keeps waiting: the run is
-    /// interrupted again.
+    /// `state` is the state that the run ended with ([`Finish::state`](crate::Finish::state)), or
+    /// that a trusted store has kept. Interrupts without a reply stay open: the run is interrupted
+    /// again.
     pub fn resume(state: MachineState, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
         let state = Suspended::State(Box::new(state));
@@ -62,27 +63,27 @@ impl ChatRequest {
         request
     }
 
-    /// Creates a request to go on with a run that a layer around the agent keeps
-    /// ([`Suspended::Elsewhere`]): the one of the context's conversation that asked what `replies`
-    /// are to.
+    /// Creates a request to resume a run that a layer around the agent stores
+    /// ([`Suspended::Elsewhere`]): the run of the context's conversation that raised the interrupts
+    /// that `replies` answer.
     pub fn replying(replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
         request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
         request
     }
 
-    /// Creates a request to go on with `open`, which follows `transcript`, as a history claims that
-    /// it is open.
+    /// Creates a request to resume `open`, the open round after `transcript` according to an
+    /// unverified history.
     ///
-    /// No reply is believed without a proof ([`Reply::token`]).
+    /// A reply is accepted only with a proof ([`Reply::token`]).
     pub fn resume_history(transcript: Transcript, open: OpenRound, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(transcript);
         request.resume = Some(Resume::new(Suspended::Claimed(open), replies));
         request
     }
 
-    /// Sets the run. If it goes on with one whose state is known, the durable [slots](crate::state) of
-    /// that stand in `context` from now on, in place of all that stood there.
+    /// Sets the context of the run. If the request resumes a run whose state is known, the durable
+    /// [slots](crate::state) of that run replace all slots in `context`.
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
@@ -90,8 +91,8 @@ impl ChatRequest {
         self
     }
 
-    /// Has the request go on with a run. If its state is known, its durable [slots](crate::state)
-    /// stand in the context from now on, in place of all that stood there.
+    /// Sets the run to resume. If its state is known, its durable [slots](crate::state) replace all
+    /// slots in the context.
     pub fn set_resume(&mut self, resume: Resume) {
         self.resume = Some(resume);
         self.replace_slots();
@@ -103,19 +104,19 @@ impl ChatRequest {
         }
     }
 
-    /// Adds a system segment at the end.
+    /// Appends a system segment.
     #[must_use]
     pub fn with_system(mut self, text: impl Into<Str>) -> Self {
         self.system.push(SystemSegment::new(text));
         self
     }
 
-    /// The options, to be changed; a request that shares them keeps its own.
+    /// Gets a mutable reference to the options. Shared options are cloned first.
     pub fn options_mut(&mut self) -> &mut ChatOptions {
         Arc::make_mut(&mut self.options)
     }
 
-    /// Puts `event` into the run's stream; see [`Context::emit`].
+    /// Emits `event` into the run's stream; see [`Context::emit`].
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@ use concentric_proto::{Error, Event, Finish, Head, Message, MessageBuilder, Tran
 use futures_core::Stream;
 use std::{fmt, pin::pin};
 
-/// The answer of a model or an agent: a head, and a body of [`Event`]s that is still arriving.
+/// The answer of a model or an agent: a head, and a body of [`Event`]s that arrives as a stream.
 ///
 /// # The body
 ///
@@ -13,14 +13,15 @@ use std::{fmt, pin::pin};
 /// - *ended early*: `None` comes before either, which is a truncated answer and so an error;
 /// - *dropped* by its consumer, which cancels the call.
 ///
-/// A consumer that has seen one of the first two need not poll for the `None` behind it, so a layer
-/// that must act at the end acts on the terminal item, on `None`, and on drop, and at most once.
+/// A consumer that has received a terminal item need not poll for the `None` after it. A layer that
+/// acts at the end must therefore act on the terminal item, on `None`, and on drop, but at most
+/// once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChatResponse<B> {
-    /// What is known as soon as the service accepts the request.
+    /// The part of the answer that is known as soon as the service accepts the request.
     pub head: Head,
-    /// Values of any type that a layer leaves for the layers outside it.
+    /// Values of any type from a layer to the layers outside it.
     pub extensions: http::Extensions,
     /// The events.
     pub body: B,
@@ -43,7 +44,7 @@ impl<B> ChatResponse<B> {
         self
     }
 
-    /// Replaces the body with what `f` makes of it, keeping the head.
+    /// Maps the body with `f`, keeping the head.
     #[inline]
     pub fn map_body<T>(self, f: impl FnOnce(B) -> T) -> ChatResponse<T> {
         ChatResponse {
@@ -62,7 +63,8 @@ where
     ///
     /// # Errors
     ///
-    /// The body's error, or [`ErrorKind::Truncated`](crate::ErrorKind::Truncated) if it ended early; with what had arrived.
+    /// The body's error, or [`ErrorKind::Truncated`](crate::ErrorKind::Truncated) if it ended
+    /// early; with the part of the answer that had arrived.
     pub async fn collect(self) -> Result<Answer, Incomplete> {
         let Self { head, body, .. } = self;
         let mut builder = MessageBuilder::new(&head);
@@ -94,9 +96,9 @@ where
         }
     }
 
-    /// Reads the body to its end, and returns the final answer: what [`Answer::text`] returns.
+    /// Reads the body to its end, and returns the final answer as [`Answer::text`] does.
     ///
-    /// What an agent wrote in earlier steps is left out; [`Answer::all_text`] has it.
+    /// Text from earlier steps of an agent is omitted; use [`Answer::all_text`] for all of it.
     ///
     /// # Errors
     ///
@@ -106,51 +108,51 @@ where
     }
 }
 
-/// An answer that arrived whole.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// The answer's head.
+    /// The head of the answer.
     pub head: Head,
     /// The whole answer in one message: for an agent's answer, the text, tool calls and results of
     /// all its steps.
     pub message: Message,
-    /// How it ended.
+    /// The terminal event of the answer.
     pub finish: Finish,
-    // Which part of the message the final answer begins with.
+    // The index of the message's part at which the final answer begins.
     answer_start: usize,
 }
 
 impl Answer {
-    /// The final answer: the text of the last step, after its last tool result.
+    /// Returns the final answer: the text of the last step, after its last tool result.
     ///
-    /// An answer that a gate rejected, and that the model made again in another step, is not in it;
-    /// nor is what the model wrote before it called tools. It is empty if the run ended on a tool
-    /// result, as at a step limit.
+    /// Text before tool calls is omitted, as is an answer that a gate rejected and the model
+    /// replaced in another step. The result is empty if the run ended on a tool result, for example
+    /// at a step limit.
     pub fn text(&self) -> String {
         self.message.text_from(self.answer_start)
     }
 
-    /// The text of all steps, put together without a separator: what the consumer of the events was
-    /// shown, answers that were rejected included.
+    /// Returns the text of all steps, concatenated without a separator, including rejected answers:
+    /// all text that a consumer of the events has received.
     pub fn all_text(&self) -> String {
         self.message.text()
     }
 
-    /// The conversation with this turn in it, for the next one; `None` for a model's own answer,
-    /// whose [`message`](Self::message) is yours to append.
+    /// Returns the conversation including this turn, for the next request. `None` for a plain
+    /// model's answer, whose [`message`](Self::message) the caller appends to the transcript.
     pub fn transcript(&self) -> Option<&Transcript> {
         self.finish.transcript.as_ref()
     }
 }
 
-/// An answer that did not arrive whole.
+/// An answer that did not arrive completely.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Incomplete {
-    /// Why.
+    /// The error that ended the answer.
     pub error: Error,
-    /// What had arrived.
+    /// The part of the answer that had arrived.
     pub partial: Box<Message>,
 }
 

@@ -8,10 +8,10 @@ use std::{
     time::SystemTime,
 };
 
-/// A run to go on with, and the replies to what it asked.
+/// A run to resume, and the replies to its interrupts.
 ///
-/// It is taken up once: a clone of the request is another attempt at the same call, and finds it
-/// gone.
+/// It can be taken once: a clone of the request is another attempt at the same call, and finds it
+/// taken.
 #[derive(Clone, Debug)]
 pub struct Resume {
     run: Arc<Mutex<Untaken>>,
@@ -21,15 +21,15 @@ pub struct Resume {
 
 type Untaken = Option<(Suspended, Vec<Reply>)>;
 
-/// What is known of a run to go on with.
+/// The known state of a run to resume.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Suspended {
-    /// Its state, as it was written down by a process that is trusted.
+    /// The state of the run, as persisted by a trusted process.
     State(Box<MachineState>),
-    /// What a history claims, which anybody may have written.
+    /// An open round from an unverified history.
     Claimed(OpenRound),
-    /// Nothing: a layer outside the agent has it, and takes this as the wish to go on.
+    /// No state: a layer outside the agent stores the run and resumes it.
     Elsewhere,
 }
 
@@ -74,20 +74,20 @@ impl Resume {
         &self.messages
     }
 
-    /// Says when the replies were accepted, if that was before now: they are in time if they were
-    /// then.
+    /// Sets the time at which the replies were accepted, if that was before now. Expiry of the
+    /// replies is checked against this time.
     #[must_use]
     pub const fn accepted_at(mut self, time: SystemTime) -> Self {
         self.accepted_at = Some(time);
         self
     }
 
-    /// When the replies were accepted, if not now.
+    /// Returns the time at which the replies were accepted, if not now.
     pub const fn was_accepted_at(&self) -> Option<SystemTime> {
         self.accepted_at
     }
 
-    /// The slots of the run, if its state is known.
+    /// Returns the slots of the run, if its state is known.
     pub(crate) fn slots(&self) -> Option<Vec<StoredSlot>> {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         match run.as_ref() {
@@ -96,7 +96,7 @@ impl Resume {
         }
     }
 
-    /// Takes the run and the replies, unless another attempt has.
+    /// Takes the run and the replies, unless another attempt has taken them.
     pub fn take(&self) -> Option<(Suspended, Vec<Reply>)> {
         self.run
             .lock()
@@ -104,13 +104,13 @@ impl Resume {
             .take()
     }
 
-    /// Whether a layer has the run ([`Suspended::Elsewhere`]), and nobody has taken it.
+    /// Returns whether the run is stored by a layer ([`Suspended::Elsewhere`]) and not taken yet.
     pub fn is_elsewhere(&self) -> bool {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*run, Some((Suspended::Elsewhere, _)))
     }
 
-    /// Gives back what was [taken](Self::take), for another attempt: nothing came of this one.
+    /// Returns the [taken](Self::take) run for another attempt, if this one had no effect.
     pub fn give_back(&self, suspended: Suspended, replies: Vec<Reply>) {
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         *run = Some((suspended, replies));

@@ -1,14 +1,15 @@
-//! The names of runs, and of their owners.
+//! The keys of runs and of their owners.
 
 use concentric_proto::{RunId, Str, ThreadId};
 use serde::{Deserialize, Serialize};
 
-/// Whose runs and decisions these are, as an extension of a [`Context`](crate::Context); the empty one by default.
+/// The owner of runs and decisions, as an extension of a [`Context`](crate::Context); empty by
+/// default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tenant(pub Str);
 
-/// Names a run in a store.
+/// The key of a run in a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunKey {
@@ -16,14 +17,14 @@ pub struct RunKey {
     pub tenant: Tenant,
     /// The conversation.
     pub thread: ThreadId,
-    /// The id of the stored run, made by the process that began it. It stays the same while other
-    /// requests continue the run. It is not the id that a client chose for its request
+    /// The id of the stored run, created by the process that started it. It stays the same while
+    /// other requests continue the run. It is not the id that a client chose for its request
     /// ([`RunRecord::client_id`](crate::store::RunRecord::client_id)), which may repeat.
     pub run: RunId,
 }
 
 impl RunKey {
-    /// Creates a name.
+    /// Creates a key.
     pub fn new(tenant: Tenant, thread: ThreadId, run: RunId) -> Self {
         Self {
             tenant,
@@ -33,15 +34,15 @@ impl RunKey {
     }
 }
 
-/// The claim under which a run goes on.
+/// The claim under which a process drives a run.
 ///
-/// A tool may hand it to a service that refuses writers with an older [fence](Self::fence).
+/// A tool may pass it to a service that rejects writers with an older [fence](Self::fence).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunClaim {
-    /// The run.
+    /// The key of the run.
     pub key: RunKey,
-    /// Grows with its claims.
+    /// The fencing token, which increases with each claim of the run.
     pub fence: u64,
 }
 

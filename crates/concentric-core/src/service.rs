@@ -1,4 +1,4 @@
-//! Names for the services of an agent, and their erased forms.
+//! Aliases for the services of an agent, and type-erased services.
 
 use crate::{
     describe::Description,
@@ -21,8 +21,8 @@ use tower_service::Service;
 
 /// A model, an agent, or a stack of layers over one.
 ///
-/// This is another name for a `Service<ChatRequest, Response = ChatResponse<B>>` whose body is a
-/// stream of events; every such service has it.
+/// Implemented for every `Service<ChatRequest, Response = ChatResponse<B>>` whose body `B` is a
+/// stream of events; not implemented manually.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a model service",
     label = "not a `Service<ChatRequest, Response = ChatResponse<_>>`",
@@ -45,7 +45,7 @@ where
 
 /// A tool, or a stack of layers over one.
 ///
-/// Another name for a `Service<ToolCall, Response = ToolOutcome>`.
+/// Implemented for every `Service<ToolCall, Response = ToolOutcome>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tool service",
     label = "not a `Service<ToolCall, Response = ToolOutcome>`",
@@ -55,10 +55,10 @@ pub trait ToolService: Service<ToolCall, Response = ToolOutcome, Error: Into<Box
 
 impl<S> ToolService for S where S: Service<ToolCall, Response = ToolOutcome, Error: Into<BoxError>> {}
 
-/// What executes the tool calls of a model's answer.
+/// A service that executes the tool calls of a model's answer.
 ///
-/// Another name for a `Service<ToolRound>` whose response is a stream of [`RoundEvent`]s, one
-/// for each call, in any order. An `Err`, as the future's or as the last item, fails the run.
+/// Implemented for every `Service<ToolRound>` whose response is a stream of [`RoundEvent`]s, one
+/// for each call, in any order. An `Err`, from the future or as the last item, fails the run.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a round service",
     label = "not a `Service<ToolRound>`",
@@ -67,7 +67,7 @@ impl<S> ToolService for S where S: Service<ToolCall, Response = ToolOutcome, Err
 pub trait RoundService:
     Service<ToolRound, Response = Self::Outcomes, Error: Into<BoxError>>
 {
-    /// The outcomes, as they become known.
+    /// The stream of outcomes.
     type Outcomes: Stream<Item = Result<RoundEvent, Error>>;
 }
 
@@ -79,33 +79,33 @@ where
     type Outcomes = O;
 }
 
-/// Returns `service`, if it is a model service; else the compiler says why it is not.
+/// Returns `service`, and fails to compile with an explanation if it is not a model service.
 pub fn check_model<S: ModelService>(service: S) -> S {
     service
 }
 
-/// Returns `service`, if it is a tool service; else the compiler says why it is not.
+/// Returns `service`, and fails to compile with an explanation if it is not a tool service.
 pub fn check_tool<S: ToolService>(service: S) -> S {
     service
 }
 
-/// A body of any type.
+/// A type-erased response body.
 pub struct EventStream(Pin<Box<dyn Stream<Item = Result<Event, Error>> + Send>>);
 
 impl EventStream {
-    /// Erases the type of `stream`; an `EventStream` is returned as it is.
+    /// Erases the type of `stream`; an `EventStream` is returned unchanged.
     pub fn new<B>(stream: B) -> Self
     where
         B: Stream<Item = Result<Event, Error>> + Send + 'static,
     {
-        // As `axum_core::body::Body::new` does: don't box a box.
+        // Avoids double boxing, as `axum_core::body::Body::new` does.
         let mut stream = Some(stream);
         if let Some(same) = (&mut stream as &mut dyn Any).downcast_mut::<Option<Self>>()
             && let Some(same) = same.take()
         {
             return same;
         }
-        Self(Box::pin(stream.expect("it was just put there")))
+        Self(Box::pin(stream.expect("the stream was not taken")))
     }
 }
 
@@ -128,10 +128,10 @@ impl fmt::Debug for EventStream {
     }
 }
 
-/// A model or an agent of any type, that can be cloned and shared: for a field, for axum's state,
-/// and as a seam in a long stack.
+/// A type-erased model or agent that can be cloned and shared: for struct fields, for axum's state,
+/// and to shorten the type of a long stack.
 ///
-/// Costs a box for the future and one for the body of each call, and one indirect call per event.
+/// Costs one box for the future and one for the body of each call, and one indirect call per event.
 #[derive(Clone)]
 pub struct BoxModel {
     inner: BoxCloneSyncService<ChatRequest, ChatResponse<EventStream>, Error>,
@@ -154,7 +154,7 @@ impl BoxModel {
         }
     }
 
-    /// The stack that was erased, one line per layer, the outermost first.
+    /// Describes the erased stack, one line per layer, outermost first.
     pub fn describe(&self) -> Description {
         Description::of_type_name(self.name)
     }
@@ -180,7 +180,7 @@ impl fmt::Debug for BoxModel {
     }
 }
 
-/// A tool of any type, that can be cloned and shared.
+/// A type-erased tool that can be cloned and shared.
 #[derive(Clone)]
 pub struct BoxTool {
     inner: BoxCloneSyncService<ToolCall, ToolOutcome, Error>,
@@ -199,7 +199,7 @@ impl BoxTool {
         }
     }
 
-    /// The stack that was erased, one line per layer, the outermost first.
+    /// Describes the erased stack, one line per layer, outermost first.
     pub fn describe(&self) -> Description {
         Description::of_type_name(self.name)
     }
@@ -225,7 +225,7 @@ impl fmt::Debug for BoxTool {
     }
 }
 
-/// The future of an erased service.
+/// The boxed future of a type-erased service.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// Erases the body and the error of a model service, but not its future.

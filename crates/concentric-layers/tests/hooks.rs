@@ -344,7 +344,7 @@ async fn c062_observers_that_fail_leave_the_others_alone_and_are_reported_togeth
     assert_eq!(log.take(), ["b finished", "a finished"]);
     assert_eq!(
         failed(&failures),
-        ["second.after_run: it panicked: oh", "first.after_run: no"]
+        ["second.after_run: panicked: oh", "first.after_run: no"]
     );
 }
 
@@ -529,7 +529,7 @@ async fn an_event_that_makes_a_hook_panic_is_its_last() {
     let (request, failures) = with_failures(ChatRequest::user("hi"));
     let answer = agent.oneshot(request).await.unwrap();
     assert_eq!(answer.text().await.unwrap(), "ab");
-    assert_eq!(failed(&failures), ["panics.event: it panicked: oh"]);
+    assert_eq!(failed(&failures), ["panics.event: panicked: oh"]);
 }
 
 // ---- before ----

@@ -332,13 +332,13 @@ async fn c064_no_failure_around_a_tool_call_is_lost() {
         ),
         (
             "before panics",
-            Some(("before_call", "it panicked: no")),
+            Some(("before_call", "panicked: no")),
             ToolStatus::Failed,
         ),
         ("after fails", Some(("after_call", "no")), ToolStatus::Done),
         (
             "after panics",
-            Some(("after_call", "it panicked: no")),
+            Some(("after_call", "panicked: no")),
             ToolStatus::Done,
         ),
         ("before halts", None, ToolStatus::Failed),
