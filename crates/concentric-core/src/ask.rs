@@ -1,4 +1,4 @@
-//! Interrupts that are answered while a run stays open.
+//! Interrupts that are answered while a run continues.
 //!
 //! A layer or tool that needs an answer from the consumer of the run's stream raises an interrupt
 //! with [`Context::ask`] and waits for the reply. Use [`interrupt`](crate::interrupt) instead if
@@ -126,8 +126,7 @@ impl Context {
     ///
     /// The interrupt is emitted while the stream is read. The stream is not read before the model's
     /// first answer, nor while a hook handles an event or the end of the run; an interrupt raised
-    /// there is visible only through [`live`](Self::live). No interrupt is raised after the end of
-    /// the run.
+    /// there is visible only through [`live`](Self::live). None is raised after the run.
     ///
     /// # Errors
     ///

@@ -5,9 +5,8 @@ use std::fmt;
 
 /// The layers of a stack in order, outermost first.
 ///
-/// The description is derived from the stack's type. Layers of this project appear with their type
-/// name and position, other layers with their crate and type name. `Display` prints one line per
-/// layer.
+/// Derived from the stack's type. Types of other projects are prefixed with their crate. `Display`
+/// prints one line per layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     layers: Vec<Described>,
@@ -17,8 +16,7 @@ pub struct Description {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Described {
-    /// The name of the layer's type; prefixed with its crate if the crate is not part of this
-    /// project.
+    /// The name of the layer's type, prefixed with its crate for other projects.
     pub name: String,
     /// The position of the layer.
     pub place: Place,

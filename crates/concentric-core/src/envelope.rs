@@ -2,8 +2,8 @@
 //!
 //! An [`Event`] inside a run carries only its content. A consumer outside the run may also need to
 //! know which run the event belongs to, whether an event is missing, and which events belong
-//! together. An [`Envelope`] adds this information, and [`Envelopes`] wraps the events of a body in
-//! envelopes.
+//! together. An [`Envelope`] adds this information, and [`Envelopes`] adds it to the events of a
+//! body.
 //!
 //! ```
 //! use concentric_core::{ChatRequest, ChatResponse, Error, Event, FinishReason, Usage};
@@ -116,8 +116,7 @@ pub struct Envelope {
     pub step: Option<u32>,
     /// The id shared by all events that belong together; see the [module docs](self).
     pub correlation_id: Str,
-    /// For an event of a nested run, its correlation id within that run, followed by those within
-    /// deeper runs.
+    /// The correlation ids within nested runs, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<Str>,
     /// The event.

@@ -19,8 +19,7 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns the wall-clock time.
     fn now(&self) -> SystemTime;
 
-    /// Waits for `duration`. A duration beyond the range of the clock, such as [`Duration::MAX`],
-    /// never ends.
+    /// Waits for `duration`. One beyond the clock's range, such as [`Duration::MAX`], never ends.
     fn sleep(&self, duration: Duration) -> Sleep;
 
     /// Returns the time since a fixed point in the past. Use it to measure durations, which
@@ -181,8 +180,7 @@ fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
 mod tests {
     use super::*;
 
-    // A test can't create a fork or a snapshot, so it checks the function that all numbers come
-    // from.
+    // A test can't create a fork or a snapshot, so it checks the function that makes all numbers.
     #[test]
     fn a_copy_of_the_process_draws_other_numbers() {
         let (keys, now) = (RandomState::new(), SystemTime::UNIX_EPOCH);

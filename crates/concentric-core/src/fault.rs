@@ -46,8 +46,7 @@ pub enum Fault {
         /// The missing capability.
         capability: &'static str,
     },
-    /// A capability was required with [`Context::require`](crate::Context::require) but not
-    /// provided.
+    /// [`Context::require`](crate::Context::require) found no such capability.
     Absent {
         /// The required capability.
         capability: &'static str,

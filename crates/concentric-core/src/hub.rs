@@ -1,4 +1,4 @@
-//! The open interrupts of runs that stay open.
+//! Interrupts that are answered while their runs continue.
 
 use crate::{outbox::EmitError, run_key::Tenant};
 use concentric_proto::{Interrupt, InterruptId, Reply, ReplyError};
@@ -14,10 +14,10 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The open interrupts of runs that stay open, and the entry point for their replies.
+/// The open interrupts of runs that continue while they wait, and the entry point for replies.
 ///
-/// This is a handle: clones share the same interrupts. Each run has [its
-/// own](crate::Context::live); several runs can share one to accept all replies in one place.
+/// A handle: clones share the same interrupts. Each run has [its own](crate::Context::live);
+/// several runs can share one to accept all replies in one place.
 ///
 /// An interrupt is emitted into its run's stream as an [`Event::Custom`](crate::Event::Custom)
 /// named `interrupt`, whose value is the [`Interrupt`]. The consumer passes the reply to
@@ -31,8 +31,7 @@ pub struct LiveInterrupts(Arc<Mutex<HashMap<(Tenant, InterruptId), Waiting>>>);
 struct Waiting {
     interrupt: Interrupt,
     check: Option<Arc<Check>>,
-    // Taken by the reply. The waiting future removes the entry, and its id stays reserved until
-    // then.
+    // Taken by the reply. The id stays reserved until the waiting future removes the entry.
     reply: Option<oneshot::Sender<Reply>>,
 }
 
@@ -78,8 +77,7 @@ impl LiveInterrupts {
     ///
     /// # Errors
     ///
-    /// No such interrupt is open, or the reply does not have the required form; then the interrupt
-    /// stays open.
+    /// No such interrupt is open, or the reply has the wrong form; then the interrupt stays open.
     pub fn reply(&self, tenant: &Tenant, reply: Reply, now: SystemTime) -> Result<(), ReplyError> {
         let id = reply.interrupt_id.clone();
         let key = (tenant.clone(), id.clone());
@@ -107,8 +105,7 @@ impl LiveInterrupts {
     }
 
     /// Registers an interrupt of a tenant and waits for a reply that `check` accepts. `shown`
-    /// resolves once the interrupt is in the run's stream, `ended` when the wait is over, with the
-    /// reason.
+    /// resolves once the interrupt is emitted, `ended` with the reason when the wait is over.
     ///
     /// # Errors
     ///

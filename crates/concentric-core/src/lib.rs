@@ -22,7 +22,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // A model is any service of this shape; a provider's layer makes one of an HTTP client.
+//! // A model is any service of this shape; a provider's layer turns an HTTP client into one.
 //! let model = service_fn(async |_: ChatRequest| {
 //!     Ok::<_, Error>(ChatResponse::new(futures_util::stream::iter([
 //!         Ok(Event::text("Hello!")),

@@ -68,8 +68,7 @@ impl Expectation {
         self.is_met.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the fault if the expectation was not met when a model called by the loop at `depth`
-    /// answers.
+    /// Returns the fault of an unmet expectation when the model of the loop at `depth` answers.
     pub(crate) fn failed(&self, depth: u32) -> Option<Fault> {
         let is_open =
             !self.is_met.load(Ordering::Relaxed) && !self.is_skipped.load(Ordering::Relaxed);
@@ -93,8 +92,7 @@ impl Noted {
         noted.push(Arc::clone(expectation));
     }
 
-    /// Takes the expectations of the model call of the loop at `depth`, and returns the first
-    /// fault.
+    /// Takes the expectations of the model call at `depth`, and returns the first fault.
     pub(crate) fn take(&self, depth: u32) -> Option<Fault> {
         let mut noted = self.lock();
         let failed = noted.iter().find_map(|of_call| {
@@ -140,8 +138,7 @@ impl Marks {
         })
     }
 
-    /// Returns the innermost expectation that no layer inside it has met, only of `wanted` if
-    /// given.
+    /// Returns the fault of the innermost unmet expectation, or of the innermost one of `wanted`.
     pub(crate) fn unmet(&self, wanted: Option<TypeId>) -> Option<Fault> {
         for (at, mark) in self.iter().enumerate() {
             if let MarkKind::Expects(expectation) = mark

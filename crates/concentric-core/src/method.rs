@@ -102,8 +102,7 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(Panic)
 }
 
-/// Calls a method and waits for it. Panics of the method, its future, and the drop of its future
-/// are caught.
+/// Calls a method and waits for it. Panics of both, and of the future's drop, are caught.
 ///
 /// # Errors
 ///

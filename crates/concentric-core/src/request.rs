@@ -19,10 +19,10 @@ pub struct ChatRequest {
     pub transcript: Transcript,
     /// The system prompt, which precedes the conversation.
     pub system: System,
-    /// The tools the model may call. In a request to an agent, these are the client's tools; the
-    /// agent adds its own.
+    /// The tools the model may call; for an agent, the client's tools, to which the agent adds its
+    /// own.
     pub tools: ToolSpecs,
-    /// The options of the answer; shared until they are changed
+    /// The options for the answer; shared until they are changed
     /// ([`options_mut`](Self::options_mut)).
     pub options: Arc<ChatOptions>,
     /// An open round to resume before the model is called.
@@ -54,8 +54,7 @@ impl ChatRequest {
     /// Creates a request to resume a run that was interrupted.
     ///
     /// `state` is the state that the run ended with ([`Finish::state`](crate::Finish::state)), or
-    /// that a trusted store has kept. Interrupts without a reply stay open: the run is interrupted
-    /// again.
+    /// that a trusted store has kept. If a reply is missing, the run is interrupted again.
     pub fn resume(state: MachineState, replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
         let state = Suspended::State(Box::new(state));
@@ -64,16 +63,14 @@ impl ChatRequest {
     }
 
     /// Creates a request to resume a run that a layer around the agent stores
-    /// ([`Suspended::Elsewhere`]): the run of the context's conversation that raised the interrupts
-    /// that `replies` answer.
+    /// ([`Suspended::Elsewhere`]): the run of the context's conversation that `replies` refer to.
     pub fn replying(replies: Vec<Reply>) -> Self {
         let mut request = Self::new(Transcript::new());
         request.resume = Some(Resume::new(Suspended::Elsewhere, replies));
         request
     }
 
-    /// Creates a request to resume `open`, the open round after `transcript` according to an
-    /// unverified history.
+    /// Creates a request to resume `open`, the open round of an unverified history.
     ///
     /// A reply is accepted only with a proof ([`Reply::token`]).
     pub fn resume_history(transcript: Transcript, open: OpenRound, replies: Vec<Reply>) -> Self {
@@ -82,8 +79,8 @@ impl ChatRequest {
         request
     }
 
-    /// Sets the context of the run. If the request resumes a run whose state is known, the durable
-    /// [slots](crate::state) of that run replace all slots in `context`.
+    /// Sets the context of the run. If the request resumes a run whose state is known, its durable
+    /// [slots](crate::state) replace those in `context`.
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
@@ -91,8 +88,8 @@ impl ChatRequest {
         self
     }
 
-    /// Sets the run to resume. If its state is known, its durable [slots](crate::state) replace all
-    /// slots in the context.
+    /// Sets the run to resume. If its state is known, its durable [slots](crate::state) replace
+    /// those in the context.
     pub fn set_resume(&mut self, resume: Resume) {
         self.resume = Some(resume);
         self.replace_slots();

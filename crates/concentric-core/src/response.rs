@@ -14,8 +14,7 @@ use std::{fmt, pin::pin};
 /// - *dropped* by its consumer, which cancels the call.
 ///
 /// A consumer that has received a terminal item need not poll for the `None` after it. A layer that
-/// acts at the end must therefore act on the terminal item, on `None`, and on drop, but at most
-/// once.
+/// acts once at the end must therefore handle the terminal item, `None` and drop.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChatResponse<B> {
@@ -114,8 +113,8 @@ where
 pub struct Answer {
     /// The head of the answer.
     pub head: Head,
-    /// The whole answer in one message: for an agent's answer, the text, tool calls and results of
-    /// all its steps.
+    /// The whole answer in one message; for an agent, with the text, tool calls and results of all
+    /// steps.
     pub message: Message,
     /// The terminal event of the answer.
     pub finish: Finish,
@@ -127,8 +126,7 @@ impl Answer {
     /// Returns the final answer: the text of the last step, after its last tool result.
     ///
     /// Text before tool calls is omitted, as is an answer that a gate rejected and the model
-    /// replaced in another step. The result is empty if the run ended on a tool result, for example
-    /// at a step limit.
+    /// replaced in another step. Empty if the run ended on a tool result, as at a step limit.
     pub fn text(&self) -> String {
         self.message.text_from(self.answer_start)
     }

@@ -10,8 +10,7 @@ use std::{
 
 /// A run to resume, and the replies to its interrupts.
 ///
-/// It can be taken once: a clone of the request is another attempt at the same call, and finds it
-/// taken.
+/// It can be taken once, by one of the attempts that share it through clones of the request.
 #[derive(Clone, Debug)]
 pub struct Resume {
     run: Arc<Mutex<Untaken>>,

@@ -3,7 +3,7 @@
 use concentric_proto::{RunId, Str, ThreadId};
 use serde::{Deserialize, Serialize};
 
-/// The owner of runs and decisions, as an extension of a [`Context`](crate::Context); empty by
+/// The owner of runs and decisions, an extension of a [`Context`](crate::Context); empty by
 /// default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -30,8 +30,8 @@
 //!
 //! Values are immutable: a reader keeps the value it has read. An update computes the next value
 //! from the current one. If another update happens in the meantime, it is computed again from the
-//! new value, so no update is lost when calls of a round run concurrently. No lock is held during
-//! the computation.
+//! new value, so no update is lost when calls of a round run concurrently. No lock is held
+//! meanwhile.
 //!
 //! # Persistence
 //!
@@ -111,7 +111,7 @@ impl Context {
             .map_or_else(|| Ok(Vec::new()), Slots::snapshot)
     }
 
-    /// Restores the values of the run's own durable slots
+    /// Restores the run's own durable slots
     /// ([`MachineState::slots`](crate::machine::MachineState::slots)). Only the first call has an
     /// effect.
     pub fn restore_state(&self, stored: &[StoredSlot]) {

@@ -124,8 +124,7 @@ impl RunSummary {
         }
     }
 
-    /// Returns whether a process drives the run at `now`: it is running and its lease has not
-    /// expired.
+    /// Returns whether the run is running and its lease has not expired at `now`.
     pub fn is_driven(&self, now: SystemTime) -> bool {
         self.status == RunStatus::Running && self.lease_until > now
     }
@@ -139,8 +138,7 @@ pub enum RunStatus {
     Running,
     /// The run waits for replies.
     Suspended,
-    /// The run has ended. The record is kept for a while, so that late replies can be rejected with
-    /// the right error.
+    /// The run has ended. The record is kept for a while, to reject late replies.
     Ended,
 }
 
@@ -154,8 +152,7 @@ pub enum RunStatus {
 /// Operations on a run that can't be read fail. Operations that return several runs log such a run
 /// and omit it, so that it does not hide the others.
 ///
-/// Versions and fences are unique in a store, even if a run is deleted and another run with the
-/// same key is started.
+/// Versions and fences are unique in a store, even if the key of a deleted run is used again.
 pub trait RunStore: Send + Sync + 'static {
     /// Stores a new run, which a request with the run id `client_id` has started, and claims it
     /// until `lease_until`. Returns the fence.
@@ -219,8 +216,7 @@ pub trait RunStore: Send + Sync + 'static {
         now: SystemTime,
     ) -> StoreFuture<u64>;
 
-    /// Stores the state of a running run, and deletes the replies stored with it, which the state
-    /// contains.
+    /// Stores the state of a run, and deletes its stored replies, which the state contains.
     fn save(
         &self,
         key: RunKey,
@@ -237,8 +233,8 @@ pub trait RunStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`StoreError::TooManyWaiting`] if the run has not waited before, and the conversation or the
-    /// tenant has reached its limit of runs that wait, or have waited and not ended. Nothing is
-    /// stored in that case.
+    /// tenant has reached its limit of runs that wait, or have waited and not ended. Then nothing
+    /// is stored.
     fn suspend(
         &self,
         key: RunKey,
@@ -251,12 +247,10 @@ pub trait RunStore: Send + Sync + 'static {
     fn end(&self, key: RunKey, fence: u64, now: SystemTime) -> StoreFuture<()>;
 
     /// Ends all runs of a conversation that wait for replies, as of `now`, atomically. Returns the
-    /// number of ended runs. A claimed run is not ended; a concurrent claim happens either before
-    /// or after.
+    /// number of ended runs. A claimed run is not ended; a concurrent claim comes before or after.
     fn withdraw(&self, tenant: Tenant, thread: ThreadId, now: SystemTime) -> StoreFuture<usize>;
 
-    /// Returns the newest run that has raised any of the interrupts `questions`, answered or not,
-    /// even if it has ended.
+    /// Returns the newest run, ended or not, that raised any of `questions`, answered or not.
     ///
     /// # Errors
     ///
@@ -279,8 +273,7 @@ pub trait RunStore: Send + Sync + 'static {
         limit: usize,
     ) -> StoreFuture<Vec<RunSummary>>;
 
-    /// Returns at most `limit` runs of all tenants whose lease had expired at `now`, to be claimed
-    /// and resumed.
+    /// Returns at most `limit` runs, of all tenants, whose lease had expired at `now`.
     fn abandoned(&self, now: SystemTime, limit: usize) -> StoreFuture<Vec<RunRecord>>;
 }
 
@@ -292,8 +285,7 @@ impl RunClaim {
     }
 }
 
-/// The cell that receives the [`RunClaim`] of a run once it is claimed, as an extension of its
-/// [`Context`].
+/// The cell for the [`RunClaim`] of a run, as an extension of its [`Context`].
 #[derive(Clone, Debug)]
 pub struct ClaimCell(Arc<Claimable>);
 
@@ -410,12 +402,10 @@ impl Context {
 }
 
 /// Persists a run's state before each round of tool calls, if set in the [own](Context::own_mut)
-/// extensions of its [`Context`]. The round starts once the state is persisted; a failure fails the
-/// run.
+/// extensions of its [`Context`]. The round starts once it is persisted; an error fails the run.
 ///
 /// Also called before the rounds of an agent in the model's position, whose state is part of the
-/// run's. Not called before the rounds of an agent that is a tool: the state contains the tool call
-/// instead.
+/// run's. Not called before the rounds of an agent that is a tool.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<dyn Fn(MachineState) -> BoxFuture<()> + Send + Sync>);
 
@@ -436,11 +426,9 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// Records the effects of tools before they start and when they have finished, so that a crash in
-/// between is detected.
+/// Records the start and the outcome of tool effects, so that a crash in between is detected.
 pub trait Ledger: Send + Sync + 'static {
-    /// Records that the call with `key` is about to take effect. The record is durable when the
-    /// future resolves.
+    /// Durably records that the call with `key` is about to take effect.
     ///
     /// # Errors
     ///
@@ -551,8 +539,8 @@ pub trait Decisions: Send + Sync + 'static {
     /// Stores a decision, replacing an earlier one for the same calls.
     fn remember(&self, decision: Remembered) -> StoreFuture<()>;
 
-    /// Returns the decisions about calls of `tool` that apply in this `run` of this `thread`, in
-    /// `thread`, or always.
+    /// Returns the decisions about calls of `tool` for this `run`, for `thread`, and for all
+    /// threads.
     fn recall(
         &self,
         tenant: Tenant,

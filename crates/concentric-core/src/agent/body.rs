@@ -23,8 +23,7 @@ use tower_service::Service;
 pin_project! {
     /// The response body of an [`Agent`](super::Agent), which drives the run.
     ///
-    /// Polling the body advances the run. Dropping it stops the run, and drops the model's stream
-    /// and the running tools.
+    /// Polling the body advances the run. Dropping it stops the run and its running tools.
     #[must_use = "streams do nothing unless polled"]
     pub struct AgentBody<M, B, R, O>
     where

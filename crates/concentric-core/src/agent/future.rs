@@ -169,8 +169,7 @@ where
     }
 }
 
-/// Ends a run before it has a body. If the run was resumed, the error carries the effects of
-/// earlier rounds.
+/// Ends a run before it has a body. The error includes the effects of earlier rounds.
 fn failed<M, R, T>(
     run: &mut Option<Result<Box<Run<M, R>>, Error>>,
     error: Error,

@@ -2,8 +2,7 @@
 //!
 //! [`AgentLayer`] turns a model into an agent: a service with the same request and response types,
 //! which calls the model again after each round of tool calls. All decisions are made by a
-//! [`Machine`](crate::machine::Machine) without I/O; this module polls the services and passes
-//! their results to it.
+//! [`Machine`](crate::machine::Machine) without I/O; this module polls the services.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel, NoTools};
@@ -25,7 +24,7 @@
 //! | moment | action of the loop |
 //! |---|---|
 //! | call | Clones the model, waits until the clone is ready, and calls it. |
-//! | first answer of the model | Resolves the response future, which is the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step; no event is emitted before. |
+//! | the model's first answer | Resolves the response future, which is the commit point: from here on nothing is retried. Emits [`Event::StepStart`] of this step; no event is emitted before. |
 //! | request with an open round ([`ChatRequest::resume`]) | Resolves the response future, emits [`Event::Resumed`], then starts tools. |
 //! | [`Event::Finish`] after tool calls | Emits [`Event::StepFinish`] and passes the calls to the round service. |
 //! | outcomes of all calls | Emits them in the order of the calls, then [`Event::StepStart`], and calls the model again. |
@@ -46,8 +45,8 @@
 //! limits. The innermost model is offered the tools of all loops, and each call is executed by the
 //! loop that owns the tool: the inner loop returns a call of an outer tool to the outer loop, and
 //! is called again with its outcome. The outer loop counts the work of the inner loop up to that
-//! point as one step. Tool names must be unique across the loops; a duplicate fails the run before
-//! the model is called.
+//! point as one step. A tool name that occurs in two loops fails the run before the model is
+//! called.
 //!
 //! An agent that receives only a task, not the conversation, is a tool of the other agent.
 //!

@@ -34,8 +34,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::util::Oneshot;
 use tower_service::Service;
 
-/// The state of a run, passed from its future to its body. Boxed, since it is large and moved
-/// often.
+/// The state of a run, passed from its future to its body; boxed, since it is large.
 pub(super) struct Run<M, R> {
     pub(super) machine: Machine,
     model: M,
@@ -47,16 +46,13 @@ pub(super) struct Run<M, R> {
     // Cancellation and deadline; created when the run first waits.
     stops: Option<Box<Stops>>,
     claim: Option<Claim>,
-    // Persists the run's state. Removed from the context, since nested runs have states of their
-    // own.
+    // Persists the run's state. Not in the context, since nested runs have their own states.
     checkpoint: Option<Checkpoint>,
-    // Receives the states of an agent in the model's position, which are persisted as part of this
-    // run's.
+    // Receives the states of an agent in the model's position, to persist them in this run's state.
     within: Option<mpsc::UnboundedReceiver<Within>>,
     // Calls were taken from the machine, and the round service was not called yet.
     saving: bool,
-    // The number of effects in a round being passed to its service, and how many the service
-    // counts.
+    // The number of effects of the next round, and how many its service counts.
     uncounted: Option<(u64, Arc<AtomicU64>)>,
     // The gates of the agent and of this run.
     gates: Option<StepGates>,
@@ -164,8 +160,7 @@ impl<M, R> Run<M, R> {
     ///
     /// # Errors
     ///
-    /// No layer of the stack has applied the run's own layers, or a layer expects another that was
-    /// not called.
+    /// No layer of the stack has applied the run's own layers, or an expected layer was not called.
     pub(super) fn check_layers(&mut self) -> Result<(), Error> {
         match self.layers.take() {
             Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
@@ -209,8 +204,7 @@ impl<M, R> Run<M, R> {
         }
     }
 
-    /// Passes an item of the model's answer to the machine, and returns the event to yield now, if
-    /// any.
+    /// Passes an item of the model's answer to the machine, and returns the event to yield, if any.
     pub(super) fn take_in(&mut self, item: Option<Result<Event, Error>>) -> Option<Event> {
         match item {
             Some(Ok(event)) => return self.machine.model_event(event),
@@ -231,8 +225,7 @@ impl<M, R> Run<M, R> {
             true => self.decided(moment, step),
             false => None,
         };
-        // An action that waited for replies must not run without the gate that raised the
-        // interrupt.
+        // An action that waited for replies requires the gate that raised the interrupt.
         if deciding.is_none() && self.machine.take_answers().is_some() {
             let why = "no gate has the name of the gate that raised the answered interrupt; add that gate again";
             let error = Error::new(ErrorKind::Configuration, why);
@@ -581,8 +574,7 @@ pub(super) fn discard(drops: impl FnOnce()) {
     }
 }
 
-/// Creates a checkpoint that passes states to the run that reads `states`, and waits until they are
-/// persisted.
+/// Creates a checkpoint that passes states to an outer run and waits until they are persisted.
 fn through(states: mpsc::UnboundedSender<Within>) -> Checkpoint {
     Checkpoint::new(move |state| {
         let (save, saved) = oneshot::channel();
@@ -619,8 +611,8 @@ fn offer(request: &mut ChatRequest, specs: &ToolSpecs) -> Result<Arc<[Str]>, Err
         return Ok(Arc::default());
     }
     let names: Arc<[Str]> = request.tools.iter().map(|t| t.name.clone()).collect();
-    // Within another loop the request's tools belong to that loop, so a collision is a
-    // configuration error.
+    // Within another loop the request's tools belong to that loop, so the host must fix a
+    // collision.
     if request.context.phase() == Phase::Run {
         let of_request: HashSet<&str> = names.iter().map(Str::as_str).collect();
         let mut own = specs.iter().map(|spec| &spec.name);

@@ -63,8 +63,7 @@ impl<M, R> Agent<M, R> {
     ///
     /// # Errors
     ///
-    /// The tools have a configuration error or can't be used by this run; or a part of the stack
-    /// panicked.
+    /// The tools are misconfigured or can't be used by this run; or a part of the stack panicked.
     fn parts(&self, context: &crate::context::Context) -> Result<(M, R, ToolSpecs), Error>
     where
         M: Clone,
@@ -104,8 +103,8 @@ impl<M, R> Agent<M, R> {
         &self.model
     }
 
-    /// Gets a reference to the tools, or `None` if they panicked when they were cloned. Such a
-    /// panic fails each run.
+    /// Gets a reference to the tools, or `None` if they panicked when they were cloned. That fails
+    /// each run.
     pub fn tools(&self) -> Option<&R> {
         self.tools.as_ref().ok()
     }

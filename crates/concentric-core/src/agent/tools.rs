@@ -14,19 +14,17 @@ pub trait ToolSource {
     /// Returns the specs of the tools.
     fn specs(&self) -> ToolSpecs;
 
-    /// Checks that the tools can be used. An agent calls this when it is created; an error fails
-    /// each of its runs.
+    /// Checks that the tools can be used. Called when an agent is created; an error fails each run.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); by default, for a duplicate
-    /// tool name.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); by default, for duplicate
+    /// names.
     fn check(&self) -> Result<(), Error> {
         self.specs().check()
     }
 
-    /// Checks that the run of `context` provides everything the tools need. Called before the run's
-    /// first model call.
+    /// Checks, before the first model call, that the run of `context` provides what the tools need.
     ///
     /// # Errors
     ///
@@ -36,8 +34,7 @@ pub trait ToolSource {
         Ok(())
     }
 
-    /// Returns whether the run of `context` is offered `tool`. Called only for runs inside another
-    /// run.
+    /// Returns whether the run of `context` is offered `tool`. Called only for nested runs.
     fn offers(&self, tool: &str, context: &Context) -> bool {
         let _ = (tool, context);
         true
@@ -57,8 +54,7 @@ impl ToolSource for ToolSpecs {
     }
 }
 
-/// A round service combined with the source of its tools, for round services under layers that hide
-/// the source.
+/// A round service combined with its tools, for round services under layers that hide them.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools, agent::WithTools};

@@ -121,8 +121,7 @@ enum Side {
 }
 
 impl<S> Checked<S> {
-    /// Wraps the service of an `L`, and checks that the capabilities required by the layer are
-    /// present.
+    /// Wraps the service of an `L`, and checks the capabilities that the layer requires.
     ///
     /// Use it in a layer's own [`Layer::layer`] to check the layer in every stack.
     pub const fn required<L>(inner: S) -> Self
@@ -132,8 +131,7 @@ impl<S> Checked<S> {
         Self::new::<L>(inner, Side::Required)
     }
 
-    /// Wraps the inner service of an `L`, and checks that the capabilities provided by the layer
-    /// are present.
+    /// Wraps the inner service of an `L`, and checks the capabilities that the layer provides.
     pub const fn provided<L>(inner: S) -> Self
     where
         L: Declares,
@@ -183,8 +181,7 @@ impl<S> Checked<S> {
         &self.inner
     }
 
-    /// Checks this side of the layer. The inner side also records the layer's regions and
-    /// expectations.
+    /// Checks this side of the layer. The inner side also records regions and expectations.
     fn check(&self, context: &mut Context) -> Result<(), Fault> {
         if self.side == Side::Required {
             return region::check(context, self.layer, self.items);

@@ -41,16 +41,16 @@ pub struct Outside<R>(PhantomData<fn() -> R>);
 pub struct Within<R>(PhantomData<fn() -> R>);
 
 /// In [`Declares`]: the layer belongs around a layer that encloses the [region](super::Region) `R`,
-/// as a layer for runs does. If the layer is itself in `R`, another layer that encloses `R` must be
-/// inside it.
+/// as a layer for runs does. A layer that is itself in `R` must be around another one that encloses
+/// `R`.
 ///
 /// Within one [`Layers`](super::Layers) it is checked like [`Outside`]: an agent in the position of
 /// a model is a separate stack.
 #[derive(Debug)]
 pub struct Around<R>(PhantomData<fn() -> R>);
 
-/// In [`Declares`]: a layer inside, such as `U`, must use the available `C`; otherwise this layer
-/// has no effect.
+/// In [`Declares`]: a layer inside, such as `U`, must use the available `C`, or this layer has no
+/// effect.
 #[derive(Debug)]
 pub struct Expects<C, U>(PhantomData<fn() -> (C, U)>);
 

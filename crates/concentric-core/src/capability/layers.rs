@@ -9,8 +9,8 @@ use tower_layer::Layer;
 
 /// A stack of layers whose requirements the compiler checks; the first layer added is outermost.
 ///
-/// `Layers` is itself a [`Layer`], like `ServiceBuilder`, and can be added to one. See the [module
-/// docs](super) for an example.
+/// `Layers` is a [`Layer`], like `ServiceBuilder`, and can be added to one. See the
+/// [module docs](super) for an example.
 ///
 /// # Compile errors
 ///
@@ -115,8 +115,8 @@ impl<T> Layers<T> {
     }
 
     /// Declares that a service inside these layers uses the `C` that one of them
-    /// [expects](super::Expects) to be used. For example, a fallback may have such a layer around
-    /// each of its models.
+    /// [expects](super::Expects) to be used. An example is a fallback with such a layer around each
+    /// model.
     pub fn used<C>(self) -> Layers<Used<T, C>>
     where
         C: Capability,

@@ -118,8 +118,8 @@
 //! [check](Context::check_stack) before they send a request. For a model that does not, the agent
 //! checks when the model begins to answer, and the run fails before any part of the answer is
 //! delivered. A layer that may answer in place of the model, such as a cache, must call
-//! [`Context::skip_stack_check`] when it does; [`from_fn`](crate::layers::from_fn()) does this
-//! itself.
+//! [`Context::skip_stack_check`] when it does, unless it is a
+//! [`from_fn`](crate::layers::from_fn()).
 //!
 //! [`Layers`] compares the layers of one value. An agent in the position of a model is a separate
 //! stack: `.service(inner)`, where `inner` is built from other `Layers`.
@@ -143,8 +143,8 @@
 //! | `AgentLayer` | `BudgetLayer::run`, `HooksLayers::run` or `DetachLayer`, without an agent inside | each model call would be a run with its own budget and end |
 //! | `BudgetLayer::model`, `HooksLayers::model`, `OfRunLayer`, `Output::layer`, the layers of lazy tools, of `offer_tools` and of skills | `AgentLayer` | the layers would see one call per run, and none of the agent's tools |
 //!
-//! The step gates of a loop have an [order](crate::agent::GateOrder) as well; a wrong one fails
-//! each run.
+//! The step gates of a loop have an [order](crate::agent::GateOrder) too; a wrong one fails each
+//! run.
 //!
 //! A table serves stacks that are built at run time, and requirements between stacks, such as those
 //! of the tools on the run's layers.
@@ -154,8 +154,7 @@
 //! A capability is visible to the layers inside its provider, in the order of the stack. The loop
 //! passes the run's capabilities to its model calls and tools, and an agent that is called as a
 //! tool sees those of its caller. Capabilities provided on a model's stack are not visible to
-//! tools. The host may provide capabilities in the context with which it starts the run: see
-//! [`Layers::given`].
+//! tools. The host may provide capabilities in a run's context: see [`Layers::given`].
 
 mod check;
 mod declare;
@@ -189,8 +188,7 @@ use crate::context::Context;
     note = "if one layer provides it to others, add `impl Capability for {Self} {{}}`"
 )]
 pub trait Capability: Clone + Send + Sync + 'static {
-    /// Returns the name of the layer that provides the capability, for the error when it is
-    /// missing.
+    /// Returns the name of the layer that provides the capability, for errors.
     fn provider() -> Option<&'static str> {
         None
     }

@@ -1,5 +1,4 @@
-//! Traits with which the compiler checks layers added to [`Layers`](super::Layers); not called
-//! directly.
+//! Traits with which the compiler checks layers added to [`Layers`](super::Layers).
 //!
 //! The compiler looks a capability up in the type of the stack and encodes its position in an
 //! inferred type, `Order`. The position is unique for a capability that occurs once, and inference
@@ -248,8 +247,8 @@ impl<L, R, T> StaysOutside<R, T, First> for L {}
 
 impl<L, R, T, I> StaysOutside<R, T, StandsInside<I>> for L where T: Holds<Encloses<R>, I> {}
 
-/// A layer that encloses the region `R`, and is not inside a layer of the stack `T` that belongs
-/// into the region.
+/// A layer that encloses the region `R`, outside all layers of the stack `T` that belong within
+/// `R`.
 pub trait EnclosesFirst<R, T, Order> {}
 
 /// A layer before it belongs inside the region, but would be around it.
@@ -316,16 +315,14 @@ impl<T, O, C, I> AllFitInto<T, I> for Given<O, C> where O: AllFitInto<T, I> {}
 
 impl<T, O, C, I> AllFitInto<T, I> for Used<O, C> where O: AllFitInto<T, I> {}
 
-/// A layer that provides a `C` before any other layer of the stack `T` provides or optionally uses
-/// one.
+/// A layer that provides a `C` before any layer of the stack `T` provides or looks for one.
 pub trait ProvidesFirst<C, T, Order> {}
 
 /// No layer before it does.
 #[derive(Debug)]
 pub struct First;
 
-/// A layer before it provides the same capability; remove one, or declare the later one with
-/// `Replaces`.
+/// A layer before it provides the same capability; remove one, or use `Replaces`.
 #[derive(Debug)]
 pub struct AlreadyProvided<I>(PhantomData<I>);
 

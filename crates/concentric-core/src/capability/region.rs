@@ -108,8 +108,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Records the regions and expectations of `layer`. `is_met`, if given, is set when the expected
-/// capability is used.
+/// Records the regions and expectations of `layer`. `is_met` is set once its expectation is met.
 pub(super) fn mark(
     context: &mut Context,
     layer: fn() -> &'static str,
@@ -231,13 +230,12 @@ impl Context {
     /// `ServiceBuilder`: first thing in its service, failing the call with the error. Other layers
     /// are checked where they are added ([`CheckedLayer`](super::CheckedLayer)).
     ///
-    /// The records are not visible to earlier clones of the context, nor to a [child](Self::child)
-    /// run.
+    /// The records are not visible to earlier clones of the context or to [child](Self::child)
+    /// runs.
     ///
     /// # Errors
     ///
-    /// `L` requires a capability that no layer outside provides, or is inside a layer that it must
-    /// be outside of.
+    /// `L` requires a capability that no outer layer provides, or must be outside an outer layer.
     pub fn enter<L>(&mut self) -> Result<(), Fault>
     where
         L: Declares,
@@ -272,8 +270,7 @@ impl Context {
         Ok(())
     }
 
-    /// Returns the name of the layer that encloses the region `R`, if this context is inside the
-    /// region.
+    /// Returns the name of the layer that encloses the region `R`, if this context is inside it.
     pub fn region<R>(&self) -> Option<&'static str>
     where
         R: Region,
@@ -281,8 +278,7 @@ impl Context {
         R::layer(self)
     }
 
-    /// Records that the layers inside share `shared`, and returns whether this is the first layer
-    /// to do so.
+    /// Records that the layers inside share `shared`, and returns whether none did before.
     ///
     /// For a layer that must not be inside another layer over the same resource, such as a limit
     /// that would wait for itself. Unlike a [region](Region), the record is visible in
@@ -318,8 +314,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), with a message that names the
-    /// layers.
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration); the message names the layers.
     pub fn check_stack(&self) -> Result<(), Error> {
         if self.phase() != Phase::Model {
             return Ok(());

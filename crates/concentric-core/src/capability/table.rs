@@ -97,8 +97,7 @@ impl Table {
         self.push(type_name::<L>(), L::Capabilities::ITEMS)
     }
 
-    /// Adds the layers of another table inside these, such as those of the tools inside those of
-    /// the run.
+    /// Adds the layers of another table inside these, such as those of the tools.
     #[must_use]
     pub fn and(mut self, inner: Self) -> Self {
         self.declarations.extend(inner.declarations);

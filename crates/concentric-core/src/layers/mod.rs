@@ -11,9 +11,9 @@
 //! options, [`CommitLayer`] to delay the commit point of an answer, [`on_end()`] to observe how
 //! each answer ended, [`DebugLayer`] to log events, and [`OfRunLayer`] for layers of a single run.
 //!
-//! All of them forward readiness and can be used outside and inside the loop. They accept any `S:
-//! Service` without requiring `Clone`, `Send` or `'static`, except that the `from_fn` layers and
-//! [`OfRunLayer`] require these when they are applied, since they erase the service.
+//! All of them forward readiness and can be used outside and inside the loop. Only the `from_fn`
+//! layers and [`OfRunLayer`] require an inner service that is `Clone`, `Send` and `'static`, to
+//! erase its type.
 //!
 //! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
 //! [`Service`]: tower_service::Service

@@ -20,8 +20,7 @@ pub trait Slot: 'static {
     /// [`Transient`] or [`Durable`].
     type Keep: Keep<Self::Value>;
 
-    /// The name of the slot, used in errors and in the stored form. Prefix it with the name of your
-    /// crate.
+    /// The name of the slot in errors and in the stored form. Prefix it with your crate's name.
     const NAME: &'static str;
 
     /// The scope of the value.
@@ -55,11 +54,10 @@ pub enum Scope {
     Round,
     /// One value per run. The run of a sub-agent has its own.
     Run,
-    /// One value per conversation, if the host stores conversations ([`ThreadSlots`]); otherwise
-    /// per run.
+    /// One value per conversation; per run if the host sets no [`ThreadSlots`].
     Thread,
-    /// One value per session, across the forks of its conversation, if the host stores sessions
-    /// ([`SessionSlots`]); otherwise per conversation.
+    /// One value per session, across the forks of its conversation; per conversation if the host
+    /// sets no [`SessionSlots`].
     Session,
 }
 

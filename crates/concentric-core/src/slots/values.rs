@@ -11,8 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The values of the slots of one run, conversation or session. This is a handle: clones share the
-/// values.
+/// The slot values of one run, conversation or session. A handle: clones share the values.
 ///
 /// A host that stores conversations keeps one `Slots` for each, adds it to the requests of its runs
 /// as [`ThreadSlots`], and stores its [`snapshot`](Self::snapshot) with the conversation.
@@ -103,8 +102,7 @@ impl Slots {
         Ok(all)
     }
 
-    /// Copies the values of durable slots for a fork of the conversation. Later changes of one do
-    /// not affect the other.
+    /// Copies the values of durable slots, for a fork of the conversation.
     ///
     /// # Errors
     ///
@@ -177,8 +175,7 @@ impl Slots {
         Self(Arc::new(Mutex::new(taken)))
     }
 
-    /// Restores the stored values of a resumed run, unless this was done before: later changes are
-    /// kept.
+    /// Restores the stored values of a resumed run. Only the first call has an effect.
     pub(crate) fn resume(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
         if !std::mem::replace(&mut inner.resumed, true) {
@@ -186,7 +183,7 @@ impl Slots {
         }
     }
 
-    /// Replaces all durable values with the stored values of a resumed run.
+    /// Replaces the durable values with the stored values of a resumed run.
     pub(crate) fn replace(&self, stored: impl IntoIterator<Item = StoredSlot>) {
         let mut inner = self.lock();
         inner.resumed = true;

@@ -1,7 +1,6 @@
 use concentric_proto::{Interrupt, Str, Turn};
 
-/// The position of a [`StepGate`](super::StepGate) among the gates evaluated before the end of a
-/// run.
+/// The position of a [`StepGate`](super::StepGate) among the gates before the end of a run.
 ///
 /// A gate that continues the run ends the evaluation, so some gates must come before others. Each
 /// variant must come before those below it; [`Any`](Self::Any) has no fixed position.

@@ -196,8 +196,7 @@ fn finish(
     Ok(Said { turns, verdict })
 }
 
-/// Combines the interrupts of several gates and records the names of the gates, which receive the
-/// replies.
+/// Combines the interrupts of several gates and records the gates' names, to route replies.
 ///
 /// # Errors
 ///

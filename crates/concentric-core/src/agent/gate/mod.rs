@@ -47,7 +47,7 @@ use tower::BoxError;
 ///     agent::{BeforeStep, StepGate, StepView},
 /// };
 ///
-/// /// Ends a run that has used its tokens up.
+/// /// Ends a run at a limit of tokens.
 /// struct Tokens(u64);
 ///
 /// impl StepGate for Tokens {
@@ -57,7 +57,7 @@ use tower::BoxError;
 ///
 ///     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
 ///         Ok(match step.usage.total_tokens {
-///             Some(used) if used >= self.0 => BeforeStep::halt("the tokens are used up"),
+///             Some(used) if used >= self.0 => BeforeStep::halt("token limit reached"),
 ///             _ => BeforeStep::Continue,
 ///         })
 ///     }
@@ -84,8 +84,7 @@ pub trait StepGate: Send + Sync + 'static {
     /// Returns the name of the gate. Gates that ask must have different names.
     fn name(&self) -> &str;
 
-    /// Returns the position of the gate among those evaluated before the end of the run; by default
-    /// any.
+    /// Returns the position of the gate among those before the end of the run; by default any.
     ///
     /// Gates in the wrong order fail every run with
     /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration), before its first model call.
@@ -169,8 +168,7 @@ impl StepGates {
 
     /// Returns the gates of a run: its own, followed by those of its agent.
     ///
-    /// Removes the run's own gates from the context, so that agents inside the run do not apply
-    /// them.
+    /// Removes the run's own gates from the context, so that nested agents do not apply them.
     ///
     /// # Errors
     ///

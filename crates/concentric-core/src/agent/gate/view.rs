@@ -13,8 +13,8 @@ pub struct StepView {
     pub step: u32,
     /// The conversation so far; every round in it is closed.
     pub transcript: Transcript,
-    /// The message with the calls of the round; `None` before a model call and before the end of
-    /// the run.
+    /// The message with the round's calls; `None` before a model call and before the end of the
+    /// run.
     pub message: Option<Message>,
     /// The usage of the run so far.
     pub usage: Usage,

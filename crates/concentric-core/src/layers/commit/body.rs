@@ -7,8 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Response body for [`Commit`](super::Commit): the held events, followed by the rest of the inner
-/// body.
+/// Response body for [`Commit`](super::Commit): the held events, then the rest of the inner body.
 #[must_use = "streams do nothing unless polled"]
 pub struct CommitBody<B> {
     held: VecDeque<Event>,

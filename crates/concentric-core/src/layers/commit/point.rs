@@ -4,8 +4,7 @@ use concentric_proto::Event;
 pub trait Point {
     /// Returns whether `event` reaches the commit point.
     ///
-    /// Called for each event in order until it returns `true`; a finish always reaches the commit
-    /// point.
+    /// Called for each event in order until it returns `true`. A finish always commits.
     fn is_reached(&mut self, event: &Event) -> bool;
 }
 
@@ -19,8 +18,7 @@ impl Point for FirstEvent {
     }
 }
 
-/// Commits after the first sentence of text, or at the first content that is neither text nor
-/// reasoning.
+/// Commits after the first sentence, or at the first content other than text and reasoning.
 ///
 /// A sentence ends with a line, with `.`, `!` or `?` before white space, or with their CJK forms.
 #[derive(Clone, Copy, Debug, Default)]

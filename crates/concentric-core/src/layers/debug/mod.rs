@@ -18,8 +18,7 @@
 //! ```
 //!
 //! Uses [`tracing`] with the target `concentric::events`: requests and ends are logged at `DEBUG`,
-//! every event at `TRACE`. The logs contain the full text of messages, so the layer is intended for
-//! development.
+//! every event at `TRACE`. The logs contain the full text of messages, so use it for development.
 
 mod layer;
 mod service;

@@ -21,13 +21,11 @@
 //! # Effect on a request
 //!
 //! The layer's system segments precede those of the request. Options that the request sets are
-//! kept, unset options are filled in, and entries of the two maps are added if the request does not
-//! have them.
+//! kept, unset options are filled in, and missing entries of the two maps are added.
 //!
 //! # Place in the stack
 //!
-//! Outside the loop, where the layer runs once per run, or inside it; the model receives the same
-//! request.
+//! Outside the loop, where the layer runs once per run, or inside it, with the same effect.
 
 mod layer;
 mod service;

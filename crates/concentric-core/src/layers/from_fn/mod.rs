@@ -22,7 +22,7 @@
 //!
 //! async fn no_delete(call: ToolCall, mut next: NextTool) -> Result<ToolOutcome, Error> {
 //!     if *call.name() == *"delete" {
-//!         return Ok(ToolOutcome::denied("Nothing is deleted today."));
+//!         return Ok(ToolOutcome::denied("Deletion is disabled."));
 //!     }
 //!     next.run(call).await
 //! }
@@ -35,8 +35,8 @@
 //! # let _ = layered;
 //! ```
 //!
-//! A closure with captured values moves a clone of each into its future: `move |request, mut next:
-//! Next| { let x = x.clone(); async move { .. } }`.
+//! A closure with captured values clones them for each future:
+//! `move |request, mut next: Next| { let x = x.clone(); async move { .. } }`.
 //!
 //! # Cost
 //!
@@ -48,8 +48,7 @@
 //! # Backpressure
 //!
 //! Readiness is that of the rest of the stack, and is used by the first [`Next::run`]; later calls
-//! wait for readiness again. If the function does not call `next`, dropping it releases the
-//! reservation.
+//! wait for readiness again. Dropping `next` without a call releases the reservation.
 
 mod model;
 mod tool;

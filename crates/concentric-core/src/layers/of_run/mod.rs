@@ -41,8 +41,8 @@
 //!
 //! # Backpressure
 //!
-//! Readiness is that of the rest of the stack. The layers of a run are put around the service that
-//! was polled ready.
+//! Readiness is that of the rest of the stack. The layers of a run wrap the service that was polled
+//! ready.
 //!
 //! # Cost
 //!

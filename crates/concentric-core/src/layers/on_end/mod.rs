@@ -11,7 +11,7 @@
 //!             .layer(on_end(|end: End<'_>| match end {
 //!                 End::Finished(finish) => println!("used {:?}", finish.usage),
 //!                 End::Failed(error) => println!("failed: {error}"),
-//!                 End::Truncated | End::Dropped => println!("cut short"),
+//!                 End::Truncated | End::Dropped => println!("incomplete"),
 //!             }))
 //!             .service(model),
 //!     )

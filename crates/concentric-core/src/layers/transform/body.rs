@@ -32,8 +32,7 @@ where
 
     /// Polls the inner body until content is ready to be yielded.
     ///
-    /// An error before the first content is returned by the future, since nothing was yielded
-    /// before it.
+    /// An error before the first content is returned by the future.
     pub(super) fn poll_commit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut seen = 0;
         loop {

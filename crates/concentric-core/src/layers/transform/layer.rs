@@ -11,8 +11,7 @@ pub struct TransformLayer<F> {
 }
 
 impl<F> TransformLayer<F> {
-    /// Creates a layer that calls `make` to create a [`Transform`](super::Transform) for each
-    /// request.
+    /// Creates a layer that creates a [`Transform`](super::Transform) for each call with `make`.
     pub const fn new<T>(make: F) -> Self
     where
         F: Fn(&crate::request::ChatRequest) -> T,

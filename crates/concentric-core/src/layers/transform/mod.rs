@@ -55,8 +55,7 @@
 //! # The commit point
 //!
 //! The future resolves when the transform emits the first content, so a retry outside this layer
-//! can still repeat the call while all content is held. This requires one box per call for the
-//! body.
+//! can still repeat the call while all content is held. This costs one box per call.
 //!
 //! # Place in the stack
 //!
@@ -80,8 +79,8 @@ use concentric_proto::{Error, Event, Finish};
 pub trait Transform {
     /// Processes an event and returns the events to emit.
     ///
-    /// Not called with [`Event::Finish`]. If it emits one, the body ends with it, and the inner
-    /// body is dropped.
+    /// Not called with [`Event::Finish`]. If it emits one, the body ends, and the inner body is
+    /// dropped.
     fn event(&mut self, event: Event) -> Emit;
 
     /// Emits held events before the answer ends.
