@@ -7,13 +7,13 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Builds the message that a stream of [`Event`]s writes.
+/// Builds a message from a stream of [`Event`]s.
 #[derive(Clone, Debug)]
 pub struct MessageBuilder {
     id: Option<MessageId>,
     author: Author,
     parts: Vec<Part>,
-    // How many of them are of earlier steps.
+    // The number of parts that a reset keeps: those of earlier steps.
     kept: usize,
     // The part that deltas append to.
     open: Open,
@@ -29,7 +29,7 @@ enum Open {
 }
 
 impl MessageBuilder {
-    /// Creates an empty message by the model that `head` names.
+    /// Creates an empty message, authored by the model in `head`.
     pub fn new(head: &Head) -> Self {
         let author = match (&head.provider, &head.model) {
             (None, None) => Author::Unknown,
@@ -48,14 +48,14 @@ impl MessageBuilder {
         }
     }
 
-    /// Names the message.
+    /// Sets the id of the message.
     #[must_use]
     pub fn with_id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Takes in one event.
+    /// Appends one event.
     #[inline]
     pub fn push(&mut self, event: &Event) {
         if !self.push_delta(event) {
@@ -63,7 +63,7 @@ impl MessageBuilder {
         }
     }
 
-    /// Takes in `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    /// Appends `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
     #[inline]
     pub(crate) fn push_delta(&mut self, event: &Event) -> bool {
         match event {
@@ -126,7 +126,7 @@ impl MessageBuilder {
             Open::Text => PartKind::Text(text),
             Open::Reasoning => PartKind::Reasoning(text),
             Open::Refusal => PartKind::Refusal(text),
-            // A provider may sign what it does not show.
+            // A provider may sign a part whose content it does not show.
             Open::Nothing if provider_data.is_some() => PartKind::Text(text),
             Open::Nothing => return,
         };
@@ -139,7 +139,7 @@ impl MessageBuilder {
 
     /// The final answer so far: the text of the last step, after its last tool result.
     ///
-    /// An answer that was rejected, and made again in another step, is not in it.
+    /// Answers that were rejected and made again in a later step are excluded.
     pub fn answer_text(&self) -> String {
         let mut text = joined(&self.parts, self.answer_start());
         if self.open == Open::Text {
@@ -148,14 +148,14 @@ impl MessageBuilder {
         text
     }
 
-    /// The index of the part that the final answer begins with, in the message so far.
+    /// The index of the first part of the final answer.
     pub fn answer_start(&self) -> usize {
         let is_result = |part: &Part| matches!(part.kind, PartKind::ToolResult(_));
         let last = self.parts.iter().rposition(is_result);
         last.map_or(0, |at| at + 1).max(self.kept)
     }
 
-    /// The message so far.
+    /// Returns the message so far.
     pub fn build(mut self) -> Message {
         self.close(None);
         let mut message = Message::new(Role::Assistant, self.parts);

@@ -11,53 +11,55 @@ use std::sync::Arc;
 
 /// One item of a `ChatResponse`'s body.
 ///
-/// Deltas append to the part that is open; a delta of another kind, a whole part or
-/// [`Event::PartEnd`] closes it. [`Event::ToolCallStart`] and [`Event::ToolCallDelta`] are a
-/// preview: the call that a loop executes is [`Event::ToolCall`].
+/// Deltas append to the open part. A delta of another kind, a complete part or [`Event::PartEnd`]
+/// closes it. [`Event::ToolCallStart`] and [`Event::ToolCallDelta`] are previews: the loop executes
+/// [`Event::ToolCall`].
 ///
-/// An event is 32 bytes, and a text delta of up to 23 bytes allocates nothing.
+/// An event is 32 bytes, and a text delta of up to 23 bytes does not allocate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// A model call begins.
+    /// The start of a model call.
     ///
-    /// It precedes the call, except for the first call before a response future has resolved: that
-    /// one is shown once its model answers, since nothing is shown before the commit point.
+    /// This event precedes the call, with one exception: for a call that begins before the response
+    /// future has resolved, it is emitted once the model answers, because nothing is emitted before
+    /// the commit point.
     StepStart(Box<StepStart>),
-    /// More text.
+    /// A piece of text.
     TextDelta(Str),
-    /// More of the model's reasoning.
+    /// A piece of the model's reasoning.
     ReasoningDelta(Str),
-    /// More of the model's refusal to answer.
+    /// A piece of the model's refusal to answer.
     RefusalDelta(Str),
-    /// The open text, reasoning or refusal is whole.
+    /// The end of the open text, reasoning or refusal.
     PartEnd(Box<PartEnd>),
-    /// A whole part.
+    /// A complete part.
     Part(Box<Part>),
-    /// The model begins to write a tool call.
+    /// The start of a tool call that the model is writing.
     ToolCallStart(Box<ToolCallStart>),
-    /// More of a tool call's arguments.
+    /// A piece of a tool call's arguments.
     ToolCallDelta(ToolCallDelta),
-    /// A whole tool call.
+    /// A complete tool call.
     ToolCall(Box<ToolCallEvent>),
-    /// A tool call has its outcome.
+    /// The outcome of a tool call.
     ToolResult(Box<ToolResult>),
-    /// The state shared with the consumer is now this (AG-UI `STATE_SNAPSHOT`, `STATE_DELTA`).
+    /// The new value of the state that is shared with the consumer (AG-UI `STATE_SNAPSHOT`,
+    /// `STATE_DELTA`).
     State(Arc<Value>),
-    /// Something that a layer or a tool has to say.
+    /// An application-defined event of a layer or a tool.
     Custom(Box<Custom>),
-    /// An event of a run inside this one.
+    /// An event of a nested run.
     SubAgent(Box<SubAgentEvent>),
-    /// A model call ended, and the answer goes on.
+    /// The end of a model call that does not end the run.
     StepFinish(Box<StepFinish>),
-    /// The run took up an open round, and is about to go on with it.
+    /// The run is about to resume an open round.
     Resumed,
-    /// All that was said since the last [`Event::StepStart`] is void; it will be said again. It may come
-    /// after that step's [`StepFinish`](Self::StepFinish), where a gate
-    /// rejects an answer that is whole.
+    /// Discards all content since the last [`Event::StepStart`]; the model generates it again. This
+    /// event may follow the [`StepFinish`](Self::StepFinish) of that step, if a gate rejects a
+    /// complete answer.
     Reset,
-    /// The answer is whole. The last `Ok` item of a body, exactly once.
+    /// The end of the response. The last `Ok` item of a body, exactly once.
     Finish(Box<Finish>),
 }
 
@@ -75,14 +77,14 @@ impl Event {
         }))
     }
 
-    /// Creates an [`Event::Finish`] of an answer that completed.
+    /// Creates an [`Event::Finish`] of a completed response.
     pub fn finish(reason: FinishReason, usage: Usage) -> Self {
         Self::Finish(Box::new(Finish::new(reason, usage)))
     }
 
-    /// Whether a consumer has been shown something once it has this event.
+    /// Returns whether the event shows content to a consumer.
     ///
-    /// The future of a provider, of an agent, and of a layer that drops or holds events back
+    /// The response future of a provider, of an agent, and of a layer that drops or buffers events
     /// resolves when the first such event is ready.
     #[inline]
     pub fn is_content(&self) -> bool {
@@ -92,35 +94,35 @@ impl Event {
         )
     }
 
-    /// Whether the event ends a body.
+    /// Returns whether the event ends a body.
     #[inline]
     pub fn is_finish(&self) -> bool {
         matches!(self, Self::Finish(_))
     }
 }
 
-/// A model call begins.
+/// The start of a model call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepStart {
-    /// The step, from 0.
+    /// The index of the step, from 0.
     pub step: u32,
-    /// Names the message that the model is about to write.
+    /// The id of the message that the model is about to write.
     pub message_id: MessageId,
 }
 
 impl StepStart {
-    /// Creates the beginning of a step.
+    /// Creates the start of a step.
     pub fn new(step: u32, message_id: MessageId) -> Self {
         Self { step, message_id }
     }
 }
 
-/// The open part is whole.
+/// The end of the open part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PartEnd {
-    /// What the provider wants back with the part.
+    /// Data that the provider requires back with the part.
     pub provider_data: Option<Arc<ProviderData>>,
 }
 
@@ -131,20 +133,20 @@ impl PartEnd {
     }
 }
 
-/// The model begins to write a tool call.
+/// The start of a tool call that the model is writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallStart {
-    /// Which of the step's calls, from 0.
+    /// The index of the call within its step, from 0.
     pub index: u32,
-    /// Names the call.
+    /// The id of the call.
     pub id: CallId,
-    /// The tool's name.
+    /// The name of the tool.
     pub name: Str,
 }
 
 impl ToolCallStart {
-    /// Creates the beginning of a call.
+    /// Creates the start of a call.
     pub fn new(index: u32, id: CallId, name: impl Into<Str>) -> Self {
         Self {
             index,
@@ -154,13 +156,13 @@ impl ToolCallStart {
     }
 }
 
-/// More of a tool call's arguments.
+/// A piece of a tool call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallDelta {
-    /// Which of the step's calls, from 0.
+    /// The index of the call within its step, from 0.
     pub index: u32,
-    /// What to append to its arguments.
+    /// The text to append to the arguments.
     pub arguments: Str,
 }
 
@@ -174,18 +176,18 @@ impl ToolCallDelta {
     }
 }
 
-/// A whole tool call.
+/// A complete tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallEvent {
     /// The call.
     pub call: ToolCallPart,
-    /// What the provider wants back with it.
+    /// Data that the provider requires back with the call.
     pub provider_data: Option<Arc<ProviderData>>,
 }
 
 impl ToolCallEvent {
-    /// Creates a call that its provider wants something back with.
+    /// Creates a call with data that its provider requires back.
     pub fn new(call: ToolCallPart, provider_data: Option<Arc<ProviderData>>) -> Self {
         Self {
             call,
@@ -194,24 +196,24 @@ impl ToolCallEvent {
     }
 }
 
-/// An event of a run inside another one: of an agent that is a tool.
+/// An event of a nested run, such as the run of an agent that is used as a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SubAgentEvent {
-    /// The inner run.
+    /// The id of the nested run.
     pub run_id: RunId,
-    /// Its agent.
+    /// The name of the nested agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Str>,
-    /// The tool call that the inner run is, in the run that this event is in.
+    /// The tool call in the outer run that started the nested run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<CallId>,
-    /// What happened in it.
+    /// The event of the nested run.
     pub event: Event,
 }
 
 impl SubAgentEvent {
-    /// Creates an event of the run `run_id`.
+    /// Creates an event of the nested run `run_id`.
     pub fn new(run_id: RunId, agent: Option<Str>, call_id: Option<CallId>, event: Event) -> Self {
         Self {
             run_id,
@@ -222,15 +224,15 @@ impl SubAgentEvent {
     }
 }
 
-/// Something that a layer or a tool has to say (AG-UI `CUSTOM`).
+/// An application-defined event of a layer or a tool (AG-UI `CUSTOM`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Custom {
-    /// What it is.
+    /// The name of the event.
     pub name: Str,
-    /// What it says.
+    /// The payload.
     pub value: Value,
-    /// The tool call it belongs to.
+    /// The tool call that the event belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<CallId>,
 }
@@ -245,7 +247,7 @@ impl Custom {
         }
     }
 
-    /// Says which tool call it belongs to.
+    /// Sets the tool call that the event belongs to.
     #[must_use]
     pub fn for_call(mut self, id: CallId) -> Self {
         self.call_id = Some(id);
@@ -253,15 +255,15 @@ impl Custom {
     }
 }
 
-/// A model call ended, and the answer goes on.
+/// The end of a model call that does not end the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepFinish {
-    /// The step, from 0.
+    /// The index of the step, from 0.
     pub step: u32,
     /// Why the model stopped.
     pub reason: FinishReason,
-    /// The tokens of this call.
+    /// The tokens used by this call.
     pub usage: Usage,
 }
 
@@ -281,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_32_bytes_also_as_an_item() {
+    fn an_event_and_an_optional_result_of_one_are_32_bytes() {
         assert_eq!(size_of::<Event>(), 32);
         assert_eq!(size_of::<Option<Result<Event, crate::error::Error>>>(), 32);
     }

@@ -7,39 +7,40 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How a service's answer ended, and what it cost.
+/// The final event of a response: its outcome and its token usage.
 ///
-/// The last item of a body that did not fail; see `ChatResponse`.
+/// The last `Ok` item of a body; see `ChatResponse`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Finish {
     /// Why the model stopped (`gen_ai.response.finish_reasons`).
     pub reason: FinishReason,
-    /// The reason in the provider's own words.
+    /// The finish reason as the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_reason: Option<Str>,
-    /// The tokens used: of one call if a model answers; of all calls of the run if an agent does,
-    /// those before it was interrupted and resumed included.
+    /// The tokens used: of one call for a model; of all calls of the run for an agent, including
+    /// those before the run was interrupted and resumed.
     ///
-    /// To sum the tokens of several attempts at a run, take [`attempt_usage`](Self::attempt_usage).
+    /// To sum the tokens of several attempts at a run, use [`attempt_usage`](Self::attempt_usage).
     pub usage: Usage,
-    // The part that no earlier finish has reported, if it is not all of `usage`.
+    // The part of `usage` that no earlier finish has reported; `None` if that is all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attempt: Option<Usage>,
-    /// How the run came out.
+    /// The outcome of the run.
     pub outcome: Outcome,
-    /// The conversation with this turn in it, for the next one, if an agent answered.
+    /// The conversation including this turn, for the next request; set by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<Transcript>,
-    /// What an agent needs to go on, if the outcome is [`Outcome::Interrupted`].
+    /// The state to resume the run from, if the outcome is [`Outcome::Interrupted`].
     ///
-    /// It is not written with the rest: whoever can write a run's state decides what runs.
+    /// The state is not serialized with the finish: a writer of a run's state controls which tools
+    /// run.
     #[serde(skip)]
     pub state: Option<Box<MachineState>>,
 }
 
 impl Finish {
-    /// Creates the end of an answer that completed.
+    /// Creates the finish of a completed response.
     pub fn new(reason: FinishReason, usage: Usage) -> Self {
         Self {
             reason,
@@ -52,9 +53,10 @@ impl Finish {
         }
     }
 
-    /// Creates the end of an answer that shows again what a stored run waits for, without resuming
-    /// it. Its [`attempt_usage`](Self::attempt_usage) is zero: the finish that first showed it has
-    /// these tokens.
+    /// Creates a finish that reports the interrupts of a stored run without resuming it.
+    ///
+    /// Its [`attempt_usage`](Self::attempt_usage) is zero, because the finish that first reported
+    /// these interrupts has already counted the tokens.
     ///
     /// ```
     /// use concentric_proto::{Finish, Outcome, run_state::MachineState};
@@ -84,30 +86,29 @@ impl Finish {
         self
     }
 
-    /// The part of [`usage`](Self::usage) that this attempt reports: what was used since the run was
-    /// last interrupted.
+    /// The part of [`usage`](Self::usage) since the run was last interrupted.
     ///
-    /// An interrupted run ends with a finish, and ends with another one when it is resumed. The
-    /// `usage` of each counts from the run's beginning; the `attempt_usage` of all of them add up to
-    /// the `usage` of the last. So who bills by finish sums these. Tokens of an attempt whose
-    /// process died are in the next one's, as far as they were stored.
+    /// An interrupted run emits one finish when it is interrupted and another when it is resumed.
+    /// `usage` counts from the start of the run; the sum of all `attempt_usage` values equals the
+    /// `usage` of the last finish. To bill by finish, sum `attempt_usage`. Stored tokens of an
+    /// attempt whose process died are included in the next attempt.
     pub fn attempt_usage(&self) -> Usage {
         self.attempt.unwrap_or(self.usage)
     }
 
-    /// Sets the tokens that were used so far, and those of them that no earlier finish has reported.
+    /// Sets the tokens used so far, and the part of them that no earlier finish has reported.
     pub(crate) fn report(&mut self, usage: Usage, unreported: Usage) {
         self.usage = usage;
         self.attempt = (unreported != usage).then_some(unreported);
     }
 
-    /// What the run waits for, if the outcome is [`Outcome::Interrupted`].
+    /// The interrupts that the run waits for, if the outcome is [`Outcome::Interrupted`].
     pub fn interrupts(&self) -> Vec<&Interrupt> {
         let state = self.state.as_deref();
         state.map(MachineState::interrupts).unwrap_or_default()
     }
 
-    /// Keeps the reason in the provider's own words.
+    /// Sets the finish reason as the provider reported it.
     #[must_use]
     pub fn with_provider_reason(mut self, reason: impl Into<Str>) -> Self {
         self.provider_reason = Some(reason.into());

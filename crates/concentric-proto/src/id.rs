@@ -1,7 +1,7 @@
 //! Identifiers.
 //!
-//! Ids are ours: a provider's own ids are mapped at its edge, since they repeat across providers
-//! and runs.
+//! Concentric assigns these ids. Ids from providers are mapped at the edge, because they repeat
+//! across providers and runs.
 
 use crate::text::Str;
 use serde::{Deserialize, Serialize};
@@ -15,12 +15,12 @@ macro_rules! id {
         pub struct $name(Str);
 
         impl $name {
-            /// Takes `id` as it is.
+            /// Creates an id from any text.
             pub fn new(id: impl Into<Str>) -> Self {
                 Self(id.into())
             }
 
-            /// The id as text.
+            /// The id as a string slice.
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
             }
@@ -41,38 +41,38 @@ macro_rules! id {
 }
 
 id! {
-    /// Names one run: one turn of a conversation, from request to outcome (AG-UI `runId`).
+    /// The id of a run: one turn of a conversation, from request to outcome (AG-UI `runId`).
     RunId
 }
 id! {
-    /// Names a conversation (AG-UI `threadId`, `gen_ai.conversation.id`).
+    /// The id of a conversation (AG-UI `threadId`, `gen_ai.conversation.id`).
     ThreadId
 }
 id! {
-    /// Names one HTTP request that came in.
+    /// The id of an incoming HTTP request.
     RequestId
 }
 id! {
-    /// Names one event stream that goes out.
+    /// The id of an outgoing event stream.
     StreamId
 }
 id! {
-    /// Names one message (AG-UI `messageId`).
+    /// The id of a message (AG-UI `messageId`).
     MessageId
 }
 id! {
-    /// Names a question that a run waits for the answer of (AG-UI `interruptId`).
+    /// The id of an interrupt (AG-UI `interruptId`).
     InterruptId
 }
 id! {
-    /// Names one tool call (AG-UI `toolCallId`, `gen_ai.tool.call.id`).
+    /// The id of a tool call (AG-UI `toolCallId`, `gen_ai.tool.call.id`).
     ///
-    /// It is unique within its run; two runs may use the same one.
+    /// A call id is unique within its run, but not across runs.
     CallId
 }
 
 impl InterruptId {
-    /// Creates the id of the first interrupt about a tool call: the `position`th call of `message`.
+    /// Creates the id of the first interrupt for a tool call: the `position`th call of `message`.
     ///
     /// A run that is resumed from a client's history derives the same id from the history alone.
     pub fn for_call(message: Option<&MessageId>, position: usize, call: &CallId) -> Self {
@@ -80,8 +80,8 @@ impl InterruptId {
         Self::new(format!("{message}/{position}/{call}"))
     }
 
-    /// Returns the position of the call of `message` that this interrupt is about, if
-    /// [`for_call`](Self::for_call) may have created its id.
+    /// Returns the position in `message` of the call that this interrupt is for, if
+    /// [`for_call`](Self::for_call) may have created the id.
     pub fn call_position(&self, message: Option<&MessageId>) -> Option<usize> {
         let message = message.map_or("-", MessageId::as_str);
         let rest = self.as_str().strip_prefix(message)?.strip_prefix('/')?;

@@ -1,13 +1,13 @@
-//! The vocabulary and the loop of LLM agents, without I/O.
+//! The data types and the agent loop of Concentric, without I/O.
 //!
-//! This crate has the data of Concentric: messages, transcripts in which every tool call has its
-//! outcome, events, errors, interrupts and replies, and the stored state of a run. It also has the loop,
-//! as a [machine](machine::Machine) that receives inputs and returns actions. It has no I/O, clock,
-//! randomness, locks or async, and does not depend on tokio, tower or http.
+//! This crate defines messages, transcripts in which every tool call has an outcome, events,
+//! errors, interrupts and replies, and the stored state of a run. It implements the agent loop as a
+//! [state machine](machine::Machine) that receives inputs and returns actions. It has no I/O,
+//! clock, randomness, locks or async code, and does not depend on tokio, tower or http.
 //!
-//! Most programs use it through `concentric-core`, which exports all of it and has the driver of the
-//! machine as a tower service. A driver on another runtime, as of a durable engine, needs this crate
-//! alone.
+//! Most programs use it through `concentric-core`, which re-exports it and drives the machine as a
+//! tower service. A driver for another runtime, such as a durable execution engine, needs only this
+//! crate.
 //!
 //! | feature | effect |
 //! |---|---|

@@ -1,17 +1,17 @@
-//! The parts of a request beside the conversation: system text and options.
+//! The system text and the options of a request.
 
 use crate::text::Str;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::{Arc, LazyLock};
 
-/// What a model is told before the conversation, in order; cheap to clone.
+/// The system text of a request, in segments; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct System(Arc<Vec<SystemSegment>>);
 
 impl Default for System {
-    /// No segments; allocates nothing.
+    /// Creates a system text without segments; does not allocate.
     fn default() -> Self {
         static NONE: LazyLock<System> = LazyLock::new(|| System(Arc::default()));
         NONE.clone()
@@ -19,12 +19,12 @@ impl Default for System {
 }
 
 impl System {
-    /// Adds a segment at the end.
+    /// Appends a segment.
     pub fn push(&mut self, segment: SystemSegment) {
         Arc::make_mut(&mut self.0).push(segment);
     }
 
-    /// Adds a segment at the start.
+    /// Prepends a segment.
     pub fn push_front(&mut self, segment: SystemSegment) {
         Arc::make_mut(&mut self.0).insert(0, segment);
     }
@@ -34,12 +34,12 @@ impl System {
         self.0.iter()
     }
 
-    /// Whether no segment has text.
+    /// Returns whether all segments are empty.
     pub fn is_empty(&self) -> bool {
         self.texts().next().is_none()
     }
 
-    /// The segments that have text as one text, with a blank line between two.
+    /// The text of the non-empty segments, separated by blank lines.
     pub fn text(&self) -> String {
         self.texts().collect::<Vec<_>>().join("\n\n")
     }
@@ -59,19 +59,19 @@ impl<'a> IntoIterator for &'a System {
     }
 }
 
-/// One piece of what a model is told before the conversation.
+/// One segment of the system text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SystemSegment {
-    /// What it says.
+    /// The text.
     pub text: Str,
-    /// How long it stays the same, which decides what a provider may cache.
+    /// How long the text stays the same, which determines what a provider can cache.
     #[serde(default)]
     pub stability: Stability,
 }
 
 impl SystemSegment {
-    /// Creates a segment that is always the same.
+    /// Creates a segment whose text never changes.
     pub fn new(text: impl Into<Str>) -> Self {
         Self {
             text: text.into(),
@@ -79,7 +79,7 @@ impl SystemSegment {
         }
     }
 
-    /// Says how long it stays the same.
+    /// Sets how long the text stays the same.
     #[must_use]
     pub fn stable_for(mut self, stability: Stability) -> Self {
         self.stability = stability;
@@ -87,80 +87,80 @@ impl SystemSegment {
     }
 }
 
-/// How long a [`SystemSegment`] stays the same.
+/// How long the text of a [`SystemSegment`] stays the same.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stability {
-    /// Always: instructions.
+    /// The text never changes, such as instructions.
     #[default]
     Fixed,
-    /// For a conversation: who the user is.
+    /// The text is fixed for a conversation, such as the user's name.
     Thread,
-    /// For a run: what was recalled.
+    /// The text is fixed for a run, such as recalled memories.
     Run,
-    /// For a model call: the time of day.
+    /// The text is fixed for one model call, such as the time of day.
     Step,
 }
 
-/// How a model is to answer. What is `None` is left to the provider.
+/// The options of a model call. The provider's default applies to options that are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ChatOptions {
     /// The model (`gen_ai.request.model`).
     pub model: Option<Str>,
-    /// Whether it must call a tool, and which.
+    /// Whether the model must call a tool, and which one.
     pub tool_choice: Option<ToolChoice>,
-    /// Whether it may make several calls in one answer.
+    /// Whether the model may make several calls in one answer.
     pub parallel_tool_calls: Option<bool>,
-    /// The JSON Schema its text must match.
+    /// The JSON Schema that the answer must match.
     pub output_schema: Option<OutputSchema>,
-    /// The most tokens it may write (`gen_ai.request.max_tokens`).
+    /// The maximum number of output tokens (`gen_ai.request.max_tokens`).
     pub max_output_tokens: Option<u32>,
-    /// `gen_ai.request.temperature`.
+    /// The sampling temperature (`gen_ai.request.temperature`).
     pub temperature: Option<f32>,
-    /// `gen_ai.request.top_p`.
+    /// The nucleus sampling probability (`gen_ai.request.top_p`).
     pub top_p: Option<f32>,
-    /// `gen_ai.request.frequency_penalty`.
+    /// The frequency penalty (`gen_ai.request.frequency_penalty`).
     pub frequency_penalty: Option<f32>,
-    /// `gen_ai.request.presence_penalty`.
+    /// The presence penalty (`gen_ai.request.presence_penalty`).
     pub presence_penalty: Option<f32>,
-    /// Texts that end the answer (`gen_ai.request.stop_sequences`).
+    /// Stop sequences (`gen_ai.request.stop_sequences`).
     pub stop: Vec<Str>,
-    /// `gen_ai.request.seed`.
+    /// The random seed (`gen_ai.request.seed`).
     pub seed: Option<i64>,
-    /// How much it is to reason, in the provider's words: `low`, `medium`, `high`.
+    /// The reasoning effort in the provider's terms, such as `low`, `medium` or `high`.
     pub reasoning_effort: Option<Str>,
-    /// Fields of the provider's own request, which go into it as they are and win.
+    /// Fields of the provider's own request format. They are sent unchanged and override other
+    /// options.
     pub provider: Map<String, Value>,
-    /// What the host wants to know about the request later; the provider is sent it where it takes
-    /// such.
+    /// The application's own metadata, sent to providers that accept metadata.
     pub metadata: Map<String, Value>,
 }
 
 impl ChatOptions {
-    /// No options; allocates nothing.
+    /// Returns empty options; does not allocate.
     pub fn none() -> Arc<Self> {
         static NONE: LazyLock<Arc<ChatOptions>> = LazyLock::new(Arc::default);
         NONE.clone()
     }
 }
 
-/// Whether a model must call a tool, and which.
+/// Whether a model must call a tool, and which one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// None.
+    /// The model must not call a tool.
     None,
-    /// At least one.
+    /// The model must call at least one tool.
     Required,
-    /// This one.
+    /// The model must call this tool.
     Tool(Str),
 }
 
@@ -168,16 +168,16 @@ pub enum ToolChoice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OutputSchema {
-    /// Names the schema.
+    /// The name of the schema.
     pub name: Str,
-    /// The schema, of an object.
+    /// The schema, which must describe an object.
     pub schema: Arc<Value>,
-    /// Whether the provider is to enforce it to the letter.
+    /// Whether the provider enforces the schema strictly.
     pub strict: bool,
 }
 
 impl OutputSchema {
-    /// Creates a schema that the provider is to enforce.
+    /// Creates a schema that the provider enforces strictly.
     pub fn new(name: impl Into<Str>, schema: impl Into<Arc<Value>>) -> Self {
         Self {
             name: name.into(),

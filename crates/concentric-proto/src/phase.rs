@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// Where in a run something happens.
+/// The part of a run that an error or a layer belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -10,14 +10,14 @@ pub enum Phase {
     Run,
     /// Inside the loop: once per model call.
     Model,
-    /// Around a batch of tool calls.
+    /// Around one round of tool calls.
     Round,
     /// Around one tool call.
     Call,
 }
 
 impl Phase {
-    /// The phase's name, as it is serialised.
+    /// The serialized name of the phase.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",

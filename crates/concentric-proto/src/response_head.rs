@@ -1,25 +1,24 @@
 use crate::text::Str;
 use std::sync::Arc;
 
-/// What is known of an answer before it arrives.
+/// The part of a response that is known before its body.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Head {
-    /// The provider that answers (`gen_ai.provider.name`).
+    /// The provider (`gen_ai.provider.name`).
     pub provider: Option<Str>,
-    /// The model that answers, which may be more exact than the one asked for
-    /// (`gen_ai.response.model`).
+    /// The model, which may be more specific than the requested one (`gen_ai.response.model`).
     pub model: Option<Str>,
-    /// The provider's id of the answer (`gen_ai.response.id`).
+    /// The provider's id of the response (`gen_ai.response.id`).
     pub id: Option<Str>,
-    /// The provider's id of the request, for its support.
+    /// The provider's id of the request, for support requests.
     pub request_id: Option<Str>,
-    /// The tools that the model was really offered, if a layer knows better than the request.
+    /// The tools that were offered to the model, if a layer changed those of the request.
     pub tools: Option<Arc<[Str]>>,
 }
 
 impl Head {
-    /// Creates the head of an answer by `model` of `provider`.
+    /// Creates the head of a response from `model` of `provider`.
     pub fn new(provider: impl Into<Str>, model: impl Into<Str>) -> Self {
         Self {
             provider: Some(provider.into()),

@@ -1,4 +1,4 @@
-//! The tools that a model is offered.
+//! Specifications of the tools that are offered to a model.
 
 use crate::{
     error::{Error, ErrorKind},
@@ -11,34 +11,35 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// What a model is told of a tool.
+/// The specification of a tool, as it is offered to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
-    /// Its name (`gen_ai.tool.name`).
+    /// The name (`gen_ai.tool.name`).
     pub name: Str,
-    /// What it is for, and when to use it (`gen_ai.tool.description`).
+    /// The purpose of the tool and when to use it (`gen_ai.tool.description`).
     #[serde(default)]
     pub description: Str,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, which must describe an object.
     pub input_schema: Arc<Value>,
-    /// The JSON Schema of its structured output.
+    /// The JSON Schema of the structured output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Arc<Value>>,
-    /// What it does to the world.
+    /// The behavior of the tool, in MCP's terms.
     #[serde(default)]
     pub annotations: Annotations,
-    /// What it belongs to, for rules that hold for several tools; the model is not told.
+    /// The groups that the tool belongs to, for rules that apply to several tools. Not sent to the
+    /// model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Str>,
-    /// Whether it passes the call's idempotency key (`Context::idempotency_key`) to a service that
-    /// executes a key once. Not serialised: only the tool itself can declare it.
+    /// Whether the tool passes the call's idempotency key (`Context::idempotency_key`) to a service
+    /// that executes each key once. Not serialized: only the tool itself can declare it.
     #[serde(skip)]
     pub keyed: bool,
 }
 
 impl ToolSpec {
-    /// Creates a tool that takes what `input_schema` says.
+    /// Creates the specification of a tool whose arguments match `input_schema`.
     pub fn new(
         name: impl Into<Str>,
         description: impl Into<Str>,
@@ -55,33 +56,34 @@ impl ToolSpec {
         }
     }
 
-    /// Whether executing a call a second time changes nothing more: the tool is read-only,
+    /// Returns whether executing a call twice has the same effect as once: the tool is read-only,
     /// idempotent or [keyed](Self::keyed).
     pub fn may_run_again(&self) -> bool {
         self.annotations.read_only || self.annotations.idempotent || self.keyed
     }
 }
 
-/// What a tool does to the world, in MCP's terms (`ToolAnnotations`).
+/// The behavior of a tool, in MCP's terms (`ToolAnnotations`).
 ///
-/// The default is the worst: destructive, not idempotent, open world.
+/// The default is the most cautious: destructive, not idempotent, open world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Annotations {
-    /// A name for people.
+    /// A display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<Str>,
-    /// It changes nothing.
+    /// The tool does not modify anything.
     #[serde(rename = "readOnlyHint")]
     pub read_only: bool,
-    /// It may destroy something; else it only adds. Means nothing if it is read-only.
+    /// The tool may perform destructive updates; otherwise its updates are additive. Meaningless if
+    /// the tool is read-only.
     #[serde(rename = "destructiveHint")]
     pub destructive: bool,
-    /// To call it again with the same arguments changes nothing more.
+    /// Repeating a call with the same arguments has no additional effect.
     #[serde(rename = "idempotentHint")]
     pub idempotent: bool,
-    /// It reaches things outside the system.
+    /// The tool interacts with entities outside the system.
     #[serde(rename = "openWorldHint")]
     pub open_world: bool,
 }
@@ -99,7 +101,7 @@ impl Default for Annotations {
 }
 
 impl Annotations {
-    /// A tool that only reads, and only here.
+    /// The annotations of a read-only, closed-world tool.
     pub fn read_only() -> Self {
         Self {
             read_only: true,
@@ -110,8 +112,8 @@ impl Annotations {
         }
     }
 
-    /// A tool that changes something, and nothing more when it is called again with the same
-    /// arguments.
+    /// The annotations of a tool for which repeating a call with the same arguments has no
+    /// additional effect.
     pub fn idempotent() -> Self {
         Self {
             idempotent: true,
@@ -119,7 +121,7 @@ impl Annotations {
         }
     }
 
-    /// Says that the tool only reaches what is here.
+    /// Declares that the tool does not interact with entities outside the system.
     #[must_use]
     pub const fn closed_world(mut self) -> Self {
         self.open_world = false;
@@ -133,7 +135,7 @@ impl Annotations {
 pub struct ToolSpecs(Arc<Vec<Arc<ToolSpec>>>);
 
 impl Default for ToolSpecs {
-    /// No tools; allocates nothing.
+    /// Creates an empty list; does not allocate.
     fn default() -> Self {
         static NONE: LazyLock<ToolSpecs> = LazyLock::new(|| ToolSpecs(Arc::default()));
         NONE.clone()
@@ -146,7 +148,7 @@ impl ToolSpecs {
         Self(Arc::new(specs.into_iter().collect()))
     }
 
-    /// The tool of that name.
+    /// The tool with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
         self.0.iter().find(|spec| spec.name == *name)
     }
@@ -156,31 +158,31 @@ impl ToolSpecs {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The number of tools.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Adds a tool at the end.
+    /// Appends a tool.
     pub fn push(&mut self, spec: Arc<ToolSpec>) {
         Arc::make_mut(&mut self.0).push(spec);
     }
 
-    /// Keeps the tools that `keep` says.
+    /// Retains the tools for which `keep` returns true.
     pub fn retain(&mut self, keep: impl FnMut(&Arc<ToolSpec>) -> bool) {
         Arc::make_mut(&mut self.0).retain(keep);
     }
 
-    /// Whether each name stands once.
+    /// Checks that all names are unique.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Configuration`]: two tools have one name.
+    /// [`ErrorKind::Configuration`]: two tools have the same name.
     pub fn check(&self) -> Result<(), Error> {
         match self.duplicate() {
             None => Ok(()),
@@ -191,7 +193,7 @@ impl ToolSpecs {
         }
     }
 
-    /// The first name that stands twice.
+    /// The first name that occurs twice.
     pub fn duplicate(&self) -> Option<&Str> {
         let mut seen = std::collections::HashSet::new();
         self.iter()
@@ -215,13 +217,14 @@ impl FromIterator<Arc<ToolSpec>> for ToolSpecs {
     }
 }
 
-/// A tool of the request has the name of one of the agent's own tools.
+/// The error for a tool of the request that has the same name as a tool of the agent.
 ///
-/// The source of an [`ErrorKind::InvalidRequest`] error: the request is at fault, not the agent.
+/// It is the source of an [`ErrorKind::InvalidRequest`] error, because the request must change, not
+/// the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ToolNameTaken {
-    /// The name.
+    /// The name of the tool.
     pub name: Str,
 }
 
@@ -236,7 +239,7 @@ impl fmt::Display for ToolNameTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the agent has a tool named `{}` of its own, rename the request's",
+            "the agent already has a tool named `{}`; rename the tool of the request",
             self.name
         )
     }

@@ -4,19 +4,19 @@ use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
 /// An immutable string that is cheap to clone.
 ///
-/// Up to 23 bytes, which most deltas, names and ids are, live inside the value; longer ones are
-/// shared. A `Str` is 24 bytes, so that an [`Event`](crate::Event) stays small.
+/// Strings of up to 23 bytes are stored inline, which covers most deltas, names and ids; longer
+/// strings are shared. A `Str` is 24 bytes, which keeps [`Event`](crate::Event) small.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Str(SmolStr);
 
 impl Str {
-    /// Creates a string that lives as long as the program, without copying it.
+    /// Creates a string from a static string slice without copying it.
     pub const fn from_static(text: &'static str) -> Self {
         Self(SmolStr::new_static(text))
     }
 
-    /// Joins `parts`; allocates nothing if the result lives inside the value.
+    /// Concatenates `parts`, without allocating if the result fits inline.
     ///
     /// ```
     /// use concentric_proto::Str;
@@ -31,7 +31,7 @@ impl Str {
         Self(text.finish())
     }
 
-    /// The text.
+    /// The string as a slice.
     #[inline]
     pub fn as_str(&self) -> &str {
         self.0.as_str()

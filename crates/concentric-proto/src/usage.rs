@@ -7,53 +7,53 @@ use std::ops::AddAssign;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// It was done, or met a stop sequence.
+    /// The model completed its answer or reached a stop sequence.
     Stop,
-    /// It reached the limit on output tokens, or the end of its context window.
+    /// The answer reached the limit on output tokens or the end of the context window.
     Length,
-    /// It waits for the results of tool calls.
+    /// The model made tool calls and waits for their results.
     ToolCalls,
-    /// The provider withheld the rest.
+    /// The provider's content filter withheld the rest of the answer.
     ContentFilter,
-    /// Another reason, as the provider words it.
+    /// Another reason, as the provider reported it.
     Other(Str),
 }
 
-/// How a run came out.
+/// The outcome of a run.
 ///
 /// A run that failed has no `Outcome`: its body ends with an [`Error`](crate::Error).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It came to its own end.
+    /// The run completed normally.
     Completed,
-    /// It waits for somebody: for a decision, or for the result of a client's tool.
+    /// The run waits for replies: a decision, or the result of a client tool.
     Interrupted,
-    /// A layer or a tool stopped it, on purpose.
+    /// A layer or a tool stopped the run deliberately.
     Halted {
-        /// Why.
+        /// The reason for the halt.
         reason: Str,
     },
-    /// It was cancelled.
+    /// The run was cancelled.
     Aborted {
-        /// By whom.
+        /// The reason for the cancellation.
         reason: CancelReason,
     },
-    /// It made as many model calls as it may, and its last answer was tool calls.
+    /// The run reached its limit on model calls, and the last answer made tool calls.
     StepLimit,
-    /// It made more tool calls than it may.
+    /// The run reached its limit on tool calls.
     CallLimit,
 }
 
-/// Who cancelled a run.
+/// Why a run was cancelled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// The user asked for it.
+    /// The user cancelled it.
     User,
-    /// Whoever read the answer went away.
+    /// The consumer of the response disconnected.
     Disconnected,
     /// The process is shutting down.
     Shutdown,
@@ -61,12 +61,12 @@ pub enum CancelReason {
     Other(Str),
 }
 
-/// Tokens used.
+/// Token counts.
 ///
-/// `input_tokens` counts all input, cached or not; `output_tokens` all output, reasoning included. What
-/// is counted apart is part of those: cached input, input written to the cache and the sound in the
-/// input are input tokens; reasoning and the sound in the output are output tokens. A count the
-/// provider did not report is `None`.
+/// `input_tokens` counts all input, cached or not; `output_tokens` counts all output, including
+/// reasoning. The separate counts are parts of these: cached input, cache writes and audio input
+/// are included in the input tokens; reasoning and audio output in the output tokens. A count that
+/// the provider did not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -77,7 +77,7 @@ pub struct Usage {
     /// Tokens in the response (`gen_ai.usage.output_tokens`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// The provider's own total, which may count what the other two do not.
+    /// The provider's own total, which may include tokens that the other two counts do not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_tokens: Option<u64>,
     /// Input tokens read from the provider's cache (`gen_ai.usage.cache_read.input_tokens`).
@@ -86,22 +86,22 @@ pub struct Usage {
     /// Input tokens written to the provider's cache (`gen_ai.usage.cache_creation.input_tokens`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
-    /// Those of `cache_write_tokens` that are kept for an hour.
+    /// The part of `cache_write_tokens` that is cached for one hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_write_1h_tokens: Option<u64>,
-    /// Input tokens of sound.
+    /// Audio tokens in the input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_audio_tokens: Option<u64>,
     /// Output tokens spent on reasoning (`gen_ai.usage.reasoning.output_tokens`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
-    /// Output tokens of sound.
+    /// Audio tokens in the output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_audio_tokens: Option<u64>,
 }
 
 impl Usage {
-    /// Creates a count of input and output.
+    /// Creates a count of input and output tokens.
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
         Self {
             input_tokens: Some(input_tokens),
@@ -142,9 +142,9 @@ mod tests {
     use serde_json::{from_value, json};
 
     #[test]
-    fn each_count_is_summed_by_itself_and_an_unknown_one_stays_so() {
+    fn counts_are_summed_separately_and_unknown_counts_stay_unknown() {
         let stored = json!({"input_tokens": 100, "output_tokens": 20});
-        let mut sum: Usage = from_value(stored.clone()).expect("a stored one");
+        let mut sum: Usage = from_value(stored.clone()).expect("stored usage is valid");
         assert_eq!(sum, Usage::new(100, 20));
         assert_eq!(json!(sum), stored);
         let more = json!({
@@ -152,7 +152,7 @@ mod tests {
             "cache_write_tokens": 5, "cache_write_1h_tokens": 6, "input_audio_tokens": 7,
             "reasoning_tokens": 8, "output_audio_tokens": 9,
         });
-        sum += from_value(more.clone()).expect("one of all counts");
+        sum += from_value(more.clone()).expect("usage with all counts is valid");
         sum += Usage::default();
         let mut expected = more;
         expected["input_tokens"] = json!(101);
