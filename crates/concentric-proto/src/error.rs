@@ -2,20 +2,20 @@ use crate::{interrupt::Pending, phase::Phase, text::Str};
 use serde::{Deserialize, Serialize};
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-/// Any error, boxed: the type that tower's own layers return.
+/// A boxed error of any type, as tower's own layers return it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What went wrong in a run, a model call or a tool call.
+/// An error of a run, a model call or a tool call.
 ///
-/// Cloning is cheap. Any [`BoxError`] becomes an `Error`, by looking inside: an `Error` that a
-/// layer boxed comes back as it was, and tower's own errors get their [`ErrorKind`] (feature `tower`,
-/// which `concentric-core` turns on).
+/// Cloning is cheap. [`Error::of`] converts any [`BoxError`]: it returns an `Error` that a layer
+/// boxed unchanged, and maps tower's own errors to an [`ErrorKind`] (feature `tower`, which
+/// `concentric-core` enables).
 ///
 /// # Formatting
 ///
-/// `{error}` prints this level only, on one line, and no more than the service said of it;
-/// `{error:#}` prints its [sources](StdError::source) too. Neither it nor `Debug` shows a secret: keys are
-/// not put into errors.
+/// `{error}` prints this error only, on one line; `{error:#}` also prints its
+/// [sources](StdError::source). Neither these nor `Debug` print secrets: API keys are never part of
+/// an error.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -34,18 +34,18 @@ struct Inner {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What kind of thing went wrong.
+/// The category of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key is missing or wrong (HTTP 401).
+    /// The API key is missing or invalid (HTTP 401).
     Authentication,
-    /// The key is right, and may not do this (HTTP 403).
+    /// The API key is valid, but does not permit the request (HTTP 403).
     Permission,
-    /// There is no such model or resource (HTTP 404).
+    /// The model or resource does not exist (HTTP 404).
     NotFound,
-    /// The request is wrong, and will be wrong again (other HTTP 4xx).
+    /// The request is invalid, and fails again if it is repeated (other HTTP 4xx).
     InvalidRequest,
     /// The conversation does not fit into the model's context window.
     ContextWindow,
@@ -53,40 +53,40 @@ pub enum ErrorKind {
     ContentFilter,
     /// Too many requests or tokens (HTTP 429).
     RateLimited,
-    /// The account has no money left.
+    /// The account has no credit left (HTTP 402).
     Quota,
-    /// The service has no capacity (HTTP 503, 529; a layer that sheds load).
+    /// The service has no capacity (HTTP 503, 529; a load-shedding layer).
     Overloaded,
     /// The service failed (other HTTP 5xx).
     Server,
-    /// It took too long.
+    /// The operation timed out (HTTP 408, 504).
     Timeout,
-    /// The connection could not be made, or broke.
+    /// The connection could not be established, or was lost.
     Connection,
     /// The body ended before its terminal event.
     Truncated,
-    /// What came is not what the protocol says.
+    /// The response violates the protocol.
     Protocol,
-    /// Something is larger than its limit.
+    /// A value exceeds its size limit (HTTP 413).
     TooLarge,
     /// A tool failed in a way that is configured to fail the run.
     Tool,
-    /// A stack is not put together as it must be.
+    /// The service stack is configured incorrectly.
     Configuration,
     /// The run was cancelled.
     Cancelled,
-    /// Not a failure: a tool call waits for somebody ([`Error::pending`]).
+    /// Not a failure: a tool call waits for replies ([`Error::pending`]).
     Waiting,
-    /// What was to be resumed is not there to be resumed: it was, or its time is over.
+    /// The run cannot be resumed: it has been resumed already, or has expired.
     Conflict,
-    /// Not a failure: the run is to be stopped, on purpose ([`Error::halted`]).
+    /// Not a failure: a layer halts the run deliberately ([`Error::halted`]).
     Halted,
-    /// None of these.
+    /// Any other error.
     Other,
 }
 
 impl ErrorKind {
-    /// The kind of an HTTP status that is not a success.
+    /// Returns the kind for the status of an unsuccessful HTTP response.
     pub const fn of_status(status: u16) -> Self {
         match status {
             401 => Self::Authentication,
@@ -103,7 +103,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind's name, as it is serialised.
+    /// The serialized name of the kind.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Authentication => "authentication",
@@ -138,18 +138,18 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Whether tools may have done something by the time of an error.
+/// Whether tools may have had side effects before an error.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Effects {
-    /// No tool has been started.
+    /// No tool was started.
     #[default]
     None,
-    /// A tool was started, and it is not known what it did.
+    /// A tool was started, and its outcome is unknown.
     Possible,
-    /// A tool has done its work.
+    /// A tool has completed.
     Committed,
 }
 
@@ -176,73 +176,75 @@ impl Error {
         self
     }
 
-    /// Says where in the run it happened.
+    /// Sets the part of the run in which the error occurred.
     #[must_use]
     pub fn with_phase(self, phase: Phase) -> Self {
         self.with(|e| e.phase = Some(phase))
     }
 
-    /// Says whether tools may have done something.
+    /// Sets whether tools may have had side effects.
     #[must_use]
     pub fn with_effects(self, effects: Effects) -> Self {
         self.with(|e| e.effects = effects)
     }
 
-    /// Keeps the service's own code for the error.
+    /// Sets the service's own error code.
     #[must_use]
     pub fn with_code(self, code: impl Into<Str>) -> Self {
         self.with(|e| e.code = Some(code.into()))
     }
 
-    /// Keeps the service's own type of error.
+    /// Sets the service's own error type.
     #[must_use]
     pub fn with_type(self, type_: impl Into<Str>) -> Self {
         self.with(|e| e.type_ = Some(type_.into()))
     }
 
-    /// Says how long to wait before another attempt.
+    /// Sets the delay before another attempt, as the service requested it.
     #[must_use]
     pub fn with_retry_after(self, after: Duration) -> Self {
         self.with(|e| e.retry_after = Some(after))
     }
 
-    /// Keeps the HTTP status.
+    /// Sets the HTTP status.
     #[must_use]
     pub fn with_status(self, status: u16) -> Self {
         self.with(|e| e.status = Some(status))
     }
 
-    /// Keeps the provider's id of the request.
+    /// Sets the provider's id of the request.
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Str>) -> Self {
         self.with(|e| e.request_id = Some(id.into()))
     }
 
-    /// Says which provider failed.
+    /// Sets the provider that failed.
     #[must_use]
     pub fn with_provider(self, provider: impl Into<Str>) -> Self {
         self.with(|e| e.provider = Some(provider.into()))
     }
 
-    /// Keeps what caused the error.
+    /// Sets the underlying error.
     #[must_use]
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
         let source = Arc::from(source.into());
         self.with(|e| e.source = Some(source))
     }
 
-    /// Creates what a layer returns, wherever it stands inside a loop, to have the run stopped on
-    /// purpose: the loop finishes with [`Outcome::Halted`](crate::Outcome::Halted) for this reason,
-    /// and keeps what was said and done.
+    /// Creates an error that halts the run deliberately.
     ///
-    /// It is not [retryable](Self::is_retryable). A layer in between may make something else of it,
-    /// as a fallback to a cheaper model does where a budget is used up. Outside of a loop it is an
-    /// error like any other.
+    /// Any layer inside an agent loop can return it. The loop finishes with
+    /// [`Outcome::Halted`](crate::Outcome::Halted) for this reason, and keeps all previous messages
+    /// and tool outcomes.
+    ///
+    /// The error is not [retryable](Self::is_retryable). A layer further out may handle it, such as
+    /// a fallback to a cheaper model when a budget is exhausted. Outside a loop it is an ordinary
+    /// error.
     pub fn halted(reason: impl Into<Str>) -> Self {
         Self::new(ErrorKind::Halted, reason)
     }
 
-    /// Creates the error of a body that ended before its terminal event.
+    /// Creates the error for a body that ended before its terminal event.
     pub fn truncated() -> Self {
         Self::new(
             ErrorKind::Truncated,
@@ -250,56 +252,56 @@ impl Error {
         )
     }
 
-    /// Creates the error of a run whose deadline has passed.
+    /// Creates the error for a run whose deadline has passed.
     pub fn deadline() -> Self {
         Self::new(ErrorKind::Timeout, "the run's deadline has passed")
     }
 
-    /// Creates what a tool, or a layer around one, returns to say that the call waits: the round
-    /// stays open, and the call is made again, with the replies, when they are there.
+    /// Creates the error by which a tool, or a layer around one, suspends the call.
     ///
-    /// A layer hands it on like any error, and does not count it as one.
+    /// The round stays open, and the call is repeated with the replies once they arrive. Layers
+    /// pass this error through and do not count it as a failure.
     pub fn waiting(pending: Pending) -> Self {
         Self::new(ErrorKind::Waiting, "the call waits for a reply").with_source(Waits(pending))
     }
 
-    /// What the call waits for, if this says that it [waits](Self::waiting).
+    /// The suspension of the call, if this error was created by [`waiting`](Self::waiting).
     pub fn pending(&self) -> Option<&Pending> {
         let source = self.0.source.as_deref()?;
         source.downcast_ref::<Waits>().map(|waits| &waits.0)
     }
 
-    /// What kind of thing went wrong.
+    /// The category of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Where in the run it happened.
+    /// The part of the run in which the error occurred.
     pub fn phase(&self) -> Option<Phase> {
         self.0.phase
     }
 
-    /// Whether tools may have done something by then.
+    /// Whether tools may have had side effects before the error.
     pub fn effects(&self) -> Effects {
         self.0.effects
     }
 
-    /// What is said of it, without its kind.
+    /// The message, without the kind.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The service's own code for the error.
+    /// The service's own error code.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
 
-    /// The service's own type of error.
+    /// The service's own error type.
     pub fn error_type(&self) -> Option<&str> {
         self.0.type_.as_deref()
     }
 
-    /// How long the service wants us to wait before another attempt.
+    /// The delay before another attempt, as the service requested it.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
@@ -319,9 +321,10 @@ impl Error {
         self.0.provider.as_deref()
     }
 
-    /// Whether another attempt at the same call may succeed, and cannot do anything twice.
+    /// Returns whether another attempt at the same call may succeed and cannot repeat side effects.
     ///
-    /// The call's future must have failed, not its body: what a body has shown is never retried.
+    /// This applies only if the call's future failed. After a body has emitted content, the call is
+    /// never retried.
     pub fn is_retryable(&self) -> bool {
         self.effects() == Effects::None
             && matches!(
@@ -335,13 +338,13 @@ impl Error {
             )
     }
 
-    /// What any error is to us, by looking inside it and its sources; for a policy that is shown a
+    /// Converts any error by inspecting it and its sources, for a policy that receives a
     /// [`BoxError`].
     pub fn of(error: &(dyn StdError + 'static)) -> Self {
         let mut kind = ErrorKind::Other;
         for link in chain(error) {
             if let Some(inner) = link.downcast_ref::<Self>() {
-                // A layer wrapped one of ours: its fields are still what a policy needs.
+                // A layer wrapped an `Error`; policies need the fields of the inner one.
                 return inner.clone();
             }
             kind = kind_of(link).unwrap_or(kind);
@@ -362,7 +365,7 @@ impl fmt::Display for Waits {
 
 impl StdError for Waits {}
 
-/// An error and its sources.
+/// Iterates over an error and its sources.
 fn chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -386,7 +389,7 @@ fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         | Io::NetworkDown
         | Io::BrokenPipe
         | Io::UnexpectedEof => Some(ErrorKind::Connection),
-        // A file, a port in use: no provider's affair.
+        // Other I/O errors, such as those of files, are not related to a provider.
         _ => None,
     }
 }
@@ -399,7 +402,7 @@ fn kind_of_tower(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
     } else if error.is::<load_shed::error::Overloaded>() {
         Some(ErrorKind::Overloaded)
     } else if error.is::<buffer::error::Closed>() {
-        // Its worker is gone, and does not come back.
+        // The buffer's worker has ended and does not restart.
         Some(ErrorKind::Other)
     } else {
         None
@@ -418,7 +421,7 @@ impl fmt::Debug for Error {
                 }
             )*};
         }
-        // Not its source, whose `Debug` is not ours to vouch for.
+        // Excludes the source, because its `Debug` output may contain secrets.
         some!(phase code retry_after status request_id provider);
         s.field("effects", &self.0.effects).finish()
     }
@@ -441,7 +444,7 @@ impl fmt::Display for Error {
             let mut said = self.0.message.to_string();
             for source in self.source().into_iter().flat_map(chain) {
                 let source = source.to_string();
-                // Many an error repeats its source.
+                // Many errors repeat their source.
                 if !said.contains(&source) {
                     write!(f, ": {source}")?;
                     said = source;
@@ -467,7 +470,7 @@ impl From<BoxError> for Error {
             Ok(error) => *error,
             Err(error) => {
                 let ours = Self::of(&*error);
-                // One that was found inside has its own source.
+                // An `Error` that was found inside another error has its own source.
                 if chain(&*error).any(|link| link.is::<Self>()) {
                     ours
                 } else {
@@ -495,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boxed_error_comes_back_as_it_was() {
+    fn a_boxed_error_is_returned_unchanged() {
         let boxed: BoxError = Error::new(ErrorKind::RateLimited, "slow down")
             .with_retry_after(Duration::from_secs(3))
             .into();
@@ -506,7 +509,7 @@ mod tests {
 
     #[cfg(feature = "tower")]
     #[test]
-    fn towers_errors_get_their_kinds() {
+    fn tower_errors_are_mapped_to_their_kinds() {
         let elapsed: BoxError = tower::timeout::error::Elapsed::new().into();
         assert_eq!(Error::from(elapsed).kind(), ErrorKind::Timeout);
         let shed: BoxError = tower::load_shed::error::Overloaded::new().into();

@@ -1,4 +1,4 @@
-//! The calls of a round, as the loop hands them out.
+//! The calls of a round, as the loop passes them to a round service.
 
 mod permit;
 mod refusal;

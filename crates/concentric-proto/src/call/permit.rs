@@ -1,19 +1,22 @@
 use crate::message::{Arguments, ToolOutcome};
 use std::sync::Arc;
 
-/// What a round service lets a call do.
+/// The clearance that a round service gives a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Permit {
-    /// It runs with whatever arguments it arrives with.
+    /// The call runs with any arguments.
     #[default]
     Any,
-    /// No gate minds it with these arguments; if it arrives with others, the gates are asked again.
+    /// No gate objects to the call with these arguments. If it arrives with others, the gates check
+    /// it again.
     Passed(Arguments),
-    /// It runs with these arguments; if it arrives with others, somebody is asked.
+    /// The call was approved with these arguments. If it arrives with others, the approval is
+    /// requested again.
     Exactly(Arguments),
-    /// It runs with these arguments, which it arrived with before; with others it does not run.
+    /// The call runs only with these arguments, with which it arrived before.
     AsAsked(Arguments),
-    /// It does not run, and this is its outcome. It does not enter the stack; hooks may observe it.
+    /// The call does not run and has this outcome. It does not reach the tool stack, but hooks may
+    /// observe it.
     Settled(Arc<ToolOutcome>),
 }

@@ -5,41 +5,41 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Why the loop does not let a call run.
+/// The reason why the loop refuses to run a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The step did not offer a tool of that name. These it did.
+    /// The step did not offer a tool with this name. Contains the offered names.
     NotOffered(Arc<[Str]>),
     /// Another call of the same answer has the same id.
     DuplicateId,
-    /// The answer was cut off before the first of its arguments.
+    /// The answer was truncated before the arguments of the call.
     CutShort,
-    /// As many calls were made as may be.
+    /// The call exceeds a limit on calls.
     Limit {
-        /// How many may be.
+        /// The limit.
         calls: u32,
-        /// Of what.
+        /// The scope of the limit.
         of: LimitOf,
     },
 }
 
-/// What a limit on calls counts.
+/// The scope of a limit on calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LimitOf {
-    /// The calls of a run.
+    /// All calls of a run.
     Run,
-    /// The calls of a round.
+    /// All calls of a round.
     Round,
-    /// The calls of a tool in a run.
+    /// The calls of one tool in a run.
     Tool,
 }
 
 impl Refusal {
-    /// What the model is told.
+    /// Creates the outcome that the model receives.
     pub fn outcome(&self, call: &ToolCallPart) -> ToolOutcome {
         ToolOutcome::failed(match self {
             Self::NotOffered(offered) if offered.is_empty() => {
@@ -54,14 +54,13 @@ impl Refusal {
                 )
             }
             Self::DuplicateId => {
-                "Two calls of this answer have the same id, so none of them was run.".to_owned()
+                "The call was not run. Another call in the same answer has the same id.".to_owned()
             }
             Self::CutShort => {
-                "The answer was cut off before the arguments of this call, so it was not run."
-                    .to_owned()
+                "The call was not run. The answer was truncated before its arguments.".to_owned()
             }
             Self::Limit { calls, of } => format!(
-                "The call was not run: the limit is {calls} calls {}.",
+                "The call was not run. The limit is {calls} calls {}.",
                 match of {
                     LimitOf::Run => "in total".to_owned(),
                     LimitOf::Round => "in one answer".to_owned(),

@@ -13,22 +13,23 @@ use std::sync::Arc;
 pub struct RoundCall {
     /// The call.
     pub call: ToolCallPart,
-    /// Which of its message's calls it is, from 0; the same when the round is resumed.
+    /// The index of the call in its message, from 0. It does not change when the round is resumed.
     pub position: usize,
-    /// The tool as the model was told of it.
+    /// The specification of the tool that was offered to the model.
     pub spec: Option<Arc<ToolSpec>>,
-    /// Why the loop does not let the call run. The round answers it all the same.
+    /// The reason why the loop refuses to run the call. The round must still return an outcome for
+    /// it.
     pub refusal: Option<Refusal>,
-    /// What became of it, if it waited.
+    /// The suspension and the replies, if the call was suspended.
     pub answered: Option<Box<Answered>>,
-    /// It was started, and the process died before there was an outcome.
+    /// Whether the call was started and its process ended before it had an outcome.
     pub recovered: bool,
-    /// Its effect was to be written down when it was started: a ledger was there.
+    /// Whether a ledger was in place when the call was last handed out.
     pub noted: bool,
 }
 
 impl RoundCall {
-    /// Creates a call that may run, the `position`th of its message.
+    /// Creates a call that may run: the `position`th of its message.
     pub fn new(position: usize, call: ToolCallPart) -> Self {
         Self {
             call,
@@ -41,7 +42,7 @@ impl RoundCall {
         }
     }
 
-    /// Whether the call is made for the first time, or taken up again.
+    /// Whether the call is executed for the first time or resumed.
     pub fn origin(&self) -> Origin {
         match self.answered.is_some() || self.recovered {
             true => Origin::Replay,
@@ -50,46 +51,45 @@ impl RoundCall {
     }
 }
 
-/// Whether a call is made for the first time.
+/// Whether a call is executed for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// It is.
+    /// The call is executed for the first time.
     Live,
-    /// It waited, or its process died.
+    /// The call was suspended, or its process ended.
     Replay,
 }
 
-/// What a round service has to say of one call, as it becomes known: the item of a
-/// `RoundService`'s stream.
+/// The outcome or the suspension of one call: the item of a `RoundService`'s stream.
 ///
-/// Each call is settled or waits, once.
+/// Each call has exactly one event.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RoundEvent {
     /// The call has its outcome.
     Settled {
-        /// Which call, as an index into `ToolRound::calls`.
+        /// The call, as an index into `ToolRound::calls`.
         index: usize,
-        /// What came of it.
+        /// The outcome of the call.
         outcome: ToolOutcome,
     },
-    /// The call waits, and was not run, or can't go on.
+    /// The call was not run, or cannot continue, until replies arrive.
     Waiting {
-        /// Which call, as an index into `ToolRound::calls`.
+        /// The call, as an index into `ToolRound::calls`.
         index: usize,
-        /// What it waits for.
+        /// The suspension of the call.
         pending: Box<Pending>,
     },
 }
 
 impl RoundEvent {
-    /// Creates the outcome of the call at `index`.
+    /// Creates the event of an outcome of the call at `index`.
     pub fn settled(index: usize, outcome: ToolOutcome) -> Self {
         Self::Settled { index, outcome }
     }
 
-    /// Says that the call at `index` waits.
+    /// Creates the event of a suspension of the call at `index`.
     pub fn waiting(index: usize, pending: Pending) -> Self {
         Self::Waiting {
             index,
@@ -97,7 +97,7 @@ impl RoundEvent {
         }
     }
 
-    /// Which call it is about.
+    /// The call, as an index into `ToolRound::calls`.
     pub const fn index(&self) -> usize {
         match self {
             Self::Settled { index, .. } | Self::Waiting { index, .. } => *index,

@@ -1,4 +1,4 @@
-//! Wall time as milliseconds since 1970.
+//! Serialization of timestamps as milliseconds since the Unix epoch.
 
 use serde::{Deserialize, Deserializer, Serializer};
 use std::time::{Duration, SystemTime};

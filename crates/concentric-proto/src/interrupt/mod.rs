@@ -1,15 +1,15 @@
-//! Questions that a run waits for the answer of, and the answers.
+//! Interrupts, which a run waits on, and the replies to them.
 //!
-//! A run that ends with [`Outcome::Interrupted`](crate::Outcome::Interrupted) has asked something:
-//! [`MachineState::interrupts`](crate::machine::MachineState::interrupts) says what. It goes on by a
-//! request that holds its state and the replies (`ChatRequest::resume`).
+//! A run whose outcome is [`Outcome::Interrupted`](crate::Outcome::Interrupted) waits for replies
+//! to its [interrupts](crate::machine::MachineState::interrupts). To resume it, send a request with
+//! its state and the replies (`ChatRequest::resume`).
 //!
 //! ```
 //! use concentric_proto::{Interrupt, InterruptId, Reply, interrupt};
 //! use serde_json::json;
 //!
 //! let ask = Interrupt::new(InterruptId::new("msg_1/0/call_1"), interrupt::TOOL_CALL)
-//!     .with_message("May I pay the money back?");
+//!     .with_message("Refund the payment?");
 //!
 //! let reply = Reply::approve(ask.id.clone());
 //! assert_eq!(reply.payload, Some(json!({"approved": true})));
@@ -36,32 +36,32 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
-/// The [reason](Interrupt::reason) of a question whether a tool call may run.
+/// The [reason](Interrupt::reason) of an interrupt that requests approval for a tool call.
 pub const TOOL_CALL: Str = Str::from_static("tool_call");
 
-/// The [reason](Interrupt::reason) of a question what came of a call that was started, when the
-/// process died.
+/// The [reason](Interrupt::reason) of an interrupt that requests the outcome of a call that may
+/// already have executed, because its process ended after it was started.
 pub const UNKNOWN_EFFECT: Str = Str::from_static("unknown_effect");
 
-/// The [reason](Interrupt::reason) of a call of a tool that the client executes.
+/// The [reason](Interrupt::reason) of an interrupt that requests the result of a client tool.
 pub const CLIENT_TOOL: Str = Str::from_static("client_tool");
 
-/// The metadata of a question that lists the kinds of reply that it accepts.
+/// The metadata key for the kinds of reply that an interrupt accepts.
 const REPLIES: &str = "replies";
 
-/// A question that a run waits for the answer of (AG-UI `Interrupt`).
+/// A question that a run waits on (AG-UI `Interrupt`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Interrupt {
-    /// Names the question; no other question of any run has the same id.
+    /// The id of the interrupt, unique across all runs.
     pub id: InterruptId,
-    /// What kind of question it is: [`TOOL_CALL`], [`UNKNOWN_EFFECT`], [`CLIENT_TOOL`], or another.
+    /// The kind of question: [`TOOL_CALL`], [`UNKNOWN_EFFECT`], [`CLIENT_TOOL`], or another.
     pub reason: Str,
-    /// The question, for a person.
+    /// The question as text for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Str>,
-    /// The call it is about.
+    /// The tool call that the interrupt is for.
     #[serde(
         default,
         rename = "toolCallId",
@@ -71,16 +71,16 @@ pub struct Interrupt {
     /// The JSON Schema of a reply's payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Arc<Value>>,
-    /// Until when it can be answered.
+    /// The time after which replies are too late.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<SystemTime>,
-    /// What else there is to know: the tool and its arguments, a token.
+    /// Further data: the tool and its arguments, an approval token.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
 impl Interrupt {
-    /// Creates a question.
+    /// Creates an interrupt.
     pub fn new(id: InterruptId, reason: impl Into<Str>) -> Self {
         Self {
             id,
@@ -93,52 +93,53 @@ impl Interrupt {
         }
     }
 
-    /// Says what is asked.
+    /// Sets the question text.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<Str>) -> Self {
         self.message = Some(message.into());
         self
     }
 
-    /// Says which call it is about.
+    /// Sets the tool call that the interrupt is for.
     #[must_use]
     pub fn about(mut self, call: CallId) -> Self {
         self.call_id = Some(call);
         self
     }
 
-    /// Says what a reply's payload is to be.
+    /// Sets the JSON Schema of a reply's payload.
     #[must_use]
     pub fn with_response_schema(mut self, schema: impl Into<Arc<Value>>) -> Self {
         self.response_schema = Some(schema.into());
         self
     }
 
-    /// Says until when it can be answered.
+    /// Sets the time after which replies are too late.
     #[must_use]
     pub fn until(mut self, expires_at: SystemTime) -> Self {
         self.expires_at = Some(expires_at);
         self
     }
 
-    /// Adds something to know.
+    /// Adds a metadata entry.
     #[must_use]
     pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.metadata.insert(name.into(), value.into());
         self
     }
 
-    /// Sets the kinds of reply that the question accepts; by default, all. A cancellation is always
-    /// accepted.
+    /// Restricts the kinds of reply that the interrupt accepts. By default it accepts all kinds. A
+    /// cancellation is always accepted.
     #[must_use]
     pub fn with_replies(self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
         let kinds: BTreeSet<ReplyKind> = kinds.into_iter().collect();
         self.with_metadata(REPLIES, json!(kinds))
     }
 
-    /// Whether the question accepts replies of that kind, by its metadata (`replies`).
+    /// Returns whether the interrupt accepts replies of this kind, by its metadata (`replies`).
     ///
-    /// A question that lists no kinds, as one that an older version stored, accepts all of them.
+    /// An interrupt without this metadata, such as one that an older version stored, accepts all
+    /// kinds.
     pub fn accepts(&self, kind: ReplyKind) -> bool {
         let Some(kinds) = self.metadata.get(REPLIES) else {
             return true;
@@ -147,34 +148,35 @@ impl Interrupt {
         kinds.any(|it| it.as_str() == Some(kind.as_str()))
     }
 
-    /// Whether the question lists the kinds of reply that it accepts.
+    /// Returns whether the interrupt restricts the kinds of reply.
     pub fn lists_replies(&self) -> bool {
         self.metadata.contains_key(REPLIES)
     }
 
-    /// The tool that it asks about.
+    /// The name of the tool that the interrupt is for.
     pub fn tool(&self) -> Option<&str> {
         self.metadata.get("tool")?.as_str()
     }
 
-    /// What the tool is to be called with.
+    /// The arguments of the tool call.
     pub fn arguments(&self) -> Option<&Value> {
         self.metadata.get("arguments")
     }
 
-    /// Checks that `reply` is of a form that this question can be answered in, and in time: to deny a
-    /// call, or to give it up, it is never too late.
+    /// Checks that `reply` is valid for this interrupt at the time `now`.
+    ///
+    /// Denials and cancellations of a call are never too late.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The reply is malformed, of a kind that the interrupt does not accept, or too late.
     pub fn check(&self, reply: &Reply, now: SystemTime) -> Result<(), ReplyError> {
         let late = self.expires_at.is_some_and(|expires_at| expires_at <= now);
         let expired = || Err(ReplyError::Expired(self.id.clone()));
         if ![TOOL_CALL, UNKNOWN_EFFECT, CLIENT_TOOL].contains(&self.reason) {
             return match reply.status {
                 ReplyStatus::Cancelled if reply.payload.is_some() => {
-                    Err(reply.malformed("a cancellation has no payload"))
+                    Err(reply.malformed("a cancellation must not have a payload"))
                 }
                 ReplyStatus::Resolved if late => expired(),
                 _ => Ok(()),
@@ -184,25 +186,27 @@ impl Interrupt {
         let fits = match &ruling {
             Ruling::Cancelled | Ruling::Answered(_) => true,
             Ruling::Denied { .. } => self.reason != UNKNOWN_EFFECT,
-            // Only who ran a call can say that it failed.
+            // Only the client that executed the call can report its failure.
             Ruling::Failed(_) => self.reason == CLIENT_TOOL,
-            // Only an executor of ours can be told to run.
+            // Only calls that this process executes can be approved.
             Ruling::Approved { .. } => self.reason == TOOL_CALL,
         };
         if !fits {
-            return Err(reply.malformed("this question is not answered that way"));
+            return Err(reply.malformed("this decision is not valid for this interrupt"));
         }
         if let Some(kind) = ruling.kind()
             && !self.accepts(kind)
         {
             let kind = kind.as_str();
-            return Err(reply.malformed(format!("the question does not accept the reply `{kind}`")));
+            return Err(
+                reply.malformed(format!("the interrupt does not accept the reply `{kind}`"))
+            );
         }
         match &ruling {
             Ruling::Approved { remember, .. } | Ruling::Denied { remember, .. }
                 if remember.is_some_and(|remember| !self.allows(remember)) =>
             {
-                Err(reply.malformed("it is to hold for more than the question allows"))
+                Err(reply.malformed("the interrupt does not allow this `remember` scope"))
             }
             Ruling::Cancelled | Ruling::Denied { .. } => Ok(()),
             _ if late => expired(),
@@ -210,8 +214,8 @@ impl Interrupt {
         }
     }
 
-    /// Whether a reply may hold for other calls as `remember` says: the schema of the reply offers it.
-    /// A question without a schema accepts it.
+    /// Returns whether the schema of the reply allows the scope `remember`. Without a schema, all
+    /// scopes are allowed.
     fn allows(&self, remember: Remember) -> bool {
         let Some(schema) = self.response_schema.as_deref() else {
             return true;

@@ -3,42 +3,44 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
-/// What a call waits for, as its round service has it written down.
+/// The suspension of a call, as its round service stores it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Pending {
-    /// What is asked. Nothing: the call waits until the others of its round have been answered.
+    /// The interrupts that the call waits on. If empty, the call waits until the other calls of its
+    /// round have been replied to.
     ///
-    /// Serialized without their approval tokens (`metadata.token`): whoever reads a stored state must
-    /// not be able to answer its questions.
+    /// Serialized without their approval tokens (`metadata.token`), so that a reader of a stored
+    /// state cannot reply to them.
     #[serde(serialize_with = "without_tokens")]
     pub interrupts: Vec<Interrupt>,
-    /// Whether all questions of the round are to be answered together.
+    /// Whether all interrupts of the round must be replied to together.
     pub together: bool,
-    /// Whether it is the tool that asks, which may have done something by now.
+    /// Whether the tool itself suspended the call, after it may already have had side effects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub begun: bool,
-    /// Who suspended the call; `None` in what an older version stored, and in what a tool returns.
+    /// The origin of the suspension; `None` in states of older versions and in suspensions that a
+    /// tool returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<SuspendedBy>,
-    /// What whoever asked needs to go on.
+    /// The data that the tool or the round service requires to resume the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Arc<Value>>,
 }
 
-/// Who suspended a call, and so whose the [state](Pending::state) of its suspension is.
+/// The origin of a suspension, which owns its [state](Pending::state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SuspendedBy {
-    /// The round service, on behalf of the call: a gate asks, or the outcome is unknown.
+    /// The round service, because a gate requires approval or the outcome is unknown.
     Lifecycle,
     /// The tool.
     Tool,
 }
 
-/// The key of an interrupt's metadata with its approval token.
+/// The metadata key for the approval token of an interrupt.
 const TOKEN: &str = "token";
 
 fn without_tokens<S>(interrupts: &[Interrupt], serializer: S) -> Result<S::Ok, S::Error>
@@ -55,12 +57,12 @@ where
 }
 
 impl Pending {
-    /// A call that waits for the others of its round.
+    /// Creates the suspension of a call that waits for the other calls of its round.
     pub fn held() -> Self {
         Self::default()
     }
 
-    /// A call that waits for replies to `interrupts`.
+    /// Creates the suspension of a call that waits for replies to `interrupts`.
     pub fn asking(interrupts: Vec<Interrupt>) -> Self {
         Self {
             interrupts,
@@ -68,54 +70,55 @@ impl Pending {
         }
     }
 
-    /// Keeps what is needed to go on.
+    /// Sets the data that is required to resume the call.
     #[must_use]
     pub fn with_state(mut self, state: impl Into<Arc<Value>>) -> Self {
         self.state = Some(state.into());
         self
     }
 
-    /// Sets who suspended the call.
+    /// Sets the origin of the suspension.
     #[must_use]
     pub fn by(mut self, by: SuspendedBy) -> Self {
         self.by = Some(by);
         self
     }
 
-    /// Has all questions of the round answered together.
+    /// Requires that all interrupts of the round are replied to together.
     #[must_use]
     pub fn together(mut self) -> Self {
         self.together = true;
         self
     }
 
-    /// Whether the call only waits for others.
+    /// Returns whether the call only waits for other calls.
     pub fn is_held(&self) -> bool {
         self.interrupts.is_empty()
     }
 }
 
-/// What became of a call that waited.
+/// The suspension of a call and the replies to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Answered {
-    /// A process that took it up has died since.
+    /// Whether a process resumed the call and then ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_up: bool,
-    /// What it waited for, as it was written down. `None`: a history claims that it waited, and
-    /// nobody that can be trusted has recorded it, so the replies need a proof.
+    /// The suspension as it was stored. `None` if only a history from a client claims that the call
+    /// was suspended; then the replies must contain approval tokens.
     pub pending: Option<Pending>,
-    /// The replies. None, and nothing it waited for either: a history claims that the call is open.
-    /// It may be asked about (again); nothing says that it may run.
+    /// The replies. If there are neither replies nor a suspension, only a history claims that the
+    /// call is open: approval for it may be requested again, but it must not run.
     pub replies: Vec<Reply>,
-    /// When the replies were accepted: they were in time then, and are not late later.
+    /// The time at which the replies were accepted, which is the time at which their expiry was
+    /// checked.
     #[serde(with = "millis", skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<SystemTime>,
 }
 
 impl Answered {
-    /// Creates what became of a call.
+    /// Creates a value for a call that was suspended.
     pub fn new(pending: Option<Pending>, replies: Vec<Reply>) -> Self {
         Self {
             taken_up: false,
@@ -125,7 +128,7 @@ impl Answered {
         }
     }
 
-    /// Says when the replies were accepted; it is kept in whole milliseconds.
+    /// Sets the time at which the replies were accepted, truncated to milliseconds.
     #[must_use]
     pub fn accepted_at(mut self, time: SystemTime) -> Self {
         self.accepted_at = millis::from(millis::since(time));

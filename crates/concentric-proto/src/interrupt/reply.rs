@@ -4,36 +4,36 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use std::{error::Error as StdError, fmt};
 
-/// The answer to one [`Interrupt`](super::Interrupt) (AG-UI `ResumeEntry`).
+/// The reply to one [`Interrupt`](super::Interrupt) (AG-UI `ResumeEntry`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Reply {
-    /// The question.
+    /// The interrupt that the reply is for.
     pub interrupt_id: InterruptId,
-    /// Whether it was answered at all.
+    /// Whether the interrupt was resolved or cancelled.
     pub status: ReplyStatus,
-    /// The answer.
+    /// The payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
-    /// The proof that the question was asked, if whoever asked keeps no record of it.
+    /// The approval token, which proves that the interrupt was raised if no store has recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Str>,
 }
 
-/// Whether a question was answered.
+/// Whether an interrupt was resolved or cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReplyStatus {
-    /// It was.
+    /// The reply contains an answer.
     Resolved,
-    /// Nobody wanted to answer.
+    /// The interrupt was dismissed without an answer.
     Cancelled,
 }
 
 impl Reply {
-    /// Creates an answer.
+    /// Creates a reply with a payload.
     pub fn resolve(to: InterruptId, payload: Value) -> Self {
         Self {
             interrupt_id: to,
@@ -43,12 +43,12 @@ impl Reply {
         }
     }
 
-    /// Lets a call run as it is.
+    /// Approves a call.
     pub fn approve(to: InterruptId) -> Self {
         Self::resolve(to, json!({"approved": true}))
     }
 
-    /// Lets a call run with other arguments, an object.
+    /// Approves a call with other arguments, which must be an object.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "the reply is made of it, as by `resolve`"
@@ -57,23 +57,23 @@ impl Reply {
         Self::resolve(to, json!({"approved": true, "editedArgs": arguments}))
     }
 
-    /// Does not let a call run; the model is told why.
+    /// Denies a call. The model receives the reason.
     pub fn deny(to: InterruptId, reason: impl Into<String>) -> Self {
         Self::resolve(to, json!({"approved": false, "reason": reason.into()}))
     }
 
-    /// Answers a call with a result, and does not run it.
+    /// Supplies the result of a call, which is then not executed.
     pub fn answer(to: InterruptId, result: impl Into<Value>) -> Self {
         Self::resolve(to, json!({"result": result.into()}))
     }
 
-    /// Says that the client ran a call of its own ([`CLIENT_TOOL`](super::CLIENT_TOOL)), and that it failed; the model is
-    /// told how.
+    /// Reports that the client executed its own tool ([`CLIENT_TOOL`](super::CLIENT_TOOL)) and that
+    /// it failed. The model receives the error.
     pub fn answer_failed(to: InterruptId, error: impl Into<String>) -> Self {
         Self::resolve(to, json!({"error": error.into()}))
     }
 
-    /// Gives the question up.
+    /// Cancels an interrupt.
     pub fn cancel(to: InterruptId) -> Self {
         Self {
             interrupt_id: to,
@@ -83,8 +83,8 @@ impl Reply {
         }
     }
 
-    /// Says that an approval or a denial holds for more than its call, where the question's schema
-    /// has `remember`.
+    /// Applies an approval or a denial to other calls as well. The interrupt's schema must allow
+    /// `remember`.
     #[must_use]
     pub fn remembered(mut self, what: RememberWhat, span: RememberFor) -> Self {
         if let Some(Value::Object(payload)) = &mut self.payload {
@@ -93,44 +93,44 @@ impl Reply {
         self
     }
 
-    /// Adds the proof that the question was asked.
+    /// Sets the approval token.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<Str>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// The answer, as a `T`.
+    /// Deserializes the payload.
     ///
     /// # Errors
     ///
-    /// [`ReplyError::Malformed`]: there is none, or it is not a `T`.
+    /// [`ReplyError::Malformed`]: there is no payload, or it is not a valid `T`.
     pub fn read<T>(&self) -> Result<T, ReplyError>
     where
         T: DeserializeOwned,
     {
         let payload = self.payload.as_ref();
         let payload = payload.filter(|_| self.status == ReplyStatus::Resolved);
-        let payload = payload.ok_or_else(|| self.malformed("it has no payload"))?;
-        T::deserialize(payload).map_err(|error| self.malformed(format!("its payload: {error}")))
+        let payload = payload.ok_or_else(|| self.malformed("the payload is missing"))?;
+        T::deserialize(payload).map_err(|error| self.malformed(format!("invalid payload: {error}")))
     }
 
-    /// What the reply says about a tool call.
+    /// The decision about a tool call that the reply contains.
     ///
     /// # Errors
     ///
-    /// [`ReplyError::Malformed`]: it says nothing, or contradicts itself.
+    /// [`ReplyError::Malformed`]: the payload contains no decision, or contradicts itself.
     pub fn ruling(&self) -> Result<Ruling, ReplyError> {
         let payload = match (self.status, &self.payload) {
             (ReplyStatus::Cancelled, None) => return Ok(Ruling::Cancelled),
             (ReplyStatus::Cancelled, Some(_)) => {
-                return Err(self.malformed("a cancellation has no payload"));
+                return Err(self.malformed("a cancellation must not have a payload"));
             }
-            (ReplyStatus::Resolved, None) => return Err(self.malformed("it has no payload")),
+            (ReplyStatus::Resolved, None) => return Err(self.malformed("the payload is missing")),
             (ReplyStatus::Resolved, Some(payload)) => payload,
         };
         let payload = Payload::deserialize(payload)
-            .map_err(|error| self.malformed(format!("its payload: {error}")))?;
+            .map_err(|error| self.malformed(format!("invalid payload: {error}")))?;
         let Payload {
             approved,
             edited_args,
@@ -147,7 +147,7 @@ impl Reply {
                 && remember.is_none();
             return match alone {
                 true => Ok(Ruling::Failed(error)),
-                false => Err(self.malformed("its parts contradict each other")),
+                false => Err(self.malformed("the fields contradict each other")),
             };
         }
         match (approved, result) {
@@ -161,8 +161,10 @@ impl Reply {
                 remember,
             }),
             (Some(false), None) if edited_args.is_none() => Ok(Ruling::Denied { reason, remember }),
-            (None, None) => Err(self.malformed("it says none of `approved`, `result` and `error`")),
-            _ => Err(self.malformed("its parts contradict each other")),
+            (None, None) => {
+                Err(self.malformed("one of `approved`, `result` and `error` is required"))
+            }
+            _ => Err(self.malformed("the fields contradict each other")),
         }
     }
 
@@ -174,14 +176,14 @@ impl Reply {
     }
 }
 
-/// The payload of a reply about a tool call.
+/// The payload of a reply that decides about a tool call.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Payload {
     approved: Option<bool>,
     edited_args: Option<Map<String, Value>>,
     reason: Option<Str>,
-    // `null` is a result, too.
+    // `null` is a valid result.
     #[serde(default, deserialize_with = "some")]
     result: Option<Value>,
     error: Option<Str>,
@@ -195,34 +197,34 @@ where
     Value::deserialize(deserializer).map(Some)
 }
 
-/// What a [`Reply`] says about a tool call.
+/// The decision about a tool call.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Ruling {
-    /// It may run.
+    /// The call may run.
     Approved {
-        /// With these arguments, if they were changed.
+        /// The new arguments, if they were edited.
         edited: Option<Map<String, Value>>,
-        /// What it is to mean for other calls.
+        /// The other calls that the approval applies to.
         remember: Option<Remember>,
     },
-    /// It may not run.
+    /// The call must not run.
     Denied {
-        /// Why.
+        /// The reason for the denial.
         reason: Option<Str>,
-        /// What it is to mean for other calls.
+        /// The other calls that the denial applies to.
         remember: Option<Remember>,
     },
-    /// It is not to run; this is its result.
+    /// The call does not run, and this is its result.
     Answered(Value),
-    /// The client ran it, and it failed.
+    /// The client executed the call, and it failed.
     Failed(Str),
-    /// Nobody decided.
+    /// The interrupt was cancelled without a decision.
     Cancelled,
 }
 
 impl Ruling {
-    /// The kind of reply that it is; `None` for a cancellation, and for a client's own failure.
+    /// The kind of reply; `None` for a cancellation and for a failure that the client reports.
     pub const fn kind(&self) -> Option<ReplyKind> {
         Some(match self {
             Self::Approved { edited: None, .. } => ReplyKind::Approve,
@@ -236,25 +238,25 @@ impl Ruling {
     }
 }
 
-/// A kind of reply to the question whether a tool call may run.
+/// A kind of reply to an interrupt that requests approval for a tool call.
 ///
 /// See [`Interrupt::accepts`](super::Interrupt::accepts).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReplyKind {
-    /// Lets the call run as it is ([`Reply::approve`]).
+    /// Approves the call ([`Reply::approve`]).
     Approve,
-    /// Does not let the call run ([`Reply::deny`]).
+    /// Denies the call ([`Reply::deny`]).
     Deny,
-    /// Lets the call run with other arguments ([`Reply::approve_edited`]).
+    /// Approves the call with other arguments ([`Reply::approve_edited`]).
     Edit,
-    /// Gives the call a result instead of running it ([`Reply::answer`]).
+    /// Supplies a result instead of running the call ([`Reply::answer`]).
     Answer,
 }
 
 impl ReplyKind {
-    /// Its name on the wire.
+    /// The name of the kind on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Approve => "approve",
@@ -265,29 +267,29 @@ impl ReplyKind {
     }
 }
 
-/// Why replies were not taken: nothing was run.
+/// The error for replies that a run rejects. No call is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// No question of that id waits.
+    /// No interrupt with this id waits for a reply.
     Unknown(InterruptId),
-    /// Two replies are to one question.
+    /// Two replies have the same interrupt id.
     Duplicate(InterruptId),
-    /// The questions of this run are answered together, and this one was not.
+    /// The interrupts of the run must be replied to together, and the reply to this one is missing.
     Missing(InterruptId),
-    /// It came too late.
+    /// The reply is too late.
     Expired(InterruptId),
-    /// It is not of the form that the question asks for.
+    /// The reply does not have the form that the interrupt requires.
     Malformed {
-        /// The question.
+        /// The interrupt.
         id: InterruptId,
-        /// What is wrong.
+        /// The reason.
         why: Str,
     },
 }
 
 impl ReplyError {
-    /// The question it is about.
+    /// The id of the interrupt that the error is for.
     pub fn interrupt_id(&self) -> &InterruptId {
         match self {
             Self::Unknown(id)
@@ -298,7 +300,7 @@ impl ReplyError {
         }
     }
 
-    /// A name of what is wrong, for programs.
+    /// A stable code for the error, for programs.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Unknown(_) => "unknown_interrupt",
@@ -313,16 +315,21 @@ impl ReplyError {
 impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(id) => write!(f, "no question `{id}` waits for a reply"),
-            Self::Duplicate(id) => write!(f, "two replies are to the question `{id}`"),
+            Self::Unknown(id) => write!(f, "no interrupt `{id}` waits for a reply"),
+            Self::Duplicate(id) => write!(f, "duplicate reply for interrupt `{id}`"),
             Self::Missing(id) => {
-                write!(f, "the question `{id}` is to be answered with the others")
+                write!(
+                    f,
+                    "the reply for interrupt `{id}` is missing; reply to all together"
+                )
             }
             Self::Expired(id) => write!(
                 f,
-                "the reply to `{id}` came too late: the call can only be denied or cancelled"
+                "the reply for interrupt `{id}` is too late; deny or cancel the call instead"
             ),
-            Self::Malformed { id, why } => write!(f, "the reply to `{id}`: {why}"),
+            Self::Malformed { id, why } => {
+                write!(f, "the reply for interrupt `{id}` is invalid: {why}")
+            }
         }
     }
 }

@@ -1,34 +1,34 @@
 use serde::{Deserialize, Serialize};
 
-/// Which other calls a decision is to hold for, and how long.
+/// The scope of a decision that also applies to other calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remember {
-    /// Which calls.
+    /// The calls that the decision applies to.
     pub what: RememberWhat,
-    /// How long.
+    /// The lifetime of the decision.
     #[serde(rename = "for")]
     pub span: RememberFor,
 }
 
-/// Which calls a remembered decision holds for, the fewest first.
+/// The calls that a stored decision applies to, ordered from the narrowest scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RememberWhat {
-    /// Those of the same tool with the same arguments.
+    /// Calls of the same tool with the same arguments.
     Arguments,
-    /// Those of the same tool.
+    /// Calls of the same tool.
     Tool,
 }
 
-/// How long a decision is remembered, the shortest first.
+/// The lifetime of a stored decision, ordered from the shortest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RememberFor {
-    /// In this run.
+    /// The current run.
     Run,
-    /// In this conversation.
+    /// The current conversation.
     Thread,
-    /// For whoever asks.
+    /// All conversations of the same principal.
     Always,
 }

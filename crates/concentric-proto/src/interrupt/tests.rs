@@ -11,7 +11,7 @@ fn ruling(payload: Value) -> Result<Ruling, ReplyError> {
 }
 
 #[test]
-fn a_reply_says_one_thing() {
+fn a_reply_contains_exactly_one_decision() {
     assert!(matches!(
         ruling(json!({"approved": true})),
         Ok(Ruling::Approved { edited: None, .. })
@@ -42,7 +42,7 @@ fn a_reply_says_one_thing() {
 }
 
 #[test]
-fn only_a_call_of_the_clients_can_be_said_to_have_failed() {
+fn only_client_tools_can_be_reported_as_failed() {
     let id = InterruptId::new("i");
     let reply = Reply::answer_failed(id.clone(), "no camera");
     assert_eq!(reply.ruling(), Ok(Ruling::Failed("no camera".into())));
@@ -58,7 +58,7 @@ fn only_a_call_of_the_clients_can_be_said_to_have_failed() {
 }
 
 #[test]
-fn to_deny_a_call_or_to_give_it_up_it_is_never_too_late() {
+fn late_denials_and_cancellations_are_accepted() {
     let id = InterruptId::new("i");
     let now = SystemTime::UNIX_EPOCH;
     let late = Err(ReplyError::Expired(id.clone()));
@@ -74,7 +74,7 @@ fn to_deny_a_call_or_to_give_it_up_it_is_never_too_late() {
 }
 
 #[test]
-fn a_reply_holds_for_no_more_than_its_question_allows() {
+fn a_decision_scope_is_limited_by_the_interrupt() {
     let id = InterruptId::new("i");
     let asked = |schema: Value| {
         Interrupt::new(id.clone(), TOOL_CALL).with_response_schema(json!({"properties": schema}))
@@ -104,7 +104,7 @@ fn a_reply_holds_for_no_more_than_its_question_allows() {
 }
 
 #[test]
-fn a_reply_of_a_kind_that_is_not_accepted_is_refused() {
+fn replies_of_unaccepted_kinds_are_rejected() {
     let id = InterruptId::new("i");
     let now = SystemTime::UNIX_EPOCH;
     let all = [
@@ -126,7 +126,7 @@ fn a_reply_of_a_kind_that_is_not_accepted_is_refused() {
         }
         assert_eq!(asked.check(&Reply::cancel(id.clone()), now), Ok(()));
     }
-    // An older version listed no kinds; a list that is no list accepts none.
+    // Interrupts of older versions accept all kinds; an invalid list accepts none.
     let old = Interrupt::new(id, TOOL_CALL);
     let broken = old.clone().with_metadata("replies", "approve");
     for (_, reply) in &all {

@@ -1,4 +1,4 @@
-//! How a run ends.
+//! The end of a run.
 
 use super::{Action, Machine, step::text_of};
 use crate::{
@@ -24,7 +24,7 @@ impl Machine {
         self.state.stage = Stage::Ended;
     }
 
-    /// Has `finish` report the run's tokens, which no later one reports again.
+    /// Moves the run's unreported tokens into `finish`.
     pub(super) fn report(&mut self, finish: &mut Finish) {
         finish.report(self.state.usage, std::mem::take(&mut self.state.unreported));
     }
@@ -38,10 +38,10 @@ impl Machine {
         Box::new(finish)
     }
 
-    /// Ends the run before its own end, and keeps what was said.
+    /// Ends the run early and keeps the messages so far.
     pub(super) fn stop(&mut self, outcome: Outcome) {
         self.drop_stream();
-        self.close_round("The run was stopped before the call was done.");
+        self.close_round("The run was stopped before the call completed.");
         self.finish(outcome);
     }
 
@@ -51,14 +51,14 @@ impl Machine {
             return self.stop(Outcome::Halted { reason });
         }
         self.drop_stream();
-        self.close_round("The run failed before the call was done.");
+        self.close_round("The run failed before the call completed.");
         let effects = error.effects().max(self.state.effects);
         self.actions
             .push_back(Action::Fail(error.with_effects(effects)));
         self.state.stage = Stage::Ended;
     }
 
-    /// Gives up the model stream that is half read, and keeps the text of it.
+    /// Discards a partially read model stream, but keeps its text.
     pub(super) fn drop_stream(&mut self) {
         self.asked = false;
         self.started = None;
@@ -74,12 +74,15 @@ impl Machine {
         if let Some(turn) = said {
             self.state.transcript.push(turn);
         }
-        // Calls that were not handed out are not to be: a stop starts nothing.
+        // Pending actions other than events are dropped, because a stop must not start any call.
         self.actions
             .retain(|action| matches!(action, Action::Emit(_)));
     }
 }
 
 pub(super) fn protocol(error: &HistoryError) -> Error {
-    Error::new(ErrorKind::Protocol, format!("the model's answer: {error}"))
+    Error::new(
+        ErrorKind::Protocol,
+        format!("invalid model answer: {error}"),
+    )
 }

@@ -15,75 +15,75 @@ use crate::{
     usage::{CancelReason, Outcome},
 };
 
-/// Something that happened, for the machine to take in.
+/// An event that the driver reports to the machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Input {
-    /// The model is about to be called: emits [`Event::StepStart`] with this message id now, in
-    /// place of when the model [answers](Self::ModelStarted).
+    /// The driver is about to call the model. Emits [`Event::StepStart`] with this message id now
+    /// instead of when the model [answers](Self::ModelStarted).
     ///
-    /// For the driver of a run whose consumer already reads it. A run that may still fail without
-    /// output, so that it can be retried, leaves this out.
+    /// Used by drivers of runs whose consumer already reads events. A run that may still be retried
+    /// after a failure without output omits this input.
     StepStarted(MessageId),
-    /// The model that was called answers.
+    /// The model started to answer.
     ModelStarted(ModelStart),
-    /// An event of its answer.
+    /// An event of the model's answer.
     ModelEvent(Event),
-    /// Its answer ended without a terminal item.
+    /// The model's answer ended without a terminal item.
     ModelEnded,
-    /// The call, or its answer, failed.
+    /// The model call or its answer failed.
     ModelFailed(Error),
-    /// A call of the round that was to be run has its outcome.
+    /// A call of the round has an outcome.
     Settled {
-        /// Which, as an index into [`Action::RunTools`](super::Action::RunTools)'s calls.
+        /// The call, as an index into the calls of [`Action::RunTools`](super::Action::RunTools).
         index: usize,
-        /// What came of it.
+        /// The outcome of the call.
         outcome: ToolOutcome,
     },
-    /// A call of the round that was to be run waits.
+    /// A call of the round is suspended.
     Waiting {
-        /// Which, as an index into [`Action::RunTools`](super::Action::RunTools)'s calls.
+        /// The call, as an index into the calls of [`Action::RunTools`](super::Action::RunTools).
         index: usize,
-        /// What it waits for.
+        /// The suspension of the call.
         pending: Box<Pending>,
     },
-    /// The calls that were handed out are taken back: the round service was not called. They are
-    /// handed out again unless another input ends the run.
+    /// The round service was not called. The calls are handed out again unless another input ends
+    /// the run.
     TakeBack,
-    /// The round is not run: the calls that were handed out, and those that the client executes, are
-    /// denied for this reason.
+    /// Skips the round: all calls that were handed out, and those for the client, are denied for
+    /// this reason.
     SkipRound(Str),
-    /// The round that was to be run has no more to report.
+    /// The round service has reported all outcomes.
     RoundEnded,
-    /// The round was not begun, which fails the run.
+    /// The round service rejected the round before it started, which fails the run.
     RoundRefused(Error),
-    /// The round failed in a way that fails the run.
+    /// The round failed, which fails the run.
     RoundFailed(Error),
-    /// Something failed that the run can't do without.
+    /// A required operation failed, which fails the run.
     Failed(Error),
-    /// A layer stops the run, on purpose.
+    /// A layer halts the run deliberately.
     Halt(Str),
-    /// The run is to come to its own end, in place of the next step, or of [`Action::MayFinish`](super::Action::MayFinish).
+    /// Ends the run normally instead of starting the next step, or in response to
+    /// [`Action::MayFinish`](super::Action::MayFinish).
     Finish,
-    /// The run is not to finish yet: it makes another step, after what was
-    /// [put in](Machine::push).
+    /// Starts another step instead of finishing, after the turns that were [pushed](Machine::push).
     Continue,
-    /// The same, and the answer is void: the consumer is told so by [`Event::Reset`], unless the run
-    /// may not make another step.
+    /// Discards the answer and starts another step. Emits [`Event::Reset`] unless the step limit is
+    /// reached.
     Reject,
-    /// Somebody is to be asked before the model is called, before the calls that were handed out are
-    /// run, or before the run finishes.
+    /// Suspends the run before a model call, before the calls that were handed out, or before the
+    /// end.
     Ask(Box<Pending>),
     /// The run is cancelled.
     Cancel(CancelReason),
     /// The run's deadline has passed.
     Deadline,
-    /// The run's consumer is gone; nobody reads what comes now.
+    /// The consumer of the run has dropped it.
     Dropped,
 }
 
 impl Input {
-    /// What a round service has said.
+    /// Converts an item of a round service's stream.
     pub fn of_round(item: Result<RoundEvent, Error>) -> Self {
         match item {
             Ok(RoundEvent::Settled { index, outcome }) => Self::Settled { index, outcome },
@@ -94,7 +94,7 @@ impl Input {
 }
 
 impl Machine {
-    /// Takes in what happened. An input that no longer matters is ignored.
+    /// Processes an input. Inputs that arrive too late are ignored.
     #[inline]
     pub fn input(&mut self, input: Input) {
         match input {
@@ -107,11 +107,11 @@ impl Machine {
         }
     }
 
-    /// Takes in an event of the model's answer, and returns it if it is to be handed to the
-    /// consumer, behind all [actions](Self::action) that were there before.
+    /// Processes an event of the model's answer, and returns the event to pass on to the consumer,
+    /// if any. The driver must pass it on after all pending [actions](Self::action).
     ///
-    /// It is [`Input::ModelEvent`] and [`Action::Emit`](super::Action::Emit) in one, for a driver that hands on each event
-    /// as it comes.
+    /// Combines [`Input::ModelEvent`] and [`Action::Emit`](super::Action::Emit), for drivers that
+    /// pass on each event immediately.
     #[inline]
     pub fn model_event(&mut self, event: Event) -> Option<Event> {
         if self.delta(&event) {
@@ -125,8 +125,8 @@ impl Machine {
         step.take_in(event)
     }
 
-    /// Takes in `event` if it is a delta of text, reasoning or refusal, and returns whether it is:
-    /// such an event is handed to the consumer as it is.
+    /// Processes `event` if it is a delta of text, reasoning or refusal, and returns whether it is.
+    /// The driver must pass such an event on to the consumer unchanged.
     #[inline]
     pub fn delta(&mut self, event: &Event) -> bool {
         match &mut self.stream {
@@ -190,7 +190,7 @@ impl Machine {
             Input::Cancel(reason) => self.stop(Outcome::Aborted { reason }),
             Input::Deadline => self.fail(Error::deadline()),
             Input::Dropped => {
-                self.close_round("The run was dropped.");
+                self.close_round("The run was cancelled before the call completed.");
                 self.actions.clear();
                 self.stream = None;
                 self.asked = false;
@@ -199,14 +199,15 @@ impl Machine {
                 self.interrupted = None;
                 self.state.stage = Stage::Ended;
             }
-            // The rest is late: what it speaks of is over.
+            // Other inputs arrived too late.
             _ => {}
         }
     }
 
-    /// Emits the start of a step whose message is `id`, and returns the id that it has.
+    /// Emits the start of a step, and returns the id of its message: `id`, or that of an
+    /// interrupted message.
     fn start_step(&mut self, id: MessageId) -> MessageId {
-        // A message that was interrupted keeps its id when the model continues it.
+        // An interrupted message keeps its id when the model continues it.
         let interrupted = self.interrupted.as_deref();
         let id = interrupted
             .and_then(|i| i.0.message.id.clone())
@@ -220,8 +221,8 @@ impl Machine {
         let Some(mut step) = self.stream.take() else {
             return;
         };
-        // What this loop is to run goes first, and then the agent in the model's place is called
-        // anew: of what it has open, this is the end.
+        // This loop's calls run first, and then the nested agent is called again. So the open calls
+        // of the nested agent end here.
         if step.has_calls()
             && let Some(open) = finish.state.take()
         {
@@ -234,7 +235,7 @@ impl Machine {
         let used = step.used_before(self.state.usage);
         self.state.usage = used;
         self.state.usage += finish.usage;
-        // An agent in the model's place that was resumed has reported the rest before.
+        // A resumed nested agent has already reported the other tokens.
         let usage = finish.attempt_usage();
         self.state.unreported += usage;
         let at = self.state.step;
@@ -277,7 +278,7 @@ impl Machine {
             }
         }
         self.state.stage = Stage::Model;
-        // The rest is as the model said it: an agent in its place may have been halted.
+        // A nested agent may have been halted; its outcome is passed on.
         if self.rules.asks_to_finish && finish.outcome == Outcome::Completed {
             self.may_finish(finish);
         } else {
@@ -285,20 +286,20 @@ impl Machine {
         }
     }
 
-    /// Has the driver say whether the run may finish.
+    /// Requests permission to finish from the driver.
     pub(super) fn may_finish(&mut self, finish: Box<Finish>) {
         let asked = false;
         self.finishing = Some(Box::new(Finishing { finish, asked }));
     }
 
-    /// Whether it is about to do something that somebody can be asked about first. An agent in the
-    /// model's place that goes on was asked about when it began.
+    /// Returns whether the run can be suspended by a gate now. For a resumed nested agent this was
+    /// possible only when it started.
     fn may_ask(&self) -> bool {
         let may_finish = self.finishing.as_ref().is_some_and(|end| end.asked);
         may_finish || (self.asked && self.interrupted.is_none()) || self.is_round_new()
     }
 
-    /// Ends the run in place of the next step.
+    /// Ends the run instead of starting the next step.
     fn come_to_the_end(&mut self) {
         match self.finishing.take() {
             Some(finishing) => self.end_with(finishing.finish),
@@ -306,12 +307,12 @@ impl Machine {
                 self.drop_stream();
                 self.finish(Outcome::Completed);
             }
-            // There is a round to be closed first.
+            // The open round must be closed first.
             None => {}
         }
     }
 
-    /// Makes another step, if it may.
+    /// Starts another step, unless the step limit is reached.
     fn go_on(&mut self) {
         if self.charged() >= self.rules.steps {
             self.finish(Outcome::StepLimit);

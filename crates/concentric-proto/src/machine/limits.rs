@@ -8,37 +8,38 @@ use crate::{
 use serde_json::Value;
 use std::{fmt, sync::Arc};
 
-/// What a run may do; kept by whoever drives it, and not with its state.
+/// The limits and the configuration of a run. They are supplied by the driver and not stored with
+/// the run's state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Rules {
-    /// How many model calls it makes at the most; 32 by default. Those that are free of charge
-    /// ([`ToolOutcome::free`](crate::ToolOutcome::free)) don't count, but for as many again.
+    /// The maximum number of steps; 32 by default. Steps that are free of charge
+    /// ([`ToolOutcome::free`](crate::ToolOutcome::free)) do not count, up to the same number.
     pub steps: u32,
-    /// How many tool calls it makes at the most. A call over the limit is answered with an error,
-    /// and no further step starts.
+    /// The maximum number of tool calls in a run. A call over the limit returns an error, and no
+    /// further step starts.
     pub calls: Option<u32>,
-    /// How many tool calls one answer may make. A call over the limit is answered with an error.
+    /// The maximum number of tool calls in one answer. A call over the limit returns an error.
     pub calls_per_round: Option<u32>,
-    /// How many calls of a tool a run makes at the most; as above.
+    /// The maximum number of calls per tool in a run. A call over the limit returns an error.
     pub calls_per_tool: Vec<(Str, u32)>,
-    /// Whether the round service knows what to do with calls that waited, or were running when a
-    /// process died; else the machine settles them.
+    /// Whether the round service can resume calls that were suspended or were running when a
+    /// process ended. Otherwise the machine settles them itself.
     pub resumes: bool,
-    /// Whether the round service writes down what its tools are about to do.
+    /// Whether the round service records tool effects in a ledger.
     pub ledger: bool,
-    /// Whether a run that has come to its own end is to wait until it is told that it may
+    /// Whether the run waits for permission before it finishes
     /// ([`Action::MayFinish`](super::Action::MayFinish)).
     pub asks_to_finish: bool,
-    /// Whether somebody may decide about a round also where all its calls are the client's to run
+    /// Whether rounds that only contain client calls are handed out as well, without calls
     /// ([`Action::RunTools`](super::Action::RunTools)).
     pub asks_before_round: bool,
-    /// What arguments a person may give a call in a reply; by default any. A reply with others is
-    /// refused, and its question stays open.
+    /// The check of edited arguments in replies; by default all edits are accepted. If a reply is
+    /// rejected, its interrupt remains open.
     pub edits: Option<CheckEdit>,
 }
 
-/// Checks the arguments that a person gives a tool call in a reply, before the reply is taken.
+/// A check of the edited arguments in a reply, which runs before the reply is accepted.
 ///
 /// ```
 /// use concentric_proto::{
@@ -65,16 +66,17 @@ pub struct CheckEdit(Arc<Check>);
 type Check = dyn Fn(&ToolCallPart) -> Result<(), Str> + Send + Sync;
 
 impl CheckEdit {
-    /// Creates a check: `check` is called with the call as it was edited, and returns what is wrong.
+    /// Creates a check from a function that receives the edited call and returns the reason for a
+    /// rejection.
     pub fn new(check: impl Fn(&ToolCallPart) -> Result<(), Str> + Send + Sync + 'static) -> Self {
         Self(Arc::new(check))
     }
 
-    /// Checks `reply` to the question whether `call` may run.
+    /// Checks the edited arguments in `reply`, if it contains any.
     ///
     /// # Errors
     ///
-    /// [`ReplyError::Malformed`]: it edits the arguments in a way that is not accepted.
+    /// [`ReplyError::Malformed`]: the check rejects the edited arguments.
     pub fn check(&self, call: &ToolCallPart, reply: &Reply) -> Result<(), ReplyError> {
         let Ok(Ruling::Approved {
             edited: Some(edited),
@@ -115,8 +117,8 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Counts the calls of a new round, and refuses those over a limit. Calls that are refused or
-    /// denied count.
+    /// Counts the calls of a new round, and refuses those over a limit. Refused and denied calls
+    /// count.
     pub(super) fn count(&self, calls: &mut Calls, slots: &mut [Slot]) {
         let mut in_round = 0;
         for slot in slots {
@@ -142,7 +144,7 @@ impl Rules {
         }
     }
 
-    /// Whether more calls were made than may be.
+    /// Returns whether the run has exceeded its limit on calls.
     pub(super) fn is_over(&self, calls: &Calls) -> bool {
         self.calls.is_some_and(|limit| calls.total > limit)
     }

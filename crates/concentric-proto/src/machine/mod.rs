@@ -1,9 +1,8 @@
-//! The loop as a pure machine: inputs in, actions out.
+//! The agent loop as a state machine without I/O.
 //!
-//! A [`Machine`] decides what an agent does next, and does nothing itself: it has no I/O, no clock,
-//! no randomness and no locks. A driver takes one [`Action`] at a time, does it, and reports the
-//! result as an [`Input`]. `Agent` of `concentric-core` is such a driver; a durable engine can be
-//! another.
+//! A [`Machine`] decides which action an agent takes next. A driver takes one [`Action`] at a time,
+//! performs it, and reports the result as an [`Input`]. `Agent` in `concentric-core` is such a
+//! driver; a durable execution engine can be another.
 //!
 //! ```
 //! use concentric_proto::machine::{Action, Input, Machine, ModelStart, Rules};
@@ -23,15 +22,15 @@
 //! assert!(machine.is_ended());
 //! ```
 //!
-//! # What it keeps, for every order of inputs
+//! # Invariants
 //!
 //! - A run has exactly one terminal action: an [`Event::Finish`], or [`Action::Fail`].
 //! - A tool call has exactly one outcome, and one [`Event::ToolResult`].
-//! - A call that waits is not handed out before it is replied to, and a reply is taken once. One
-//!   that only a history says to wait is handed out without a reply, to be asked about
-//!   ([`Answered`]).
-//! - After a halt, a cancel or a failure no further call starts.
-//! - Every end but [`Outcome::Interrupted`] closes the open round.
+//! - A suspended call is not handed out before a reply arrives, and a reply is used once. A call
+//!   that is suspended only according to a history is handed out without a reply, so that approval
+//!   can be requested again ([`Answered`]).
+//! - After a halt, a cancellation or a failure no further call starts.
+//! - All outcomes except [`Outcome::Interrupted`] close the open round.
 
 mod end;
 mod input;
@@ -69,72 +68,71 @@ use std::{
     time::SystemTime,
 };
 
-/// Something to do.
+/// An action that the driver performs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Action {
     /// Call the model with [`Machine::transcript`].
     CallModel {
-        /// The step, from 0.
+        /// The index of the step, from 0.
         step: u32,
-        /// What the model resumes from, if it is an agent that was interrupted.
+        /// The state to resume the model from, if it is an agent that was interrupted.
         resume: Option<Box<ModelResume>>,
     },
-    /// Run these calls. There are none, if they are all the client's to run and somebody may decide
-    /// about the round ([`Rules::asks_before_round`]): then nothing is to be done but
-    /// [`Input::RoundEnded`].
+    /// Run these calls. If all calls are client calls and [`Rules::asks_before_round`] is set, the
+    /// list is empty; then the driver only reports [`Input::RoundEnded`].
     RunTools {
-        /// The step that made them.
+        /// The step that made the calls.
         step: u32,
-        /// The message that makes them.
+        /// The id of the message that makes the calls.
         message_id: Option<MessageId>,
         /// The calls.
         calls: Vec<RoundCall>,
     },
-    /// Say whether the run may finish ([`Input::Finish`], [`Input::Continue`], [`Input::Reject`],
-    /// [`Input::Ask`]); with [`Rules::asks_to_finish`], and where that was asked about when the run was interrupted.
+    /// Decide whether the run may finish, and report [`Input::Finish`], [`Input::Continue`],
+    /// [`Input::Reject`] or [`Input::Ask`]. Occurs with [`Rules::asks_to_finish`], and when a run
+    /// is resumed that was suspended at this point.
     MayFinish,
-    /// Hand this event to the consumer.
+    /// Pass this event on to the consumer.
     Emit(Event),
-    /// Hand this error to the consumer; it is the last item.
+    /// Pass this error on to the consumer as the last item.
     Fail(Error),
 }
 
-/// The loop of one run.
-///
-/// See the [module docs](self).
+/// The state machine of one run; see the [module docs](self).
 #[derive(Debug)]
 pub struct Machine {
     state: Data,
     rules: Arc<Rules>,
-    // The model stream that is half read, if one is; not part of the state.
+    // The model stream that is partially read, if there is one; not part of the state.
     stream: Option<Step>,
-    // Whether the model was asked for and has not answered.
+    // Whether the model was called and has not answered yet.
     asked: bool,
-    // The message of the step that the model is asked for, if its start was emitted.
+    // The message id of the current step, if its start was emitted before the model answered.
     started: Option<MessageId>,
     actions: VecDeque<Action>,
-    // The calls that were handed out to be run, as indices of the open round's slots.
+    // The calls that were handed out, as indices into the slots of the open round.
     dispatched: Vec<usize>,
-    // A round whose calls are all its client's is to be decided about.
+    // Whether a round that contains only client calls was handed out.
     offered: bool,
-    // What the open round waits to be told, once one of these calls has asked something.
+    // The ids of the open round's interrupts, once one of its calls was suspended.
     #[allow(
         clippy::box_collection,
-        reason = "a set is 48 bytes, which every run that waits would have for nothing"
+        reason = "a `HashSet` is 48 bytes, and most runs do not need one"
     )]
     asked_ids: Option<Box<HashSet<InterruptId>>>,
-    // What may have been done before they were.
+    // The effects before the current calls were handed out.
     effects_before: Effects,
-    // The run's end, if it has come to it and may not finish yet; boxed, since few ask.
+    // The end of a run that waits for permission to finish; boxed, because few runs have one.
     finishing: Option<Box<Finishing>>,
-    // What an interrupted agent in the model's place is told, and when that was accepted.
+    // The replies for an interrupted nested agent, and the time at which they were accepted.
     replies: Option<Box<(Vec<Reply>, SystemTime)>>,
-    // What it had said, and which calls it had not, while it is asked to go on.
+    // The answer of an interrupted nested agent while it is resumed, and the calls that it has not
+    // emitted yet.
     interrupted: Option<Box<(Said, HashMap<CallId, Part>)>>,
 }
 
-/// The end of a run that may not finish yet.
+/// The end of a run that waits for permission to finish.
 #[derive(Debug)]
 struct Finishing {
     finish: Box<Finish>,
@@ -142,17 +140,18 @@ struct Finishing {
 }
 
 impl Machine {
-    /// Creates the machine of a run that goes on with `transcript`.
+    /// Creates a machine that continues `transcript`.
     pub fn new(transcript: Transcript, rules: impl Into<Arc<Rules>>) -> Self {
         Self::of(Data::new(transcript), rules.into())
     }
 
-    /// Creates the machine of a run that goes on with `open`, which follows `transcript`, as a
-    /// history claims.
+    /// Creates a machine that resumes the round `open`, which follows `transcript` in a history
+    /// from a client.
     ///
-    /// Its calls wait until they are [replied](Self::reply) to; one of a tool that is not in
-    /// `tools` is refused. What is not replied to before the first action is handed out all the
-    /// same, with neither a question nor a reply: to be asked about, and not to be run.
+    /// The calls wait for [replies](Self::reply). A call of a tool that is not in `tools` is
+    /// refused. Calls without a reply before the first action are handed out with neither an
+    /// interrupt nor a reply; the round service may request approval for them, but must not run
+    /// them.
     pub fn claimed(
         transcript: Transcript,
         open: OpenRound,
@@ -164,10 +163,11 @@ impl Machine {
         Self::of(state, rules.into())
     }
 
-    /// Goes on with a run that was written down.
+    /// Resumes a stored run.
     ///
-    /// A call that was running then is handed out again as [recovered](RoundCall::recovered), if
-    /// the round service knows what that means ([`Rules::resumes`]); else its outcome is unknown.
+    /// Calls that were running are handed out again as [recovered](RoundCall::recovered) if
+    /// [`Rules::resumes`] is set. Otherwise their outcome is
+    /// [`Unknown`](crate::ToolStatus::Unknown).
     pub fn restore(MachineState(mut state): MachineState, rules: impl Into<Arc<Rules>>) -> Self {
         let rules = rules.into();
         if let Stage::Round(round) = &mut state.stage {
@@ -185,7 +185,7 @@ impl Machine {
                 }
                 if slot.refusal.is_none() && !rules.resumes && !slot.read_only {
                     slot.state = SlotState::Settled(ToolOutcome::unknown(
-                        "The tool was started, and its process ended before it was done.",
+                        "The call was started and its process ended. The outcome is unknown.",
                     ));
                 }
                 slot.recovered = slot.refusal.is_none();
@@ -219,7 +219,7 @@ impl Machine {
         machine
     }
 
-    /// The run's state, unless a model stream is half read or an action has not been taken.
+    /// The state of the run; `None` while a model stream is partially read or an action is pending.
     pub fn state(&self) -> Option<MachineState> {
         self.is_quiet().then(|| MachineState(self.state.clone()))
     }
@@ -228,49 +228,50 @@ impl Machine {
         self.stream.is_none() && !self.asked && self.actions.is_empty() && self.finishing.is_none()
     }
 
-    /// The conversation so far; every round in it is closed.
+    /// The conversation so far, with closed rounds only.
     pub fn transcript(&self) -> &Transcript {
         &self.state.transcript
     }
 
-    /// Whether the next input is an event of the model's answer, and no action is due.
+    /// Returns whether the machine expects an event of the model's answer and no action is pending.
     #[inline]
     pub fn is_reading(&self) -> bool {
         self.stream.is_some() && self.actions.is_empty()
     }
 
-    /// Whether the next action is a call of the model, and no other action is due.
+    /// Returns whether the next action is a model call and no other action is pending.
     pub fn is_model_next(&self) -> bool {
         self.is_quiet() && self.state.stage == Stage::Model && self.state.asked_by_gates().is_none()
     }
 
-    /// The last step that was finished; 0 if none was.
+    /// The index of the last completed step; 0 if there is none.
     pub fn last_step(&self) -> u32 {
         self.state.step.saturating_sub(1)
     }
 
-    /// Why the model stopped in the last step.
+    /// The finish reason of the last step.
     pub fn last_reason(&self) -> Option<&FinishReason> {
         self.state.reason.as_ref()
     }
 
-    /// The replies to an [`Input::Ask`], until they are [taken](Self::take_answers).
+    /// The suspension from an [`Input::Ask`] with its replies, until
+    /// [`take_answers`](Self::take_answers) removes it.
     pub fn answers(&self) -> Option<&Answered> {
         let asked = self.state.gate.as_deref();
         asked.filter(|asked| !asked.replies.is_empty())
     }
 
-    /// What was replied to an [`Input::Ask`]; once.
+    /// Removes and returns the suspension from an [`Input::Ask`], if it has replies.
     pub fn take_answers(&mut self) -> Option<Box<Answered>> {
         self.state.gate.take_if(|asked| !asked.replies.is_empty())
     }
 
-    /// Whether the run has had its terminal action, or was dropped.
+    /// Returns whether the run has emitted its terminal action, or was dropped.
     pub fn is_ended(&self) -> bool {
         self.state.stage == Stage::Ended
     }
 
-    /// Whether tools may have done something by now.
+    /// Whether tools may have had side effects so far.
     pub fn effects(&self) -> Effects {
         self.state.effects
     }
@@ -280,7 +281,7 @@ impl Machine {
         self.state.usage
     }
 
-    /// Whether a round was handed out and has not ended.
+    /// Returns whether a round was handed out and has not ended.
     fn is_handed_out(&self) -> bool {
         self.offered || !self.dispatched.is_empty()
     }
@@ -290,7 +291,8 @@ impl Machine {
         self.state.push_messages(messages)
     }
 
-    /// Appends `turn` to the conversation, if it stands between two steps; returns whether it does.
+    /// Appends `turn` to the conversation if the machine is between two steps, and returns whether
+    /// it is.
     pub fn push(&mut self, turn: Turn) -> bool {
         let between = self.stream.is_none() && self.state.stage == Stage::Model;
         if between {
@@ -299,7 +301,7 @@ impl Machine {
         between
     }
 
-    /// The next thing to do; `None` while the machine waits for an input, and when it has ended.
+    /// The next action; `None` while the machine waits for an input, and after the end.
     #[inline]
     pub fn action(&mut self) -> Option<Action> {
         let reads = self.stream.is_some() || self.asked;
@@ -347,7 +349,7 @@ impl Machine {
         }
     }
 
-    /// Has `event` handed to the consumer, after all that was before.
+    /// Queues `event` for the consumer.
     fn emit(&mut self, event: Event) {
         self.actions.push_back(Action::Emit(event));
     }

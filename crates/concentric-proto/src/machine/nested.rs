@@ -1,4 +1,4 @@
-//! An agent in the model's place.
+//! An agent that is used as the model.
 
 use super::{Action, Machine};
 use crate::{
@@ -7,23 +7,23 @@ use crate::{
 };
 use std::time::SystemTime;
 
-/// The state and the replies with which an agent in the model's place resumes.
+/// The state and the replies to resume an agent that is used as the model.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelResume {
-    /// The state that the agent was interrupted in.
+    /// The state of the agent when it was interrupted.
     pub state: MachineState,
     /// The replies to its interrupts.
     pub replies: Vec<Reply>,
-    /// When the replies were accepted, which decides whether they were in time; `None` without replies.
+    /// The time at which the replies were accepted; `None` without replies.
     pub accepted_at: Option<SystemTime>,
 }
 
 impl Machine {
-    /// The state of the run while the agent in its model's place is in the state `inner`; `None`
-    /// unless the model is being called or read.
+    /// The state of the run while the nested agent is in the state `inner`; `None` unless the model
+    /// is being called or read.
     ///
-    /// For a driver that stores the run when that agent is about to start its tools.
+    /// Used by drivers that store the run before the nested agent starts its tools.
     pub fn state_around(&self, inner: MachineState) -> Option<MachineState> {
         let used = self.state.usage;
         let said = match (&self.stream, &self.interrupted) {
@@ -35,7 +35,7 @@ impl Machine {
         Some(self.state.clone().around(said, inner))
     }
 
-    /// The call of the model, an agent that was interrupted in the state `inner`.
+    /// Creates the model call that resumes a nested agent from `inner`.
     pub(super) fn resume_inner(&mut self, inner: Inner) -> Action {
         self.asked = true;
         let unsaid = inner.unsaid();

@@ -1,4 +1,4 @@
-//! Replies to what a run waits for.
+//! Replies to the interrupts of a run.
 
 use super::Machine;
 use crate::{
@@ -8,13 +8,14 @@ use crate::{
 use std::time::SystemTime;
 
 impl Machine {
-    /// Takes replies to what the run waits for: all of `replies`, or on error none. It is `now`.
+    /// Applies replies to the run's interrupts: all of `replies`, or none on error. `now` is the
+    /// time at which they are accepted.
     ///
     /// # Errors
     ///
-    /// A reply is to no question that waits, or too late, or not of the form that the question asks
-    /// for; two are to the same one; or one is missing of those that are to be answered together. One
-    /// gives a call arguments that [`Rules::edits`](super::Rules::edits) does not accept.
+    /// A reply is for an unknown interrupt, too late or malformed; two replies are for the same
+    /// interrupt; a reply is missing for interrupts that must be replied to together; or
+    /// [`Rules::edits`](super::Rules::edits) rejects edited arguments.
     pub fn reply(&mut self, replies: Vec<Reply>, now: SystemTime) -> Result<(), ReplyError> {
         check_replies(&self.state, &replies, now)?;
         self.check_edits(&replies)?;
@@ -48,7 +49,7 @@ impl Machine {
                     *answered = Some(Box::new(replied));
                     slot.state = SlotState::Ready;
                 }
-                // A call that asks several things was replied to already.
+                // A call with several interrupts has already received a reply.
                 (_, Some(answered)) => answered.replies.push(reply),
                 _ => {}
             }
@@ -61,7 +62,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks the arguments that `replies` give calls which the round service itself asks about.
+    /// Checks edited arguments in replies to interrupts that the round service itself raised.
     fn check_edits(&self, replies: &[Reply]) -> Result<(), ReplyError> {
         let (Some(edits), Stage::Round(round)) = (&self.rules.edits, &self.state.stage) else {
             return Ok(());
@@ -72,7 +73,8 @@ impl Machine {
                 && asked.reason == TOOL_CALL
                 && let Some(slot) = round.slots.get(at)
                 && let Some(pending) = slot.pending()
-                // What a tool asks, as an agent that is one, is not about its own arguments.
+                // An interrupt that a tool raised, such as an agent used as a tool, is not about
+                // the tool's own arguments.
                 && pending.by == Some(SuspendedBy::Lifecycle)
                 && !pending.begun
             {

@@ -1,4 +1,4 @@
-//! The open round: what of it is handed out, what comes of it, and how it is closed.
+//! The open round: how its calls are handed out, settled and closed.
 
 use super::{Action, Machine};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 use std::collections::HashSet;
 
 impl Machine {
-    /// Whether a call that was handed out has no outcome yet.
+    /// Returns whether a call that was handed out has no outcome yet.
     pub fn has_running(&self) -> bool {
         match &self.state.stage {
             Stage::Round(round) => round.slots.iter().any(Slot::is_running),
@@ -23,7 +23,7 @@ impl Machine {
         }
     }
 
-    /// The message whose calls are open.
+    /// The message with the open calls.
     pub fn open_message(&self) -> Option<&Message> {
         match &self.state.stage {
             Stage::Round(round) => Some(&round.message),
@@ -31,12 +31,12 @@ impl Machine {
         }
     }
 
-    /// Whether a round was handed out, and it was not begun before.
+    /// Returns whether a round was handed out for the first time.
     pub fn is_round_new(&self) -> bool {
         match &self.state.stage {
             Stage::Round(round) => {
                 let slots = self.dispatched.iter().filter_map(|at| round.slots.get(*at));
-                // What its client has done is not to be decided about any more.
+                // A round in which the client has already run calls can no longer be prevented.
                 !round.begun
                     && (self.offered || !self.dispatched.is_empty())
                     && slots.clone().all(|s| s.answered.is_none())
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// Starts what may start; else closes the round, or interrupts the run.
+    /// Hands out calls that are ready; otherwise closes the round, or interrupts the run.
     pub(super) fn go_on_with_round(&mut self) {
         let Stage::Round(round) = &mut self.state.stage else {
             return;
@@ -76,7 +76,7 @@ impl Machine {
                 call.refusal = slot.refusal.clone();
                 call.answered = slot.answered.clone();
                 call.recovered = slot.recovered;
-                // What is known of it is of when it was handed out before.
+                // The call receives the value from when it was handed out before.
                 call.noted = slot.noted;
                 slot.noted = self.rules.ledger && (slot.noted || !slot.recovered);
                 calls.push(call);
@@ -145,10 +145,9 @@ impl Machine {
         let mut own = HashSet::new();
         let mut ids = pending.interrupts.iter().map(|asked| &asked.id);
         if !ids.all(|id| own.insert(id) && !asked.contains(id)) {
-            // A reply would reach only one of the two.
+            // A reply would reach only one of the two interrupts.
             slot.state = SlotState::Settled(slot.failed(
-                "The call asked something under the id of another question, so nobody could \
-                 answer it.",
+                "The call failed. It raised an interrupt with an id that is already in use.",
             ));
             return;
         }
@@ -159,7 +158,7 @@ impl Machine {
         slot.state = SlotState::Waiting(Some(pending));
     }
 
-    /// Takes the calls back that were handed out: the round service was not called.
+    /// Withdraws the calls that were handed out, because the round service was not called.
     pub(super) fn take_round_back(&mut self) {
         self.offered = false;
         if let Stage::Round(round) = &mut self.state.stage {
@@ -174,13 +173,13 @@ impl Machine {
         }
     }
 
-    /// Denies all calls that were handed out: the round service was not called.
+    /// Denies the calls that were handed out, because the round service was not called.
     pub(super) fn skip_round(&mut self, reason: &Str) {
         for index in 0..self.dispatched.len() {
             self.settle(index, ToolOutcome::denied(reason.clone()));
         }
         if let Stage::Round(round) = &mut self.state.stage {
-            // Its client is not to run its own either.
+            // Client calls are denied as well.
             for slot in round.slots.iter_mut().filter(|slot| slot.asks()) {
                 slot.state = SlotState::Settled(ToolOutcome::denied(reason.clone()));
             }
@@ -208,14 +207,15 @@ impl Machine {
             };
             if slot.is_running() {
                 slot.state = SlotState::Settled(ToolOutcome::unknown(
-                    "The tool was started, and did not report what came of it.",
+                    "The call was started, but its outcome was not reported.",
                 ));
             }
-            // Nobody can end this wait: it would be handed out for ever.
+            // The call waits for calls that do not wait for a reply, so it would be handed out
+            // forever.
             if !goes_on && slot.is_held() && slot.was_held() {
-                slot.state = SlotState::Settled(
-                    slot.failed("The call waits for others of its answer, and none of them waits."),
-                );
+                slot.state = SlotState::Settled(slot.failed(
+                    "The call failed. It waits for other calls, but none of them can continue.",
+                ));
             }
         }
         self.go_on_with_round();
@@ -227,8 +227,8 @@ impl Machine {
         };
         let is_free = |slot: &Slot| matches!(&slot.state, SlotState::Settled(o) if o.free);
         if round.slots.iter().all(is_free) {
-            // A claimed round is of no step of this run.
-            // Not more of them than of the others: a run ends.
+            // A round from a history belongs to no step of this run. The cap guarantees that the
+            // run ends.
             let most = self.state.step.min(self.rules.steps);
             self.state.free = self.state.free.saturating_add(1).min(most);
         }
@@ -261,14 +261,14 @@ impl Machine {
             let is_in_doubt = slot.is_in_doubt();
             let outcome = match slot.state {
                 SlotState::Settled(outcome) => outcome,
-                // It has run, whatever becomes of the run.
+                // The client has run the call, whatever the end of the run.
                 SlotState::Ready | SlotState::Running if let Some(said) = by_client => said,
                 _ if is_in_doubt => in_doubt(),
-                // It may have done its work, and nobody was told.
+                // The call may have executed, but has no recorded outcome.
                 SlotState::Running
                     if slot.refusal.is_none() && !slot.read_only && !only_asked_about =>
                 {
-                    ToolOutcome::unknown(format!("{otherwise} It had been started."))
+                    ToolOutcome::unknown(format!("{otherwise} It had already started."))
                 }
                 _ => ToolOutcome::cancelled(otherwise),
             };
@@ -290,7 +290,7 @@ impl Machine {
         let mut finish = self.finish_with(Outcome::Interrupted);
         self.report(&mut finish);
         let mut state = self.state.clone();
-        // Nobody has replied to what was asked before the end.
+        // A suspension before the end has no replies yet.
         state.at_end |= self.finishing.is_some();
         finish.state = Some(Box::new(MachineState(state)));
         self.emit(Event::Finish(finish));
@@ -299,7 +299,8 @@ impl Machine {
 }
 
 impl Slot {
-    /// What is said of a call that can't go on: that it failed, if that is known.
+    /// Creates the outcome of a call that cannot continue: failed, or unknown if it may have
+    /// executed.
     fn failed(&self, why: &'static str) -> ToolOutcome {
         match self.is_in_doubt() {
             true => in_doubt(),
@@ -307,13 +308,13 @@ impl Slot {
         }
     }
 
-    /// Whether it was handed out after it had waited for its siblings only.
+    /// Returns whether the call was handed out after it had only waited for other calls.
     fn was_held(&self) -> bool {
         let pending = self.answered.as_deref().and_then(|a| a.pending.as_ref());
         pending.is_some_and(Pending::is_held)
     }
 
-    /// Takes up a call that waited for its siblings.
+    /// Resumes a call that waited for other calls.
     fn resume(&mut self) {
         let waiting = std::mem::replace(&mut self.state, SlotState::Ready);
         if let SlotState::Waiting(Some(pending)) = waiting {

@@ -16,22 +16,22 @@ use std::{
     sync::Arc,
 };
 
-/// What a driver knows of a model's answer before it arrives.
+/// The properties of a model's answer that are known before its body.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelStart {
-    /// Names the message that the model writes.
+    /// The id of the message that the model writes.
     pub message_id: MessageId,
-    /// The answer's head.
+    /// The response head.
     pub head: Head,
-    /// The tools that the request offered; calls of others are refused.
+    /// The tools that the request offered; calls of other tools are refused.
     pub tools: ToolSpecs,
-    /// The names of those that the client executes.
+    /// The names of the tools that the client executes.
     pub client_tools: Arc<[Str]>,
 }
 
 impl ModelStart {
-    /// Creates the start of an answer to a request that offered no tools.
+    /// Creates the start of an answer to a request without tools.
     pub fn new(message_id: MessageId) -> Self {
         Self {
             message_id,
@@ -42,34 +42,34 @@ impl ModelStart {
     }
 }
 
-/// One model answer while it arrives.
+/// A model answer that is being received.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) builder: MessageBuilder,
     tools: ToolSpecs,
-    // What a layer knows to have been offered, if it knows better.
+    // The tools that were offered, if a layer changed those of the request.
     offered: Option<Arc<[Str]>>,
     client_tools: Arc<[Str]>,
-    // The calls to be executed, in order.
+    // The calls to execute, in order.
     slots: Vec<Slot>,
-    // How many of them a reset leaves.
+    // The number of calls that a reset keeps.
     kept: usize,
-    // Their ids, once they are many.
+    // The ids of the calls, if there are many.
     #[allow(
         clippy::box_collection,
-        reason = "a set is 48 bytes, which every run that waits would have for nothing"
+        reason = "a `HashSet` is 48 bytes, and most runs do not need one"
     )]
     ids: Option<Box<HashSet<CallId>>>,
-    // If it goes on with one that was interrupted. Boxed, since few do.
+    // Set if the answer continues an interrupted one. Boxed, because few answers do.
     before: Option<Box<Before>>,
 }
 
-/// What was there before an answer that goes on.
+/// The interrupted part of an answer.
 #[derive(Debug)]
 struct Before {
-    // The tokens used before it began.
+    // The tokens used before the answer began.
     used: Usage,
-    // The calls of it that are said once there are results of them.
+    // Calls that are emitted only when their results arrive.
     unsaid: HashMap<CallId, Part>,
 }
 
@@ -87,12 +87,12 @@ impl Step {
         }
     }
 
-    /// Goes on with what was said before the answer was interrupted.
+    /// Continues an interrupted answer.
     pub(super) fn going_on(mut self, said: Said, unsaid: HashMap<CallId, Part>) -> Self {
         for part in said.message.parts {
             self.builder.push(&Event::Part(Box::new(part)));
         }
-        // A reset takes back none of it.
+        // A reset must not discard the interrupted part.
         self.builder.push(&Event::StepStart(Box::new(StepStart::new(
             0,
             MessageId::new(""),
@@ -104,7 +104,7 @@ impl Step {
         self
     }
 
-    /// What was said so far, in a run that has used `usage` without it.
+    /// The answer so far, in a run that has used `usage` without it.
     pub(super) fn said(&self, usage: Usage) -> Said {
         let message = self.builder.clone().build();
         Said::new(message, self.slots.clone(), self.used_before(usage))
@@ -115,16 +115,16 @@ impl Step {
         self.before.as_ref().map_or(usage, |before| before.used)
     }
 
-    /// Whether it makes calls for this loop.
+    /// Returns whether the answer contains calls for this loop.
     pub(super) fn has_calls(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// Takes in an event, and returns what the consumer is to see of it.
+    /// Processes an event, and returns the event to pass on to the consumer, if any.
     pub(super) fn take_in(&mut self, event: Event) -> Option<Event> {
         match event {
-            // The steps of an agent in the model's place are its own affair; but what one of them
-            // takes back is no more than itself.
+            // The steps of a nested agent are not visible outside it, but a reset within it must
+            // discard only the current step.
             Event::StepStart(_) => {
                 self.builder.push(&event);
                 self.kept = self.slots.len();
@@ -162,7 +162,7 @@ impl Step {
             for slot in self.slots.iter_mut().filter(|s| s.call.id == call.id) {
                 slot.refusal = Some(Refusal::DuplicateId);
             }
-            // Every call gets its own result, so every call needs its own id.
+            // Every call has its own result, so every call requires a unique id.
             let id = call.id.clone();
             let mut n = 2;
             while self.is_taken(&call.id) {
@@ -170,7 +170,7 @@ impl Step {
                 n += 1;
             }
         }
-        // An agent in the model's place takes this loop's tools for its client's.
+        // A nested agent reports calls for this loop as calls for its client.
         if let Executor::Loop | Executor::Client = call.executor {
             call.executor = match self.client_tools.contains(&call.name) {
                 true => Executor::Client,
@@ -189,16 +189,16 @@ impl Step {
             self.slots
                 .push(Slot::new(event.call.clone(), refusal, read_only));
         }
-        // Whoever stands outside this loop is not to run what it runs.
+        // A layer or an agent outside this loop must not execute the loop's calls.
         if event.call.executor == Executor::Loop {
             event.call.executor = Executor::Agent;
         }
         Event::ToolCall(event)
     }
 
-    /// Whether a call of this answer has that id.
+    /// Returns whether a call of this answer has the id `id`.
     fn is_taken(&mut self, id: &CallId) -> bool {
-        // Most answers have few calls, and looking at each is cheaper than to hash its id.
+        // Comparing a few ids is cheaper than hashing one.
         const FEW: usize = 16;
         if self.slots.len() < FEW {
             return self.slots.iter().any(|slot| slot.call.id == *id);
@@ -223,16 +223,17 @@ impl Step {
         }
     }
 
-    /// The whole message, which ended for `reason`, and the calls in it that are to be executed.
+    /// Returns the complete message, which ended for `reason`, and the calls to execute.
     ///
     /// # Errors
     ///
-    /// The answer held a call or a result in a way that no transcript can.
+    /// A call or a result in the answer is invalid in a transcript.
     pub(super) fn end(
         mut self,
         reason: &FinishReason,
     ) -> Result<(Message, Vec<Slot>), HistoryError> {
-        // Arguments of which some came are no JSON now, but none at all would count as none needed.
+        // Partial arguments are invalid JSON, but empty arguments would be accepted as no
+        // arguments.
         if let FinishReason::Length | FinishReason::ContentFilter = reason
             && let Some(last) = self.slots.last_mut()
             && last.call.arguments.as_str().trim_ascii().is_empty()
@@ -244,13 +245,14 @@ impl Step {
         Ok((message, self.slots))
     }
 
-    /// What may be kept of an answer that did not arrive whole: no calls, since they were not run.
+    /// The part of an incomplete answer to keep: its text, without calls, because they were not
+    /// run.
     pub(super) fn give_up(self) -> Option<Turn> {
         text_of(self.builder.build())
     }
 }
 
-/// What may be kept of a message that did not arrive whole.
+/// The part of an incomplete message to keep.
 pub(super) fn text_of(mut message: Message) -> Option<Turn> {
     message
         .parts

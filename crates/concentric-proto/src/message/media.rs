@@ -1,22 +1,22 @@
 use crate::text::Str;
 use serde::{Deserialize, Serialize};
 
-/// An image, sound or document.
+/// An image, audio clip or document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Media {
-    /// Where the bytes are.
+    /// The location of the bytes.
     pub source: MediaSource,
-    /// The media type (RFC 6838), as `image/png`.
+    /// The media type (RFC 6838), such as `image/png`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<Str>,
-    /// The file's name.
+    /// The file name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Str>,
 }
 
 impl Media {
-    /// Creates a medium of unknown type.
+    /// Creates a medium without a media type.
     pub fn new(source: MediaSource) -> Self {
         Self {
             source,
@@ -32,7 +32,7 @@ impl Media {
         self
     }
 
-    /// Sets the file's name.
+    /// Sets the file name.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<Str>) -> Self {
         self.name = Some(name.into());
@@ -40,15 +40,15 @@ impl Media {
     }
 }
 
-/// Where the bytes of a [`Media`] are.
+/// The location of the bytes of a [`Media`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MediaSource {
-    /// At a URL that the provider can read.
+    /// A URL that the provider can read.
     Url(Str),
-    /// Here, in base64 (RFC 4648 section 4), as every provider wants them.
+    /// Inline data in base64 (RFC 4648 section 4), the encoding that all providers use.
     Base64(Str),
-    /// At the provider, under this id.
+    /// The id of a file that is stored at the provider.
     Id(Str),
 }

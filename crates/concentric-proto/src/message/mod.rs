@@ -19,17 +19,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Names the message, if anybody named it.
+    /// The id of the message, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
-    /// Who speaks.
+    /// The sender.
     pub role: Role,
-    /// What is said, in order.
+    /// The content, in order.
     pub parts: Vec<Part>,
 }
 
 impl Message {
-    /// Creates a message of `parts`.
+    /// Creates a message from `parts`.
     pub fn new(role: Role, parts: Vec<Part>) -> Self {
         Self {
             id: None,
@@ -38,34 +38,34 @@ impl Message {
         }
     }
 
-    /// Creates a user's message of one text.
+    /// Creates a user message with one text part.
     pub fn user(text: impl Into<Str>) -> Self {
         Self::new(Role::User, vec![Part::text(text).by(Author::User)])
     }
 
-    /// Creates an assistant's message of one text.
+    /// Creates an assistant message with one text part.
     pub fn assistant(text: impl Into<Str>) -> Self {
         Self::new(Role::Assistant, vec![Part::text(text)])
     }
 
-    /// Names the message.
+    /// Sets the id of the message.
     #[must_use]
     pub fn with_id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The text parts, joined.
+    /// Returns the concatenated text parts.
     pub fn text(&self) -> String {
         joined(&self.parts, 0)
     }
 
-    /// The text parts from the part at index `start` on, joined.
+    /// Returns the concatenated text parts, starting with the part at index `start`.
     pub fn text_from(&self, start: usize) -> String {
         joined(&self.parts, start)
     }
 
-    /// The tool calls in the message, whoever executes them.
+    /// Iterates over the tool calls in the message, for all executors.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {
         self.parts.iter().filter_map(|part| match &part.kind {
             PartKind::ToolCall(call) => Some(call),
@@ -74,7 +74,7 @@ impl Message {
     }
 }
 
-/// The text parts among `parts` from index `start` on, joined.
+/// Returns the concatenated text parts of `parts`, starting at index `start`.
 pub(crate) fn joined(parts: &[Part], start: usize) -> String {
     let parts = parts.iter().skip(start);
     parts
@@ -85,18 +85,18 @@ pub(crate) fn joined(parts: &[Part], start: usize) -> String {
         .collect()
 }
 
-/// Who speaks a [`Message`].
+/// The sender of a [`Message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// The operator, in the middle of a conversation; what stands at its start is a
+    /// The operator, within a conversation; system text at its start is a
     /// [`SystemSegment`](crate::SystemSegment).
     System,
     /// The user.
     User,
     /// The model.
     Assistant,
-    /// A tool, answering a call.
+    /// A tool that returns the result of a call.
     Tool,
 }

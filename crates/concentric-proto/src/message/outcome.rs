@@ -4,40 +4,40 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What came of one tool call.
+/// The outcome of one tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolOutcome {
-    /// How it went.
+    /// Whether the call succeeded, and if not, why.
     pub status: ToolStatus,
-    /// What the model is told.
+    /// The content that is sent to the model.
     pub content: ToolContent,
-    /// Structured data for observers and user interfaces; the model does not see it.
+    /// Structured data for observers and user interfaces; not sent to the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Arc<Value>>,
-    /// The run ends when the round is closed, for this reason.
+    /// The reason to halt the run when the round is closed, if the outcome halts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt: Option<Str>,
-    /// The step that made the call is not charged to the step limit, if this holds for all of its
-    /// calls.
+    /// Excludes the step that made the call from the step limit, if this is set for all calls of
+    /// the step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub free: bool,
-    /// Who supplied it.
+    /// The supplier of the outcome.
     #[serde(default, skip_serializing_if = "OutcomeSource::is_executor")]
     pub source: OutcomeSource,
 }
 
-/// Who supplied a [`ToolOutcome`].
+/// The supplier of a [`ToolOutcome`].
 ///
-/// A history that a client writes never says so: what it brings counts as its executor's.
+/// Outcomes in a history from a client always count as [`Executor`](Self::Executor).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutcomeSource {
-    /// Whoever executes the call: its tool, or what decided that it does not run.
+    /// The executor of the call, or the layer that rejected the call.
     #[default]
     Executor,
-    /// A person, in the tool's place: by the reply to a question about the call.
+    /// A person, who supplied the result instead of the tool by a reply to an interrupt.
     Person,
 }
 
@@ -63,33 +63,35 @@ impl ToolOutcome {
         }
     }
 
-    /// The tool did its work, and says this to the model.
+    /// Creates the outcome of a successful call. The model receives `content`.
     pub fn done(content: impl Into<ToolContent>) -> Self {
         Self::new(ToolStatus::Done, content.into())
     }
 
-    /// The tool, or the call, failed; the model is told why.
+    /// Creates the outcome of a failed or invalid call. The model receives `message`.
     pub fn failed(message: impl Into<Str>) -> Self {
         Self::new(ToolStatus::Failed, ToolContent::Text(message.into()))
     }
 
-    /// The call was not allowed; the model is told why.
+    /// Creates the outcome of a call that was not allowed. The model receives `reason`.
     pub fn denied(reason: impl Into<Str>) -> Self {
         Self::new(ToolStatus::Denied, ToolContent::Text(reason.into()))
     }
 
-    /// The call was given up before it was done.
+    /// Creates the outcome of a call that was cancelled before it completed. The model receives
+    /// `reason`.
     pub fn cancelled(reason: impl Into<Str>) -> Self {
         Self::new(ToolStatus::Cancelled, ToolContent::Text(reason.into()))
     }
 
-    /// The tool was started, and nobody knows what it did.
+    /// Creates the outcome of a call that was started and whose result is unknown. The model
+    /// receives `reason`.
     pub fn unknown(reason: impl Into<Str>) -> Self {
         Self::new(ToolStatus::Unknown, ToolContent::Text(reason.into()))
     }
 
-    /// The tool did its work, and this is its result: the model reads a string as it is, and the
-    /// rest as JSON.
+    /// Creates the outcome of a successful call from a JSON value. The model receives a string as
+    /// plain text and other values as JSON.
     pub fn of_value(result: &Value) -> Self {
         match result {
             Value::String(text) => Self::done(text.as_str()),
@@ -97,8 +99,9 @@ impl ToolOutcome {
         }
     }
 
-    /// A result that a person supplied in the tool's place: its [source](Self::source) says so, and
-    /// so does the text that the model reads.
+    /// Creates the outcome of a call whose result a person supplied instead of the tool.
+    ///
+    /// Both the [source](Self::source) and the text that the model receives record this.
     ///
     /// ```
     /// use concentric_proto::{OutcomeSource, ToolOutcome};
@@ -122,14 +125,14 @@ impl ToolOutcome {
         outcome
     }
 
-    /// Attaches structured data that the model does not see.
+    /// Attaches structured data that is not sent to the model.
     #[must_use]
     pub fn with_data(mut self, data: impl Into<Arc<Value>>) -> Self {
         self.data = Some(data.into());
         self
     }
 
-    /// Does not charge the step that made the call to the step limit, as for one that only loads
+    /// Excludes the step that made the call from the step limit, such as for a tool that only loads
     /// instructions.
     #[must_use]
     pub fn free_of_charge(mut self) -> Self {
@@ -137,7 +140,7 @@ impl ToolOutcome {
         self
     }
 
-    /// Ends the run once the round is closed.
+    /// Halts the run once the round is closed.
     #[must_use]
     pub fn and_halt(mut self, reason: impl Into<Str>) -> Self {
         self.halt = Some(reason.into());
@@ -145,36 +148,36 @@ impl ToolOutcome {
     }
 }
 
-/// How a tool call went.
+/// The status of a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ToolStatus {
-    /// The tool did its work.
+    /// The tool succeeded.
     Done,
-    /// The tool failed, or the call was wrong.
+    /// The tool failed, or the call was invalid.
     Failed,
     /// The call was not allowed.
     Denied,
-    /// The call was given up.
+    /// The call was cancelled.
     Cancelled,
-    /// Nobody knows.
+    /// The call was started, and its result is unknown.
     Unknown,
 }
 
-/// What a model is told of a tool call.
+/// The content of a tool outcome, as it is sent to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ToolContent {
     /// Text, which may be JSON.
     Text(Str),
-    /// Text, images and more.
+    /// Text, images and other parts.
     Parts(Vec<Part>),
 }
 
 impl ToolContent {
-    /// The text in it, joined.
+    /// Returns the concatenated text.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         match self {
             Self::Text(text) => text.as_str().into(),
@@ -189,7 +192,7 @@ impl ToolContent {
         }
     }
 
-    /// The images in it.
+    /// Iterates over the images.
     pub fn images(&self) -> impl Iterator<Item = &Media> {
         let parts = match self {
             Self::Text(_) => &[][..],

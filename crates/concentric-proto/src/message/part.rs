@@ -4,22 +4,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// One part of a [`Message`](super::Message): what it is, who authored it, and what only its provider understands.
+/// One part of a [`Message`](super::Message).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Part {
     /// The content.
     pub kind: PartKind,
-    /// Who authored it.
+    /// The author of the part.
     #[serde(default, skip_serializing_if = "Author::is_unknown")]
     pub author: Author,
-    /// What its provider wants back with it: a signature, an id, encrypted reasoning.
+    /// Data that the provider requires back with the part: a signature, an id, encrypted reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_data: Option<Arc<ProviderData>>,
 }
 
 impl Part {
-    /// Creates a part by an unknown author.
+    /// Creates a part with an unknown author.
     pub fn new(kind: PartKind) -> Self {
         Self {
             kind,
@@ -33,14 +33,14 @@ impl Part {
         Self::new(PartKind::Text(text.into()))
     }
 
-    /// Says who authored the part.
+    /// Sets the author.
     #[must_use]
     pub fn by(mut self, author: Author) -> Self {
         self.author = author;
         self
     }
 
-    /// Attaches what only the provider understands.
+    /// Attaches data that the provider requires back with the part.
     #[must_use]
     pub fn with_provider_data(mut self, data: Option<Arc<ProviderData>>) -> Self {
         self.provider_data = data;
@@ -55,30 +55,30 @@ impl Part {
 pub enum PartKind {
     /// Text.
     Text(Str),
-    /// The model's reasoning, as far as the provider shows it.
+    /// The model's reasoning, if the provider exposes it.
     Reasoning(Str),
-    /// The model's refusal to answer, where the provider tells it from text.
+    /// The model's refusal to answer, if the provider distinguishes it from text.
     Refusal(Str),
     /// An image.
     Image(Media),
-    /// Sound.
+    /// An audio clip.
     Audio(Media),
     /// A document.
     File(Media),
     /// A tool call by the model.
     ToolCall(ToolCallPart),
-    /// The result of a tool call that the loop did not execute, in the message that made the call.
+    /// The result of a tool call that the loop did not execute, in the same message as the call.
     ToolResult(ToolResult),
-    /// Something only its provider understands, kept as it came.
+    /// A part that only its provider can interpret, preserved unchanged.
     Provider(ProviderData),
 }
 
-/// Who authored a [`Part`].
+/// The author of a [`Part`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Author {
-    /// Nobody said.
+    /// No author is recorded.
     #[default]
     Unknown,
     /// The user.
@@ -92,12 +92,12 @@ pub enum Author {
     },
     /// A tool.
     Tool {
-        /// Its name.
+        /// The name of the tool.
         name: Str,
     },
     /// A layer.
     Layer {
-        /// Its name.
+        /// The name of the layer.
         name: Str,
     },
 }
@@ -108,18 +108,18 @@ impl Author {
     }
 }
 
-/// Data that only one provider understands, kept so that it survives a round trip.
+/// Data that only one provider can interpret, preserved for later requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProviderData {
     /// The provider (`gen_ai.provider.name`).
     pub provider: Str,
-    /// What it sent.
+    /// The data as the provider sent it.
     pub data: Value,
 }
 
 impl ProviderData {
-    /// Creates data of `provider`.
+    /// Creates data from `provider`.
     pub fn new(provider: impl Into<Str>, data: Value) -> Self {
         Self {
             provider: provider.into(),

@@ -7,13 +7,13 @@ use serde_json::{Value, value::RawValue};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCallPart {
-    /// Names the call.
+    /// The id of the call.
     pub id: CallId,
     /// The tool's name, as the model wrote it.
     pub name: Str,
     /// The arguments, as the model wrote them.
     pub arguments: Arguments,
-    /// Who executes the call.
+    /// The executor of the call.
     #[serde(default)]
     pub executor: Executor,
     /// The provider's own id for the call.
@@ -33,14 +33,14 @@ impl ToolCallPart {
         }
     }
 
-    /// Says who executes the call.
+    /// Sets the executor of the call.
     #[must_use]
     pub fn executed_by(mut self, executor: Executor) -> Self {
         self.executor = executor;
         self
     }
 
-    /// Keeps the provider's own id for the call.
+    /// Sets the provider's own id for the call.
     #[must_use]
     pub fn with_provider_id(mut self, id: Option<Str>) -> Self {
         self.provider_id = id;
@@ -48,7 +48,7 @@ impl ToolCallPart {
     }
 }
 
-/// Who executes a tool call.
+/// The party that executes a tool call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -56,41 +56,41 @@ pub enum Executor {
     /// The loop that called the model.
     #[default]
     Loop,
-    /// The provider, on its own side.
+    /// The provider, on its own servers.
     Provider,
-    /// Whoever sent the request.
+    /// The client that sent the request.
     Client,
-    /// An agent that stands in the model's place.
+    /// An agent that is used as the model.
     Agent,
 }
 
-/// The arguments of a tool call: the model's own bytes.
+/// The arguments of a tool call, exactly as the model wrote them.
 ///
-/// They may be anything, since models write them: empty, cut short, two objects glued together.
+/// The text may be invalid JSON: empty, truncated, or two concatenated objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Arguments(Str);
 
 impl Arguments {
-    /// Takes `text` as it is.
+    /// Creates arguments from any text.
     pub fn new(text: impl Into<Str>) -> Self {
         Self(text.into())
     }
 
-    /// What the model wrote.
+    /// The text as the model wrote it.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// Whether the model wrote one whole JSON value.
+    /// Returns whether the text is one complete JSON value.
     pub fn is_json(&self) -> bool {
         serde_json::from_str::<&RawValue>(&self.0).is_ok()
     }
 
-    /// What a history may hold: what the model wrote if it is a JSON object, else `{}`.
+    /// The arguments to put into a history: the text itself if it is a JSON object, else `{}`.
     ///
-    /// Providers refuse every later request of a conversation whose history holds arguments that
-    /// are not JSON.
+    /// Providers reject all later requests of a conversation whose history contains arguments that
+    /// are not valid JSON.
     pub fn for_history(&self) -> &str {
         let text = self.0.trim_start();
         if text.starts_with('{') && self.is_json() {
@@ -125,15 +125,15 @@ impl From<Value> for Arguments {
     }
 }
 
-/// The outcome of one tool call, as the model is told of it.
+/// The outcome of one tool call, with the id of the call and the name of the tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolResult {
-    /// The call that is answered.
+    /// The id of the call.
     pub call_id: CallId,
     /// The tool's name.
     pub name: Str,
-    /// What came of it.
+    /// The outcome of the call.
     pub outcome: ToolOutcome,
 }
 

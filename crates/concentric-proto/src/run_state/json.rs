@@ -1,6 +1,6 @@
-//! The depth of JSON.
+//! The nesting depth of JSON.
 
-/// How deep JSON may be nested for `serde_json` to read it.
+/// The nesting depth at which `serde_json` stops reading.
 pub(super) const MAX_DEPTH: usize = 127;
 
 pub(super) fn is_deeper_than(limit: usize, json: &str) -> bool {

@@ -33,14 +33,14 @@ use std::{
     fmt,
 };
 
-/// The newest version of [`MachineState`].
+/// The current version of [`MachineState`].
 const VERSION: u16 = 1;
 
-/// The state of a run, as plain data that can be written down.
+/// The state of a run, as plain data that can be stored.
 ///
-/// Whoever can write it decides what runs: it is to come from a store that nobody else writes.
-/// [`from_json`](Self::from_json) reads what this version of the library wrote, and every released
-/// one before it.
+/// A writer of the state controls which tools run, so it must come from a store that only trusted
+/// code writes. [`from_json`](Self::from_json) reads states of this version of the library and of
+/// all earlier releases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineState(pub(crate) Data);
 
@@ -48,29 +48,29 @@ pub struct MachineState(pub(crate) Data);
 pub(crate) struct Data {
     version: u16,
     pub(crate) transcript: Transcript,
-    // How many model calls were finished.
+    // The number of completed model calls.
     pub(crate) step: u32,
-    // How many of them are not charged.
+    // The number of steps that are not charged to the step limit.
     #[serde(default)]
     pub(crate) free: u32,
     #[serde(default)]
     pub(crate) calls: Calls,
     pub(crate) usage: Usage,
-    // The part of it that no finish of an earlier attempt has reported.
+    // The part of `usage` that no finish of an earlier attempt has reported.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub(crate) unreported: Usage,
     pub(crate) effects: Effects,
     pub(crate) reason: Option<FinishReason>,
     pub(crate) provider_reason: Option<Str>,
-    // What is asked between two steps, before a round, or before the end.
+    // The suspension by a gate between two steps, before a round, or before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) gate: Option<Box<Answered>>,
-    // Whether it is asked before the end.
+    // Whether the gate suspended the run before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) at_end: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<StoredSlot>,
-    // What came with replies, and is said once the open round is closed.
+    // Messages that arrived with replies; they are appended once the open round is closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) queued: Vec<Turn>,
     pub(crate) stage: Stage,
@@ -80,11 +80,11 @@ fn is_nothing(usage: &Usage) -> bool {
     *usage == Usage::default()
 }
 
-/// How many calls were made.
+/// The number of tool calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Calls {
     pub(crate) total: u32,
-    // Of the tools that have a limit.
+    // For tools that have a limit.
     pub(crate) by_tool: BTreeMap<Str, u32>,
 }
 
@@ -114,7 +114,7 @@ impl Data {
             return Err(StateError::Version(self.version));
         }
         if self.free > self.step {
-            let why = Str::from_static("more steps are free than were made");
+            let why = Str::from_static("`free` is larger than `step`");
             return Err(StateError::Malformed(why));
         }
         match &self.stage {
@@ -128,7 +128,7 @@ impl Data {
         }
     }
 
-    /// What gates have asked, and nobody has replied to.
+    /// The suspension by gates, if it has no replies.
     pub(crate) fn asked_by_gates(&self) -> Option<&Pending> {
         let asked = self.gate.as_deref()?;
         asked.pending.as_ref().filter(|_| asked.replies.is_empty())
@@ -215,7 +215,7 @@ impl Data {
         }
     }
 
-    /// What came of the calls of the open round that are this loop's own, if it is given up now.
+    /// The outcomes of this loop's open calls if the round is abandoned now.
     pub(crate) fn given_up(&self) -> Vec<ToolResult> {
         let round = match &self.stage {
             Stage::Round(round) => round,
@@ -243,8 +243,8 @@ impl MachineState {
     ///
     /// # Errors
     ///
-    /// It is larger, nested deeper than 127 levels, not a state, of a version that this code does
-    /// not know, or contradicts itself.
+    /// The JSON is too large, nested deeper than 127 levels, not a state, of an unknown version, or
+    /// inconsistent.
     pub fn from_json(json: &[u8], max_bytes: usize) -> Result<Self, StateError> {
         if json.len() > max_bytes {
             return Err(StateError::TooLarge(json.len()));
@@ -262,12 +262,12 @@ impl MachineState {
         Ok(Self(data))
     }
 
-    /// Writes the state. What is written can be read again.
+    /// Serializes the state so that [`from_json`](Self::from_json) can read it.
     ///
     /// # Errors
     ///
-    /// [`StateError::TooDeep`]: something in it is nested so deep that it could not be read. That is
-    /// not the arguments of a call, which are text.
+    /// [`StateError::TooDeep`]: a value in the state is nested too deeply to be read. Arguments of
+    /// calls cannot cause this, because they are stored as text.
     pub fn to_json(&self) -> Result<String, StateError> {
         let json = serde_json::to_string(&self.0)?;
         match is_deeper_than(MAX_DEPTH, &json) {
@@ -276,32 +276,32 @@ impl MachineState {
         }
     }
 
-    /// What the run waits for.
+    /// The interrupts that the run waits on.
     pub fn interrupts(&self) -> Vec<&Interrupt> {
         self.0.interrupts()
     }
 
-    /// The replies that were taken in the round that is open, or to what gates have asked.
+    /// The accepted replies to interrupts of the open round or of gates.
     pub fn replies(&self) -> Vec<&Reply> {
         self.0.replies()
     }
 
-    /// Whether all that it waits for is to be answered together.
+    /// Returns whether all interrupts must be replied to together.
     pub fn asks_together(&self) -> bool {
         self.0.asks_together()
     }
 
-    /// Whether tools may have done something by then.
+    /// Whether tools may have had side effects so far.
     pub fn effects(&self) -> Effects {
         self.0.effects()
     }
 
-    /// The conversation before what is open.
+    /// The conversation before the open round.
     pub fn transcript(&self) -> &Transcript {
         &self.0.transcript
     }
 
-    /// Takes the values of the durable slots out of the state.
+    /// Removes and returns the values of the durable slots.
     pub fn take_slots(&mut self) -> Vec<StoredSlot> {
         std::mem::take(&mut self.0.slots)
     }
@@ -318,7 +318,7 @@ impl MachineState {
         self.0.push_messages(messages)
     }
 
-    /// The message whose calls are open, and what came of those that are done.
+    /// The message with the open calls, with the outcomes so far.
     pub fn open_round(&self) -> Option<OpenRound> {
         match &self.0.stage {
             Stage::Round(round) => Some(round.to_open()),
@@ -326,25 +326,25 @@ impl MachineState {
         }
     }
 
-    /// The values of the run's durable slots, as they were written down with it.
+    /// The values of the run's durable slots.
     pub fn slots(&self) -> &[StoredSlot] {
         &self.0.slots
     }
 
-    /// Writes the values of the run's durable slots down with it, in place of those it had.
+    /// Sets the values of the run's durable slots.
     #[must_use]
     pub fn with_slots(mut self, slots: Vec<StoredSlot>) -> Self {
         self.0.slots = slots;
         self
     }
 
-    /// The version of the form it has.
+    /// The version of the state's format.
     pub fn version(&self) -> u16 {
         self.0.version
     }
 }
 
-/// A message that came with replies, and that the run cannot take.
+/// The error for a message that arrived with replies and that the run cannot accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnexpectedMessage {
@@ -357,8 +357,7 @@ impl fmt::Display for UnexpectedMessage {
         let id = self.id.as_ref().map_or("", MessageId::as_str);
         write!(
             f,
-            "message `{id}` came with replies, and this run takes none where it waits; send it once \
-             the run has ended"
+            "message `{id}` cannot be sent with the replies to this run; send it after the run has ended"
         )
     }
 }
@@ -373,19 +372,19 @@ impl From<UnexpectedMessage> for Error {
     }
 }
 
-/// Why a run can't go on from a state.
+/// The reason why a run cannot be resumed from a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateError {
-    /// It is of a version that this code does not know.
+    /// The version is unknown.
     Version(u16),
-    /// Its open round contradicts itself.
+    /// The open round is inconsistent.
     Round(HistoryError),
-    /// It has that many bytes, which are too many.
+    /// The state has this many bytes, which exceeds the limit.
     TooLarge(usize),
-    /// It is nested deeper than 127 levels.
+    /// The state is nested deeper than 127 levels.
     TooDeep,
-    /// It is not a state.
+    /// The data is not a valid state.
     Malformed(Str),
 }
 
@@ -394,12 +393,12 @@ impl fmt::Display for StateError {
         match self {
             Self::Version(version) => write!(
                 f,
-                "the state is of version {version}, and this code knows version {VERSION}"
+                "unsupported run state version {version}; this library reads version {VERSION}"
             ),
-            Self::Round(error) => write!(f, "the state's open round: {error}"),
-            Self::TooLarge(bytes) => write!(f, "the state is too large: {bytes} bytes"),
-            Self::TooDeep => write!(f, "the state is nested deeper than {MAX_DEPTH} levels"),
-            Self::Malformed(why) => write!(f, "the state can't be read: {why}"),
+            Self::Round(error) => write!(f, "the open round in the run state is invalid: {error}"),
+            Self::TooLarge(bytes) => write!(f, "the run state is too large: {bytes} bytes"),
+            Self::TooDeep => write!(f, "the run state is nested deeper than {MAX_DEPTH} levels"),
+            Self::Malformed(why) => write!(f, "the run state is invalid: {why}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of an agent in the model's place.
+//! The state of an agent that is used as the model.
 
 use super::{Data, MachineState, Slot, Stage};
 use crate::{
@@ -9,27 +9,28 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// The answer of an agent in the model's place, which waits for replies, or is to run its tools.
+/// The answer of a nested agent that waits for replies or is about to run its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Inner {
     pub(crate) state: Data,
     pub(crate) said: Said,
 }
 
-/// What an agent in the model's place has said so far.
+/// The part of a nested agent's answer that was received so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Said {
     pub(crate) message: Message,
-    // Those of its calls that this loop runs once it is done.
+    // The calls for this loop, which it runs once the answer is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<Slot>,
-    // The tokens used before it began: its own count goes on where it was.
+    // The tokens used before the answer began. The nested agent's own count includes those of the
+    // answer.
     pub(crate) used: Usage,
 }
 
 impl Inner {
-    /// The calls that it has yet to tell the results of, and that a layer around it held back when
-    /// this was written: a result is to have its call before it.
+    /// The open calls of the nested agent that a layer around it has not passed on yet. They are
+    /// emitted before their results.
     pub(crate) fn unsaid(&self) -> HashMap<CallId, Part> {
         let message = match &self.state.stage {
             Stage::Round(round) => &round.message,
@@ -74,8 +75,8 @@ impl Said {
 }
 
 impl Data {
-    /// Returns the state of a run in this state, whose model has written `said` so far and is an agent in the
-    /// state `inner`.
+    /// Returns the state of the outer run while its nested agent is in the state `inner` and has
+    /// written `said`.
     pub(crate) fn around(mut self, said: Said, MachineState(inner): MachineState) -> MachineState {
         self.usage = said.used;
         self.usage += inner.usage;

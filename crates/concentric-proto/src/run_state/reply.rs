@@ -1,4 +1,4 @@
-//! The check of replies against a run's interrupts.
+//! Validation of replies against the interrupts of a run.
 
 use super::{Data, MachineState, Stage};
 use crate::{
@@ -9,17 +9,19 @@ use crate::{
 use std::{collections::HashSet, time::SystemTime};
 
 impl MachineState {
-    /// Checks `replies` as [`Machine::reply`](crate::machine::Machine::reply) does, but for edited arguments, and takes none of them.
+    /// Checks `replies` like [`Machine::reply`](crate::machine::Machine::reply), except for edited
+    /// arguments, without applying them.
     ///
     /// # Errors
     ///
-    /// Those of [`Machine::reply`](crate::machine::Machine::reply).
+    /// The errors of [`Machine::reply`](crate::machine::Machine::reply), except those of edited
+    /// arguments.
     pub fn check_replies(&self, replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
         check_replies(&self.0, replies, now)
     }
 }
 
-/// Checks `replies` to what a run in `state` waits for.
+/// Checks `replies` against the interrupts of a run in `state`.
 pub(crate) fn check_replies(
     state: &Data,
     replies: &[Reply],
@@ -50,7 +52,7 @@ pub(crate) fn check_replies(
         let id = &reply.interrupt_id;
         match questions.get(id) {
             Some((_, Some(interrupt))) => interrupt.check(reply, now)?,
-            // Nobody knows when it was asked: that is for the proof to say.
+            // The time of the interrupt is not recorded; the approval token contains it.
             Some((at, None)) if claimed.insert(at) => {
                 let ruling = reply.ruling()?;
                 let is_clients = round
@@ -58,8 +60,10 @@ pub(crate) fn check_replies(
                     .get(at)
                     .is_some_and(|slot| slot.call.executor == Executor::Client);
                 let why = match ruling {
-                    Ruling::Approved { .. } if is_clients => "this call is the client's to run",
-                    Ruling::Failed(_) if !is_clients => "this call is not the client's to run",
+                    Ruling::Approved { .. } if is_clients => "a client call cannot be approved",
+                    Ruling::Failed(_) if !is_clients => {
+                        "only a client call can be reported as failed"
+                    }
                     _ => "",
                 };
                 if !why.is_empty() {
@@ -82,7 +86,7 @@ pub(crate) fn check_replies(
     Ok(())
 }
 
-/// Checks that `replies` are to `asked`, and if there is one, that there is one to each.
+/// Checks that each reply is for one of `asked`, and that there is a reply for either all or none.
 fn check_all(asked: &[Interrupt], replies: &[Reply], now: SystemTime) -> Result<(), ReplyError> {
     for reply in replies {
         let id = &reply.interrupt_id;

@@ -19,13 +19,13 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
-    /// The model is to be called.
+    /// The model is called next.
     Model,
-    /// The model is to be called; it is an agent that goes on.
+    /// The model is called next, to resume a nested agent.
     Inner(Box<Inner>),
-    /// Tool calls are to be run, or wait.
+    /// Tool calls are open.
     Round(Box<RoundState>),
-    /// The run is over.
+    /// The run has ended.
     Ended,
 }
 
@@ -46,7 +46,7 @@ impl Stage {
             let gone = || Refusal::NotOffered(Arc::clone(&names));
             Slot {
                 read_only: spec.is_some_and(|spec| spec.annotations.read_only),
-                // A client answers for its own tools.
+                // The client decides which of its own tools exist.
                 refusal: (spec.is_none() && call.executor == Executor::Loop).then(gone),
                 call,
                 answered: None,
@@ -65,7 +65,7 @@ impl Stage {
             step: 0,
             message: open.message,
             slots,
-            // Nobody knows whether it was.
+            // A history does not record whether the round was begun; true is the cautious value.
             begun: true,
         }))
     }
@@ -76,7 +76,7 @@ pub(crate) struct RoundState {
     pub(crate) step: u32,
     pub(crate) message: Message,
     pub(crate) slots: Vec<Slot>,
-    // Its calls were handed out before.
+    // Whether calls of the round were handed out before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) begun: bool,
 }
@@ -111,7 +111,7 @@ impl RoundState {
         self.slots.iter().filter_map(Slot::pending)
     }
 
-    /// The questions of the round that are to be answered together.
+    /// The interrupts of the round that must be replied to together.
     pub(crate) fn asked_together(&self) -> impl Iterator<Item = &Interrupt> {
         let together = self.pending().any(|pending| pending.together);
         self.pending()
@@ -138,13 +138,13 @@ pub(crate) struct Slot {
     pub(crate) call: ToolCallPart,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) read_only: bool,
-    // What became of it, if it waited.
+    // The suspension and the replies, if the call was suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answered: Option<Box<Answered>>,
-    // It was last handed out where a ledger was there.
+    // Whether a ledger was in place when the call was last handed out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) noted: bool,
-    // It was running when a process died.
+    // Whether the call was running when its process ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) recovered: bool,
     pub(crate) state: SlotState,
@@ -153,13 +153,13 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SlotState {
-    /// To be run.
+    /// Ready to be handed out.
     Ready,
-    /// Waits, for replies or for its siblings. `None`: nobody has recorded for what.
+    /// Suspended. `None`: a history claims this, and no suspension is recorded.
     Waiting(Option<Box<Pending>>),
-    /// Handed out to be run.
+    /// Handed out.
     Running,
-    /// Has its outcome.
+    /// Completed with an outcome.
     Settled(ToolOutcome),
 }
 
@@ -176,7 +176,7 @@ impl Slot {
         }
     }
 
-    /// Has a call of the client's wait for it.
+    /// Suspends a client call until the client supplies its outcome.
     pub(crate) fn await_client(&mut self, message: &Message, position: usize) {
         if self.call.executor != Executor::Client || self.refusal.is_some() {
             return;
@@ -187,7 +187,7 @@ impl Slot {
         self.state = SlotState::Waiting(Some(Box::new(Pending::asking(vec![asked]))));
     }
 
-    /// What it waits for, if that was recorded.
+    /// The recorded suspension, if the call is suspended.
     pub(crate) fn pending(&self) -> Option<&Pending> {
         match &self.state {
             SlotState::Waiting(pending) => pending.as_deref(),
@@ -195,8 +195,8 @@ impl Slot {
         }
     }
 
-    /// Hands a call out that nobody has replied to, and that only a history says was asked about:
-    /// to be asked about, and for nothing else.
+    /// Makes a call ready that is suspended only according to a history, so that approval can be
+    /// requested again. Without a round service that can do this, the call is cancelled.
     pub(crate) fn ask_again(&mut self, resumes: bool) {
         if self.state != SlotState::Waiting(None) {
             return;
@@ -209,28 +209,29 @@ impl Slot {
         }
     }
 
-    /// Whether it was handed out to be asked about, and for nothing else.
+    /// Returns whether the call was handed out only so that approval can be requested.
     pub(crate) fn is_only_asked_about(&self) -> bool {
         let answered = self.answered.as_deref();
         answered.is_some_and(|answered| answered.pending.is_none() && answered.replies.is_empty())
     }
 
-    /// Whether it is to be run.
+    /// Returns whether the call is ready to be handed out.
     pub(crate) const fn is_ready(&self) -> bool {
         matches!(self.state, SlotState::Ready)
     }
 
-    /// Whether it was handed out to be run.
+    /// Returns whether the call was handed out and is not settled.
     pub(crate) const fn is_running(&self) -> bool {
         matches!(self.state, SlotState::Running)
     }
 
-    /// Whether its outcome ends the run.
+    /// Returns whether the outcome of the call halts the run.
     pub(crate) fn halts(&self) -> bool {
         matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
     }
 
-    /// Whether a process that ended has started it, and nobody has said what came of it.
+    /// Returns whether the call may already have executed in a process that ended, without a
+    /// recorded outcome.
     pub(crate) fn is_in_doubt(&self) -> bool {
         let asks = |pending: &Pending| {
             let mut asked = pending.interrupts.iter();
@@ -247,26 +248,26 @@ impl Slot {
         self.refusal.is_none() && !self.read_only && (self.recovered || pending.is_some_and(asks))
     }
 
-    /// Whether it waits for its siblings only.
+    /// Returns whether the call only waits for other calls of its round.
     pub(crate) fn is_held(&self) -> bool {
         matches!(&self.state, SlotState::Waiting(Some(pending)) if pending.is_held())
     }
 
-    /// Whether it waits for somebody.
+    /// Returns whether the call waits for a reply.
     pub(crate) fn asks(&self) -> bool {
         matches!(&self.state, SlotState::Waiting(_)) && !self.is_held()
     }
 }
 
-/// What the calls of a round wait to be told.
+/// The interrupts of a round.
 pub(crate) struct Questions<'a> {
-    // Each with the call that asks it.
+    // Each with the index of its call.
     recorded: HashMap<&'a InterruptId, (usize, &'a Interrupt)>,
     round: &'a RoundState,
 }
 
 impl<'a> Questions<'a> {
-    /// The call that waits for a reply to `id`, and the question if it was recorded.
+    /// The index of the call that waits for a reply to `id`, and the interrupt if it is recorded.
     pub(crate) fn get(&self, id: &InterruptId) -> Option<(usize, Option<&'a Interrupt>)> {
         match self.recorded.get(id) {
             Some((at, asked)) => Some((*at, Some(asked))),
@@ -274,8 +275,7 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// The call that only a history says to wait, and that `id` names: all that is known of its
-    /// question.
+    /// The call that `id` refers to, if it is suspended only according to a history.
     fn claimed(&self, id: &InterruptId) -> Option<usize> {
         let RoundState { message, slots, .. } = self.round;
         let at = id.call_position(message.id.as_ref())?;
@@ -287,14 +287,16 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// What is said of a call that is [in doubt](Slot::is_in_doubt), if the run does not go on.
+/// The outcome of a call that [may have executed](Slot::is_in_doubt), if the run does not resume
+/// it.
 pub(crate) fn in_doubt() -> ToolOutcome {
     ToolOutcome::unknown(
-        "The call was started by a process that ended, and nobody knows what came of it.",
+        "The call was started earlier and its outcome is unknown. It was not retried.",
     )
 }
 
-/// Checks that `slots` are the calls of `message` that need an outcome, each of another id.
+/// Checks that `slots` match the calls of `message` that require an outcome, and that their ids are
+/// unique.
 pub(super) fn check_slots(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
     check_calls(message, slots)?;
     let mut seen = HashSet::new();
@@ -305,7 +307,7 @@ pub(super) fn check_slots(message: &Message, slots: &[Slot]) -> Result<(), Histo
 }
 
 impl Slot {
-    /// What the client says that came of its call, if it has said so.
+    /// The outcome of a client call, if the client has replied with one.
     pub(crate) fn said_by_client(&self) -> Option<ToolOutcome> {
         if self.call.executor != Executor::Client {
             return None;
@@ -317,7 +319,7 @@ impl Slot {
         }
     }
 
-    /// Settles a call that was replied to, where the round service does not know of replies.
+    /// Settles a call that has a reply, for round services that cannot resume calls.
     pub(crate) fn settle_by_itself(&mut self) {
         let said = self.said_by_client();
         let Some(answered) = self.answered.take() else {
@@ -330,13 +332,13 @@ impl Slot {
                 reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
             ),
             Some(Ok(Ruling::Cancelled)) => ToolOutcome::cancelled("The call was cancelled."),
-            _ => ToolOutcome::denied("approval-invalid: nothing here was asked about this call."),
+            _ => ToolOutcome::denied("approval-invalid: No approval was requested for this call."),
         });
     }
 }
 
-/// Checks that `slots` are the calls of `message` that need an outcome, and each of its results has
-/// its call.
+/// Checks that `slots` match the calls of `message` that require an outcome, and that each result
+/// in the message has a call.
 pub(crate) fn check_calls(message: &Message, slots: &[Slot]) -> Result<(), HistoryError> {
     let mut slots = slots.iter();
     for call in message.tool_calls().filter(|c| needs_outcome(c)) {

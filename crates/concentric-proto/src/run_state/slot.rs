@@ -29,11 +29,11 @@ impl StoredSlot {
     }
 }
 
-/// The part of a run, a conversation or a session that the value of a slot belongs to.
+/// The part of a run, a conversation or a session that a slot value belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotPlace {
-    /// All of it.
+    /// The whole run, conversation or session.
     #[default]
     Whole,
     /// A round.
@@ -42,7 +42,7 @@ pub enum SlotPlace {
     Call(RoundPlace, usize),
 }
 
-/// The round that the value of a slot belongs to.
+/// The round that a slot value belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundPlace {
@@ -57,7 +57,7 @@ impl SlotPlace {
         matches!(self, Self::Whole)
     }
 
-    /// The round, unless this is the whole.
+    /// The round, unless the value belongs to the whole.
     pub const fn round(&self) -> Option<&RoundPlace> {
         match self {
             Self::Whole => None,

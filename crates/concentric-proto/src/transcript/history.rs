@@ -9,43 +9,43 @@ use std::{
     fmt,
 };
 
-/// What [`Transcript::from_history`] made of a history.
+/// A history that [`Transcript::from_history`] has checked.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct History {
-    /// All that is whole.
+    /// All complete turns.
     pub transcript: Transcript,
-    /// The last message, if it makes calls that have no result yet.
+    /// The last message, if it makes calls that have no results yet.
     pub open: Option<OpenRound>,
 }
 
-/// What [`Transcript::from_history`] does with a history that is not whole.
+/// How [`Transcript::from_history`] treats an incomplete history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Repair {
-    /// Refuses it.
+    /// Returns an error.
     Refuse,
-    /// Gives a call without a result the outcome [`Unknown`](crate::ToolStatus::Unknown), brings a
-    /// result that came late back to its call, and drops a result without a call, a second result
-    /// and a call whose id stands twice.
+    /// Gives a call without a result the outcome [`Unknown`](crate::ToolStatus::Unknown), moves a
+    /// late result to its call, and drops results without a call, duplicate results and calls with
+    /// a duplicate id.
     Close,
 }
 
-/// Why a history is not whole.
+/// The reason why a history is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// A call has no result, and is not in the last message.
+    /// A call outside the last message has no result.
     MissingResult(CallId),
-    /// A result has no call before it.
+    /// A result has no preceding call.
     OrphanResult(CallId),
     /// A call has two results.
     DuplicateResult(CallId),
     /// Two calls of one message have the same id.
     DuplicateCall(CallId),
-    /// A round has no call that needs an outcome.
+    /// A round has no call that requires an outcome.
     NoCalls,
-    /// A message of [`Role::Tool`] holds something else than results.
+    /// A message of [`Role::Tool`] contains parts other than results.
     NotAResult,
 }
 
@@ -53,11 +53,11 @@ impl fmt::Display for HistoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MissingResult(id) => write!(f, "tool call `{id}` has no result"),
-            Self::OrphanResult(id) => write!(f, "the result for `{id}` has no tool call before it"),
+            Self::OrphanResult(id) => write!(f, "result `{id}` has no preceding tool call"),
             Self::DuplicateResult(id) => write!(f, "tool call `{id}` has two results"),
-            Self::DuplicateCall(id) => write!(f, "two tool calls have the id `{id}`"),
-            Self::NoCalls => f.write_str("a round needs a tool call"),
-            Self::NotAResult => f.write_str("a tool's message holds something else than results"),
+            Self::DuplicateCall(id) => write!(f, "duplicate tool call id `{id}`"),
+            Self::NoCalls => f.write_str("a round must contain at least one tool call"),
+            Self::NotAResult => f.write_str("a tool message must contain only tool results"),
         }
     }
 }
@@ -100,17 +100,17 @@ pub(super) fn read(
     Ok(History { transcript, open })
 }
 
-/// Takes the results out of `messages`, by the index of the message that makes their calls.
+/// Takes the results out of `messages`, indexed by the message that makes their calls.
 fn take_results(
     messages: &mut Vec<Message>,
     refuse: bool,
 ) -> Result<HashMap<usize, Vec<ToolResult>>, HistoryError> {
     let mut results: HashMap<usize, Vec<ToolResult>> = HashMap::new();
     let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
-    // Which of these makes the newest call of an id.
+    // The message with the newest call of each id, as an index into `kept`.
     let mut newest: HashMap<CallId, usize> = HashMap::new();
     for mut message in messages.drain(..) {
-        // Whose results belong to the message itself: calls that somebody else executed.
+        // Results of these calls stay in the message: the loop did not execute them.
         let others: HashSet<CallId> = ids(&message, |call| !round::needs_outcome(call));
         let own: HashSet<CallId> = ids(&message, round::needs_outcome);
         let mut parts = Vec::with_capacity(message.parts.len());
@@ -123,7 +123,7 @@ fn take_results(
                 }
                 PartKind::ToolResult(result) if !others.contains(&result.call_id) => {
                     match newest.get(&result.call_id) {
-                        // Only that of a call of the last message is in its place.
+                        // In a valid history, results directly follow the message with their calls.
                         Some(of) if !refuse || of + 1 == kept.len() => {
                             results.entry(*of).or_default().push(result);
                             has_results = true;
@@ -137,7 +137,7 @@ fn take_results(
                 _ => parts.push(part),
             }
         }
-        // A message that held nothing but results is gone with them.
+        // A message that contained only results is now empty.
         if message.role != Role::Tool && !(parts.is_empty() && has_results) {
             message.parts = parts;
             let calls = message.tool_calls().map(|call| call.id.clone());
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_history_is_kept() {
+    fn a_complete_history_is_preserved() {
         let history = Transcript::from_history(
             [
                 Message::user("hi"),
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(open.waiting().count(), 1);
     }
 
-    /// More than could be gone through once for each of them.
+    /// Large enough that quadratic time would be noticed.
     const MANY: usize = 200_000;
 
     fn many(part: fn(&str) -> Part) -> impl DoubleEndedIterator<Item = Part> + Clone {
@@ -231,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_many_calls_is_taken_in() {
+    fn a_message_with_many_calls_is_read() {
         let calls = || said(Role::Assistant, many(call).collect());
-        // In one message, and in one each.
+        // All results in one message, and each in a message of its own.
         let together = vec![said(Role::Tool, many(result).rev().collect())];
         let apart = many(result).map(|part| said(Role::Tool, vec![part]));
         for results in [together, apart.collect()] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn many_messages_of_one_call_are_taken_in() {
+    fn many_messages_with_one_call_each_are_read() {
         let calls = many(call).map(|part| said(Role::Assistant, vec![part]));
         let results = many(result).map(|part| said(Role::Tool, vec![part]));
         let in_turn = calls.clone().zip(results.clone());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn many_results_beside_their_calls_are_taken_in() {
+    fn many_results_in_the_message_of_their_calls_are_read() {
         let elsewhere = many(call).map(|mut part| {
             if let PartKind::ToolCall(call) = &mut part.kind {
                 call.executor = Executor::Provider;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_many_calls_is_read_back() {
+    fn a_round_with_many_calls_round_trips() {
         let calls = || said(Role::Assistant, many(call).collect());
         let results = many(result).filter_map(|part| match part.kind {
             PartKind::ToolResult(result) => Some(result),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_are_not_one_for_each_call_say_which_is_wrong() {
+    fn an_invalid_result_is_reported_by_its_id() {
         let with = |results: &[&str]| {
             let results = results.iter().map(|id| {
                 let outcome = ToolOutcome::done(*id);
@@ -329,11 +329,11 @@ mod tests {
         });
         let settled = open.settle_all(results.to_vec());
         assert_eq!(settled, Err(HistoryError::OrphanResult(id("x"))));
-        assert_eq!(open.waiting().count(), 0, "what can be settled is");
+        assert_eq!(open.waiting().count(), 0, "valid results are applied");
     }
 
     #[test]
-    fn a_broken_history_is_refused_or_repaired() {
+    fn an_invalid_history_is_rejected_or_repaired() {
         let broken = || {
             vec![
                 said(Role::Assistant, vec![call("a"), call("a"), call("b")]),

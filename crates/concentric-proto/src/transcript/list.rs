@@ -6,7 +6,7 @@ use std::{fmt, iter::FusedIterator, sync::Arc};
 /// The history of a conversation.
 ///
 /// See the [module docs](super).
-// A list that shares its prefix: appending never copies what is there.
+// A persistent list: appending shares the existing turns instead of copying them.
 #[derive(Clone, Default)]
 pub struct Transcript {
     last: Option<Arc<Node>>,
@@ -24,15 +24,15 @@ impl Transcript {
         Self { last: None }
     }
 
-    /// Creates a transcript from a history that somebody else wrote.
+    /// Creates a transcript from the history of a client.
     ///
-    /// Calls of the last message that have no result yet come back as [`History::open`]. All else
-    /// must be whole, or, with [`Repair::Close`], is made whole.
+    /// If calls of the last message have no results, that message is returned as [`History::open`].
+    /// The rest must be complete, or is completed with [`Repair::Close`].
     ///
     /// # Errors
     ///
-    /// If a call elsewhere has no result, a result has no call, or a call or result stands twice,
-    /// and `repair` is [`Repair::Refuse`].
+    /// With [`Repair::Refuse`], if an earlier call has no result, a result has no call, or a call
+    /// or result is duplicated.
     pub fn from_history(
         messages: impl IntoIterator<Item = Message>,
         repair: Repair,
@@ -51,7 +51,7 @@ impl Transcript {
         }));
     }
 
-    /// Appends a user's message of one text.
+    /// Appends a user message with one text part.
     pub fn push_user(&mut self, text: impl Into<Str>) {
         self.push(Turn::user(text));
     }
@@ -61,7 +61,7 @@ impl Transcript {
         self.last.as_ref().map_or(0, |node| node.len)
     }
 
-    /// Whether there are no turns.
+    /// Returns whether there are no turns.
     pub fn is_empty(&self) -> bool {
         self.last.is_none()
     }
@@ -76,20 +76,20 @@ impl Transcript {
         self.last.as_ref().map(|node| &node.before)
     }
 
-    /// The turns from the newest to the oldest; takes no memory.
+    /// Iterates over the turns from the newest to the oldest, without allocating.
     pub fn rev(&self) -> impl Iterator<Item = &Turn> {
         std::iter::successors(self.last.as_deref(), |node| node.before.last.as_deref())
             .map(|node| &node.turn)
     }
 
-    /// The turns from the oldest to the newest.
+    /// Iterates over the turns from the oldest to the newest.
     pub fn iter(&self) -> Iter<'_> {
         let mut turns: Vec<&Turn> = Vec::with_capacity(self.len());
         turns.extend(self.rev());
         Iter { turns }
     }
 
-    /// Whether `other` is this very transcript or one that this one was made from by appending.
+    /// Returns whether `other` is a shared prefix of this transcript, or this transcript itself.
     pub fn extends(&self, other: &Self) -> bool {
         let Some(target) = &other.last else {
             return true;
@@ -106,7 +106,7 @@ impl Transcript {
 }
 
 impl Drop for Transcript {
-    // The derived one would recurse once per turn, and overflow the stack of a long history.
+    // The derived implementation recurses once per turn and overflows the stack for a long history.
     fn drop(&mut self) {
         let mut next = self.last.take();
         while let Some(node) = next {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clone_shares_what_was_there() {
+    fn a_clone_shares_existing_turns() {
         let mut a = Transcript::new();
         a.push_user("one");
         let mut b = a.clone();

@@ -1,12 +1,12 @@
-//! The history of a conversation, in which every tool call has its outcome.
+//! The history of a conversation, in which every tool call has an outcome.
 //!
-//! A [`Transcript`] is a list of [`Turn`]s: messages, and rounds. A [`Round`] is an assistant's
-//! message with tool calls together with one outcome for each call that the loop or the client
-//! executes; it can't be made without them. So whatever is appended, sent to a provider or stored
-//! is whole. The one place for calls without an outcome is an [`OpenRound`], which stands beside
-//! the transcript and only a resumed run takes up.
+//! A [`Transcript`] is a list of [`Turn`]s: messages and rounds. A [`Round`] is an assistant
+//! message with tool calls and one outcome for each call that the loop or the client executes. It
+//! cannot be created without these outcomes, so every transcript is complete. Calls without an
+//! outcome are kept in an [`OpenRound`], which is separate from the transcript and is used to
+//! resume a run.
 //!
-//! Cloning a transcript and appending to it take constant time; a clone shares what was there.
+//! Cloning a transcript and appending to it take constant time; a clone shares the existing turns.
 
 mod history;
 mod list;
@@ -25,7 +25,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize, Serializer};
 
-/// One entry of a [`Transcript`]: a message without calls that need an outcome, or a [`Round`].
+/// One entry of a [`Transcript`]: a message without calls that require an outcome, or a [`Round`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "TurnData")]
 pub struct Turn(TurnData);
@@ -55,11 +55,12 @@ impl Serialize for Turn {
 }
 
 impl Turn {
-    /// Creates an entry of one message.
+    /// Creates an entry from one message.
     ///
     /// # Errors
     ///
-    /// If the message holds tool calls that need an outcome, or tool results without their calls.
+    /// If the message contains tool calls that require an outcome, or tool results without their
+    /// calls.
     pub fn message(message: Message) -> Result<Self, HistoryError> {
         round::check_results(&message)?;
         if let Some(call) = message.tool_calls().find(|call| needs_outcome(call)) {
@@ -68,12 +69,12 @@ impl Turn {
         Ok(Self(TurnData::Message(message)))
     }
 
-    /// Creates an entry of one user's message.
+    /// Creates an entry from one user message with text.
     pub fn user(text: impl Into<Str>) -> Self {
         Self(TurnData::Message(Message::user(text)))
     }
 
-    /// The message: for a round, the one that makes the calls.
+    /// The message; of a round, the message that makes the calls.
     pub fn as_message(&self) -> &Message {
         match &self.0 {
             TurnData::Message(message) => message,
@@ -81,7 +82,7 @@ impl Turn {
         }
     }
 
-    /// The outcomes that follow the message; none unless this is a round.
+    /// The outcomes of the round; empty for a message.
     pub fn results(&self) -> &[ToolResult] {
         match &self.0 {
             TurnData::Message(_) => &[],
@@ -89,7 +90,7 @@ impl Turn {
         }
     }
 
-    /// The round, if this is one.
+    /// The round, if this entry is one.
     pub fn as_round(&self) -> Option<&Round> {
         match &self.0 {
             TurnData::Message(_) => None,

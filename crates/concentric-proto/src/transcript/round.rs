@@ -7,20 +7,20 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// Whether a round must hold an outcome for `call`: the loop and the client execute it, and not
-/// whoever wrote the message.
+/// Returns whether a round must contain an outcome for `call`, which is the case if the loop or the
+/// client executes it.
 pub(crate) fn needs_outcome(call: &ToolCallPart) -> bool {
     matches!(call.executor, Executor::Loop | Executor::Client)
 }
 
-/// Checks that each result in `message` answers a call in it, and one that somebody else executes.
+/// Checks that each result in `message` belongs to a call in it that the loop does not execute.
 pub(crate) fn check_results(message: &Message) -> Result<(), HistoryError> {
     let results = message.parts.iter().filter_map(|part| match &part.kind {
         PartKind::ToolResult(result) => Some(&result.call_id),
         _ => None,
     });
     let mut results = results.peekable();
-    // Most messages have none.
+    // Most messages contain no results.
     if results.peek().is_none() {
         return Ok(());
     }
@@ -32,12 +32,12 @@ pub(crate) fn check_results(message: &Message) -> Result<(), HistoryError> {
     }
 }
 
-/// An assistant's message with tool calls, and one outcome for each of them.
+/// An assistant message with tool calls, and one outcome for each of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RoundData")]
 pub struct Round {
     message: Message,
-    // One per call that needs an outcome, in their order.
+    // One per call that requires an outcome, in the order of the calls.
     results: Vec<ToolResult>,
 }
 
@@ -56,12 +56,12 @@ impl TryFrom<RoundData> for Round {
 }
 
 impl Round {
-    /// Creates a round of a message and the outcomes of its calls, in any order.
+    /// Creates a round from a message and the outcomes of its calls, in any order.
     ///
     /// # Errors
     ///
-    /// If a call has no outcome or two, an outcome has no call, two calls have the same id, or
-    /// there is no call that needs an outcome.
+    /// If a call has no outcome or more than one, an outcome has no call, two calls have the same
+    /// id, or no call requires an outcome.
     pub fn new(message: Message, results: Vec<ToolResult>) -> Result<Self, HistoryError> {
         check_results(&message)?;
         let mut results: Vec<Option<ToolResult>> = results.into_iter().map(Some).collect();
@@ -97,7 +97,7 @@ impl Round {
         })
     }
 
-    /// Creates a round whose results are one for each call of its message, in their order.
+    /// Creates a round without checks. `results` must contain one result per call, in order.
     pub(crate) const fn closed(message: Message, results: Vec<ToolResult>) -> Self {
         Self { message, results }
     }
@@ -112,8 +112,7 @@ impl Round {
         &self.results
     }
 
-    /// What the client says that came of its calls, as the replies to a run that waits for them:
-    /// see [`OpenRound::client_replies`].
+    /// Converts the outcomes of client tools to replies; see [`OpenRound::client_replies`].
     pub fn client_replies(&self) -> Vec<Reply> {
         let calls = self.message.tool_calls().filter(|call| needs_outcome(call));
         let outcomes = self.results.iter().map(|result| Some(&result.outcome));
@@ -140,10 +139,10 @@ fn client_replies<'a>(
     calls.enumerate().filter_map(reply).collect()
 }
 
-/// An assistant's message with tool calls of which some have no outcome yet.
+/// An assistant message with tool calls, some of which have no outcome yet.
 ///
-/// It is plain data, and in no transcript. `ChatRequest::resume_history`
-/// takes it up.
+/// An open round is plain data and not part of a transcript. `ChatRequest::resume_history` resumes
+/// a run from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "OpenRoundData")]
 pub struct OpenRound {
@@ -160,7 +159,7 @@ struct OpenRoundData {
 impl TryFrom<OpenRoundData> for OpenRound {
     type Error = HistoryError;
 
-    // What the calls are is what the message says; only what came of them is read.
+    // The message defines the calls; only the outcomes are taken from the data.
     fn try_from(data: OpenRoundData) -> Result<Self, HistoryError> {
         let mut open = Self::new(data.message)?;
         let places = open.places();
@@ -183,7 +182,7 @@ impl TryFrom<OpenRoundData> for OpenRound {
 pub struct OpenCall {
     /// The call.
     pub call: ToolCallPart,
-    /// What came of it, once that is known.
+    /// The outcome of the call, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<ToolOutcome>,
 }
@@ -199,11 +198,11 @@ impl OpenCall {
 }
 
 impl OpenRound {
-    /// Creates an open round of a message, none of whose calls has an outcome.
+    /// Creates an open round from a message; no call has an outcome yet.
     ///
     /// # Errors
     ///
-    /// If there is no call that needs an outcome, or two calls have the same id.
+    /// If no call requires an outcome, or two calls have the same id.
     pub fn new(message: Message) -> Result<Self, HistoryError> {
         check_results(&message)?;
         let mut seen = HashSet::new();
@@ -233,7 +232,7 @@ impl OpenRound {
         &self.calls
     }
 
-    /// The calls that have no outcome.
+    /// Iterates over the calls without an outcome.
     pub fn waiting(&self) -> impl Iterator<Item = &ToolCallPart> {
         self.calls
             .iter()
@@ -241,12 +240,11 @@ impl OpenRound {
             .map(|open| &open.call)
     }
 
-    /// What the client says that came of its calls, as the replies to a run that waits for them.
+    /// Converts the outcomes of client tools to replies for a stored run.
     ///
-    /// For a layer that has the run written down and goes on with that: the history has the results
-    /// of the client's tools, and the run waits for replies to
-    /// [`CLIENT_TOOL`](crate::interrupt::CLIENT_TOOL). Those that the run does not wait for (any more)
-    /// are to be left out.
+    /// Use this if the history contains the results of client tools and the stored run waits for
+    /// replies to [`CLIENT_TOOL`](crate::interrupt::CLIENT_TOOL) interrupts. Remove the replies to
+    /// interrupts that the run does not wait for.
     pub fn client_replies(&self) -> Vec<Reply> {
         let calls = self.calls.iter();
         client_replies(
@@ -255,9 +253,9 @@ impl OpenRound {
         )
     }
 
-    /// The calls that have no outcome, each with the id of what is asked about it first: so a host
-    /// that has a history finds what is open in it, and can reply
-    /// (`ChatRequest::resume_history`).
+    /// Iterates over the calls without an outcome, each with the id of its first interrupt.
+    ///
+    /// A host that has only a history uses these ids to reply (`ChatRequest::resume_history`).
     pub fn questions(&self) -> impl Iterator<Item = (InterruptId, &ToolCallPart)> {
         let calls = self.calls.iter().enumerate();
         calls
@@ -269,11 +267,11 @@ impl OpenRound {
             })
     }
 
-    /// Gives a call its outcome.
+    /// Sets the outcome of a call.
     ///
     /// # Errors
     ///
-    /// If there is no such call, or it has an outcome already.
+    /// If the call does not exist or already has an outcome.
     pub fn settle(&mut self, id: &CallId, outcome: ToolOutcome) -> Result<(), HistoryError> {
         match self.calls.iter_mut().find(|open| open.call.id == *id) {
             Some(open) => open.settle(outcome),
@@ -281,11 +279,11 @@ impl OpenRound {
         }
     }
 
-    /// Gives calls the outcomes of `results`: all that can be given, whatever is wrong with others.
+    /// Sets the outcomes of all calls in `results` for which this is possible.
     ///
     /// # Errors
     ///
-    /// The first of those that [`settle`](Self::settle) has.
+    /// The first error of [`settle`](Self::settle). The other outcomes are set regardless.
     pub fn settle_all(&mut self, results: Vec<ToolResult>) -> Result<(), HistoryError> {
         let places = self.places();
         let settled = results.into_iter().map(|result| {
@@ -298,13 +296,13 @@ impl OpenRound {
         settled.fold(Ok(()), Result::and)
     }
 
-    /// Where each call stands.
+    /// The index of each call.
     fn places(&self) -> HashMap<CallId, usize> {
         let calls = self.calls.iter().enumerate();
         calls.map(|(at, open)| (open.call.id.clone(), at)).collect()
     }
 
-    /// Makes a [`Round`] of it, with `otherwise` for each call that has no outcome.
+    /// Converts the open round to a [`Round`], with the outcome `otherwise` for calls without one.
     pub fn close(self, mut otherwise: impl FnMut(&ToolCallPart) -> ToolOutcome) -> Round {
         let results = self
             .calls
