@@ -1,6 +1,6 @@
-//! The machine keeps its promises for every order of inputs.
+//! The machine's invariants hold for every order of inputs.
 //!
-//! A failing case prints its seed and is kept in `machine.proptest-regressions`.
+//! A failing case prints its seed, which is stored in `machine.proptest-regressions`.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
@@ -27,7 +27,7 @@ fn rules() -> Rules {
     rules
 }
 
-/// Of an agent whose round service takes up calls that waited.
+/// The rules of an agent whose round service can resume calls.
 fn resuming() -> Rules {
     let mut rules = rules();
     rules.resumes = true;
@@ -38,7 +38,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH
 }
 
-fn written(machine: &Machine) -> String {
+fn serialized(machine: &Machine) -> String {
     machine.state().unwrap().to_json().unwrap()
 }
 
@@ -46,13 +46,13 @@ fn read(json: &str) -> Result<MachineState, StateError> {
     MachineState::from_json(json.as_bytes(), 1 << 20)
 }
 
-/// One thing that the world around a machine may do next, whether or not it makes sense.
+/// A step of the environment, valid or not.
 #[derive(Clone, Debug)]
 enum Move {
     Start,
     Text,
     Call { id: u8, name: u8, client: bool },
-    // What no model should say.
+    // A tool call that arrives as an ordinary part, which is invalid.
     CallAsPart { id: u8 },
     Result { id: u8 },
     Reset,
@@ -67,9 +67,9 @@ enum Move {
     Cancel,
     Deadline,
     Drop,
-    // Reads what the machine has to say before going on.
+    // Takes all pending actions.
     Drain,
-    // Writes the machine down and reads it back.
+    // Serializes the machine and restores it.
     Restart,
 }
 
@@ -115,12 +115,12 @@ fn tools() -> ToolSpecs {
     )
 }
 
-/// What the world has seen of a machine.
+/// The observed behavior of a machine.
 #[derive(Default)]
 struct Seen {
     terminal: usize,
     outcome: Option<Outcome>,
-    // Calls handed out to be run, by the id the machine gave them.
+    // Calls that were handed out, by the id that the machine assigned.
     started: Vec<CallId>,
     may_run: Vec<CallId>,
     answered: Vec<Answered>,
@@ -129,7 +129,7 @@ struct Seen {
     calls: Vec<(CallId, Executor)>,
     after_stop: bool,
     stopped: bool,
-    // A round is being run.
+    // Whether a round is running.
     running: bool,
 }
 
@@ -167,7 +167,7 @@ impl Seen {
                         let id = call.call.id;
                         self.answered
                             .extend(call.answered.map(|answered| *answered));
-                        // Taken up again, after it had waited for its siblings.
+                        // Resumed, after the call had only waited for other calls.
                         if origin == Origin::Replay && self.started.contains(&id) {
                             assert!(!self.results.contains_key(&id), "{id} is settled");
                             continue;
@@ -197,15 +197,15 @@ fn start() -> ModelStart {
     start
 }
 
-fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
+fn apply(machine: &mut Machine, step: &Move, seen: &mut Seen) {
     let input = match step {
         Move::Drain => return seen.drain(machine),
         Move::Restart => {
-            // Only what may be written down is, and it comes back the same.
+            // `state` returns only states that can be stored, and they round-trip.
             if let Some(state) = machine.state() {
                 let read = read(&state.to_json().unwrap()).unwrap();
                 assert_eq!(read, state);
-                // The calls of a round that goes on are recovered; without one the run goes on as
+                // An open round would resume with recovered calls; without one the run continues as
                 // if nothing had happened.
                 if !seen.running && !machine.is_ended() {
                     *machine = Machine::restore(read, rules());
@@ -269,7 +269,7 @@ fn take_in(machine: &mut Machine, step: &Move, seen: &mut Seen) {
     machine.input(input);
 }
 
-/// Plays on until the machine has ended, as an honest driver would.
+/// Acts as a correct driver until the machine has ended.
 fn play_out(machine: &mut Machine, seen: &mut Seen) {
     for _ in 0..64 {
         seen.drain(machine);
@@ -287,7 +287,7 @@ fn play_out(machine: &mut Machine, seen: &mut Seen) {
     panic!("the run does not end: {machine:?}");
 }
 
-/// What must hold of a machine that has ended, however it came there.
+/// Checks the invariants of a machine that has ended.
 fn check(machine: &Machine, seen: &Seen, dropped: bool) {
     assert!(machine.is_ended());
     if dropped {
@@ -295,13 +295,13 @@ fn check(machine: &Machine, seen: &Seen, dropped: bool) {
     } else {
         assert_eq!(seen.terminal, 1, "exactly one terminal outcome");
     }
-    assert!(!seen.after_stop, "something was started after a stop");
+    assert!(!seen.after_stop, "an action started after a stop");
     let unique: HashSet<_> = seen.started.iter().collect();
-    assert_eq!(unique.len(), seen.started.len(), "a call was started twice");
+    assert_eq!(unique.len(), seen.started.len(), "a call started twice");
     for (id, statuses) in &seen.results {
         assert_eq!(statuses.len(), 1, "{id} has {} results", statuses.len());
     }
-    // The transcript is whole: reading it back checks every round.
+    // Deserializing the transcript checks every round.
     let text = serde_json::to_string(machine.transcript()).unwrap();
     let read: Transcript = serde_json::from_str(&text).unwrap();
     assert_eq!(&read, machine.transcript());
@@ -315,7 +315,7 @@ fn check(machine: &Machine, seen: &Seen, dropped: bool) {
         let open = seen.outcome == Some(Outcome::Interrupted);
         assert!(
             closed.contains(id) || open,
-            "{id} was started and has no outcome"
+            "{id} was started but has no outcome"
         );
     }
 }
@@ -324,8 +324,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn keeps_its_promises_for_every_order_of_inputs(moves in moves()) {
-        // Every step has its own ids, as those that a provider's layer makes.
+    fn invariants_hold_for_every_order_of_inputs(moves in moves()) {
+        // Ids are unique per step, as a provider layer assigns them.
         let mut machine = Machine::new(Transcript::new(), rules());
         let mut seen = Seen::default();
         let mut step = 0_u32;
@@ -339,7 +339,7 @@ proptest! {
                 Move::FinishModel => { step = (step + 1).min(12); Move::FinishModel }
                 other => other.clone(),
             };
-            take_in(&mut machine, &each, &mut seen);
+            apply(&mut machine, &each, &mut seen);
             if machine.is_ended() { break; }
         }
         let dropped = moves.iter().any(|m| matches!(m, Move::Drop));
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn of_a_claimed_round_what_was_not_replied_to_is_handed_out_to_be_asked_about(
+    fn a_claimed_call_without_a_reply_is_handed_out_for_approval(
         replied in prop::collection::vec(0..5_u8, 1..6),
         settled in prop::collection::vec(any::<bool>(), 6),
         cancelled in any::<bool>(),
@@ -374,7 +374,7 @@ proptest! {
             })
             .collect();
 
-        // Two replies to one question are refused, and nothing changes.
+        // Two replies for one interrupt are rejected, and nothing changes.
         let before = machine_state(&mut machine);
         if let Some(first) = replies.first() {
             let twice = vec![first.clone(), first.clone()];
@@ -384,7 +384,7 @@ proptest! {
         }
         machine.reply(replies.clone(), now()).unwrap();
         if !replies.is_empty() {
-            prop_assert!(machine.reply(replies, now()).is_err(), "a reply is taken once");
+            prop_assert!(machine.reply(replies, now()).is_err(), "a reply is accepted once");
         }
 
         let mut seen = Seen::default();
@@ -398,12 +398,12 @@ proptest! {
             }
         }
         for answered in &seen.answered {
-            prop_assert_eq!(&answered.pending, &None, "nobody has recorded it");
+            prop_assert_eq!(&answered.pending, &None, "no suspension is recorded");
         }
         for (index, settle) in settled.iter().enumerate().take(run.len()) {
             if *settle {
                 machine.input(Input::Settled { index, outcome: ToolOutcome::done("ok") });
-                // A second outcome of the same call is ignored, and so is that it waits.
+                // A second outcome and a late suspension of the same call are ignored.
                 machine.input(Input::Settled { index, outcome: ToolOutcome::failed("late") });
                 let pending = Box::new(Pending::held());
                 machine.input(Input::Waiting { index, pending });
@@ -427,7 +427,7 @@ proptest! {
         for (at, how) in replied.iter().enumerate() {
             let Some(statuses) = seen.results.get(&CallId::new(format!("c{at}"))) else { continue };
             if !resumes {
-                // Nothing of it ran, and nobody has asked.
+                // No call ran, and no approval was requested.
                 prop_assert_eq!(statuses, &vec![match how {
                     0 | 3 => ToolStatus::Cancelled,
                     _ => ToolStatus::Denied,
@@ -438,12 +438,12 @@ proptest! {
     }
 }
 
-/// The id of the question about the `at`th call of [`open_round`].
+/// The id of the interrupt for the `at`th call of [`open_round`].
 fn asked(at: usize, call: &str) -> InterruptId {
     InterruptId::new(format!("-/{at}/{call}"))
 }
 
-/// The state, once what the machine has to say is said.
+/// The state, after the pending actions were taken.
 fn machine_state(machine: &mut Machine) -> Option<MachineState> {
     if machine.state().is_none() {
         assert!(matches!(
@@ -454,7 +454,7 @@ fn machine_state(machine: &mut Machine) -> Option<MachineState> {
     machine.state()
 }
 
-/// A machine one of whose calls, `a`, is running.
+/// A machine with one running call, `a`.
 fn running(rules: Rules) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules);
     let mut seen = Seen::default();
@@ -471,12 +471,12 @@ fn running(rules: Rules) -> Machine {
 }
 
 #[test]
-fn a_call_that_ran_when_the_process_died_is_handed_out_as_recovered() {
-    let state = read(&written(&running(resuming()))).unwrap();
+fn a_call_that_ran_when_its_process_ended_is_recovered() {
+    let state = read(&serialized(&running(resuming()))).unwrap();
     let mut again = Machine::restore(state, resuming());
     assert!(matches!(again.action(), Some(Action::Emit(Event::Resumed))));
     let Some(Action::RunTools { calls, .. }) = again.action() else {
-        panic!("the round goes on");
+        panic!("the round resumes");
     };
     assert_eq!(calls.len(), 1);
     assert!(calls[0].recovered);
@@ -484,8 +484,8 @@ fn a_call_that_ran_when_the_process_died_is_handed_out_as_recovered() {
 }
 
 #[test]
-fn where_nobody_knows_of_recovered_calls_their_outcome_is_unknown() {
-    let state = read(&written(&running(resuming()))).unwrap();
+fn without_recovery_an_interrupted_call_is_unknown() {
+    let state = read(&serialized(&running(resuming()))).unwrap();
     let mut again = Machine::restore(state, rules());
     let mut seen = Seen::default();
     seen.drain(&mut again);
@@ -504,13 +504,13 @@ fn call(id: &str, name: &str) -> ToolCallPart {
     ToolCallPart::new(CallId::new(id), name, "{}")
 }
 
-/// A machine that goes on with these calls, as a history claims.
+/// A machine that resumes these calls from a history.
 fn claimed(calls: impl IntoIterator<Item = ToolCallPart>) -> Machine {
     Machine::claimed(Transcript::new(), open_round(calls), &tools(), resuming())
 }
 
 #[test]
-fn nothing_starts_after_an_outcome_that_halts() {
+fn no_call_starts_after_an_outcome_that_halts() {
     let mut open = open_round([call("a", "t0"), call("b", "t0")]);
     let halt = ToolOutcome::done("done").and_halt("enough");
     open.settle(&CallId::new("a"), halt).unwrap();
@@ -525,7 +525,7 @@ fn nothing_starts_after_an_outcome_that_halts() {
 }
 
 #[test]
-fn a_resumed_call_of_a_tool_that_is_gone_is_refused() {
+fn a_resumed_call_of_a_removed_tool_is_refused() {
     let mut machine = claimed([call("a", "gone")]);
     machine
         .reply(vec![Reply::approve(asked(0, "a"))], now())
@@ -537,7 +537,7 @@ fn a_resumed_call_of_a_tool_that_is_gone_is_refused() {
 }
 
 #[test]
-fn a_clients_call_is_not_run_here() {
+fn a_client_call_cannot_be_approved() {
     let client = || call("a", "t0").executed_by(Executor::Client);
     let mut machine = claimed([client()]);
     let refused = machine.reply(vec![Reply::approve(asked(0, "a"))], now());
@@ -550,7 +550,7 @@ fn a_clients_call_is_not_run_here() {
     }
 }
 
-/// A machine that goes on with a run whose client has a call, `a`, to answer.
+/// A machine that resumes a run with an open client call, `a`.
 fn running_client(rules: Rules) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules.clone());
     let mut seen = Seen::default();
@@ -573,7 +573,7 @@ fn running_client(rules: Rules) -> Machine {
 }
 
 #[test]
-fn a_clients_call_is_done_with_what_the_client_says() {
+fn a_reply_settles_a_client_call() {
     let id = || InterruptId::new("m/0/a");
     for (reply, status) in [
         (Reply::answer(id(), 42), ToolStatus::Done),
@@ -591,7 +591,7 @@ fn a_clients_call_is_done_with_what_the_client_says() {
 }
 
 #[test]
-fn a_call_that_was_cut_off_while_it_ran_is_unknown() {
+fn a_running_call_is_unknown_after_a_cancellation() {
     let mut machine = claimed([call("a", "t0"), call("b", "t0")]);
     machine
         .reply(vec![Reply::approve(asked(0, "a"))], now())
@@ -605,7 +605,7 @@ fn a_call_that_was_cut_off_while_it_ran_is_unknown() {
 }
 
 #[test]
-fn a_round_that_was_not_begun_has_done_nothing() {
+fn a_refused_round_has_no_effects() {
     let mut machine = running(resuming());
     machine.input(Input::RoundRefused(Error::new(ErrorKind::Server, "full")));
     let mut statuses = Vec::new();
@@ -622,10 +622,10 @@ fn a_round_that_was_not_begun_has_done_nothing() {
 }
 
 #[test]
-fn a_round_that_was_begun_is_not_refused_any_more() {
+fn a_started_round_cannot_be_refused() {
     let mut machine = running(resuming());
     machine.input(Input::RoundEnded);
-    // Nothing runs now.
+    // No call is running now.
     machine.input(Input::RoundRefused(Error::new(ErrorKind::Server, "late")));
     while let Some(action) = machine.action() {
         assert!(!matches!(action, Action::Fail(_)));
@@ -633,7 +633,7 @@ fn a_round_that_was_begun_is_not_refused_any_more() {
 }
 
 #[test]
-fn a_round_that_contradicts_itself_is_not_read() {
+fn an_inconsistent_round_is_rejected() {
     let open = open_round([call("a", "t0")]);
     let mut data = serde_json::to_value(&open).unwrap();
     data["calls"][0]["call"]["name"] = json!("t1");
@@ -644,7 +644,7 @@ fn a_round_that_contradicts_itself_is_not_read() {
         machine.action(),
         Some(Action::Emit(Event::Resumed))
     ));
-    let mut state: Value = serde_json::from_str(&written(&machine)).unwrap();
+    let mut state: Value = serde_json::from_str(&serialized(&machine)).unwrap();
     state["stage"]["round"]["slots"] = json!([]);
     assert!(matches!(
         read(&state.to_string()),
@@ -653,12 +653,12 @@ fn a_round_that_contradicts_itself_is_not_read() {
 }
 
 #[test]
-fn an_answer_that_no_transcript_can_hold_fails_the_run() {
+fn an_invalid_answer_fails_the_run() {
     let mut machine = Machine::new(Transcript::new(), rules());
     let mut seen = Seen::default();
     seen.drain(&mut machine);
     for step in [Move::Start, Move::CallAsPart { id: 1 }, Move::FinishModel] {
-        take_in(&mut machine, &step, &mut seen);
+        apply(&mut machine, &step, &mut seen);
     }
     let mut failed = None;
     while let Some(action) = machine.action() {
@@ -670,15 +670,15 @@ fn an_answer_that_no_transcript_can_hold_fails_the_run() {
 }
 
 #[test]
-fn a_state_of_a_newer_version_is_refused() {
+fn a_state_of_a_newer_version_is_rejected() {
     let machine = Machine::new(Transcript::new(), rules());
-    let mut state: Value = serde_json::from_str(&written(&machine)).unwrap();
+    let mut state: Value = serde_json::from_str(&serialized(&machine)).unwrap();
     state["version"] = json!(2);
     assert_eq!(read(&state.to_string()), Err(StateError::Version(2)));
 }
 
 #[test]
-fn a_run_that_a_gate_has_asked_in_ends_once() {
+fn a_run_that_a_gate_suspended_finishes_once() {
     let asked = || {
         let mut machine = Machine::new(Transcript::new(), rules());
         machine.action().unwrap();
@@ -689,7 +689,7 @@ fn a_run_that_a_gate_has_asked_in_ends_once() {
     };
     let finishes = |mut machine: Machine| {
         let mut outcomes = Vec::new();
-        // It is asked more often than there is to do.
+        // More polls than there are actions.
         for _ in 0..4 {
             if let Some(Action::Emit(Event::Finish(finish))) = machine.action() {
                 outcomes.push(finish.outcome);

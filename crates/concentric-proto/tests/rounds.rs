@@ -1,6 +1,6 @@
-//! Rounds that wait: what the machine hands out, what it keeps, and how it goes on.
+//! Rounds with suspended calls: what is handed out, what is stored, and how rounds are resumed.
 //!
-//! A failing case prints its seed and is kept in `rounds.proptest-regressions`.
+//! A failing case prints its seed, which is stored in `rounds.proptest-regressions`.
 
 #![allow(
     clippy::indexing_slicing,
@@ -48,16 +48,16 @@ fn tools() -> ToolSpecs {
     ])
 }
 
-/// What the machine has to say until it waits for an input.
+/// All actions until the machine waits for an input.
 #[derive(Default)]
-struct Said {
+struct Drained {
     events: Vec<Event>,
     round: Option<Vec<RoundCall>>,
     step: Option<u32>,
     finish: Option<Finish>,
 }
 
-impl Said {
+impl Drained {
     fn results(&self) -> Vec<ToolResult> {
         let results = self.events.iter().filter_map(|event| match event {
             Event::ToolResult(result) => Some((**result).clone()),
@@ -81,22 +81,22 @@ impl Said {
     }
 }
 
-fn listen(machine: &mut Machine) -> Said {
-    let mut said = Said::default();
+fn drain(machine: &mut Machine) -> Drained {
+    let mut drained = Drained::default();
     while let Some(action) = machine.action() {
-        assert!(said.finish.is_none(), "{action:?} after the end");
+        assert!(drained.finish.is_none(), "{action:?} after the end");
         match action {
-            Action::Emit(Event::Finish(finish)) => said.finish = Some(*finish),
-            Action::Emit(event) => said.events.push(event),
-            Action::RunTools { calls, .. } => said.round = Some(calls),
-            Action::CallModel { step, .. } => said.step = Some(step),
+            Action::Emit(Event::Finish(finish)) => drained.finish = Some(*finish),
+            Action::Emit(event) => drained.events.push(event),
+            Action::RunTools { calls, .. } => drained.round = Some(calls),
+            Action::CallModel { step, .. } => drained.step = Some(step),
             other => panic!("{other:?}"),
         }
     }
-    said
+    drained
 }
 
-/// Has the model answer with these calls, as `(id, tool)`.
+/// Answers as a model with these calls, as `(id, tool)`.
 fn answer<'a>(machine: &mut Machine, calls: impl IntoIterator<Item = (&'a str, &'a str)>) {
     let mut start = ModelStart::new(MessageId::new("m"));
     start.tools = tools();
@@ -108,12 +108,12 @@ fn answer<'a>(machine: &mut Machine, calls: impl IntoIterator<Item = (&'a str, &
     machine.input(Input::ModelEvent(Event::finish(FinishReason::Stop, USED)));
 }
 
-/// A machine whose model has made these calls, and has handed them out.
+/// A machine that has handed out these calls.
 fn round_of<'a>(rules: Rules, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> Machine {
     let mut machine = Machine::new(Transcript::new(), rules);
-    assert_eq!(listen(&mut machine).step, Some(0));
+    assert_eq!(drain(&mut machine).step, Some(0));
     answer(&mut machine, calls);
-    listen(&mut machine);
+    drain(&mut machine);
     machine
 }
 
@@ -134,8 +134,8 @@ fn wait(machine: &mut Machine, index: usize, pending: Pending) {
     machine.input(Input::Waiting { index, pending });
 }
 
-/// Writes the state down and reads it back.
-fn written(state: &MachineState) -> MachineState {
+/// Serializes the state and reads it back.
+fn round_trip(state: &MachineState) -> MachineState {
     let json = state.to_json().unwrap();
     let read = MachineState::from_json(json.as_bytes(), json.len()).unwrap();
     assert_eq!(&read, state, "{json}");
@@ -143,15 +143,15 @@ fn written(state: &MachineState) -> MachineState {
     read
 }
 
-/// Whether the first thing it says is that it goes on.
+/// Returns whether the next action reports that the run is resumed.
 fn is_resumed(machine: &mut Machine) -> bool {
     matches!(machine.action(), Some(Action::Emit(Event::Resumed)))
 }
 
-fn go_on(said: Said, rules: Rules) -> Machine {
-    let finish = said.finish.expect("the run has ended");
+fn resume(drained: Drained, rules: Rules) -> Machine {
+    let finish = drained.finish.expect("the run has ended");
     assert_eq!(finish.outcome, Outcome::Interrupted);
-    Machine::restore(written(&finish.state.unwrap()), rules)
+    Machine::restore(round_trip(&finish.state.unwrap()), rules)
 }
 
 // ---- every round of up to five calls ----
@@ -185,17 +185,17 @@ impl Kind {
     }
 }
 
-/// Plays a round of `kinds`, and replies to one call per resume, the last one first.
+/// Runs a round of `kinds`, with one reply per resume, for the last call first.
 fn play(kinds: &[Kind], seed: usize) {
     let ids: Vec<String> = (0..kinds.len()).map(|at| format!("c{at}")).collect();
     let mut machine = Machine::new(Transcript::new(), rules());
-    listen(&mut machine);
+    drain(&mut machine);
     answer(&mut machine, ids.iter().map(|id| (id.as_str(), "act")));
-    let mut said = listen(&mut machine);
-    assert_eq!(said.ids(), ids);
+    let mut drained = drain(&mut machine);
+    assert_eq!(drained.ids(), ids);
 
     let mut expected: Vec<Option<ToolStatus>> = vec![None; kinds.len()];
-    // Settled in another order each time.
+    // The order of settling depends on the seed.
     for n in 0..kinds.len() {
         let at = match seed % 2 {
             0 => (n + seed) % kinds.len(),
@@ -208,18 +208,18 @@ fn play(kinds: &[Kind], seed: usize) {
                 settle(&mut machine, at, kind.outcome());
             }
         }
-        assert!(machine.action().is_none(), "nothing more is handed out");
+        assert!(machine.action().is_none(), "no further call is handed out");
     }
     machine.input(Input::RoundEnded);
-    said = listen(&mut machine);
+    drained = drain(&mut machine);
 
     let mut pending: Vec<usize> = (0..kinds.len())
         .filter(|at| kinds[*at] == Kind::Pending)
         .collect();
     let mut n = seed;
     while let Some(at) = pending.pop() {
-        assert!(said.results().is_empty(), "the round is open");
-        let finish = said.finish.as_ref().unwrap();
+        assert!(drained.results().is_empty(), "the round is open");
+        let finish = drained.finish.as_ref().unwrap();
         let asked: Vec<_> = finish.interrupts().iter().map(|i| i.id.clone()).collect();
         let waiting: Vec<_> = pending
             .iter()
@@ -231,7 +231,7 @@ fn play(kinds: &[Kind], seed: usize) {
         let open = finish.state.as_ref().unwrap().open_round().unwrap();
         assert_eq!(open.waiting().count(), waiting.len());
 
-        let mut next = go_on(said, rules());
+        let mut next = resume(drained, rules());
         n += 1;
         let (reply, outcome) = match n % 4 {
             0 => (Reply::approve(id(at, &ids[at])), ToolOutcome::done("paid")),
@@ -246,10 +246,10 @@ fn play(kinds: &[Kind], seed: usize) {
             ),
         };
         next.reply(vec![reply.clone()], now()).unwrap();
-        said = listen(&mut next);
-        assert_eq!(said.events[0], Event::Resumed);
-        assert_eq!(said.ids(), [ids[at].clone()]);
-        let call = &said.round.as_ref().unwrap()[0];
+        drained = drain(&mut next);
+        assert_eq!(drained.events[0], Event::Resumed);
+        assert_eq!(drained.ids(), [ids[at].clone()]);
+        let call = &drained.round.as_ref().unwrap()[0];
         assert_eq!((call.position, call.recovered), (at, false));
         let pending = Some(asking(id(at, &ids[at])));
         let answered = Answered::new(pending, vec![reply]).accepted_at(now());
@@ -257,27 +257,27 @@ fn play(kinds: &[Kind], seed: usize) {
         expected[at] = Some(outcome.status);
         settle(&mut next, 0, outcome);
         next.input(Input::RoundEnded);
-        said = listen(&mut next);
+        drained = drain(&mut next);
         machine = next;
     }
 
-    // One result for each call, in their order.
-    assert_eq!(said.finish.as_ref().map(|f| &f.outcome), None);
-    let results = said.results();
+    // One result for each call, in the order of the calls.
+    assert_eq!(drained.finish.as_ref().map(|f| &f.outcome), None);
+    let results = drained.results();
     let ended: Vec<_> = results.iter().map(|r| r.call_id.to_string()).collect();
     assert_eq!(ended, ids);
-    let statuses: Vec<_> = said.statuses().into_iter().map(Some).collect();
+    let statuses: Vec<_> = drained.statuses().into_iter().map(Some).collect();
     assert_eq!(statuses, expected, "{kinds:?}");
-    assert_eq!(said.step, Some(1));
+    assert_eq!(drained.step, Some(1));
     assert_eq!(machine.transcript().last().unwrap().results(), results);
     answer(&mut machine, []);
-    let finish = listen(&mut machine).finish.unwrap();
+    let finish = drain(&mut machine).finish.unwrap();
     assert_eq!(finish.outcome, Outcome::Completed);
     assert_eq!(finish.usage, Usage::new(20, 2));
 }
 
 #[test]
-fn every_round_of_up_to_five_calls_has_one_result_for_each() {
+fn every_call_of_a_round_has_exactly_one_result() {
     let mut rounds = 0;
     for len in 1..=5 {
         for n in 0..KINDS.len().pow(len) {
@@ -289,9 +289,9 @@ fn every_round_of_up_to_five_calls_has_one_result_for_each() {
     assert_eq!(rounds, 5 + 25 + 125 + 625 + 3125);
 }
 
-// ---- any order of settling, waiting, replying and dying ----
+// ---- any order of settling, suspending, replying and crashing ----
 
-/// What is decided next, of so many possibilities.
+/// A source of choices.
 struct Choices {
     all: Vec<u8>,
     at: usize,
@@ -308,7 +308,7 @@ impl Choices {
     }
 
     fn of(&mut self, n: usize) -> usize {
-        // With what was chosen before, so that no choice comes for ever.
+        // Mixed with earlier choices, so that no choice repeats forever.
         let chosen = u64::from(self.all[self.at % self.all.len()]);
         self.at += 1;
         self.mixed = self.mixed.wrapping_add(chosen * 2 + 1);
@@ -321,10 +321,10 @@ impl Choices {
     }
 }
 
-/// What is known of one call of the open round.
+/// The expected state of one call of the open round.
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
-    /// To be handed out.
+    /// Will be handed out.
     Next(Option<Answered>),
     Running,
     Recovered,
@@ -332,21 +332,21 @@ enum Known {
     Settled(ToolOutcome),
 }
 
-/// A run, and what must be true of it.
+/// A run and its expected state.
 struct World {
     machine: Machine,
     rules: Rules,
     choices: Choices,
-    // Of the open round.
+    // The open round.
     ids: Vec<String>,
     names: Vec<&'static str>,
     refused: Vec<Option<Refusal>>,
     calls: Vec<Known>,
-    // Which of them ran when a process died.
+    // Whether each call was running when its process ended.
     recovered: Vec<bool>,
     asked: u32,
     waited: HashMap<String, u32>,
-    // Of the run.
+    // The run.
     steps: u32,
     free: u32,
     total: u32,
@@ -374,16 +374,16 @@ impl World {
     }
 
     fn run(mut self) {
-        let said = listen(&mut self.machine);
-        assert_eq!(said.step, Some(0));
+        let drained = drain(&mut self.machine);
+        assert_eq!(drained.step, Some(0));
         loop {
-            let said = self.step();
-            let Some(said) = said else { return };
-            if let Some(finish) = &said.finish {
+            let drained = self.step();
+            let Some(drained) = drained else { return };
+            if let Some(finish) = &drained.finish {
                 self.check_end(finish);
                 return;
             }
-            assert_eq!(said.step, Some(self.steps), "counted once");
+            assert_eq!(drained.step, Some(self.steps), "counted once");
             assert!(self.steps - self.free < self.rules.steps);
         }
     }
@@ -403,8 +403,8 @@ impl World {
         }
     }
 
-    /// One step of the run; `None`: it was cancelled.
-    fn step(&mut self) -> Option<Said> {
+    /// Runs one step; `None` if the run was cancelled.
+    fn step(&mut self) -> Option<Drained> {
         let n = match self.steps {
             0..6 => self.choices.of(6),
             _ => 0,
@@ -420,35 +420,35 @@ impl World {
         let calls = self.ids.iter().map(String::as_str).zip(names);
         answer(&mut self.machine, calls.collect::<Vec<_>>());
         self.steps += 1;
-        let mut said = listen(&mut self.machine);
+        let mut drained = drain(&mut self.machine);
         if n == 0 {
-            return Some(said);
+            return Some(drained);
         }
         loop {
-            if said.round.is_some() {
-                self.check_handed_out(&said);
-                if !self.settle(said.round.as_deref().unwrap_or_default()) {
+            if drained.round.is_some() {
+                self.check_handed_out(&drained);
+                if !self.settle(drained.round.as_deref().unwrap_or_default()) {
                     return None;
                 }
-                said = listen(&mut self.machine);
+                drained = drain(&mut self.machine);
                 continue;
             }
-            let Some(finish) = &said.finish else { break };
+            let Some(finish) = &drained.finish else { break };
             if finish.outcome != Outcome::Interrupted {
                 break;
             }
             self.check_open(finish);
             let state = finish.state.as_deref().unwrap();
-            self.machine = Machine::restore(written(state), self.rules.clone());
+            self.machine = Machine::restore(round_trip(state), self.rules.clone());
             assert!(is_resumed(&mut self.machine));
             self.reply();
-            said = listen(&mut self.machine);
+            drained = drain(&mut self.machine);
         }
-        self.check_closed(&said);
-        Some(said)
+        self.check_closed(&drained);
+        Some(drained)
     }
 
-    /// Counts the calls of a new round, as the limits do.
+    /// Counts the calls of a new round against the limits.
     fn count(&mut self, names: &[&str]) {
         self.refused.clear();
         for (at, name) in (1..).zip(names) {
@@ -474,9 +474,9 @@ impl World {
         }
     }
 
-    /// Checks that the calls that were handed out are the ones that may be.
-    fn check_handed_out(&mut self, said: &Said) {
-        let calls = said.round.as_deref().unwrap();
+    /// Checks that exactly the expected calls were handed out.
+    fn check_handed_out(&mut self, drained: &Drained) {
+        let calls = drained.round.as_deref().unwrap();
         let positions: Vec<usize> = calls.iter().map(|call| call.position).collect();
         let may_be = |known: &Known| matches!(known, Known::Next(_) | Known::Recovered);
         let expected: Vec<usize> = (0..self.calls.len())
@@ -493,13 +493,13 @@ impl World {
             }
             *known = Known::Running;
         }
-        assert!(said.results().is_empty(), "the round is open");
+        assert!(drained.results().is_empty(), "the round is open");
     }
 
-    /// Does what a round service may do with `calls`; returns whether the run goes on.
+    /// Acts as a round service on `calls`; returns whether the run continues.
     fn settle(&mut self, calls: &[RoundCall]) -> bool {
         let mut left: Vec<usize> = (0..calls.len()).collect();
-        // Which of them waited for the others before.
+        // Whether each call had only waited for other calls before.
         let mut held = Vec::new();
         for call in calls {
             let pending = call.answered.as_ref().and_then(|a| a.pending.as_ref());
@@ -511,7 +511,7 @@ impl World {
                 return false;
             }
             if self.choices.one_in(16) {
-                self.die();
+                self.crash();
                 return true;
             }
             let index = left.swap_remove(self.choices.of(left.len()));
@@ -519,7 +519,7 @@ impl World {
             if self.calls[calls[index].position] == Known::Running {
                 continue;
             }
-            // What came of it was said.
+            // Further reports about a settled call are ignored.
             settle(&mut self.machine, index, ToolOutcome::done("twice"));
             wait(&mut self.machine, index, Pending::held());
             assert!(self.machine.action().is_none());
@@ -528,16 +528,18 @@ impl World {
         let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
         let asks = self.calls.iter().any(asks);
         let is_settled = |call: &RoundCall| matches!(self.calls[call.position], Known::Settled(_));
-        let goes_on = asks || calls.iter().any(is_settled);
-        let in_doubt: Vec<bool> = (0..self.calls.len()).map(|at| self.in_doubt(at)).collect();
+        let continues = asks || calls.iter().any(is_settled);
+        let is_indeterminate: Vec<bool> = (0..self.calls.len())
+            .map(|at| self.is_indeterminate(at))
+            .collect();
         for (call, held) in calls.iter().zip(held) {
             let known = &mut self.calls[call.position];
             match known {
                 Known::Running => *known = Known::Settled(ToolOutcome::unknown("silent")),
-                Known::Waits(pending) if pending.is_held() && held && !goes_on => {
-                    *known = Known::Settled(match in_doubt[call.position] {
-                        true => ToolOutcome::unknown("held for ever"),
-                        false => ToolOutcome::failed("held for ever"),
+                Known::Waits(pending) if pending.is_held() && held && !continues => {
+                    *known = Known::Settled(match is_indeterminate[call.position] {
+                        true => ToolOutcome::unknown("held forever"),
+                        false => ToolOutcome::failed("held forever"),
                     });
                 }
                 _ => {}
@@ -547,12 +549,12 @@ impl World {
         true
     }
 
-    /// Whether nobody knows what came of a call that has no outcome yet.
-    fn in_doubt(&self, at: usize) -> bool {
+    /// Whether a call may have executed without a recorded outcome.
+    fn is_indeterminate(&self, at: usize) -> bool {
         self.recovered[at] && self.names[at] != "look"
     }
 
-    /// Takes up what waited for siblings that wait no more.
+    /// Resumes calls that waited for other calls, if none of those waits any more.
     fn release(&mut self) {
         let asks = |known: &Known| matches!(known, Known::Waits(pending) if !pending.is_held());
         if self.calls.iter().any(asks) {
@@ -626,7 +628,7 @@ impl World {
                 self.calls[known] = Known::Waits(Pending::held());
                 return;
             }
-            // It says nothing.
+            // No report.
             4 => return,
             5 => ToolOutcome::failed("oh"),
             6 => ToolOutcome::denied("no"),
@@ -638,10 +640,10 @@ impl World {
         self.calls[known] = Known::Settled(outcome);
     }
 
-    /// The process dies, and another goes on with what was written down.
-    fn die(&mut self) {
+    /// Ends the process and restores the run from its stored state.
+    fn crash(&mut self) {
         let state = self.machine.state().expect("no model is being read");
-        self.machine = Machine::restore(written(&state), self.rules.clone());
+        self.machine = Machine::restore(round_trip(&state), self.rules.clone());
         assert!(is_resumed(&mut self.machine));
         self.machine.reply(Vec::new(), now()).unwrap();
         for (at, known) in self.calls.iter_mut().enumerate() {
@@ -653,20 +655,20 @@ impl World {
         self.release();
     }
 
-    /// The user has enough.
+    /// Cancels the run.
     fn cancel(&mut self) {
         self.machine.input(Input::Cancel(CancelReason::User));
-        let said = listen(&mut self.machine);
-        assert!(said.round.is_none() && said.step.is_none());
-        assert!(matches!(said.outcome(), Some(Outcome::Aborted { .. })));
-        let results = said.results();
+        let drained = drain(&mut self.machine);
+        assert!(drained.round.is_none() && drained.step.is_none());
+        assert!(matches!(drained.outcome(), Some(Outcome::Aborted { .. })));
+        let results = drained.results();
         assert_eq!(results.len(), self.ids.len());
         for (at, result) in results.iter().enumerate() {
             assert_eq!(result.call_id.as_str(), self.ids[at]);
             let status = result.outcome.status;
             match &self.calls[at] {
                 Known::Settled(outcome) => assert_eq!(status, outcome.status),
-                _ if self.in_doubt(at) => assert_eq!(status, ToolStatus::Unknown),
+                _ if self.is_indeterminate(at) => assert_eq!(status, ToolStatus::Unknown),
                 Known::Running => {
                     assert!(matches!(
                         status,
@@ -678,7 +680,7 @@ impl World {
         }
     }
 
-    /// Checks that an interrupted run asks what it waits for, and nothing else.
+    /// Checks that an interrupted run has exactly the expected interrupts.
     fn check_open(&self, finish: &Finish) {
         let mut asked = Vec::new();
         for known in &self.calls {
@@ -701,7 +703,7 @@ impl World {
         }
     }
 
-    /// Replies to some of what is asked, after replies that are not taken.
+    /// Replies to some interrupts, after invalid replies that must be rejected.
     fn reply(&mut self) {
         let mut asked: Vec<(usize, Interrupt)> = Vec::new();
         let mut together = false;
@@ -712,7 +714,7 @@ impl World {
             }
         }
         let before = self.machine.state().unwrap();
-        self.reply_badly(&asked, together);
+        self.reply_invalidly(&asked, together);
         assert_eq!(self.machine.state().unwrap(), before, "nothing has changed");
 
         let all = together && !self.choices.one_in(4);
@@ -740,7 +742,7 @@ impl World {
         self.machine.reply(replies.clone(), now()).unwrap();
         if let Some(first) = replies.first() {
             let again = self.machine.reply(vec![first.clone()], now());
-            assert!(again.is_err(), "a reply is taken once");
+            assert!(again.is_err(), "a reply is accepted once");
         }
         for (at, replies) in answered {
             if let Known::Waits(pending) = &self.calls[at] {
@@ -751,21 +753,21 @@ impl World {
         self.release();
     }
 
-    fn reply_badly(&mut self, asked: &[(usize, Interrupt)], together: bool) {
+    fn reply_invalidly(&mut self, asked: &[(usize, Interrupt)], together: bool) {
         let good: Vec<Reply> = asked
             .iter()
             .map(|(_, i)| Reply::approve(i.id.clone()))
             .collect();
         let at = self.choices.of(good.len());
         let mut bad = vec![good.clone(); 5];
-        // Unknown, beside the good ones.
-        bad[0].push(Reply::approve(InterruptId::new("nobody asked")));
-        // Twice.
+        // An unknown interrupt, together with valid replies.
+        bad[0].push(Reply::approve(InterruptId::new("unknown")));
+        // A duplicate reply.
         bad[1].push(Reply::cancel(good[at].interrupt_id.clone()));
-        // Of the wrong form.
+        // An invalid payload.
         bad[2][at] = Reply::resolve(good[at].interrupt_id.clone(), json!({"approved": "yes"}));
         bad[3][at].payload = None;
-        // Two at once.
+        // Invalid arguments.
         let edited = Reply::approve_edited(good[at].interrupt_id.clone(), json!([]));
         bad[4][at] = edited;
         for bad in bad {
@@ -784,20 +786,20 @@ impl World {
         }
     }
 
-    /// Checks that a closed round has one result for each call: what came of it.
-    fn check_closed(&mut self, said: &Said) {
-        let results = said.results();
+    /// Checks that a closed round has one result for each call, with the expected outcome.
+    fn check_closed(&mut self, drained: &Drained) {
+        let results = drained.results();
         assert_eq!(results.len(), self.ids.len());
         let mut free = true;
         for (result, (id, known)) in results.iter().zip(self.ids.iter().zip(&self.calls)) {
             let Known::Settled(outcome) = known else {
-                panic!("{id} is closed as {result:?}, and was {known:?}");
+                panic!("{id} is closed as {result:?}, but was {known:?}");
             };
             free &= outcome.free;
             assert_eq!(result.call_id.as_str(), id);
             assert_eq!(result.outcome.status, outcome.status);
         }
-        // As many again as are charged, and no more: a run ends.
+        // At most as many steps are free as are charged, so that a run ends.
         self.free = (self.free + u32::from(free)).min(self.rules.steps);
         assert_eq!(self.machine.transcript().last().unwrap().results(), results);
     }
@@ -828,7 +830,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_round_goes_on_as_it_was_answered(
+    fn a_round_resumes_according_to_its_replies(
         rules in limits(),
         choices in prop::collection::vec(any::<u8>(), 1..200),
     ) {
@@ -836,10 +838,10 @@ proptest! {
     }
 }
 
-// ---- one by one ----
+// ---- single cases ----
 
 #[test]
-fn what_waits_for_its_siblings_goes_on_with_the_last_of_them() {
+fn a_held_call_resumes_with_the_last_of_the_others() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     wait(
@@ -849,21 +851,21 @@ fn what_waits_for_its_siblings_goes_on_with_the_last_of_them() {
     );
     wait(&mut machine, 2, asking(id(2, "c")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     machine
         .reply(vec![Reply::deny(id(0, "a"), "no")], now())
         .unwrap();
-    let said = listen(&mut machine);
-    assert_eq!(said.ids(), ["a"]);
+    let drained = drain(&mut machine);
+    assert_eq!(drained.ids(), ["a"]);
     settle(&mut machine, 0, ToolOutcome::denied("no"));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     machine
         .reply(vec![Reply::approve(id(2, "c"))], now())
         .unwrap();
-    let said = listen(&mut machine);
-    assert_eq!(said.ids(), ["b", "c"]);
-    let held = said.round.unwrap()[0].answered.clone().unwrap();
+    let drained = drain(&mut machine);
+    assert_eq!(drained.ids(), ["b", "c"]);
+    let held = drained.round.unwrap()[0].answered.clone().unwrap();
     assert_eq!(
         held.pending.unwrap().state,
         Some(Arc::new(json!("b's own")))
@@ -872,21 +874,21 @@ fn what_waits_for_its_siblings_goes_on_with_the_last_of_them() {
 }
 
 #[test]
-fn a_call_that_waits_for_siblings_that_do_not_wait_fails() {
+fn a_held_call_without_waiting_siblings_fails() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
     settle(&mut machine, 0, ToolOutcome::done("yes"));
     wait(&mut machine, 1, Pending::held());
     machine.input(Input::RoundEnded);
-    // Once more: it may have been said too early.
-    assert_eq!(listen(&mut machine).ids(), ["b"]);
+    // The call is handed out once more, because it may have waited too early.
+    assert_eq!(drain(&mut machine).ids(), ["b"]);
     wait(&mut machine, 0, Pending::held());
     machine.input(Input::RoundEnded);
-    let said = listen(&mut machine);
-    assert_eq!(said.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
+    let drained = drain(&mut machine);
+    assert_eq!(drained.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
 }
 
 #[test]
-fn a_call_that_asks_several_things_is_handed_out_with_all_replies_to_it() {
+fn a_call_with_several_interrupts_receives_all_replies() {
     let mut machine = round_of(rules(), [("a", "act")]);
     let ids = ["m/0/a", "m/0/a#2"].map(InterruptId::new);
     let ask = ids
@@ -894,30 +896,30 @@ fn a_call_that_asks_several_things_is_handed_out_with_all_replies_to_it() {
         .map(|id| Interrupt::new(id, interrupt::TOOL_CALL));
     wait(&mut machine, 0, Pending::asking(ask.to_vec()));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let replies = ids.map(Reply::approve).to_vec();
     machine.reply(replies.clone(), now()).unwrap();
-    let said = listen(&mut machine);
-    let round = said.round.unwrap();
+    let drained = drain(&mut machine);
+    let round = drained.round.unwrap();
     assert_eq!(round[0].answered.as_ref().unwrap().replies, replies);
 }
 
 #[test]
-fn a_reply_to_a_question_of_before_is_to_nothing() {
+fn a_reply_to_an_earlier_interrupt_is_rejected() {
     let mut machine = round_of(rules(), [("a", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let first = vec![Reply::approve(id(0, "a"))];
     machine.reply(first.clone(), now()).unwrap();
-    listen(&mut machine);
-    // The call asks something else now.
+    drain(&mut machine);
+    // The call raises another interrupt.
     let second = InterruptId::new("m/0/a#2");
     wait(&mut machine, 0, asking(second.clone()));
     machine.input(Input::RoundEnded);
-    let said = listen(&mut machine);
-    assert_eq!(said.finish.as_ref().unwrap().interrupts()[0].id, second);
-    let mut machine = go_on(said, rules());
+    let drained = drain(&mut machine);
+    assert_eq!(drained.finish.as_ref().unwrap().interrupts()[0].id, second);
+    let mut machine = resume(drained, rules());
     assert_eq!(
         machine.reply(first, now()),
         Err(ReplyError::Unknown(id(0, "a")))
@@ -925,30 +927,30 @@ fn a_reply_to_a_question_of_before_is_to_nothing() {
 }
 
 #[test]
-fn questions_to_be_answered_together_are() {
+fn joint_interrupts_require_all_replies() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     wait(&mut machine, 1, asking(id(1, "b")).together());
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     assert_eq!(
         machine.reply(vec![Reply::approve(id(1, "b"))], now()),
         Err(ReplyError::Missing(id(0, "a")))
     );
     let both = [(0, "a"), (1, "b")].map(|(at, call)| Reply::approve(id(at, call)));
     machine.reply(both.to_vec(), now()).unwrap();
-    assert_eq!(listen(&mut machine).ids(), ["a", "b"]);
+    assert_eq!(drain(&mut machine).ids(), ["a", "b"]);
 }
 
 #[test]
-fn a_late_reply_is_refused_unless_it_denies_or_gives_the_question_up() {
+fn a_late_approval_is_rejected_but_not_a_denial() {
     for reply in [Reply::cancel(id(0, "a")), Reply::deny(id(0, "a"), "no")] {
         let mut machine = round_of(rules(), [("a", "act")]);
         let until = now() + Duration::from_millis(1);
         let asked = Interrupt::new(id(0, "a"), interrupt::TOOL_CALL).until(until);
         wait(&mut machine, 0, Pending::asking(vec![asked]));
         machine.input(Input::RoundEnded);
-        let mut machine = go_on(listen(&mut machine), rules());
+        let mut machine = resume(drain(&mut machine), rules());
         let late = machine.reply(vec![Reply::approve(id(0, "a"))], until);
         assert_eq!(late, Err(ReplyError::Expired(id(0, "a"))));
         machine.reply(vec![reply], until).unwrap();
@@ -956,62 +958,63 @@ fn a_late_reply_is_refused_unless_it_denies_or_gives_the_question_up() {
 }
 
 #[test]
-fn a_recovered_call_keeps_what_was_replied_to_it() {
+fn a_recovered_call_keeps_its_replies() {
     let mut machine = round_of(rules(), [("a", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let reply = Reply::approve(id(0, "a"));
     machine.reply(vec![reply.clone()], now()).unwrap();
-    assert_eq!(listen(&mut machine).ids(), ["a"]);
+    assert_eq!(drain(&mut machine).ids(), ["a"]);
 
-    // The process dies twice before there is an outcome.
+    // The process ends twice before there is an outcome.
     for _ in 0..2 {
-        machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
         let refused = machine.reply(vec![reply.clone()], now());
-        assert!(refused.is_err(), "a reply is taken once");
-        let round = listen(&mut machine).round.unwrap();
+        assert!(refused.is_err(), "a reply is accepted once");
+        let round = drain(&mut machine).round.unwrap();
         assert!(round[0].recovered);
         let replies = &round[0].answered.as_ref().unwrap().replies;
         assert_eq!(replies.as_slice(), std::slice::from_ref(&reply));
     }
-    // It asks about the call that may have been done.
+    // The call may have executed, so it requests its outcome.
     let asked = Interrupt::new(InterruptId::new("m/0/a#2"), interrupt::UNKNOWN_EFFECT);
     wait(&mut machine, 0, Pending::asking(vec![asked]));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let again = vec![Reply::approve(InterruptId::new("m/0/a#2"))];
     assert!(
         machine.reply(again, now()).is_err(),
-        "nobody says to run it again"
+        "an approval does not run the call again"
     );
     let reply = Reply::answer(InterruptId::new("m/0/a#2"), "it was paid");
     machine.reply(vec![reply], now()).unwrap();
-    let round = listen(&mut machine).round.unwrap();
+    let round = drain(&mut machine).round.unwrap();
     assert!(round[0].recovered && round[0].answered.is_some());
 }
 
+// Case f044.
 #[test]
-fn f044_a_call_that_a_dead_process_started_is_in_doubt_until_it_has_an_outcome() {
+fn a_started_call_is_unknown_without_an_outcome() {
     for how in [asking(id(0, "a")), Pending::held()] {
         let mut machine = round_of(rules(), [("a", "act"), ("b", "act"), ("c", "look")]);
         settle(&mut machine, 1, ToolOutcome::done("yes"));
-        let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
-        assert_eq!(listen(&mut machine).ids(), ["a", "c"]);
-        // It asks whether it may run again, or waits for what asks.
+        let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
+        assert_eq!(drain(&mut machine).ids(), ["a", "c"]);
+        // One call requests its outcome or waits, and another raises an interrupt.
         wait(&mut machine, 0, how);
         wait(&mut machine, 1, asking(id(2, "c")));
         machine.input(Input::RoundEnded);
-        let said = listen(&mut machine);
-        let mut machine = go_on(said, rules());
+        let drained = drain(&mut machine);
+        let mut machine = resume(drained, rules());
         machine.input(Input::Cancel(CancelReason::User));
         let statuses = [ToolStatus::Unknown, ToolStatus::Done, ToolStatus::Cancelled];
-        assert_eq!(listen(&mut machine).statuses(), statuses);
+        assert_eq!(drain(&mut machine).statuses(), statuses);
     }
 }
 
 #[test]
-fn a_call_that_asks_again_and_again_is_not_in_doubt_while_no_process_dies() {
+fn a_repeatedly_suspended_call_is_not_indeterminate() {
     let mut machine = round_of(rules(), [("a", "act")]);
     for n in 0..3 {
         let question = InterruptId::new(format!("{n}"));
@@ -1019,36 +1022,36 @@ fn a_call_that_asks_again_and_again_is_not_in_doubt_while_no_process_dies() {
         let asked = Interrupt::new(question.clone(), reason);
         wait(&mut machine, 0, Pending::asking(vec![asked]));
         machine.input(Input::RoundEnded);
-        machine = go_on(listen(&mut machine), rules());
+        machine = resume(drain(&mut machine), rules());
         let reply = Reply::resolve(question, json!(n));
         machine.reply(vec![reply], now()).unwrap();
-        let round = listen(&mut machine).round.unwrap();
+        let round = drain(&mut machine).round.unwrap();
         assert!(!round[0].recovered);
     }
     wait(&mut machine, 0, asking(id(0, "a")));
     machine.input(Input::Cancel(CancelReason::User));
-    assert_eq!(listen(&mut machine).statuses(), [ToolStatus::Cancelled]);
+    assert_eq!(drain(&mut machine).statuses(), [ToolStatus::Cancelled]);
 }
 
 #[test]
-fn a_reply_reaches_a_call_with_the_time_at_which_it_was_accepted() {
+fn a_call_receives_the_time_its_reply_was_accepted() {
     let mut machine = round_of(rules(), [("a", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let accepted = now() + Duration::from_nanos(1_999_999);
     let replies = vec![Reply::approve(id(0, "a"))];
     machine.reply(replies, accepted).unwrap();
-    listen(&mut machine);
-    // It is the same when it is written down.
-    let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
-    let round = listen(&mut machine).round.unwrap();
+    drain(&mut machine);
+    // The stored time is the same.
+    let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
+    let round = drain(&mut machine).round.unwrap();
     let accepted_at = round[0].answered.as_ref().unwrap().accepted_at;
     assert_eq!(accepted_at, Some(now() + Duration::from_millis(1)));
 }
 
 #[test]
-fn a_question_under_the_id_of_another_fails_its_call() {
+fn an_interrupt_with_a_duplicate_id_fails_its_call() {
     let ask = |ids: &[&str]| {
         let asked = |id: &&str| Interrupt::new(InterruptId::new(*id), interrupt::TOOL_CALL);
         Pending::asking(ids.iter().map(asked).collect())
@@ -1060,55 +1063,55 @@ fn a_question_under_the_id_of_another_fails_its_call() {
     wait(&mut machine, 1, ask(&["z"]));
     wait(&mut machine, 3, Pending::held());
     machine.input(Input::RoundEnded);
-    let said = listen(&mut machine);
-    let asked: Vec<_> = said.finish.as_ref().unwrap().interrupts();
+    let drained = drain(&mut machine);
+    let asked: Vec<_> = drained.finish.as_ref().unwrap().interrupts();
     let asked: Vec<_> = asked.iter().map(|asked| asked.id.as_str()).collect();
     assert_eq!(asked, ["y", "z"]);
 
-    // Of one that waits since before, too.
-    let mut machine = go_on(said, rules());
+    // An id of an interrupt that is still open is also in use.
+    let mut machine = resume(drained, rules());
     let replies = ["y", "z"].map(|id| Reply::approve(InterruptId::new(id)));
     machine.reply(replies.to_vec(), now()).unwrap();
-    assert_eq!(listen(&mut machine).ids(), ["c", "d"]);
+    assert_eq!(drain(&mut machine).ids(), ["c", "d"]);
     wait(&mut machine, 1, ask(&["w"]));
     settle(&mut machine, 0, ToolOutcome::done("yes"));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     machine.input(Input::Cancel(CancelReason::User));
-    let said = listen(&mut machine);
+    let drained = drain(&mut machine);
     let statuses = [
         ToolStatus::Failed,
         ToolStatus::Failed,
         ToolStatus::Done,
         ToolStatus::Cancelled,
     ];
-    assert_eq!(said.statuses(), statuses);
-    let told = said.results()[0].outcome.content.text().into_owned();
-    assert!(told.contains("under the id of another question"), "{told}");
+    assert_eq!(drained.statuses(), statuses);
+    let text = drained.results()[0].outcome.content.text().into_owned();
+    assert!(text.contains("an id that is already in use"), "{text}");
 }
 
 #[test]
-fn a_question_that_waits_since_before_keeps_its_id() {
+fn an_open_interrupt_keeps_its_id() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     wait(&mut machine, 1, asking(id(1, "b")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     machine
         .reply(vec![Reply::approve(id(0, "a"))], now())
         .unwrap();
-    assert_eq!(listen(&mut machine).ids(), ["a"]);
+    assert_eq!(drain(&mut machine).ids(), ["a"]);
     wait(&mut machine, 0, asking(id(1, "b")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     machine
         .reply(vec![Reply::approve(id(1, "b"))], now())
         .unwrap();
-    assert_eq!(listen(&mut machine).ids(), ["b"]);
+    assert_eq!(drain(&mut machine).ids(), ["b"]);
 }
 
 #[test]
-fn a_round_of_many_questions_takes_as_many_replies() {
+fn a_round_accepts_many_replies() {
     const MANY: usize = 100_000;
     let ids: Vec<String> = (0..MANY).map(|at| format!("c{at}")).collect();
     let calls = ids.iter().map(|id| (id.as_str(), "act"));
@@ -1117,7 +1120,7 @@ fn a_round_of_many_questions_takes_as_many_replies() {
         wait(&mut machine, at, asking(id(at, call)).together());
     }
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), rules());
+    let mut machine = resume(drain(&mut machine), rules());
     let replies = ids.iter().enumerate();
     let replies: Vec<_> = replies
         .map(|(at, call)| Reply::approve(id(at, call)))
@@ -1127,31 +1130,31 @@ fn a_round_of_many_questions_takes_as_many_replies() {
         Err(ReplyError::Missing(missing)) if missing == id(0, "c0")
     ));
     machine.reply(replies, now()).unwrap();
-    assert_eq!(listen(&mut machine).ids().len(), MANY);
+    assert_eq!(drain(&mut machine).ids().len(), MANY);
 }
 
 #[test]
-fn where_nobody_knows_of_recovered_calls_only_those_that_read_run_again() {
+fn without_recovery_only_read_only_calls_run_again() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "look"), ("c", "gone")]);
     let mut old = rules();
     old.resumes = false;
     settle(&mut machine, 2, ToolOutcome::failed("no such tool"));
-    let mut machine = Machine::restore(written(&machine.state().unwrap()), old);
+    let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), old);
     machine.reply(Vec::new(), now()).unwrap();
-    let said = listen(&mut machine);
-    assert_eq!(said.ids(), ["b"]);
-    assert!(said.round.unwrap()[0].recovered);
+    let drained = drain(&mut machine);
+    assert_eq!(drained.ids(), ["b"]);
+    assert!(drained.round.unwrap()[0].recovered);
     settle(&mut machine, 0, ToolOutcome::done("seen"));
     machine.input(Input::RoundEnded);
     assert_eq!(
-        listen(&mut machine).statuses(),
+        drain(&mut machine).statuses(),
         [ToolStatus::Unknown, ToolStatus::Done, ToolStatus::Failed]
     );
 }
 
-/// Settles the calls that were handed out: those that were refused as they were.
-fn settle_all(machine: &mut Machine, said: &Said) -> Said {
-    for (index, call) in said.round.as_ref().unwrap().iter().enumerate() {
+/// Settles the calls that were handed out; refused calls with their refusal.
+fn settle_all(machine: &mut Machine, drained: &Drained) -> Drained {
+    for (index, call) in drained.round.as_ref().unwrap().iter().enumerate() {
         let outcome = match &call.refusal {
             Some(refusal) => refusal.outcome(&call.call),
             None => ToolOutcome::done("yes"),
@@ -1159,110 +1162,112 @@ fn settle_all(machine: &mut Machine, said: &Said) -> Said {
         settle(machine, index, outcome);
     }
     machine.input(Input::RoundEnded);
-    listen(machine)
+    drain(machine)
 }
 
+// Case c98.
 #[test]
-fn c98_the_call_over_the_limit_gets_an_error_and_no_step_starts() {
+fn a_call_over_the_limit_fails_and_no_step_starts() {
     let mut limited = rules();
     limited.calls = Some(2);
     let mut machine = Machine::new(Transcript::new(), limited);
-    listen(&mut machine);
+    drain(&mut machine);
     answer(&mut machine, [("a", "act")]);
-    let said = listen(&mut machine);
-    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
-    // As many as may be: the model is told, and may say what it makes of it.
+    let drained = drain(&mut machine);
+    assert_eq!(settle_all(&mut machine, &drained).step, Some(1));
+    // At the limit the model still receives the results and can answer.
     answer(&mut machine, [("b", "act"), ("c", "act")]);
-    let said = listen(&mut machine);
+    let drained = drain(&mut machine);
     let refused = Refusal::Limit {
         calls: 2,
         of: LimitOf::Run,
     };
-    let round = said.round.as_ref().unwrap();
+    let round = drained.round.as_ref().unwrap();
     assert_eq!(
         [&round[0].refusal, &round[1].refusal],
         [&None, &Some(refused)]
     );
-    let said = settle_all(&mut machine, &said);
-    assert_eq!(said.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
+    let drained = settle_all(&mut machine, &drained);
+    assert_eq!(drained.statuses(), [ToolStatus::Done, ToolStatus::Failed]);
     assert_eq!(
-        (said.step, said.outcome()),
+        (drained.step, drained.outcome()),
         (None, Some(Outcome::CallLimit))
     );
 }
 
 #[test]
-fn a_run_that_makes_as_many_calls_as_it_may_comes_to_its_own_end() {
+fn a_run_at_its_call_limit_completes() {
     let mut limited = rules();
     limited.calls = Some(1);
     let mut machine = Machine::new(Transcript::new(), limited);
-    listen(&mut machine);
+    drain(&mut machine);
     answer(&mut machine, [("a", "act")]);
-    let said = listen(&mut machine);
-    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
+    let drained = drain(&mut machine);
+    assert_eq!(settle_all(&mut machine, &drained).step, Some(1));
     answer(&mut machine, []);
-    assert_eq!(listen(&mut machine).outcome(), Some(Outcome::Completed));
+    assert_eq!(drain(&mut machine).outcome(), Some(Outcome::Completed));
 }
 
 #[test]
-fn limits_of_a_round_and_of_a_tool_refuse_and_the_run_goes_on() {
+fn round_and_tool_limits_refuse_calls_but_continue_the_run() {
     let mut limited = rules();
     limited.calls_per_round = Some(2);
     limited.calls_per_tool = vec![("look".into(), 2)];
     let mut machine = Machine::new(Transcript::new(), limited);
-    listen(&mut machine);
+    drain(&mut machine);
     answer(&mut machine, [("a", "look"), ("b", "act"), ("c", "act")]);
-    let said = listen(&mut machine);
-    let of = |said: &Said| {
-        let calls = said.round.as_ref().unwrap().iter();
+    let drained = drain(&mut machine);
+    let of = |drained: &Drained| {
+        let calls = drained.round.as_ref().unwrap().iter();
         let refused = calls.map(|call| match &call.refusal {
             Some(Refusal::Limit { of, .. }) => Some(*of),
             _ => None,
         });
         refused.collect::<Vec<_>>()
     };
-    assert_eq!(of(&said), [None, None, Some(LimitOf::Round)]);
-    assert_eq!(settle_all(&mut machine, &said).step, Some(1));
+    assert_eq!(of(&drained), [None, None, Some(LimitOf::Round)]);
+    assert_eq!(settle_all(&mut machine, &drained).step, Some(1));
     answer(&mut machine, [("d", "look")]);
-    let said = listen(&mut machine);
-    assert_eq!(of(&said), [None]);
-    assert_eq!(settle_all(&mut machine, &said).step, Some(2));
+    let drained = drain(&mut machine);
+    assert_eq!(of(&drained), [None]);
+    assert_eq!(settle_all(&mut machine, &drained).step, Some(2));
     answer(&mut machine, [("e", "look"), ("f", "act")]);
-    let said = listen(&mut machine);
-    assert_eq!(of(&said), [Some(LimitOf::Tool), None]);
-    assert_eq!(settle_all(&mut machine, &said).step, Some(3));
+    let drained = drain(&mut machine);
+    assert_eq!(of(&drained), [Some(LimitOf::Tool), None]);
+    assert_eq!(settle_all(&mut machine, &drained).step, Some(3));
 }
 
+// Case c99.
 #[test]
-fn c99_what_a_run_has_used_survives_that_it_waits() {
+fn usage_and_limits_survive_interrupts() {
     let mut limited = rules();
     limited.steps = 3;
     limited.calls = Some(3);
     limited.calls_per_tool = vec![("act".into(), 2)];
     let mut machine = Machine::new(Transcript::new(), limited.clone());
-    listen(&mut machine);
+    drain(&mut machine);
     for step in 0..2 {
         answer(&mut machine, [("a", "act")]);
-        listen(&mut machine);
+        drain(&mut machine);
         wait(&mut machine, 0, asking(id(0, "a")));
         machine.input(Input::RoundEnded);
-        // Interrupted many times over the same call.
+        // Interrupted repeatedly at the same call.
         for _ in 0..5 {
-            machine = go_on(listen(&mut machine), limited.clone());
+            machine = resume(drain(&mut machine), limited.clone());
         }
         let reply = Reply::approve(id(0, "a"));
         machine.reply(vec![reply], now()).unwrap();
-        let said = listen(&mut machine);
-        assert_eq!(said.round.as_ref().unwrap()[0].refusal, None);
-        assert_eq!(settle_all(&mut machine, &said).step, Some(step + 1));
+        let drained = drain(&mut machine);
+        assert_eq!(drained.round.as_ref().unwrap()[0].refusal, None);
+        assert_eq!(settle_all(&mut machine, &drained).step, Some(step + 1));
     }
     answer(&mut machine, [("a", "act")]);
-    let said = listen(&mut machine);
-    assert!(said.round.as_ref().unwrap()[0].refusal.is_some());
-    let said = settle_all(&mut machine, &said);
-    // The third step was the last one, and the third call not over the limit of the run.
-    assert_eq!(said.outcome(), Some(Outcome::StepLimit));
-    assert_eq!(said.finish.unwrap().usage, Usage::new(30, 3));
+    let drained = drain(&mut machine);
+    assert!(drained.round.as_ref().unwrap()[0].refusal.is_some());
+    let drained = settle_all(&mut machine, &drained);
+    // The third step was the last one; the third call did not exceed the limit of the run.
+    assert_eq!(drained.outcome(), Some(Outcome::StepLimit));
+    assert_eq!(drained.finish.unwrap().usage, Usage::new(30, 3));
 }
 
 #[test]
@@ -1274,29 +1279,32 @@ fn a_step_is_free_if_all_its_calls_are() {
     settle(&mut machine, 0, free());
     wait(&mut machine, 1, asking(id(1, "b")));
     machine.input(Input::RoundEnded);
-    let mut machine = go_on(listen(&mut machine), limited.clone());
+    let mut machine = resume(drain(&mut machine), limited.clone());
     machine
         .reply(vec![Reply::approve(id(1, "b"))], now())
         .unwrap();
-    listen(&mut machine);
+    drain(&mut machine);
     settle(&mut machine, 0, free());
     machine.input(Input::RoundEnded);
-    assert_eq!(listen(&mut machine).step, Some(1));
+    assert_eq!(drain(&mut machine).step, Some(1));
 
     let mut machine = round_of(limited, [("a", "act"), ("b", "act")]);
     settle(&mut machine, 0, free());
     settle(&mut machine, 1, ToolOutcome::done("paid"));
     machine.input(Input::RoundEnded);
-    assert_eq!(listen(&mut machine).outcome(), Some(Outcome::StepLimit));
+    assert_eq!(drain(&mut machine).outcome(), Some(Outcome::StepLimit));
 }
 
 #[test]
-fn a_halt_beside_a_question_ends_the_run() {
+fn a_halt_ends_a_run_with_an_open_interrupt() {
     let mut machine = round_of(rules(), [("a", "act"), ("b", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
     settle(&mut machine, 1, ToolOutcome::done("yes").and_halt("enough"));
     machine.input(Input::RoundEnded);
-    let said = listen(&mut machine);
-    assert_eq!(said.statuses(), [ToolStatus::Cancelled, ToolStatus::Done]);
-    assert!(matches!(said.outcome(), Some(Outcome::Halted { .. })));
+    let drained = drain(&mut machine);
+    assert_eq!(
+        drained.statuses(),
+        [ToolStatus::Cancelled, ToolStatus::Done]
+    );
+    assert!(matches!(drained.outcome(), Some(Outcome::Halted { .. })));
 }

@@ -1,9 +1,9 @@
-//! A run's state as it is written down: what is read of it, and what is refused.
+//! Stored run states: which are read, and which are rejected.
 //!
-//! `golden/machine_state_v1_*.json` is what version 1 looks like. A file of a released version is
-//! never changed: it is in somebody's database.
+//! `golden/machine_state_v1_*.json` contains states of version 1. A file of a released version
+//! never changes, because applications have stored such states.
 //!
-//! A failing case prints its seed and is kept in `states.proptest-regressions`.
+//! A failing case prints its seed, which is stored in `states.proptest-regressions`.
 
 #![allow(
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The version that this code writes.
+/// The version that the library writes.
 const VERSION: u16 = 1;
 
 const MAX: usize = 1 << 20;
@@ -67,7 +67,7 @@ fn call(id: &str, name: &str) -> ToolCallPart {
     ToolCallPart::new(CallId::new(id), name, r#"{"eur": 5}"#)
 }
 
-/// A conversation with one of each.
+/// A conversation with one entry of each kind.
 fn transcript() -> Transcript {
     let mut transcript = Transcript::new();
     transcript.push_user("Pay them.");
@@ -103,12 +103,12 @@ fn round_of(calls: &[(&str, &str)]) -> Machine {
         FinishReason::ToolCalls,
         Usage::new(10, 2),
     )));
-    listen(&mut machine);
+    drain(&mut machine);
     machine
 }
 
-/// Reads what the machine has to say, and returns how the run ended if it did.
-fn listen(machine: &mut Machine) -> Option<Finish> {
+/// Takes all pending actions, and returns the finish if the run has ended.
+fn drain(machine: &mut Machine) -> Option<Finish> {
     let mut finish = None;
     while let Some(action) = machine.action() {
         if let Action::Emit(Event::Finish(ended)) = action {
@@ -129,7 +129,7 @@ fn wait(machine: &mut Machine, index: usize, pending: Pending) {
 
 fn interrupted(mut machine: Machine) -> MachineState {
     machine.input(Input::RoundEnded);
-    let finish = listen(&mut machine).unwrap();
+    let finish = drain(&mut machine).unwrap();
     assert_eq!(finish.outcome, Outcome::Interrupted);
     *finish.state.unwrap()
 }
@@ -144,7 +144,7 @@ fn asked(position: usize, call: &str) -> Interrupt {
         .with_metadata("tool", "pay")
 }
 
-/// A round one of whose calls asks, beside one of each other kind.
+/// A round with one suspended call and one call of each other kind.
 fn waiting() -> MachineState {
     let mut machine = round_of(&[
         ("call_1", "pay"),
@@ -176,7 +176,7 @@ fn waiting() -> MachineState {
     interrupted(machine)
 }
 
-/// A round that goes on after a reply, when the process dies.
+/// A round that was resumed by a reply when its process ended.
 fn running() -> MachineState {
     let mut machine = round_of(&[("call_1", "pay"), ("call_2", "pay"), ("call_3", "search")]);
     wait(&mut machine, 0, Pending::asking(vec![asked(0, "call_1")]));
@@ -186,11 +186,11 @@ fn running() -> MachineState {
     let reply = Reply::approve_edited(asked(0, "call_1").id, json!({"eur": 4}));
     let replies = vec![reply.with_token("proof")];
     machine.reply(replies, now()).unwrap();
-    listen(&mut machine);
+    drain(&mut machine);
     machine.state().unwrap()
 }
 
-/// The same, after another process has taken it up.
+/// The state of [`running`] after another process has restored it.
 fn recovered() -> MachineState {
     let mut machine = Machine::restore(running(), rules());
     assert!(matches!(
@@ -200,10 +200,10 @@ fn recovered() -> MachineState {
     machine.state().unwrap()
 }
 
-/// An agent in a model's place that asks.
+/// A run with a suspended nested agent.
 fn inner() -> MachineState {
     let mut machine = Machine::new(transcript(), rules());
-    listen(&mut machine);
+    drain(&mut machine);
     machine.input(Input::ModelStarted(start(&["locate"])));
     machine.input(Input::ModelEvent(Event::text("I will pay.")));
     let within = call("call_1", "pay").executed_by(Executor::Agent);
@@ -212,10 +212,10 @@ fn inner() -> MachineState {
     finish.outcome = Outcome::Interrupted;
     finish.state = Some(Box::new(waiting()));
     machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
-    *listen(&mut machine).unwrap().state.unwrap()
+    *drain(&mut machine).unwrap().state.unwrap()
 }
 
-/// A run whose model is to be called.
+/// A run whose model is called next.
 fn model() -> MachineState {
     let mut machine = round_of(&[("call_1", "pay")]);
     settle(&mut machine, 0, ToolOutcome::done("paid"));
@@ -226,7 +226,7 @@ fn model() -> MachineState {
     machine.state().unwrap()
 }
 
-/// A round that a history claims to be open.
+/// An open round from a history.
 fn claimed() -> MachineState {
     let calls = [call("call_1", "pay"), call("call_2", "pay")];
     let parts = calls.map(|call| Part::new(PartKind::ToolCall(call)));
@@ -256,7 +256,7 @@ fn states() -> [(&'static str, MachineState); 6] {
     STATES.clone()
 }
 
-// ---- what each version looks like ----
+// ---- the format of each version ----
 
 fn golden(version: u16, name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -264,7 +264,7 @@ fn golden(version: u16, name: &str) -> PathBuf {
         .join(format!("machine_state_v{version}_{name}.json"))
 }
 
-/// What a state means to those who read it.
+/// The observable content of a state.
 fn meaning(state: &MachineState) -> Value {
     let open = state.open_round().map(|open| {
         let calls = open.calls().iter();
@@ -312,7 +312,7 @@ fn meanings() -> BTreeMap<&'static str, Value> {
             ]}),
         ),
     ]);
-    // As they were written before states kept what no finish has reported.
+    // States written before `unreported` was added.
     for (name, before) in [
         ("model", "model_without_attempts"),
         ("running", "running_without_attempts"),
@@ -324,11 +324,11 @@ fn meanings() -> BTreeMap<&'static str, Value> {
     meanings
 }
 
-/// Set `WRITE_GOLDEN` to write the files of a new version. Those that are there stay.
+/// Set `WRITE_GOLDEN` to write the missing files of a new version.
 #[test]
-fn what_is_written_has_the_form_of_its_version() {
+fn a_state_has_the_format_of_its_version() {
     for (name, state) in states() {
-        assert_eq!(state.version(), VERSION, "name the new version here, too");
+        assert_eq!(state.version(), VERSION, "update `VERSION` in this test");
         let path = golden(VERSION, name);
         let json: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
         if !path.exists() && std::env::var_os("WRITE_GOLDEN").is_some() {
@@ -339,17 +339,18 @@ fn what_is_written_has_the_form_of_its_version() {
         assert_eq!(
             json,
             file,
-            "\n\nThe form of a machine's state has changed ({name}). Once version {VERSION} is \
-             released: set `VERSION` in src/machine/state.rs and here to {next}, have `from_json` \
-             read both, keep {kept}, and write the new files with `WRITE_GOLDEN=1`.\n",
+            "\n\nThe format of `MachineState` has changed ({name}). If version {VERSION} is released, \
+             set `VERSION` in src/run_state/mod.rs and in this test to {next}, read both versions in \
+             `from_json`, keep {kept}, and write the new files with `WRITE_GOLDEN=1`.\n",
             next = VERSION + 1,
             kept = path.display(),
         );
     }
 }
 
+// Case f048.
 #[test]
-fn f048_every_version_that_was_ever_written_is_read_as_what_it_meant() {
+fn states_of_every_version_keep_their_meaning() {
     let mut files = 0;
     for version in 1..=VERSION {
         for (name, expected) in meanings() {
@@ -358,7 +359,7 @@ fn f048_every_version_that_was_ever_written_is_read_as_what_it_meant() {
             let state = MachineState::from_json(&json, MAX)
                 .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(meaning(&state), expected, "{}", path.display());
-            // It is written in the newest form, which means the same.
+            // The state is written in the current format, with the same meaning.
             let written = read(&state.to_json().unwrap()).unwrap();
             assert_eq!(written, state);
             drive(&state);
@@ -366,29 +367,33 @@ fn f048_every_version_that_was_ever_written_is_read_as_what_it_meant() {
         }
     }
     let names = std::fs::read_dir(golden(1, "").parent().unwrap()).unwrap();
-    assert_eq!(names.count(), files, "a file that no test reads");
+    assert_eq!(
+        names.count(),
+        files,
+        "a golden file is not read by any test"
+    );
 }
 
 #[test]
-fn a_state_goes_on_as_it_was_left() {
-    // What was running is recovered; what was replied to it is still there.
+fn a_restored_state_keeps_calls_and_replies() {
+    // A running call is recovered, with its replies.
     for state in [running(), recovered()] {
         let mut machine = Machine::restore(state, rules());
-        listen_until_round(&mut machine, |calls| {
+        drain_until_round(&mut machine, |calls| {
             assert_eq!(calls.len(), 1);
             assert!(calls[0].recovered);
             let replies = &calls[0].answered.as_ref().unwrap().replies;
             assert_eq!(replies[0].token.as_deref(), Some("proof"));
         });
     }
-    // What a refused call was told is still known.
+    // A refused call stays refused.
     let mut machine = Machine::restore(claimed(), rules());
     let reply = Reply::approve(InterruptId::new("-/0/call_1"));
     machine.reply(vec![reply], now()).unwrap();
-    listen_until_round(&mut machine, |calls| assert!(calls[0].refusal.is_some()));
+    drain_until_round(&mut machine, |calls| assert!(calls[0].refusal.is_some()));
 }
 
-fn listen_until_round(machine: &mut Machine, check: impl FnOnce(&[concentric_proto::RoundCall])) {
+fn drain_until_round(machine: &mut Machine, check: impl FnOnce(&[concentric_proto::RoundCall])) {
     while let Some(action) = machine.action() {
         if let Action::RunTools { calls, .. } = action {
             return check(&calls);
@@ -397,9 +402,9 @@ fn listen_until_round(machine: &mut Machine, check: impl FnOnce(&[concentric_pro
     panic!("no round");
 }
 
-// ---- what is refused ----
+// ---- invalid states ----
 
-/// Goes on with a state, whatever it is, to its end.
+/// Resumes a state and drives the run to its end.
 fn drive(state: &MachineState) {
     for resumes in [true, false] {
         let mut rules = rules();
@@ -449,14 +454,14 @@ fn drive(state: &MachineState) {
         }
         assert!(machine.is_ended());
         assert_eq!(terminal, usize::from(!was_over));
-        // What it leaves is whole.
+        // The transcript is complete.
         let json = serde_json::to_string(machine.transcript()).unwrap();
         let whole: Transcript = serde_json::from_str(&json).unwrap();
         assert_eq!(&whole, machine.transcript());
     }
 }
 
-/// Reads what somebody made of a state: an error, or a run that comes to its end.
+/// Reads a modified state: the result is an error, or a run that ends.
 fn read_and_drive(json: &str) -> bool {
     match read(json) {
         Ok(state) => {
@@ -472,7 +477,7 @@ fn read_and_drive(json: &str) -> bool {
 }
 
 #[test]
-fn a_state_that_is_cut_short_is_refused() {
+fn a_truncated_state_is_rejected() {
     for (_, state) in states() {
         let json = state.to_json().unwrap();
         for len in 0..json.len() {
@@ -485,11 +490,11 @@ fn a_state_that_is_cut_short_is_refused() {
 }
 
 #[test]
-fn a_state_with_a_bit_flipped_is_refused_or_comes_to_its_end() {
+fn a_state_with_a_flipped_bit_fails_or_ends() {
     for (_, state) in states() {
         let json = state.to_json().unwrap().into_bytes();
         for at in 0..json.len() {
-            // Two of its bits, other ones for each byte.
+            // Two bits per byte, which differ between bytes.
             for bit in [at % 8, (at / 8 + 3) % 8] {
                 let mut flipped = json.clone();
                 flipped[at] ^= 1 << bit;
@@ -502,7 +507,7 @@ fn a_state_with_a_bit_flipped_is_refused_or_comes_to_its_end() {
 }
 
 #[test]
-fn a_state_that_is_too_large_is_refused() {
+fn a_state_that_is_too_large_is_rejected() {
     let json = waiting().to_json().unwrap();
     let bytes = json.as_bytes();
     assert!(MachineState::from_json(bytes, bytes.len()).is_ok());
@@ -512,14 +517,14 @@ fn a_state_that_is_too_large_is_refused() {
     assert_eq!(refused, Err(StateError::TooLarge(MAX + 1)));
 }
 
-/// On as small a stack as an async runtime's thread has.
+/// Runs `f` on a stack as small as that of an async runtime's thread.
 fn on_a_small_stack(f: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().stack_size(2 << 20);
     thread.spawn(f).unwrap().join().unwrap();
 }
 
 #[test]
-fn a_state_that_is_nested_too_deep_is_refused() {
+fn a_state_that_is_nested_too_deeply_is_rejected() {
     const DEEP: usize = 100_000;
     let nested = |open: &str, close: &str| open.repeat(DEEP) + &close.repeat(DEEP);
     let state = waiting().to_json().unwrap();
@@ -545,16 +550,16 @@ fn a_state_that_is_nested_too_deep_is_refused() {
             assert!(matches!(refused, Err(StateError::Malformed(_))));
         }
     });
-    // What nobody reads may be as deep as it likes: it is skipped.
+    // Unknown fields are skipped, at any depth.
     let unknown = within("unknown", &nested("[", "]"));
     on_a_small_stack(move || {
         assert!(MachineState::from_json(unknown.as_bytes(), 16 << 20).is_ok());
     });
 }
 
-/// As many agents within agents as a state may hold, and one more.
+/// Nests agents until the state can no longer be written.
 #[test]
-fn agents_within_agents_are_read_as_deep_as_they_are_written() {
+fn nested_agents_are_read_at_every_depth_that_is_written() {
     on_a_small_stack(move || {
         let mut state = waiting();
         for depth in 0.. {
@@ -571,7 +576,7 @@ fn agents_within_agents_are_read_as_deep_as_they_are_written() {
     });
 }
 
-/// So many arrays, each in the next, and something in the innermost.
+/// JSON text of `depth` nested arrays.
 fn nested_text(depth: usize) -> String {
     "[".repeat(depth) + "7" + &"]".repeat(depth)
 }
@@ -580,19 +585,19 @@ fn nested(depth: usize) -> Value {
     (0..depth).fold(json!("[[{{\\"), |value, _| json!([value]))
 }
 
-/// The state of an agent, with an agent in its model's place that is in the state `inner`.
+/// The state of a run whose nested agent is in the state `inner`.
 fn around(inner: MachineState) -> MachineState {
     let mut machine = Machine::new(Transcript::new(), rules());
-    listen(&mut machine);
+    drain(&mut machine);
     machine.input(Input::ModelStarted(start(&[])));
     let mut finish = Finish::new(FinishReason::ToolCalls, Usage::new(1, 1));
     finish.outcome = Outcome::Interrupted;
     finish.state = Some(Box::new(inner));
     machine.input(Input::ModelEvent(Event::Finish(Box::new(finish))));
-    *listen(&mut machine).unwrap().state.unwrap()
+    *drain(&mut machine).unwrap().state.unwrap()
 }
 
-/// Every place of a state that holds what somebody else made, filled with something that deep.
+/// States with a value of this depth, for each place that can contain external data.
 fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
     let asks = |interrupt: Interrupt| {
         let mut machine = round_of(&[("call_1", "pay")]);
@@ -617,20 +622,20 @@ fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
         let mut machine = Machine::restore(asks(own.clone()), rules());
         let reply = Reply::resolve(own.id.clone(), nested(depth));
         machine.reply(vec![reply], now()).unwrap();
-        listen(&mut machine);
+        drain(&mut machine);
         machine.state().unwrap()
     };
-    let said = {
+    let in_message = {
         let mut transcript = transcript();
         let message = Message::new(Role::User, vec![by_provider()]);
         transcript.push(Turn::message(message).unwrap());
         let mut machine = Machine::new(transcript, rules());
-        listen(&mut machine);
+        drain(&mut machine);
         machine.input(Input::ModelStarted(start(&["pay"])));
         machine.input(Input::ModelEvent(Event::tool_call(call("call_1", "pay"))));
         let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
         machine.input(Input::ModelEvent(finish));
-        listen(&mut machine);
+        drain(&mut machine);
         machine.state().unwrap()
     };
     vec![
@@ -646,12 +651,12 @@ fn filled(depth: usize) -> Vec<(&'static str, MachineState)> {
         ("content", settled(ToolOutcome::done(vec![by_provider()]))),
         ("pending", interrupted(waits)),
         ("reply", replied),
-        ("transcript", said),
+        ("transcript", in_message),
     ]
 }
 
 #[test]
-fn whatever_is_written_can_be_read_again_however_deep_it_is() {
+fn every_written_state_is_read_at_any_depth() {
     for depth in 1..=200 {
         for (place, state) in filled(depth) {
             for state in [around(state.clone()), state] {
@@ -668,10 +673,10 @@ fn whatever_is_written_can_be_read_again_however_deep_it_is() {
 }
 
 #[test]
-fn the_arguments_of_a_call_may_be_as_deep_as_a_model_makes_them() {
+fn the_arguments_of_a_call_may_have_any_depth() {
     for depth in (1..=200).chain([50_000]) {
         let mut machine = Machine::new(transcript(), rules());
-        listen(&mut machine);
+        drain(&mut machine);
         machine.input(Input::ModelStarted(start(&["pay"])));
         for id in ["call_1", "call_2"] {
             let call = ToolCallPart::new(CallId::new(id), "pay", nested_text(depth));
@@ -679,7 +684,7 @@ fn the_arguments_of_a_call_may_be_as_deep_as_a_model_makes_them() {
         }
         let finish = Event::finish(FinishReason::ToolCalls, Usage::new(10, 2));
         machine.input(Input::ModelEvent(finish));
-        listen(&mut machine);
+        drain(&mut machine);
         settle(&mut machine, 0, ToolOutcome::done(nested_text(depth)));
         wait(&mut machine, 1, Pending::asking(vec![asked(1, "call_2")]));
         let state = interrupted(machine);
@@ -690,7 +695,7 @@ fn the_arguments_of_a_call_may_be_as_deep_as_a_model_makes_them() {
 }
 
 #[test]
-fn a_state_that_would_never_reach_its_limits_is_refused() {
+fn a_state_that_evades_its_limits_is_rejected() {
     let mut json: Value = serde_json::from_str(&model().to_json().unwrap()).unwrap();
     json["free"] = json!(u32::MAX);
     assert!(matches!(
@@ -700,7 +705,7 @@ fn a_state_that_would_never_reach_its_limits_is_refused() {
 }
 
 #[test]
-fn a_state_of_another_version_is_refused_before_it_is_read() {
+fn a_state_of_another_version_is_rejected_first() {
     for (version, error) in [
         (json!(0), Some(StateError::Version(0))),
         (json!(2), Some(StateError::Version(2))),
@@ -711,13 +716,13 @@ fn a_state_of_another_version_is_refused_before_it_is_read() {
         (json!(1.0), None),
         (json!(null), None),
     ] {
-        let refused = read(&json!({"version": version, "and": "what nobody knows"}).to_string());
+        let refused = read(&json!({"version": version, "and": "an unknown field"}).to_string());
         match error {
             Some(error) => assert_eq!(refused, Err(error)),
             None => assert!(matches!(refused, Err(StateError::Malformed(_)))),
         }
     }
-    // Of a run within, too.
+    // The version of a nested state is checked as well.
     let mut json: Value = serde_json::from_str(&inner().to_json().unwrap()).unwrap();
     json["stage"]["inner"]["state"]["version"] = json!(7);
     assert_eq!(read(&json.to_string()), Err(StateError::Version(7)));
@@ -726,7 +731,7 @@ fn a_state_of_another_version_is_refused_before_it_is_read() {
 type Change<'a> = &'a dyn Fn(&mut Value);
 
 #[test]
-fn a_round_whose_calls_are_not_its_messages_is_refused() {
+fn a_round_whose_calls_differ_from_its_message_is_rejected() {
     let state: Value = serde_json::from_str(&waiting().to_json().unwrap()).unwrap();
     let change = |f: Change<'_>| {
         let mut state = state.clone();
@@ -800,9 +805,9 @@ fn a_round_whose_calls_are_not_its_messages_is_refused() {
     ));
 }
 
-// ---- whatever somebody makes of one ----
+// ---- modified states ----
 
-/// The places in a value, the outermost first.
+/// The paths of all values in a value, the outermost first.
 fn places(value: &Value) -> Vec<String> {
     fn walk(value: &Value, at: &str, all: &mut Vec<String>) {
         all.push(at.to_owned());
@@ -843,7 +848,7 @@ fn wrong() -> Vec<Value> {
     ]
 }
 
-/// Removes what is at `place`.
+/// Removes the value at `place`.
 fn remove(value: &mut Value, place: &str) {
     let Some((parent, name)) = place.rsplit_once('/') else {
         return;
@@ -864,9 +869,9 @@ fn remove(value: &mut Value, place: &str) {
 }
 
 #[test]
-fn a_state_with_one_value_of_another_type_is_refused_or_comes_to_its_end() {
+fn a_state_with_a_value_of_a_wrong_type_fails_or_ends() {
     let mut accepted = 0;
-    // The others are parts of these, or like them.
+    // The other states are similar to these, or parts of them.
     for state in [running(), claimed(), inner()] {
         let json: Value = serde_json::from_str(&state.to_json().unwrap()).unwrap();
         for place in places(&json) {
@@ -892,8 +897,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
+    // Case f049.
     #[test]
-    fn f049_a_state_that_was_tampered_with_is_refused_or_comes_to_its_end(
+    fn a_modified_state_is_rejected_or_ends(
         which in 0..6_usize,
         changes in prop::collection::vec((0..4_u8, any::<usize>(), any::<usize>()), 1..5),
     ) {
@@ -903,19 +909,19 @@ proptest! {
             let places = places(&json);
             let at = &places[at % places.len()];
             match how {
-                // Another value.
+                // Replaces a value.
                 0 => {
                     let wrong = wrong();
                     *json.pointer_mut(at).unwrap() = wrong[other % wrong.len()].clone();
                 }
                 1 => remove(&mut json, at),
-                // A copy of something else in it.
+                // Copies another value.
                 2 => {
                     let from = &places[other % places.len()];
                     let copy = json.pointer(from).unwrap().clone();
                     *json.pointer_mut(at).unwrap() = copy;
                 }
-                // Once more.
+                // Duplicates an item.
                 _ => {
                     if let Some(Value::Array(items)) = json.pointer_mut(at)
                         && !items.is_empty()
@@ -930,7 +936,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_not_a_state(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_are_not_a_state(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(MachineState::from_json(&bytes, MAX).is_err());
     }
 }

@@ -8,8 +8,8 @@ pub enum Permit {
     /// The call runs with any arguments.
     #[default]
     Any,
-    /// No gate objects to the call with these arguments. If it arrives with others, the gates check
-    /// it again.
+    /// No gate objects to the call with these arguments. If it arrives with others, the gates
+    /// decide again.
     Passed(Arguments),
     /// The call was approved with these arguments. If it arrives with others, the approval is
     /// requested again.

@@ -17,8 +17,7 @@ pub struct RoundCall {
     pub position: usize,
     /// The specification of the tool that was offered to the model.
     pub spec: Option<Arc<ToolSpec>>,
-    /// The reason why the loop refuses to run the call. The round must still return an outcome for
-    /// it.
+    /// The reason why the loop refuses to run the call. The round must still return its outcome.
     pub refusal: Option<Refusal>,
     /// The suspension and the replies, if the call was suspended.
     pub answered: Option<Box<Answered>>,

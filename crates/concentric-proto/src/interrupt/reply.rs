@@ -67,8 +67,8 @@ impl Reply {
         Self::resolve(to, json!({"result": result.into()}))
     }
 
-    /// Reports that the client executed its own tool ([`CLIENT_TOOL`](super::CLIENT_TOOL)) and that
-    /// it failed. The model receives the error.
+    /// Reports that a client tool ([`CLIENT_TOOL`](super::CLIENT_TOOL)) failed. The model receives
+    /// the error.
     pub fn answer_failed(to: InterruptId, error: impl Into<String>) -> Self {
         Self::resolve(to, json!({"error": error.into()}))
     }

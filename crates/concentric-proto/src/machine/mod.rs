@@ -291,8 +291,7 @@ impl Machine {
         self.state.push_messages(messages)
     }
 
-    /// Appends `turn` to the conversation if the machine is between two steps, and returns whether
-    /// it is.
+    /// Appends `turn` to the conversation; returns `false` if the machine is not between two steps.
     pub fn push(&mut self, turn: Turn) -> bool {
         let between = self.stream.is_none() && self.state.stage == Stage::Model;
         if between {

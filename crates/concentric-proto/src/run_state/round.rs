@@ -287,8 +287,7 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// The outcome of a call that [may have executed](Slot::is_in_doubt), if the run does not resume
-/// it.
+/// The outcome of an [indeterminate](Slot::is_in_doubt) call that the run does not resume.
 pub(crate) fn in_doubt() -> ToolOutcome {
     ToolOutcome::unknown(
         "The call was started earlier and its outcome is unknown. It was not retried.",

@@ -186,7 +186,7 @@ mod tests {
         )))
     }
 
-    fn said(role: Role, parts: Vec<Part>) -> Message {
+    fn message(role: Role, parts: Vec<Part>) -> Message {
         Message::new(role, parts)
     }
 
@@ -195,9 +195,9 @@ mod tests {
         let history = Transcript::from_history(
             [
                 Message::user("hi"),
-                said(Role::Assistant, vec![call("a"), call("b")]),
-                said(Role::Tool, vec![result("b")]),
-                said(Role::Tool, vec![result("a")]),
+                message(Role::Assistant, vec![call("a"), call("b")]),
+                message(Role::Tool, vec![result("b")]),
+                message(Role::Tool, vec![result("a")]),
                 Message::assistant("done"),
             ],
             Repair::Refuse,
@@ -213,8 +213,8 @@ mod tests {
     fn the_last_message_may_be_open() {
         let history = Transcript::from_history(
             [
-                said(Role::Assistant, vec![call("a"), call("b")]),
-                said(Role::Tool, vec![result("b")]),
+                message(Role::Assistant, vec![call("a"), call("b")]),
+                message(Role::Tool, vec![result("b")]),
             ],
             Repair::Refuse,
         )
@@ -232,10 +232,10 @@ mod tests {
 
     #[test]
     fn a_message_with_many_calls_is_read() {
-        let calls = || said(Role::Assistant, many(call).collect());
+        let calls = || message(Role::Assistant, many(call).collect());
         // All results in one message, and each in a message of its own.
-        let together = vec![said(Role::Tool, many(result).rev().collect())];
-        let apart = many(result).map(|part| said(Role::Tool, vec![part]));
+        let together = vec![message(Role::Tool, many(result).rev().collect())];
+        let apart = many(result).map(|part| message(Role::Tool, vec![part]));
         for results in [together, apart.collect()] {
             for repair in [Repair::Refuse, Repair::Close] {
                 let whole = [calls()].into_iter().chain(results.clone());
@@ -246,7 +246,7 @@ mod tests {
                 assert_eq!(results[7].call_id.as_str(), "c7");
             }
         }
-        let missing = [calls(), said(Role::Tool, many(result).skip(1).collect())];
+        let missing = [calls(), message(Role::Tool, many(result).skip(1).collect())];
         let open = Transcript::from_history(missing, Repair::Refuse)
             .unwrap()
             .open;
@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn many_messages_with_one_call_each_are_read() {
-        let calls = many(call).map(|part| said(Role::Assistant, vec![part]));
-        let results = many(result).map(|part| said(Role::Tool, vec![part]));
+        let calls = many(call).map(|part| message(Role::Assistant, vec![part]));
+        let results = many(result).map(|part| message(Role::Tool, vec![part]));
         let in_turn = calls.clone().zip(results.clone());
         let in_turn = in_turn.flat_map(|(call, result)| [call, result]);
         let history = Transcript::from_history(in_turn, Repair::Refuse).unwrap();
@@ -278,14 +278,14 @@ mod tests {
             }
             part
         });
-        let message = said(Role::Assistant, elsewhere.chain(many(result)).collect());
+        let message = message(Role::Assistant, elsewhere.chain(many(result)).collect());
         let history = Transcript::from_history([message], Repair::Refuse).unwrap();
         assert_eq!(history.transcript.len(), 1);
     }
 
     #[test]
     fn a_round_with_many_calls_round_trips() {
-        let calls = || said(Role::Assistant, many(call).collect());
+        let calls = || message(Role::Assistant, many(call).collect());
         let results = many(result).filter_map(|part| match part.kind {
             PartKind::ToolResult(result) => Some(result),
             _ => None,
@@ -307,7 +307,7 @@ mod tests {
                 let outcome = ToolOutcome::done(*id);
                 ToolResult::new(CallId::new(*id), "t", outcome)
             });
-            let message = said(Role::Assistant, vec![call("a"), call("b")]);
+            let message = message(Role::Assistant, vec![call("a"), call("b")]);
             Round::new(message, results.collect()).unwrap_err()
         };
         let id = CallId::new;
@@ -321,7 +321,7 @@ mod tests {
             HistoryError::DuplicateResult(id("a"))
         );
 
-        let message = said(Role::Assistant, vec![call("a"), call("b")]);
+        let message = message(Role::Assistant, vec![call("a"), call("b")]);
         let mut open = OpenRound::new(message).unwrap();
         let results = ["x", "a", "a", "b"].map(|id| {
             let outcome = ToolOutcome::done(id);
@@ -336,9 +336,9 @@ mod tests {
     fn an_invalid_history_is_rejected_or_repaired() {
         let broken = || {
             vec![
-                said(Role::Assistant, vec![call("a"), call("a"), call("b")]),
+                message(Role::Assistant, vec![call("a"), call("a"), call("b")]),
                 Message::user("never mind"),
-                said(Role::Tool, vec![result("b"), result("zzz")]),
+                message(Role::Tool, vec![result("b"), result("zzz")]),
                 Message::assistant("fine"),
             ]
         };
