@@ -54,13 +54,13 @@ impl Refusal {
                 )
             }
             Self::DuplicateId => {
-                "The call was not run. Another call in the same answer has the same id.".to_owned()
+                "The call was not run: another call in the same answer has the same id.".to_owned()
             }
             Self::CutShort => {
-                "The call was not run. The answer was truncated before its arguments.".to_owned()
+                "The call was not run: the answer was truncated before its arguments.".to_owned()
             }
             Self::Limit { calls, of } => format!(
-                "The call was not run. The limit is {calls} calls {}.",
+                "The call was not run: the limit is {calls} calls {}.",
                 match of {
                     LimitOf::Run => "in total".to_owned(),
                     LimitOf::Round => "in one answer".to_owned(),

@@ -147,7 +147,7 @@ impl Machine {
         if !ids.all(|id| own.insert(id) && !asked.contains(id)) {
             // A reply would reach only one of the two interrupts.
             slot.state = SlotState::Settled(slot.failed(
-                "The call failed. It raised an interrupt with an id that is already in use.",
+                "The call failed: it raised an interrupt with an id that is already in use.",
             ));
             return;
         }
@@ -214,7 +214,7 @@ impl Machine {
             // forever.
             if !goes_on && slot.is_held() && slot.was_held() {
                 slot.state = SlotState::Settled(slot.failed(
-                    "The call failed. It waits for other calls, but none of them can continue.",
+                    "The call failed: it waits for other calls, but none of them can continue.",
                 ));
             }
         }
