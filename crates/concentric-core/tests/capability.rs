@@ -1,6 +1,6 @@
-//! What layers provide and require: what is refused, when, and what is said of it.
+//! Provided and required capabilities: which stacks are rejected, when, and with which message.
 //!
-//! What does not compile is in `tests/ui/tests/fail/capability_*.rs`.
+//! Stacks that do not compile are tested in `tests/ui/tests/fail/capability_*.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
@@ -111,7 +111,7 @@ impl<S, C> Layer<S> for Need<C> {
     }
 }
 
-/// Declares that it provides a `C`, and does not.
+/// Declares that it provides a `C`, but does not provide it.
 fn liar<C>() -> Declaring<Provides<C>, Identity>
 where
     C: Capability,
@@ -119,7 +119,7 @@ where
     declaring(Identity::new())
 }
 
-/// Gives the requests that pass another context.
+/// Replaces the context of the requests that pass through.
 #[derive(Clone)]
 struct Forgets<S>(S);
 
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// A model that remembers the contexts that it was called with.
+/// A model that records the contexts of its calls.
 #[derive(Clone, Default)]
 struct Model(Arc<Mutex<Vec<Context>>>);
 
@@ -169,7 +169,7 @@ impl Model {
         self.0.lock().unwrap().len()
     }
 
-    /// What it saw of `C` in its one call.
+    /// The value of `C` in its only call.
     fn saw<C>(&self) -> Option<C>
     where
         C: Capability,
@@ -189,7 +189,7 @@ where
     answer.collect().await.map(drop).map_err(Error::from)
 }
 
-/// The one fault that `error` is about.
+/// The only fault in `error`.
 fn fault(error: &Error) -> Fault {
     assert_eq!(error.kind(), ErrorKind::Configuration);
     assert_eq!(error.code(), Some("capability"));
@@ -205,10 +205,10 @@ fn faults(table: &Table) -> Vec<Fault> {
     }
 }
 
-// ---- C108: nobody provides it ----
+// ---- case C108: the capability is not provided ----
 
 #[tokio::test]
-async fn c108_what_nobody_provides_is_named_at_the_first_call_and_the_model_is_not_called() {
+async fn a_missing_capability_fails_the_first_call() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(Put(Clock(1))))
@@ -225,7 +225,7 @@ async fn c108_what_nobody_provides_is_named_at_the_first_call_and_the_model_is_n
 }
 
 #[test]
-fn c108_a_table_names_what_nobody_provides() {
+fn a_table_reports_a_missing_capability() {
     let table = Table::new().with(&Put(Clock(1))).with(&need::<Store>());
     assert_eq!(
         faults(&table),
@@ -238,7 +238,7 @@ fn c108_a_table_names_what_nobody_provides() {
 }
 
 #[test]
-fn c108_who_asks_for_what_nobody_provides_is_told_so() {
+fn requiring_an_absent_capability_names_it() {
     let mut context = Context::new();
     let error = Error::from(context.require::<Store>().unwrap_err());
     assert!(matches!(fault(&error), Fault::Absent { .. }));
@@ -250,10 +250,10 @@ fn c108_who_asks_for_what_nobody_provides_is_told_so() {
     assert_eq!(context.capability(), Some(&Store(2)));
 }
 
-// ---- C109: it is provided later ----
+// ---- case C109: the capability is provided further inside ----
 
 #[tokio::test]
-async fn c109_a_provider_inside_of_who_requires_it_is_not_seen() {
+async fn a_capability_provided_further_inside_is_missing() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(need::<Store>()))
@@ -265,7 +265,7 @@ async fn c109_a_provider_inside_of_who_requires_it_is_not_seen() {
 }
 
 #[test]
-fn c109_a_table_says_that_the_provider_comes_later_and_names_it() {
+fn a_table_names_a_provider_that_comes_too_late() {
     let table = Table::new().of::<Need<Store>>().of::<Put<Store>>();
     assert_eq!(
         faults(&table),
@@ -285,10 +285,10 @@ fn c109_a_table_says_that_the_provider_comes_later_and_names_it() {
     );
 }
 
-// ---- C110: it is declared and not provided ----
+// ---- case C110: the capability is declared but not provided ----
 
 #[tokio::test]
-async fn c110_who_declares_and_does_not_provide_is_named_and_not_who_requires_it() {
+async fn a_false_declaration_is_blamed_on_its_layer() {
     let model = Model::default();
     let stack = Layers::new()
         .with(liar::<Store>())
@@ -304,7 +304,7 @@ async fn c110_who_declares_and_does_not_provide_is_named_and_not_who_requires_it
 }
 
 #[tokio::test]
-async fn c110_it_is_told_also_where_nobody_requires_it() {
+async fn an_unused_false_declaration_is_reported() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(liar::<Store>()))
@@ -315,7 +315,7 @@ async fn c110_it_is_told_also_where_nobody_requires_it() {
 }
 
 #[tokio::test]
-async fn c110_what_a_layer_in_between_takes_away_is_missed_by_who_is_checked_for_it() {
+async fn a_capability_that_an_intermediate_layer_removes_is_missing() {
     let model = Model::default();
     let stack = Layers::new()
         .with(Put(Store(1)))
@@ -327,10 +327,10 @@ async fn c110_what_a_layer_in_between_takes_away_is_missed_by_who_is_checked_for
     assert_eq!(model.calls(), 0);
 }
 
-// ---- what is provided ----
+// ---- provided capabilities ----
 
 #[tokio::test]
-async fn what_is_provided_is_seen_inside_and_over_the_loop() {
+async fn a_capability_is_visible_inside_and_around_the_loop() {
     let model = Model::default();
     let stack = Layers::new()
         .with(Put(Store(7)))
@@ -343,7 +343,7 @@ async fn what_is_provided_is_seen_inside_and_over_the_loop() {
 }
 
 #[tokio::test]
-async fn what_the_run_has_is_seen_by_the_layers_on_a_tool() {
+async fn tool_layers_see_the_capabilities_of_the_run() {
     async fn tool(_: ToolCall) -> Result<ToolOutcome, Error> {
         Ok(ToolOutcome::done("done"))
     }
@@ -370,7 +370,7 @@ async fn what_the_run_has_is_seen_by_the_layers_on_a_tool() {
 }
 
 #[tokio::test]
-async fn what_a_layer_replaces_is_another_for_those_inside_of_it() {
+async fn a_replaced_capability_is_visible_to_inner_layers_only() {
     #[derive(Clone)]
     struct Halve;
 
@@ -426,10 +426,10 @@ async fn what_a_layer_replaces_is_another_for_those_inside_of_it() {
     ));
 }
 
-// ---- what may be there ----
+// ---- optional capabilities ----
 
 #[tokio::test]
-async fn what_is_optional_may_be_there_or_not() {
+async fn an_optional_capability_may_be_absent() {
     let optional = || declaring::<Optional<Clock>, _>(Identity::new());
     let (with, without) = (Model::default(), Model::default());
     let stack = Layers::new().with(optional()).service(without.clone());
@@ -444,7 +444,7 @@ async fn what_is_optional_may_be_there_or_not() {
 }
 
 #[test]
-fn a_table_tells_of_what_is_optional_and_would_never_be_seen() {
+fn a_table_reports_an_optional_capability_that_comes_too_late() {
     let optional = declaring::<Optional<Clock>, _>(Identity::new());
     assert_eq!(faults(&Table::new().with(&optional)), []);
     let table = Table::new().with(&optional).with(&Put(Clock(3)));
@@ -459,10 +459,10 @@ fn a_table_tells_of_what_is_optional_and_would_never_be_seen() {
     assert!(fault.to_string().contains("uses `capability::Clock`"));
 }
 
-// ---- two of the same ----
+// ---- duplicate capabilities ----
 
 #[test]
-fn a_table_names_both_who_provide_the_same() {
+fn a_table_names_both_providers_of_a_duplicate() {
     let table = Table::new().with(&Put(Store(1))).with(&liar::<Store>());
     let [
         Fault::Twice {
@@ -480,7 +480,7 @@ fn a_table_names_both_who_provide_the_same() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_on_one_line() {
+fn all_faults_are_reported_on_one_line() {
     let table = Table::new()
         .with(&need::<Clock>())
         .with(&need::<Store>())
@@ -503,7 +503,7 @@ fn all_that_is_wrong_is_told_on_one_line() {
 // ---- several stacks ----
 
 #[tokio::test]
-async fn layers_stand_in_a_service_builder_and_hold_other_layers() {
+async fn layers_work_in_a_service_builder_and_contain_other_layers() {
     let model = Model::default();
     let inner = Layers::new()
         .given::<Store>()
@@ -539,7 +539,7 @@ async fn layers_stand_in_a_service_builder_and_hold_other_layers() {
 }
 
 #[tokio::test]
-async fn what_was_said_to_be_given_is_looked_for_at_the_first_call() {
+async fn an_assumed_capability_is_checked_at_the_first_call() {
     let model = Model::default();
     let layers = Layers::new().given::<Store>().with(need::<Store>());
     let error = ask(layers.service(model.clone())).await.unwrap_err();
@@ -561,7 +561,7 @@ async fn what_was_said_to_be_given_is_looked_for_at_the_first_call() {
 }
 
 #[test]
-fn tables_of_several_stacks_are_checked_as_one() {
+fn tables_of_several_stacks_are_checked_together() {
     let run = || Layers::new().with(Put(Store(1))).table();
     let tools = Layers::new().given::<Store>().with(need::<Store>());
     assert_eq!(faults(&run().and(tools.table())), []);
@@ -581,7 +581,7 @@ fn tables_of_several_stacks_are_checked_as_one() {
 }
 
 #[test]
-fn a_table_lists_what_each_layer_declares() {
+fn a_table_lists_the_declarations_of_each_layer() {
     type All = (
         Requires<Store>,
         Optional<Clock>,
@@ -602,7 +602,7 @@ fn a_table_lists_what_each_layer_declares() {
 // ---- the service ----
 
 #[test]
-fn readiness_is_passed_on() {
+fn readiness_is_forwarded() {
     #[derive(Clone)]
     struct Never;
 
@@ -616,7 +616,7 @@ fn readiness_is_passed_on() {
         }
 
         fn call(&mut self, _: ChatRequest) -> Self::Future {
-            panic!("it was never ready")
+            panic!("called before it was ready")
         }
     }
 
@@ -626,8 +626,8 @@ fn readiness_is_passed_on() {
 }
 
 #[test]
-fn nothing_is_asked_of_the_inner_service() {
-    // Neither `Clone`, nor `Send`, nor `'static`.
+fn the_inner_service_needs_no_auto_traits() {
+    // The inner service is neither `Clone`, nor `Send`, nor `'static`.
     struct Inner<'a>(&'a std::cell::Cell<u32>);
 
     impl Service<ChatRequest> for Inner<'_> {
@@ -651,14 +651,14 @@ fn nothing_is_asked_of_the_inner_service() {
 }
 
 #[test]
-fn what_is_checked_is_as_send_and_clone_as_what_it_wraps() {
+fn a_checked_service_keeps_the_auto_traits_of_its_inner() {
     fn check<T: Clone + Send + Sync + Unpin>() {}
     check::<Checked<Model>>();
     check::<CheckedLayer<Identity>>();
     check::<Table>();
 }
 
-// ---- many ----
+// ---- many layers ----
 
 macro_rules! chain {
     ($($name:ident requires $($of:ident)*;)*) => {
@@ -680,7 +680,7 @@ macro_rules! chain {
     };
 }
 
-/// Provides a `C`, and requires what its declaration says.
+/// Provides a `C` and requires the capabilities that it declares.
 struct Link<C>(C);
 
 impl<S, C> Layer<S> for Link<C>
@@ -714,7 +714,7 @@ chain! {
 }
 
 #[tokio::test]
-async fn sixteen_layers_each_require_what_those_before_provide() {
+async fn sixteen_layers_each_require_the_previous_ones() {
     let model = Model::default();
     ask(Layer::layer(&sixteen(), model.clone())).await.unwrap();
     assert_eq!(model.saw(), Some(A(1)));

@@ -1,4 +1,4 @@
-//! Events that are emitted into a run, and who is woken for them.
+//! Events that are emitted into a run, and the tasks that they wake.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
@@ -31,7 +31,7 @@ fn a_driver_is_woken_after_a_cancel_without_events() {
 }
 
 #[test]
-fn a_driver_that_polls_for_nothing_is_still_woken() {
+fn a_driver_that_polls_without_events_is_still_woken() {
     let context = Context::new();
     let mut emitted = task::spawn(poll_fn(|cx| context.poll_emitted(cx)));
     for n in 0..3 {
@@ -43,7 +43,7 @@ fn a_driver_that_polls_for_nothing_is_still_woken() {
     }
 }
 
-/// A model whose first call answers and then waits, and whose others never answer.
+/// A model whose first call sends one event and then waits, and whose other calls never answer.
 fn waits_after_its_first_word() -> BoxModel {
     BoxModel::new(service_fn(|request: ChatRequest| async move {
         if !request.tools.is_empty() {
@@ -55,7 +55,7 @@ fn waits_after_its_first_word() -> BoxModel {
 }
 
 #[test]
-fn another_attempt_at_a_run_does_not_take_its_bodys_wake() {
+fn a_second_attempt_does_not_take_the_bodys_wake() {
     let agent = AgentLayer::new(NoTools).layer(waits_after_its_first_word());
     let request = ChatRequest::user("hi");
     let context = request.context.clone();
@@ -69,7 +69,7 @@ fn another_attempt_at_a_run_does_not_take_its_bodys_wake() {
         assert!(matches!(body.poll_next(), Poll::Ready(Some(Ok(_)))));
     }
     assert_pending!(body.poll_next());
-    // As a hedge does, in a task of its own.
+    // A hedge makes the second attempt in a task of its own.
     let mut second = task::spawn(agent.oneshot(second));
     assert_pending!(second.poll());
     context.emit(note(1)).unwrap();
@@ -79,7 +79,7 @@ fn another_attempt_at_a_run_does_not_take_its_bodys_wake() {
 }
 
 #[test]
-fn a_cancelled_run_reads_no_more_of_its_model() {
+fn a_cancelled_run_stops_reading_its_model() {
     let answer = |_: ChatRequest| async {
         let text = (0..10).map(|_| Ok::<_, Error>(Event::text("more ")));
         let end = [Ok(Event::finish(FinishReason::Stop, Usage::new(1, 1)))];
@@ -105,7 +105,7 @@ fn a_cancelled_run_reads_no_more_of_its_model() {
 }
 
 #[test]
-fn a_context_knows_the_call_it_is_of() {
+fn a_context_has_the_id_of_its_call() {
     let context = Context::new();
     assert_eq!(context.call_id(), None);
     let part = ToolCallPart::new(CallId::new("c-1"), "look", "{}");
@@ -117,7 +117,7 @@ fn a_context_knows_the_call_it_is_of() {
 }
 
 #[test]
-fn ids_that_nobody_set_are_absent_and_runs_inside_have_theirs() {
+fn unset_ids_are_absent_and_nested_runs_have_their_own() {
     let context = Context::new();
     assert!(context.request_id().is_none() && context.stream_id().is_none());
     assert!(context.thread_id().is_none());
@@ -133,7 +133,7 @@ fn ids_that_nobody_set_are_absent_and_runs_inside_have_theirs() {
 }
 
 #[test]
-fn the_event_index_counts_what_the_consumer_was_handed() {
+fn the_event_index_counts_the_events_that_were_delivered() {
     let answer = |_: ChatRequest| async {
         let end = Event::finish(FinishReason::Stop, Usage::new(1, 1));
         let events = [Event::text("a"), Event::text("b"), end].map(Ok::<_, Error>);
@@ -153,6 +153,6 @@ fn the_event_index_counts_what_the_consumer_was_handed() {
         handed += 1;
         assert_eq!(context.event_index(), handed);
     }
-    // The note, the step's start, two texts, the step's finish, and the run's.
+    // The note, the step start, two texts, the step finish, and the finish of the run.
     assert_eq!(handed, 6);
 }

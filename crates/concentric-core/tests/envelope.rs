@@ -1,6 +1,7 @@
-//! What an envelope says of its event.
+//! The fields of an envelope.
 //!
-//! A failing case of the property prints its seed and is kept in `envelope.proptest-regressions`.
+//! A failing case of the property prints its seed, which is stored in
+//! `envelope.proptest-regressions`.
 
 #![allow(
     clippy::indexing_slicing,
@@ -105,10 +106,10 @@ fn inside(run: &str, call: &str, event: Event) -> Event {
     Event::SubAgent(Box::new(event))
 }
 
-// ---- the wire ----
+// ---- the wire format ----
 
 #[test]
-fn the_wire_form_is_this() {
+fn an_envelope_has_the_documented_wire_format() {
     let envelopes = of(vec![
         custom(None),
         start(0),
@@ -144,7 +145,7 @@ fn the_wire_form_is_this() {
 }
 
 #[test]
-fn a_run_without_a_thread_and_an_agent_says_nothing_of_them() {
+fn absent_thread_and_agent_are_omitted() {
     let context = Context::builder().run_id(RunId::new("run")).build();
     let text = vec![Event::text("hi")];
     let envelopes = read(&mut Envelopes::new(body(text), &context));
@@ -156,7 +157,7 @@ fn a_run_without_a_thread_and_an_agent_says_nothing_of_them() {
 }
 
 #[test]
-fn another_version_is_not_read_and_another_field_is() {
+fn other_versions_are_rejected_and_other_fields_ignored() {
     let envelopes = of(vec![Event::text("hi")]);
     let mut wire = serde_json::to_value(&envelopes[0]).unwrap();
     wire["since"] = json!("1.1");
@@ -167,10 +168,10 @@ fn another_version_is_not_read_and_another_field_is() {
     assert!(error.to_string().contains("version 2"), "{error}");
 }
 
-// ---- the numbers ----
+// ---- sequence numbers ----
 
 #[test]
-fn numbers_go_on_where_the_last_stream_ended() {
+fn sequence_numbers_continue_after_the_last_stream() {
     let mut first = Envelopes::new(body(vec![start(0), finish()]), &context());
     read(&mut first);
     assert_eq!(first.next_seq(), 2);
@@ -181,7 +182,7 @@ fn numbers_go_on_where_the_last_stream_ended() {
 }
 
 #[test]
-fn an_error_comes_as_it_is_and_takes_no_number() {
+fn an_error_is_passed_through_without_a_number() {
     let error = Error::new(ErrorKind::Server, "it broke").with_code("E7");
     let items = stream::iter([Ok(Event::text("hi")), Err(error)]);
     let mut body = ChatResponse::new(items).envelopes(&context()).body;
@@ -202,10 +203,10 @@ fn the_size_hint_is_that_of_the_body() {
     assert_eq!(envelopes.size_hint(), (2, Some(2)));
 }
 
-// ---- what belongs together ----
+// ---- correlation ids ----
 
 #[test]
-fn an_answer_belongs_to_its_message_and_the_rest_to_the_run() {
+fn answers_correlate_with_their_message_and_the_rest_with_runs() {
     let part = Event::Part(Box::new(Part::new(PartKind::Text("hm".into()))));
     let envelopes = of(vec![
         Event::State(Arc::new(json!({}))),
@@ -234,7 +235,7 @@ fn an_answer_belongs_to_its_message_and_the_rest_to_the_run() {
 }
 
 #[test]
-fn a_model_call_inside_the_loop_is_known_by_its_context() {
+fn a_model_call_in_the_loop_is_identified_by_context() {
     let context = context().at_step(3, MessageId::new("m"));
     let events = vec![Event::text("a"), begins(0, "c"), call("c"), finish()];
     let envelopes = read(&mut Envelopes::new(body(events), &context));
@@ -243,7 +244,7 @@ fn a_model_call_inside_the_loop_is_known_by_its_context() {
 }
 
 #[test]
-fn calls_of_a_message_without_an_id_are_told_apart() {
+fn calls_of_a_message_without_an_id_are_distinguished() {
     let envelopes = of(vec![begins(0, "c"), call("c"), begins(1, "c"), call("c~2")]);
     assert_eq!(
         ids(&envelopes),
@@ -252,7 +253,7 @@ fn calls_of_a_message_without_an_id_are_told_apart() {
 }
 
 #[test]
-fn calls_that_are_written_side_by_side_are_told_apart() {
+fn concurrently_streamed_calls_are_distinguished() {
     let envelopes = of(vec![
         start(0),
         begins(0, "a"),
@@ -266,7 +267,7 @@ fn calls_that_are_written_side_by_side_are_told_apart() {
         custom(Some("b")),
         custom(Some("a")),
         result("b"),
-        // It was said before the round was closed.
+        // A result that is emitted before the round is closed.
         custom(Some("b")),
         result("a"),
     ]);
@@ -278,7 +279,7 @@ fn calls_that_are_written_side_by_side_are_told_apart() {
 }
 
 #[test]
-fn the_same_id_in_two_calls_of_a_message_and_in_two_messages_is_two_calls() {
+fn repeated_call_ids_are_distinguished_within_and_across_messages() {
     let round = |step| {
         vec![
             start(step),
@@ -300,7 +301,7 @@ fn the_same_id_in_two_calls_of_a_message_and_in_two_messages_is_two_calls() {
 }
 
 #[test]
-fn a_call_of_the_provider_pairs_and_takes_no_place_in_the_round() {
+fn a_provider_call_correlates_but_has_no_round_position() {
     let of_provider = part("p").executed_by(Executor::Provider);
     let envelopes = of(vec![
         start(0),
@@ -316,7 +317,7 @@ fn a_call_of_the_provider_pairs_and_takes_no_place_in_the_round() {
 }
 
 #[test]
-fn an_agent_in_the_models_place_may_use_an_id_in_each_of_its_rounds() {
+fn a_nested_agent_may_reuse_an_id_in_each_round() {
     let events = vec![
         start(0),
         begins(0, "c"),
@@ -334,7 +335,7 @@ fn an_agent_in_the_models_place_may_use_an_id_in_each_of_its_rounds() {
 }
 
 #[test]
-fn a_call_that_is_said_again_has_the_key_that_its_tool_is_given() {
+fn a_repeated_call_keeps_the_key_of_its_tool() {
     let envelopes = of(vec![
         start(0),
         call("void"),
@@ -346,13 +347,13 @@ fn a_call_that_is_said_again_has_the_key_that_its_tool_is_given() {
 }
 
 #[test]
-fn a_call_that_nobody_knows_has_one_id_all_the_same() {
+fn an_unknown_call_still_has_one_id() {
     let envelopes = of(vec![Event::Resumed, custom(Some("c")), result("c")]);
     assert_eq!(ids(&envelopes), ["run", "run/c", "run/c"]);
 }
 
 #[test]
-fn a_resumed_stream_knows_the_calls_of_the_round_it_is_told_of() {
+fn a_resumed_stream_identifies_the_calls_of_its_round() {
     let asked = of(vec![start(0), begins(0, "a"), call("a"), call("b")]);
     let calls = ["a", "b"].map(|id| Part::new(PartKind::ToolCall(part(id))));
     let mut message = Message::new(Role::Assistant, calls.into());
@@ -367,7 +368,7 @@ fn a_resumed_stream_knows_the_calls_of_the_round_it_is_told_of() {
 }
 
 #[test]
-fn what_happens_inside_is_of_the_call_and_keeps_what_it_is_of_in_there() {
+fn events_of_a_nested_run_correlate_with_the_outer_call() {
     let deep = |event| inside("sub", "c", inside("deep", "d", event));
     let envelopes = of(vec![
         start(0),
@@ -387,12 +388,12 @@ fn what_happens_inside_is_of_the_call_and_keeps_what_it_is_of_in_there() {
     let inner: Vec<String> = rest.iter().map(|e| e.inner.join(" ")).collect();
     let d = "m7/0/d";
     assert_eq!(inner, ["m7", d, "m7/0/d deep", "m7/0/d deep", d, "sub", ""]);
-    // The step is that of the run whose stream it is.
+    // The step belongs to the run of the outer stream.
     assert!(rest.iter().all(|e| e.step == Some(0)));
 }
 
 #[test]
-fn what_is_remembered_goes_with_the_round() {
+fn stored_keys_are_dropped_with_their_round() {
     let events = vec![
         start(0),
         begins(0, "secret"),
@@ -406,7 +407,7 @@ fn what_is_remembered_goes_with_the_round() {
         finish(),
     ];
     let mut events = events.into_iter().map(Ok);
-    // Says nothing of them in its `Debug`.
+    // The `Debug` output of this body does not contain its events.
     let body = stream::poll_fn(move |_| Poll::Ready(events.next()));
     let mut envelopes = Envelopes::new(body, &context());
     let remembered: Vec<usize> = std::iter::from_fn(|| {
@@ -420,16 +421,16 @@ fn what_is_remembered_goes_with_the_round() {
 
 // ---- every order of events ----
 
-/// What is random about a step.
+/// The random properties of a step.
 #[derive(Clone, Debug)]
 struct Step {
-    // Calls, by the ids that the model gives them, and whether their arguments stream.
+    // The calls by the ids of the model, and whether their arguments are streamed.
     calls: Vec<(u8, bool)>,
-    // All previews come before the first whole call.
+    // Whether all previews precede the first complete call.
     side_by_side: bool,
-    // How many of the calls an attempt makes that is void.
+    // The number of calls in an attempt that is reset.
     void: Option<usize>,
-    // Per call: whether it asks, and how it comes out.
+    // Per call: whether it raises an interrupt, and its outcome.
     outcomes: Vec<(bool, u8)>,
     customs: bool,
 }
@@ -465,13 +466,13 @@ fn rules() -> Rules {
     rules
 }
 
-/// A run that plays steps: the events of each of its streams, with the round it takes up, and the
-/// keys that its tools were given.
+/// A run that plays steps: the events of each of its streams with the round that it resumes, and
+/// the keys of its tools.
 struct World {
     machine: Machine,
     streams: Vec<(Option<OpenRound>, Vec<Event>)>,
     keys: HashMap<(u32, CallId), String>,
-    // What it is about to do.
+    // The pending actions.
     calls: Vec<CallId>,
     next: Option<u32>,
 }
@@ -587,7 +588,7 @@ impl World {
         }
     }
 
-    /// Goes on in another process, if the run waits.
+    /// Resumes in another process, if the run waits.
     fn take_up(&mut self) {
         let (_, events) = self.streams.last().unwrap();
         let Some(Event::Finish(finish)) = events.last() else {
@@ -619,7 +620,7 @@ proptest! {
     })]
 
     #[test]
-    fn the_starts_and_the_ends_of_calls_pair(steps in steps()) {
+    fn starts_and_ends_of_calls_are_paired(steps in steps()) {
         check(World::play(&steps));
     }
 }
@@ -627,7 +628,7 @@ proptest! {
 fn check(world: World) {
     let mut seq = 0;
     let mut step = 0;
-    // Of each whole call of an answer that was not void: its key, and in which stream it was said.
+    // The key and the stream of each complete call of an answer that was not reset.
     let mut calls: HashMap<(u32, CallId), (String, usize)> = HashMap::new();
     let mut starts: Vec<String> = Vec::new();
     let mut ended = HashSet::new();
@@ -644,7 +645,7 @@ fn check(world: World) {
                 Event::StepStart(start) => {
                     step = start.step;
                     assert_eq!(envelope.step, Some(step));
-                    assert!(starts.is_empty(), "a start without its call");
+                    assert!(starts.is_empty(), "a start is not followed by its call");
                 }
                 Event::Reset => {
                     calls.retain(|(of, _), _| *of != step);
@@ -654,7 +655,7 @@ fn check(world: World) {
                 Event::ToolCallDelta(_) => assert_eq!(Some(&key), starts.last()),
                 Event::ToolCall(call) => {
                     let id = call.call.id.clone();
-                    // The call's own start, if it had one, is the one that is next.
+                    // If a call has a start, it is the next start.
                     if !starts.is_empty() {
                         assert_eq!(starts.remove(0), key);
                     }
@@ -675,7 +676,7 @@ fn check(world: World) {
                     let call = (step, result.call_id.clone());
                     expect(&calls, &call, at, &key);
                     assert!(ended.insert(call.clone()), "{key} ended twice");
-                    // What the model gave one id is not run.
+                    // Calls with duplicate ids are not run.
                     if let Some(given) = world.keys.get(&call)
                         && !call.1.as_str().contains('~')
                     {

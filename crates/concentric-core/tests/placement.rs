@@ -1,6 +1,7 @@
-//! Layers that stand where they must not, or without what they rely on: what is refused, and when.
+//! Misplaced layers and layers without the layers that they rely on: which stacks are rejected, and
+//! when.
 //!
-//! What does not compile is in `tests/ui/tests/fail/placement_*.rs`.
+//! Stacks that do not compile are tested in `tests/ui/tests/fail/placement_*.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
@@ -67,7 +68,7 @@ layers! {
     PerRunLayer: Around<InLoop>;
 }
 
-/// Provides `Fuel`, whatever it is.
+/// Provides `Fuel`, whatever its value.
 struct Passes<S, L>(S, std::marker::PhantomData<fn() -> L>);
 
 impl<S: Clone, L> Clone for Passes<S, L> {
@@ -99,7 +100,7 @@ where
 
 type Answer = ChatResponse<stream::Iter<std::array::IntoIter<Result<Event, Error>, 2>>>;
 
-/// A model that checks its stack, or one that does not.
+/// A model that may or may not check its stack.
 #[derive(Clone, Default)]
 struct Model {
     calls: Arc<AtomicUsize>,
@@ -142,7 +143,7 @@ impl Service<ChatRequest> for Model {
     }
 }
 
-/// A service that answers a tick later than the one that it wraps, which is always ready.
+/// A service that answers one tick later than its inner service and is always ready.
 #[derive(Clone)]
 struct Later<S>(S);
 
@@ -167,7 +168,8 @@ where
     }
 }
 
-/// Models that do not check their stack: one that answers at once, and one that does a tick later.
+/// Models that do not check their stack: one that answers at once, and one that answers a tick
+/// later.
 fn careless() -> [(Model, BoxModel); 2] {
     let (now, later) = (Model::careless(), Model::careless());
     let boxed = [
@@ -178,7 +180,7 @@ fn careless() -> [(Model, BoxModel); 2] {
     [(now, first), (later, second)]
 }
 
-/// Answers by itself, as a cache does; it knows nothing of capabilities.
+/// Answers without calling its inner service, like a cache, and declares no capabilities.
 #[derive(Clone)]
 struct Cache;
 
@@ -203,7 +205,7 @@ fn fault(error: &Error) -> Fault {
 }
 
 #[tokio::test]
-async fn a_layer_inside_of_a_region_it_avoids_fails_the_call() {
+async fn a_layer_inside_a_region_it_avoids_fails_the_call() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(RoomLayer))
@@ -229,7 +231,7 @@ async fn a_layer_inside_of_a_region_it_avoids_fails_the_call() {
 }
 
 #[tokio::test]
-async fn a_layer_for_runs_fails_inside_of_the_loop() {
+async fn a_run_layer_inside_the_loop_fails() {
     let model = Model::default();
     let stack = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
@@ -263,7 +265,7 @@ fn a_table_names_both_layers_of_a_wrong_order() {
 }
 
 #[test]
-fn a_table_names_what_no_layer_uses() {
+fn a_table_names_an_unused_capability() {
     let table = Table::new().with(&TankLayer);
     let faults = table.check().unwrap_err();
     assert_eq!(
@@ -279,7 +281,7 @@ fn a_table_names_what_no_layer_uses() {
 }
 
 #[tokio::test]
-async fn a_layer_that_needs_another_inside_fails_without_it() {
+async fn a_layer_without_a_required_inner_layer_fails() {
     let model = Model::default();
     let checks = [(model.clone(), BoxModel::new(model))];
     for (model, boxed) in checks.into_iter().chain(careless()) {
@@ -312,21 +314,21 @@ async fn a_layer_that_needs_another_inside_fails_without_it() {
 }
 
 #[test]
-fn a_service_inside_may_be_what_uses_a_capability() {
+fn an_inner_service_may_use_a_capability() {
     let layers = Layers::new().with(TankLayer).used::<Fuel>();
     layers.table().check().unwrap();
     let _ = layers.service(Model::default());
 }
 
 #[tokio::test]
-async fn several_layers_may_use_what_one_expects_to_be_used() {
+async fn several_layers_may_use_one_capability() {
     let layers = Layers::new()
         .with(TankLayer)
         .with(AgentLayer::new(NoTools))
         .with(EngineLayer)
         .with(EngineLayer);
     layers.table().check().unwrap();
-    // `Layers::service` does not compile: the compiler finds two uses.
+    // `Layers::service` does not compile, because the compiler finds two uses.
     ask(Layer::layer(&layers, Model::default())).await.unwrap();
 }
 
@@ -344,14 +346,14 @@ async fn a_service_that_reads_a_capability_uses_it() {
         ask(stack).await.unwrap();
         assert_eq!(model.calls(), 1);
     }
-    // A layer outside of the loop uses it, too.
+    // A layer outside the loop uses the capability as well.
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(TankLayer))
         .layer(CheckedLayer::new(EngineLayer))
         .layer(AgentLayer::new(NoTools))
         .service(Model::careless());
     ask(stack).await.unwrap();
-    // So does a service that the stack says it of, also for a model that checks.
+    // A service that the stack declares as a user counts as well, also for a model that checks.
     for model in [Model::careless(), Model::default()] {
         let layers = Layers::new().with(TankLayer).with(AgentLayer::new(NoTools));
         ask(layers.used::<Fuel>().service(model)).await.unwrap();
@@ -359,7 +361,7 @@ async fn a_service_that_reads_a_capability_uses_it() {
 }
 
 #[tokio::test]
-async fn an_answer_of_a_function_is_not_a_models() {
+async fn a_functions_answer_is_not_a_models() {
     async fn answers(_: ChatRequest, _: Next) -> Result<ChatResponse<EventStream>, Error> {
         let answer = ask_for_answer(Model::careless()).await?;
         Ok(answer)
@@ -388,13 +390,13 @@ async fn an_answer_of_a_function_is_not_a_models() {
     }
 }
 
-/// The answer of a model, with its body in a box.
+/// The answer of a model, with a boxed body.
 async fn ask_for_answer(model: Model) -> Result<ChatResponse<EventStream>, Error> {
     BoxModel::new(model).oneshot(ChatRequest::user("hi")).await
 }
 
 #[tokio::test]
-async fn a_layer_that_answers_by_itself_says_so() {
+async fn a_layer_that_answers_itself_declares_it() {
     let stack = |skips: bool| {
         ServiceBuilder::new()
             .layer(CheckedLayer::new(TankLayer))
@@ -413,7 +415,7 @@ async fn a_layer_that_answers_by_itself_says_so() {
     ask(stack(false)).await.unwrap_err();
 }
 
-/// Expects a layer that is around all of its calls, or none.
+/// Expects a layer around either all of its calls or none.
 #[derive(Clone)]
 struct Remembers<S>(S, Arc<AtomicBool>);
 
@@ -438,7 +440,7 @@ where
 }
 
 #[tokio::test]
-async fn what_is_known_to_be_met_is_not_checked_at_the_answer() {
+async fn a_met_expectation_is_not_checked_at_the_answer() {
     let is_met = Arc::new(AtomicBool::new(false));
     let stack = || {
         let agent = AgentLayer::new(NoTools).layer(Model::careless());
@@ -451,12 +453,12 @@ async fn what_is_known_to_be_met_is_not_checked_at_the_answer() {
         .service(Model::careless());
     ask(Remembers(engine, Arc::clone(&is_met))).await.unwrap();
     assert!(is_met.load(Ordering::SeqCst));
-    // One that was met once may be answered for by another layer from then on.
+    // After an expectation was met once, another layer may answer later calls.
     ask(stack()).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_agent_in_a_models_place_checks_what_its_own_model_meets() {
+async fn a_nested_agent_checks_the_stack_of_its_own_model() {
     let expecting = || ServiceBuilder::new().layer(CheckedLayer::new(TankLayer));
     for (model, boxed) in careless() {
         let nested = expecting()
@@ -473,7 +475,7 @@ async fn an_agent_in_a_models_place_checks_what_its_own_model_meets() {
 // ---- layers for runs, and for model calls ----
 
 #[tokio::test]
-async fn a_layer_for_model_calls_fails_around_an_agent() {
+async fn a_model_layer_around_an_agent_fails() {
     for (model, boxed) in careless() {
         let agent = AgentLayer::new(NoTools).layer(boxed.clone());
         let wrong = ServiceBuilder::new()
@@ -492,7 +494,8 @@ async fn a_layer_for_model_calls_fails_around_an_agent() {
         assert!(error.message().contains("AgentLayer"), "{error}");
         assert_eq!(model.calls(), 0);
 
-        // In its place, around an agent in the model's place, and around a model without a loop.
+        // Correct placements: around the model, around a nested agent, and around a model without a
+        // loop.
         let right = ServiceBuilder::new()
             .layer(AgentLayer::new(NoTools))
             .layer(CheckedLayer::new(PerCallLayer));
@@ -507,7 +510,7 @@ async fn a_layer_for_model_calls_fails_around_an_agent() {
 }
 
 #[tokio::test]
-async fn a_layer_for_runs_fails_around_the_model_of_a_loop() {
+async fn a_run_layer_around_the_model_of_a_loop_fails() {
     let wrong = ServiceBuilder::new()
         .layer(AgentLayer::new(NoTools))
         .layer(CheckedLayer::new(PerRunLayer));
@@ -517,7 +520,7 @@ async fn a_layer_for_runs_fails_around_the_model_of_a_loop() {
             panic!("{error}");
         };
         assert_eq!((layer, outer), ("placement::PerRunLayer", "AgentLayer"));
-        // Each call fails, and the first one does.
+        // Every call fails.
         ask(wrong.clone().service(boxed.clone())).await.unwrap_err();
         assert_eq!(model.calls(), 2);
 
@@ -539,7 +542,7 @@ async fn a_layer_for_runs_fails_around_the_model_of_a_loop() {
 }
 
 #[test]
-fn a_table_knows_layers_for_runs_and_for_model_calls() {
+fn a_table_distinguishes_layers_for_runs_and_for_model_calls() {
     let agent = || AgentLayer::new(NoTools);
     let faults = |table: Table| match table.check() {
         Ok(()) => Vec::new(),
@@ -580,7 +583,7 @@ fn a_table_knows_layers_for_runs_and_for_model_calls() {
 }
 
 #[tokio::test]
-async fn layers_for_runs_and_model_calls_stand_in_their_places() {
+async fn layers_in_their_correct_places_are_accepted() {
     let stack = Layers::new()
         .with(PerRunLayer)
         .with(AgentLayer::new(NoTools))
@@ -588,7 +591,7 @@ async fn layers_for_runs_and_model_calls_stand_in_their_places() {
         .with(PerCallLayer)
         .service(Model::default());
     ask(stack).await.unwrap();
-    // An agent in the model's place is a stack of its own.
+    // A nested agent has a stack of its own.
     let inner = Layers::new()
         .with(PerRunLayer)
         .with(AgentLayer::new(NoTools))
@@ -602,7 +605,7 @@ async fn layers_for_runs_and_model_calls_stand_in_their_places() {
 }
 
 #[tokio::test]
-async fn a_missing_capability_is_named_with_its_provider() {
+async fn a_missing_capability_is_reported_with_its_provider() {
     let stack = ServiceBuilder::new()
         .layer(CheckedLayer::new(EngineLayer))
         .service(Model::default());
@@ -612,7 +615,7 @@ async fn a_missing_capability_is_named_with_its_provider() {
 }
 
 #[test]
-fn marks_do_not_reach_runs_inside() {
+fn marks_do_not_apply_to_nested_runs() {
     let mut context = Context::new();
     let before = context.clone();
     context.enter::<RoomLayer>().unwrap();
@@ -626,7 +629,7 @@ fn marks_do_not_reach_runs_inside() {
 }
 
 #[test]
-fn what_is_shared_is_known_in_runs_inside() {
+fn shared_marks_apply_to_nested_runs() {
     let (one, other) = (Arc::new(1), Arc::new(1));
     let mut context = Context::new();
     assert!(context.enter_shared(&one));
@@ -648,7 +651,7 @@ fn watched() -> ChatRequest {
 }
 
 #[tokio::test]
-async fn model_layers_of_a_run_are_applied_or_fail_it() {
+async fn model_layers_of_a_run_are_applied_or_rejected() {
     for (model, sent) in [(Model::default(), 0), (Model::careless(), 1)] {
         let agent = AgentLayer::new(NoTools).layer(model.clone());
         let error = agent.oneshot(watched()).await.map(drop).unwrap_err();
@@ -667,7 +670,7 @@ async fn model_layers_of_a_run_are_applied_or_fail_it() {
 }
 
 #[tokio::test]
-async fn model_layers_of_an_earlier_run_do_not_count() {
+async fn model_layers_of_an_earlier_run_are_ignored() {
     let request = watched();
     let model = Model::careless();
     let right = ServiceBuilder::new()

@@ -1,4 +1,4 @@
-//! What stops a run, what is taken once, and what may be said into it.
+//! Ending a run, resuming it once, and emitting events into it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use std::time::{Duration, SystemTime};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A model that always has more to say.
+/// A model that never stops sending events.
 fn endless() -> impl Service<
     ChatRequest,
     Response = ChatResponse<stream::Repeat<Result<Event, Error>>>,
@@ -36,7 +36,7 @@ async fn a_deadline_ends_a_stream_that_never_waits() {
 }
 
 #[tokio::test]
-async fn a_cancel_of_the_parent_ends_nested_loops_that_never_wait() {
+async fn cancelling_a_parent_ends_nested_loops_that_never_wait() {
     let inner = AgentLayer::new(NoTools).layer(endless());
     let agent = AgentLayer::new(NoTools).layer(inner);
     let parent = Context::new();
@@ -56,7 +56,7 @@ async fn a_cancel_of_the_parent_ends_nested_loops_that_never_wait() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_dropped_cancels_its_run() {
+async fn dropping_a_body_cancels_its_run() {
     let agent = AgentLayer::new(NoTools).layer(endless());
     let request = ChatRequest::user("hi");
     let context = request.context.clone();
@@ -75,7 +75,7 @@ fn called(id: &str) -> Part {
 }
 
 #[tokio::test]
-async fn of_two_attempts_at_a_resumed_run_one_takes_it_up() {
+async fn only_one_of_two_attempts_resumes_a_run() {
     let model = service_fn(async |_: ChatRequest| {
         let events = [Ok(Event::finish(FinishReason::Stop, Usage::default()))];
         Ok::<_, Error>(ChatResponse::new(stream::iter(events)))
@@ -93,7 +93,7 @@ async fn of_two_attempts_at_a_resumed_run_one_takes_it_up() {
 }
 
 #[test]
-fn a_calls_key_is_the_same_when_another_run_takes_its_round_up() {
+fn a_call_keeps_its_idempotency_key_when_its_round_resumes() {
     let key = |run: &Context, step, position| {
         let call = RoundCall::new(position, ToolCallPart::new(CallId::new("a"), "t", "{}"));
         let round = run.at_round(step, Some(MessageId::new("m")));
@@ -106,7 +106,7 @@ fn a_calls_key_is_the_same_when_another_run_takes_its_round_up() {
 }
 
 #[test]
-fn what_the_model_and_its_tools_say_is_not_for_others_to_emit() {
+fn events_of_the_model_and_its_tools_cannot_be_emitted() {
     let context = Context::new();
     for event in [
         Event::finish(FinishReason::Stop, Usage::default()),
@@ -119,7 +119,7 @@ fn what_the_model_and_its_tools_say_is_not_for_others_to_emit() {
 }
 
 #[test]
-fn a_call_whose_result_stands_beside_it_is_not_open_again() {
+fn a_call_with_a_result_in_its_message_is_closed() {
     let result = ToolResult::new(CallId::new("a"), "t", ToolOutcome::done("ok"));
     let message = Message::new(
         Role::Assistant,

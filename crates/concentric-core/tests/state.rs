@@ -1,4 +1,4 @@
-//! Slots: who sees what, what is kept, and what can't be.
+//! Slots: their scopes, their stored values, and their errors.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
@@ -43,29 +43,31 @@ fn call(context: &Context, message: &str, position: usize) -> Context {
         .at_call(&RoundCall::new(position, part))
 }
 
+// Case c106.
 #[test]
-fn c106_an_update_is_seen_at_once_by_whoever_reads_next() {
+fn an_update_is_visible_to_the_next_reader() {
     let context = Context::new();
     let (writer, reader) = (context.clone(), context.at_step(3, MessageId::new("m")));
     assert_eq!(now::<OfRun>(&reader), 0);
     let before = reader.state::<OfRun>().unwrap();
     add::<OfRun>(&writer);
     assert_eq!(now::<OfRun>(&reader), 1);
-    assert_eq!(*before, 0, "who has read a value keeps it");
+    assert_eq!(*before, 0, "a value that was read does not change");
 }
 
+// Case c107.
 #[test]
-fn c107_runs_through_one_layer_have_values_of_their_own() {
+fn runs_through_one_layer_have_separate_values() {
     let (one, other) = (Context::new(), Context::new());
     add::<OfRun>(&one);
     add::<OfThread>(&one);
     assert_eq!((now::<OfRun>(&other), now::<OfThread>(&other)), (0, 0));
-    // A sub-agent's run is another one.
+    // The run of a sub-agent is a separate run.
     assert_eq!(now::<OfRun>(&one.child().build()), 0);
 }
 
 #[test]
-fn no_update_is_lost_when_calls_run_side_by_side() {
+fn concurrent_updates_are_not_lost() {
     let context = Context::new();
     thread::scope(|scope| {
         for _ in 0..8 {
@@ -80,21 +82,21 @@ fn no_update_is_lost_when_calls_run_side_by_side() {
 }
 
 #[test]
-fn each_call_and_each_round_has_values_of_its_own() {
+fn each_call_and_each_round_has_its_own_values() {
     let context = Context::new();
     let (first, second) = (call(&context, "m", 0), call(&context, "m", 1));
     add::<OfCall>(&first);
     add::<OfRound>(&first);
     assert_eq!((now::<OfCall>(&first), now::<OfCall>(&second)), (1, 0));
     assert_eq!(now::<OfRound>(&second), 1);
-    // A resumed call is the same one.
+    // A resumed call has the same values.
     assert_eq!(now::<OfCall>(&call(&context, "m", 0)), 1);
     let next = call(&context, "n", 0);
     assert_eq!((now::<OfCall>(&next), now::<OfRound>(&next)), (0, 0));
 }
 
 #[test]
-fn what_has_no_call_has_no_value_of_one() {
+fn a_call_slot_is_an_error_outside_a_call() {
     let context = Context::new();
     let error = context.state::<OfCall>().unwrap_err();
     assert_eq!(error.slot(), "test/OfCall");
@@ -108,7 +110,7 @@ fn what_has_no_call_has_no_value_of_one() {
 }
 
 #[test]
-fn what_is_of_a_conversation_outlives_its_runs_where_somebody_keeps_it() {
+fn thread_values_outlive_their_runs() {
     let (thread, session) = (Slots::new(), Slots::new());
     let run = || {
         let mut context = Context::new();
@@ -128,8 +130,9 @@ fn what_is_of_a_conversation_outlives_its_runs_where_somebody_keeps_it() {
     assert_eq!(now::<OfThread>(&second.child().build()), 1);
 }
 
+// Case c112.
 #[test]
-fn c112_a_fork_has_a_copy_of_what_is_durable() {
+fn a_fork_copies_durable_values() {
     let (thread, session) = (Slots::new(), Slots::new());
     let run = |thread: &Slots| {
         let mut context = Context::new();
@@ -153,7 +156,7 @@ fn c112_a_fork_has_a_copy_of_what_is_durable() {
 }
 
 #[test]
-fn what_is_taken_out_is_gone_for_all_handles() {
+fn removed_slots_are_empty_for_all_handles() {
     let thread = Slots::new();
     let run = context(&thread);
     add::<OfThread>(&run);
@@ -175,7 +178,7 @@ fn what_is_taken_out_is_gone_for_all_handles() {
     assert_eq!(add::<OfThread>(&run), 1);
 }
 
-// ---- what is written down ----
+// ---- stored values ----
 
 fn context(thread: &Slots) -> Context {
     let mut context = Context::new();
@@ -184,7 +187,7 @@ fn context(thread: &Slots) -> Context {
 }
 
 #[test]
-fn what_was_written_down_is_there_again_and_what_nobody_asked_for_is_kept() {
+fn stored_values_are_restored_and_unknown_ones_preserved() {
     let thread = Slots::new();
     add::<OfThread>(&context(&thread));
     add::<Passing>(&context(&thread));
@@ -204,7 +207,7 @@ fn what_was_written_down_is_there_again_and_what_nobody_asked_for_is_kept() {
     assert_eq!(thread.snapshot().unwrap().len(), 1);
 }
 
-/// As another version of the program has it.
+/// The same slot in another version of the program.
 struct Names;
 
 impl Slot for Names {
@@ -223,13 +226,13 @@ impl Slot for Names {
 }
 
 #[test]
-fn what_an_older_version_has_written_is_migrated() {
+fn a_value_of_an_older_version_is_migrated() {
     let thread = Slots::new();
     add::<OfThread>(&context(&thread));
     let thread = thread.fork().unwrap();
     assert_eq!(*context(&thread).state::<Names>().unwrap(), ["?"]);
     assert_eq!(thread.snapshot().unwrap()[0].version, 2);
-    // And not the other way.
+    // A newer value cannot be read by an older version.
     let thread = thread.fork().unwrap();
     let error = context(&thread).state::<OfThread>().unwrap_err();
     assert!(
@@ -245,12 +248,12 @@ fn what_an_older_version_has_written_is_migrated() {
             .to_string()
             .contains("version 2 can't be migrated to version 1")
     );
-    // Nothing is lost by it.
+    // The stored value is preserved.
     assert_eq!(thread.snapshot().unwrap()[0].version, 2);
 }
 
 #[test]
-fn what_somebody_else_has_written_is_an_error_and_not_another_value() {
+fn an_invalid_stored_value_is_an_error() {
     let stored = json!([{"slot": "test/OfThread", "version": 1, "value": "seven"}]);
     let thread = Slots::restore(serde_json::from_value::<Vec<_>>(stored).unwrap());
     let error = context(&thread).state::<OfThread>().unwrap_err();
@@ -264,7 +267,7 @@ fn what_somebody_else_has_written_is_an_error_and_not_another_value() {
 }
 
 #[test]
-fn two_slots_of_one_name_are_an_error() {
+fn two_slots_with_the_same_name_are_an_error() {
     let context = Context::new();
     add::<OfThread>(&context);
     let error = context.state::<Names>().unwrap_err();
@@ -293,7 +296,7 @@ impl<'de> serde::Deserialize<'de> for Cursed {
 slot!(CanNotBeWritten, Cursed, Durable, Thread);
 
 #[test]
-fn a_value_that_can_not_be_written_down_is_an_error_that_names_the_slot() {
+fn an_error_names_the_slot_that_cannot_be_serialized() {
     let thread = Slots::new();
     context(&thread).state::<CanNotBeWritten>().unwrap();
     let error: SlotError = thread.snapshot().unwrap_err();
