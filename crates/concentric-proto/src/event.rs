@@ -82,7 +82,7 @@ impl Event {
         Self::Finish(Box::new(Finish::new(reason, usage)))
     }
 
-    /// Returns whether the event shows content to a consumer.
+    /// Returns whether the event is output, which commits the response once a consumer has it.
     ///
     /// The response future of a provider, of an agent, and of a layer that drops or buffers events
     /// resolves when the first such event is ready.
