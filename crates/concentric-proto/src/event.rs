@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_and_an_optional_result_of_one_are_32_bytes() {
+    fn an_event_and_a_stream_item_are_32_bytes() {
         assert_eq!(size_of::<Event>(), 32);
         assert_eq!(size_of::<Option<Result<Event, crate::error::Error>>>(), 32);
     }

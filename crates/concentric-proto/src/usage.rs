@@ -42,7 +42,7 @@ pub enum Outcome {
     },
     /// The run reached its limit on model calls, and the last answer made tool calls.
     StepLimit,
-    /// The run reached its limit on tool calls.
+    /// The run exceeded its limit on tool calls.
     CallLimit,
 }
 

@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn a_claimed_call_without_a_reply_is_handed_out_for_approval(
+    fn a_claimed_call_without_a_reply_must_not_run(
         replied in prop::collection::vec(0..5_u8, 1..6),
         settled in prop::collection::vec(any::<bool>(), 6),
         cancelled in any::<bool>(),

@@ -869,7 +869,7 @@ fn remove(value: &mut Value, place: &str) {
 }
 
 #[test]
-fn a_state_with_a_value_of_a_wrong_type_fails_or_ends() {
+fn a_state_with_a_mistyped_value_fails_or_ends() {
     let mut accepted = 0;
     // The other states are similar to these, or parts of them.
     for state in [running(), claimed(), inner()] {

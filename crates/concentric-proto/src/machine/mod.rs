@@ -165,8 +165,8 @@ impl Machine {
 
     /// Resumes a stored run.
     ///
-    /// Calls that were running are handed out again as [recovered](RoundCall::recovered) if
-    /// [`Rules::resumes`] is set. Otherwise their outcome is
+    /// Calls that were running are handed out again as [recovered](RoundCall::recovered) if they are
+    /// read-only or [`Rules::resumes`] is set. The outcome of the others is
     /// [`Unknown`](crate::ToolStatus::Unknown).
     pub fn restore(MachineState(mut state): MachineState, rules: impl Into<Arc<Rules>>) -> Self {
         let rules = rules.into();

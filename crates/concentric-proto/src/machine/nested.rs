@@ -1,4 +1,4 @@
-//! An agent that is used as the model.
+//! Nested agents: agents that are used as the model of another agent.
 
 use super::{Action, Machine};
 use crate::{

@@ -1,4 +1,4 @@
-//! The state of an agent that is used as the model.
+//! The state of a nested agent, which is used as the model of another agent.
 
 use super::{Data, MachineState, Slot, Stage};
 use crate::{

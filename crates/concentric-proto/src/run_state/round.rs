@@ -230,8 +230,7 @@ impl Slot {
         matches!(&self.state, SlotState::Settled(outcome) if outcome.halt.is_some())
     }
 
-    /// Returns whether the call may already have executed in a process that ended, without a
-    /// recorded outcome.
+    /// Returns whether the call may already have executed and has no recorded outcome.
     pub(crate) fn is_in_doubt(&self) -> bool {
         let asks = |pending: &Pending| {
             let mut asked = pending.interrupts.iter();
