@@ -1,21 +1,22 @@
 //! The built-in layers of Concentric.
 //!
-//! One feature and one module each; none is on by default, and `full` turns on all of them.
+//! Each layer has its own module and feature. No feature is on by default; `full` enables all of
+//! them.
 //!
-//! | layer | feature | does |
+//! | layer | feature | purpose |
 //! |---|---|---|
-//! | `BudgetLayer` | `budget` | limits what runs spend: money, tokens, calls, time |
-//! | `DetachLayer` | `detach` | has a run come to its end when its consumer leaves |
-//! | `HooksLayer` | `hooks` | has one value told of runs, model calls and tool calls |
-//! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
-//! | `Sessions` | `session` | keeps a conversation, one turn at a time |
-//! | `Steering` | `steering` | puts messages into a run that runs |
-//! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or don't let it end yet |
-//! | `SuspendLayer` | `suspend` | has runs that wait, or whose process dies, gone on with elsewhere |
+//! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
+//! | `DetachLayer` | `detach` | lets a run finish after its consumer disconnects |
+//! | `HooksLayer` | `hooks` | calls one value at the lifecycle points of runs, model calls and tool calls |
+//! | `InFlightLimitLayer` | `in-flight` | limits concurrent responses until their bodies end |
+//! | `Sessions` | `session` | keeps a conversation and runs one turn at a time |
+//! | `Steering` | `steering` | inserts messages into an active run |
+//! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or prevent it from ending |
+//! | `SuspendLayer` | `suspend` | resumes suspended and abandoned runs, also in another process |
 //!
-//! tower's own layers work on models and agents too, and end where the stream begins: a
-//! `ConcurrencyLimit` counts a call until its first token, a `Timeout` times the first token. The
-//! layers here are for what must hold until the last one.
+//! tower's layers can wrap models and agents, but they stop observing a call when its response
+//! future resolves: `ConcurrencyLimit` counts a call until its first token, and `Timeout` limits
+//! the time to the first token. The layers of this crate observe a call until its body ends.
 
 #[cfg(feature = "budget")]
 pub mod budget;

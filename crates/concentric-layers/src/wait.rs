@@ -1,4 +1,4 @@
-//! What ends a wait of ours: the run's cancel, and its deadline.
+//! Ends a layer's wait when the run is cancelled or its deadline passes.
 
 use concentric_core::{Context as RunContext, Error, ErrorKind, context::Sleep};
 use std::{
@@ -7,9 +7,9 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Ends a wait; made when one begins.
+/// Resolves when a wait must end. Created when the wait begins.
 pub(crate) struct Stop {
-    // Boxed, since the type has no name.
+    // Boxed because the type of the future cannot be named.
     cancelled: Pin<Box<dyn Future<Output = ()> + Send>>,
     late: Option<Sleep>,
 }
@@ -26,7 +26,7 @@ impl Stop {
         }
     }
 
-    /// Resolves once the run must not wait any longer for `what`.
+    /// Resolves when the run must stop waiting for `what`, with the error to return.
     pub(crate) fn poll(&mut self, what: &str, cx: &mut Context<'_>) -> Poll<Error> {
         if self.cancelled.as_mut().poll(cx).is_ready() {
             let why = format!("the run was cancelled while it waited for {what}");
@@ -34,7 +34,7 @@ impl Stop {
         }
         match &mut self.late {
             Some(late) => late.as_mut().poll(cx).map(|()| {
-                let why = format!("the run's deadline has passed while it waited for {what}");
+                let why = format!("the run's deadline passed while it waited for {what}");
                 Error::new(ErrorKind::Timeout, why)
             }),
             None => Poll::Pending,

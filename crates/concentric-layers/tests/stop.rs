@@ -445,7 +445,7 @@ async fn c097_a_success_sets_the_errors_in_a_row_back() {
     let ended = ends(ErrorLimit::new(), calls(three.clone())).await;
     assert_eq!(
         ended,
-        (halted("3 rounds of tool calls in a row failed"), 3, 3)
+        (halted("3 consecutive rounds of tool calls failed"), 3, 3)
     );
 
     let between = [
@@ -475,7 +475,7 @@ async fn a_success_in_a_round_makes_up_for_the_errors_in_it() {
         .text("done");
     let gate = ErrorLimit::new().consecutive(2).counting_calls();
     let ended = ends(gate, model).await;
-    assert_eq!(ended, (halted("2 tool calls in a row failed"), 3, 5));
+    assert_eq!(ended, (halted("2 consecutive tool calls failed"), 3, 5));
 }
 
 #[tokio::test]
@@ -490,10 +490,10 @@ async fn calls_that_fail_side_by_side_count_once() {
     let ended = ends(ErrorLimit::new().total(3), model()).await;
     assert_eq!(ended, (Outcome::Completed, 3, 6));
     let ended = ends(ErrorLimit::new().consecutive(2), model()).await;
-    let reason = "2 rounds of tool calls in a row failed";
+    let reason = "2 consecutive rounds of tool calls failed";
     assert_eq!(ended, (halted(reason), 2, 6));
     let ended = ends(ErrorLimit::new().counting_calls(), model()).await;
-    assert_eq!(ended, (halted("3 tool calls in a row failed"), 1, 3));
+    assert_eq!(ended, (halted("3 consecutive tool calls failed"), 1, 3));
 }
 
 #[tokio::test]
@@ -503,7 +503,7 @@ async fn a_denial_is_an_error_if_it_is_said_to_be() {
     let ended = ends(gate.clone(), denied()).await;
     assert_eq!(ended.0, Outcome::Completed);
     let ended = ends(gate.counting_denied(), denied()).await;
-    assert_eq!(ended.0, halted("2 rounds of tool calls in a row failed"));
+    assert_eq!(ended.0, halted("2 consecutive rounds of tool calls failed"));
 }
 
 #[tokio::test]
@@ -512,7 +512,7 @@ async fn a_tool_that_is_not_there_is_an_error() {
     let ended = ends(ErrorLimit::new().consecutive(2), missing).await;
     assert_eq!(
         ended,
-        (halted("2 rounds of tool calls in a row failed"), 2, 0)
+        (halted("2 consecutive rounds of tool calls failed"), 2, 0)
     );
 }
 
@@ -567,7 +567,7 @@ async fn anything_but_an_approval_stops_the_run() {
             Some(payload) => Reply::resolve(id, payload),
         });
         let answer = run(&agent, request).await;
-        assert_eq!(answer.finish.outcome, halted("nobody approved more steps"));
+        assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
         assert_eq!(model.calls(), 1);
         assert_eq!(
             statuses(&answer),
@@ -601,7 +601,7 @@ async fn c100_what_is_approved_too_late_is_not_done_and_the_run_can_be_stopped()
         assert_eq!(refused.code(), Some("expired"));
     }
     let answer = run(&agent, at(reply(&state, Reply::cancel))).await;
-    assert_eq!(answer.finish.outcome, halted("nobody approved more steps"));
+    assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
     assert_eq!(model.calls(), 1);
 }
 
@@ -652,7 +652,7 @@ async fn two_gates_ask_at_once_and_are_answered_together() {
     };
     let request = ChatRequest::resume(state.clone(), replies(Reply::cancel));
     let answer = run(&agent, request).await;
-    assert_eq!(answer.finish.outcome, halted("nobody approved more steps"));
+    assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
     let request = ChatRequest::resume(state.clone(), replies(Reply::approve));
     let answer = run(&agent, request).await;
     // Only the first has more to ask.

@@ -14,7 +14,7 @@ pin_project! {
     pub struct InFlightBody<B> {
         #[pin]
         inner: B,
-        // Given back at the end, whichever comes first.
+        // Released at the terminal item or on drop.
         permit: Option<OwnedSemaphorePermit>,
     }
 }

@@ -26,7 +26,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<S>,
-        // Goes to the body, or with an error: a future that is done and kept holds nothing.
+        // Moved to the body, or released on an error: a completed future holds no permit.
         permit: Option<OwnedSemaphorePermit>,
     }
 }
@@ -48,7 +48,7 @@ pin_project! {
 struct Waiting {
     permit: PollSemaphore,
     stop: Stop,
-    // Given back once it no longer waits.
+    // Released when the call stops waiting.
     _place: Place,
 }
 
@@ -78,10 +78,10 @@ where
         Self { stage, permit }
     }
 
-    /// Fails a call that would wait for itself.
+    /// Fails a call that would wait for a permit that its own run holds.
     pub(super) fn nested() -> Self {
-        let why = "`InFlightLimit` stands inside of the same `InFlightLimit`, and would wait for \
-                   itself: give what is inside a limit of its own";
+        let why = "`InFlightLimit` is inside the same `InFlightLimit` and would wait for itself: \
+                   use a separate `InFlightLimitLayer` for the inner service";
         let error = Error::new(ErrorKind::Configuration, why).with_code("capability");
         Self {
             stage: Stage::failed(error),
@@ -101,8 +101,8 @@ where
 
 fn full(queue: usize) -> Error {
     let (code, why) = match queue {
-        0 => ("busy", "as many answers arrive as may at once"),
-        _ => ("queue_full", "as many calls wait as may at once"),
+        0 => ("busy", "the limit of concurrent responses is reached"),
+        _ => ("queue_full", "the queue of waiting calls is full"),
     };
     Error::new(ErrorKind::Overloaded, why).with_code(code)
 }
@@ -119,10 +119,10 @@ where
         let result = loop {
             match this.stage.as_mut().project() {
                 StageProj::Waiting { call, waiting } => {
-                    if let Poll::Ready(stopped) = waiting.stop.poll("a place in flight", cx) {
+                    if let Poll::Ready(stopped) = waiting.stop.poll("an in-flight permit", cx) {
                         break Err(stopped);
                     }
-                    // The semaphore is ours, and never closed.
+                    // The semaphore is private and is never closed.
                     *this.permit = ready!(waiting.permit.poll_acquire(cx));
                     let next = match call.take() {
                         Some((inner, request)) => Stage::Calling {
@@ -139,7 +139,7 @@ where
                     Some(error) => break Err(error),
                     None => return Poll::Pending,
                 },
-                // It has resolved.
+                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };

@@ -4,7 +4,7 @@ use tower_layer::Layer;
 
 /// [`Layer`] that applies [`InFlightLimit`].
 ///
-/// All that one layer and its clones wrap share one limit. See the [module docs](super) for an
+/// Services created by a layer and its clones share one limit. See the [module docs](super) for an
 /// example.
 #[derive(Clone, Debug)]
 pub struct InFlightLimitLayer {
@@ -13,7 +13,9 @@ pub struct InFlightLimitLayer {
 }
 
 impl InFlightLimitLayer {
-    /// Creates a layer that lets at most `max` answers arrive at once: at least 1, and at most
+    /// Creates a layer that allows at most `max` concurrent responses.
+    ///
+    /// `max` is clamped to the range from 1 to
     /// [`Semaphore::MAX_PERMITS`](tokio::sync::Semaphore::MAX_PERMITS).
     pub fn new(max: usize) -> Self {
         Self {
@@ -22,18 +24,20 @@ impl InFlightLimitLayer {
         }
     }
 
-    /// Sets how many calls may wait at once; the default is no limit. One more fails with
-    /// [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded): with the code `busy` if
-    /// none may wait, else `queue_full`.
+    /// Sets the maximum number of waiting calls; the default is no limit.
     ///
-    /// All clones of the layer share the queue; each goes by its own limit on it.
+    /// A call above the limit fails with
+    /// [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded), with the code `busy` if
+    /// `calls` is 0, otherwise `queue_full`.
+    ///
+    /// All clones of the layer share the queue, but each clone applies its own maximum to it.
     #[must_use]
     pub const fn queue(mut self, calls: usize) -> Self {
         self.queue = calls;
         self
     }
 
-    /// Returns how many more calls may begin now.
+    /// Returns the number of calls that can start without waiting.
     pub fn available(&self) -> usize {
         self.limit.available()
     }

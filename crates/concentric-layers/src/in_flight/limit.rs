@@ -5,7 +5,7 @@ use std::sync::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// What the services of one layer share.
+/// The state that the services of one layer share.
 #[derive(Debug)]
 pub(super) struct Limit {
     permits: Arc<Semaphore>,
@@ -24,7 +24,7 @@ impl Limit {
         self.permits.available_permits()
     }
 
-    /// Takes a permit, if one is free and no call waits for it.
+    /// Takes a permit if one is free and no call is queued for it.
     pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
@@ -34,15 +34,15 @@ impl Limit {
     }
 }
 
-/// A call that waits, in a queue that has room for it.
+/// A place in the queue of waiting calls; released on drop.
 #[derive(Debug)]
 pub(super) struct Place(Arc<Limit>);
 
 impl Place {
-    /// Takes a place, if fewer than `queue` calls wait.
+    /// Takes a place if fewer than `queue` calls are waiting.
     pub(super) fn take(limit: &Arc<Limit>, queue: usize) -> Option<Self> {
         let place = Self(Arc::clone(limit));
-        // Given back by the drop, if there is no room.
+        // Dropping `place` undoes the increment if the queue is full.
         (limit.waiting.fetch_add(1, Ordering::AcqRel) < queue).then_some(place)
     }
 }

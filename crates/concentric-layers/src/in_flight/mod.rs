@@ -1,8 +1,8 @@
-//! A layer that limits how many answers arrive at once.
+//! Limits the number of concurrent responses, until their bodies end.
 //!
-//! tower's `ConcurrencyLimit` counts a call until its future resolves. A model's future resolves at
-//! its first token, so that limit is one on calls that have not spoken yet, and any number of
-//! answers may stream behind it. [`InFlightLimit`] goes on counting until the answer has ended.
+//! tower's `ConcurrencyLimit` counts a call until its future resolves. The future of a model
+//! resolves at its first token, so that limit does not apply to responses that are streaming.
+//! [`InFlightLimit`] counts a call until its body has ended.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel, NoTools};
@@ -12,7 +12,7 @@
 //! fn agent(model: BoxModel) -> BoxModel {
 //!     let agent = ServiceBuilder::new()
 //!         .layer(AgentLayer::new(NoTools))
-//!         // At most 8 answers of this model at a time, over all runs of all clones.
+//!         // At most 8 concurrent responses of this model, across all runs and clones.
 //!         .layer(InFlightLimitLayer::new(8))
 //!         .service(model);
 //!     BoxModel::new(agent)
@@ -20,37 +20,39 @@
 //! # let _ = agent;
 //! ```
 //!
-//! # When a call stops counting
+//! # When a permit is released
 //!
-//! | the call | stops counting when |
+//! | the call | permit |
 //! |---|---|
-//! | waits | it has not begun to |
-//! | fails | its future resolves |
-//! | yields [`Event::Finish`](concentric_core::Event::Finish) | that item is yielded |
-//! | yields an error | that item is yielded |
-//! | ends without either | `None` is yielded |
-//! | is dropped, as a future or as a body | it is dropped |
+//! | waits | not yet acquired |
+//! | fails | released when its future resolves |
+//! | yields [`Event::Finish`](concentric_core::Event::Finish) | released with that item |
+//! | yields an error | released with that item |
+//! | ends without either | released when `None` is yielded |
+//! | is dropped, as a future or as a body | released on drop |
 //!
 //! # Backpressure
 //!
-//! The service is always ready. A call waits in its future, where its run's deadline and cancel are
-//! known: it fails with [`Timeout`](concentric_core::ErrorKind::Timeout) or
-//! [`Cancelled`](concentric_core::ErrorKind::Cancelled) as soon as either ends the wait. Calls are served
-//! in the order in which they came, and wait for the inner service once it is their turn.
+//! The service is always ready. A call waits in its future, because the run's deadline and
+//! cancellation are known there: it fails with [`Timeout`](concentric_core::ErrorKind::Timeout) or
+//! [`Cancelled`](concentric_core::ErrorKind::Cancelled) as soon as one of them ends the wait.
+//! Permits are granted in the order of the calls. A call that has a permit then waits for the inner
+//! service to become ready.
 //!
-//! [`queue`](InFlightLimitLayer::queue) limits how many may wait; with 0 a call that would wait fails
-//! with [`Overloaded`](concentric_core::ErrorKind::Overloaded), as under tower's `LoadShed`, which does
-//! not work around this layer.
+//! [`queue`](InFlightLimitLayer::queue) limits the number of waiting calls. With 0, a call that
+//! would wait fails with [`Overloaded`](concentric_core::ErrorKind::Overloaded). Use this in place
+//! of tower's `LoadShed`, which has no effect around a service that is always ready.
 //!
 //! # Place in the stack
 //!
-//! Inside the loop it limits model calls, and a run holds no permit while its tools run or a person
-//! decides. Outside it limits runs, tools and all; then a sub-agent must not stand behind the same
-//! limit as its parent, which would wait for itself: such a call fails with
+//! Inside the loop, the layer limits model calls: a run holds no permit while its tools run or
+//! while it waits for an approver. Outside the loop, it limits whole runs, including their tools.
+//! In that case, a sub-agent must not be behind the same limit as its parent, because it would wait
+//! for its own run: such a call fails with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
-//! Around a retry it counts the attempts as one call, back-off included; inside it each attempt
-//! waits for its turn.
+//! Around a retry layer, it counts all attempts as one call, including the back-off. Inside a retry
+//! layer, each attempt acquires its own permit.
 
 mod body;
 mod future;

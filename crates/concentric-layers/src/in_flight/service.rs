@@ -7,7 +7,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that limits how many answers arrive at once.
+/// Middleware that limits the number of concurrent responses.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ where
     type Future = ResponseFuture<S>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // It waits in the future, where the run's deadline and its cancel are known.
+        // The future waits, because the run's deadline and cancellation are known there.
         Poll::Ready(Ok(()))
     }
 

@@ -6,21 +6,21 @@ use concentric_core::{
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-/// The [reason](Interrupt::reason) of a question whether a run may make more steps.
+/// The [reason](Interrupt::reason) of an interrupt that requests more steps.
 pub const MORE_STEPS: Str = Str::from_static("more_steps");
 
-/// Asks somebody whether the run may go on, when it has made so many steps.
+/// Interrupts a run after a number of steps, until more steps are approved.
 ///
-/// The run is interrupted by an [`Interrupt`] whose reason is [`MORE_STEPS`]. A reply's payload is
+/// The [`Interrupt`] has the reason [`MORE_STEPS`]. The payload of the reply decides:
 ///
 /// | payload | the run |
 /// |---|---|
-/// | `{"approved": true}` | makes [as many](Self::steps) more steps, and asks again |
-/// | `{"approved": true, "steps": 3}` | makes 3 more steps, and asks again |
-/// | any other, or none, as of [`Reply::cancel`] | is halted ([`Halted`](concentric_core::Outcome::Halted)): it did not come to an end of its own |
+/// | `{"approved": true}` | makes the [configured number](Self::steps) of further steps, then is interrupted again |
+/// | `{"approved": true, "steps": 3}` | makes 3 further steps, then is interrupted again |
+/// | any other, or none, as in [`Reply::cancel`] | ends with [`Halted`](concentric_core::Outcome::Halted) |
 ///
-/// Only the agent's own limit on steps ([`AgentLayer::step_limit`], 32 by default) can't be raised by
-/// a reply: set it to the most that may be allowed.
+/// A reply cannot raise the agent's own limit ([`AgentLayer::step_limit`], 32 by default): set that
+/// limit to the largest number of steps that an approver may allow.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools};
@@ -33,14 +33,16 @@ pub const MORE_STEPS: Str = Str::from_static("more_steps");
 /// # let _ = agent;
 /// ```
 ///
-/// # Too late
+/// # Expiry
 ///
-/// A question that [expires](Self::within) can only be cancelled after that, which stops the run. Whoever
-/// keeps runs that wait is the one to do so: nothing happens by itself.
+/// An interrupt that has [expired](Self::within) can only be cancelled, which halts the run. The
+/// application that stores the suspended run must do this; an expired interrupt is not cancelled
+/// automatically.
 ///
-/// # What is kept
+/// # State
 ///
-/// How many steps were allowed stands in the run's state, so that nobody is asked twice for the same.
+/// The number of approved steps is part of the run's durable state, so a resumed run does not
+/// request the same approval twice.
 ///
 /// [`AgentLayer::step_limit`]: concentric_core::AgentLayer::step_limit
 #[derive(Clone, Debug)]
@@ -51,7 +53,7 @@ pub struct StepApproval {
     within: Option<Duration>,
 }
 
-/// How many steps were allowed in addition, by the name of the gate.
+/// The number of additional steps that were approved, by gate name.
 struct Allowed;
 
 impl Slot for Allowed {
@@ -62,8 +64,10 @@ impl Slot for Allowed {
 }
 
 impl StepApproval {
-    /// Creates a gate that asks after `steps` steps, and, where a reply does not say how many more
-    /// there may be, after as many again; the least is 1. The gate's name is `step_approval`.
+    /// Creates a gate, named `step_approval`, that interrupts the run after `steps` steps (at least
+    /// 1).
+    ///
+    /// An approval that contains no number allows the same number of further steps.
     pub const fn after(steps: u32) -> Self {
         let steps = if steps == 0 { 1 } else { steps };
         Self {
@@ -74,21 +78,21 @@ impl StepApproval {
         }
     }
 
-    /// Sets how many more steps an approval allows that does not say; the least is 1.
+    /// Sets the number of steps that an approval without a number allows (at least 1).
     #[must_use]
     pub fn steps(mut self, more: u32) -> Self {
         self.more = more.max(1);
         self
     }
 
-    /// Sets how long the question can be answered; for ever by default.
+    /// Sets the time after which the interrupt expires; by default it does not expire.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.within = Some(time);
         self
     }
 
-    /// Names the gate, if an agent has several.
+    /// Sets the name of the gate, which must be unique within an agent.
     #[must_use]
     pub fn named(mut self, name: impl Into<Str>) -> Self {
         self.name = name.into();
@@ -106,7 +110,7 @@ impl StepApproval {
             "required": ["approved"],
         });
         let question = Interrupt::new(step.interrupt_id(&self.name), MORE_STEPS)
-            .with_message(format!("{made} steps were made. May there be more?"))
+            .with_message(format!("The run has made {made} steps. Allow more?"))
             .with_response_schema(schema)
             .with_metadata("steps_made", made);
         let until = |time| step.context.now().checked_add(time);
@@ -116,7 +120,7 @@ impl StepApproval {
         }
     }
 
-    /// How many more steps `reply` allows.
+    /// Returns the number of further steps that `reply` approves.
     fn allowed_by(&self, reply: &Reply) -> Option<u32> {
         let payload = reply.payload.as_ref()?;
         let is_approved = reply.status == ReplyStatus::Resolved
@@ -147,7 +151,7 @@ impl StepGate for StepApproval {
             return Ok(BeforeStep::ask(self.question(step)));
         };
         let Some(more) = self.allowed_by(reply) else {
-            return Ok(BeforeStep::halt("nobody approved more steps"));
+            return Ok(BeforeStep::halt("more steps were not approved"));
         };
         step.context.update_state::<Allowed>(|allowed| {
             let mut allowed = allowed.clone();

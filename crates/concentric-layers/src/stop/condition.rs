@@ -2,7 +2,7 @@ use super::turns;
 use concentric_core::{FinishReason, Message, Str, Turn, Usage, agent::StepView, state::SlotError};
 use std::{fmt, sync::Arc};
 
-/// Whether a run has gone far enough, for [`StopWhen`](super::StopWhen); cheap to clone.
+/// A condition on the progress of a run, for [`StopWhen`](super::StopWhen); cheap to clone.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
@@ -15,13 +15,13 @@ impl Condition {
         Self(Arc::new(holds))
     }
 
-    /// Holds when both do.
+    /// Combines two conditions: holds when both hold.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self::new(move |step| Ok(self.holds(step)? && other.holds(step)?))
     }
 
-    /// Holds when one of them does.
+    /// Combines two conditions: holds when at least one holds.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self::new(move |step| Ok(self.holds(step)? || other.holds(step)?))
@@ -32,21 +32,20 @@ impl Condition {
     }
 }
 
-/// Holds when the run has made `n` steps.
+/// Holds when the run has made at least `n` steps.
 pub fn steps(n: u32) -> Condition {
     holds(move |step| step.step >= n)
 }
 
-/// Holds when the run has called the tool `name`, whatever came of it.
+/// Holds when the run has called the tool `name`, whatever the outcome.
 pub fn called(name: impl Into<Str>) -> Condition {
     called_times(name, 1)
 }
 
-/// Holds when the run has called the tool `name` so many `times`, whatever came of it, and whoever
-/// executes it.
+/// Holds when the run has called the tool `name` at least `times` times, whatever the outcome.
 ///
-/// A call that waited is still one call. Ids say nothing: a provider may number the calls of each
-/// answer anew.
+/// Calls that the provider or the client executes count too. A call that was suspended counts once.
+/// Calls are not identified by their ids, because a provider may reuse ids in each answer.
 pub fn called_times(name: impl Into<Str>, times: usize) -> Condition {
     let name = name.into();
     Condition::new(move |step| {
@@ -56,25 +55,25 @@ pub fn called_times(name: impl Into<Str>, times: usize) -> Condition {
     })
 }
 
-/// Holds when the model stopped for `reason` when it was called last.
+/// Holds when the finish reason of the last model call is `reason`.
 ///
-/// It says something of answers that make calls: any other ends the run by itself.
+/// This is useful only for answers that contain tool calls: any other answer ends the run.
 pub fn finish_reason(reason: FinishReason) -> Condition {
     holds(move |step| step.finish_reason.as_ref() == Some(&reason))
 }
 
-/// Holds when the run has used `limit` input tokens, over all its model calls.
+/// Holds when the run has used at least `limit` input tokens, in total over its model calls.
 pub fn input_tokens(limit: u64) -> Condition {
     holds(move |step| step.usage.input_tokens.unwrap_or(0) >= limit)
 }
 
-/// Holds when the run has used `limit` output tokens.
+/// Holds when the run has used at least `limit` output tokens, in total over its model calls.
 pub fn output_tokens(limit: u64) -> Condition {
     holds(move |step| step.usage.output_tokens.unwrap_or(0) >= limit)
 }
 
-/// Holds when the run has used `limit` tokens: as the provider counts them together, or else of
-/// input and output.
+/// Holds when the run has used at least `limit` tokens: the provider's total, or else the sum of
+/// input and output tokens.
 pub fn total_tokens(limit: u64) -> Condition {
     holds(move |step| total(&step.usage) >= limit)
 }
@@ -87,18 +86,18 @@ fn total(usage: &Usage) -> u64 {
     usage.total_tokens.unwrap_or_else(|| sum(usage))
 }
 
-/// Holds when what the run has used costs `limit` by your `price`, in your unit.
+/// Holds when the usage of the run costs at least `limit`, in the unit of `price`.
 ///
 /// ```
 /// use concentric_core::Usage;
 /// use concentric_layers::stop::{StopWhen, cost};
 ///
-/// /// In millionths of a dollar, at $2 and $8 for a million tokens.
+/// /// In millionths of a dollar, at $2 and $8 per million tokens.
 /// fn price(usage: &Usage) -> u64 {
 ///     2 * usage.input_tokens.unwrap_or(0) + 8 * usage.output_tokens.unwrap_or(0)
 /// }
 ///
-/// let gate = StopWhen::halt("it costs more than half a dollar", cost(500_000, price));
+/// let gate = StopWhen::halt("the run has cost half a dollar", cost(500_000, price));
 /// # let _ = gate;
 /// ```
 pub fn cost<C>(limit: C, price: impl Fn(&Usage) -> C + Send + Sync + 'static) -> Condition
@@ -108,9 +107,9 @@ where
     holds(move |step| price(&step.usage) >= limit)
 }
 
-/// Holds when `is_so` says so.
+/// Holds when `is_so` returns true.
 ///
-/// It sees the whole conversation, with the turns before the run.
+/// The [`StepView`] contains the whole conversation, including the turns before the run.
 pub fn holds(is_so: impl Fn(&StepView) -> bool + Send + Sync + 'static) -> Condition {
     Condition::new(move |step| Ok(is_so(step)))
 }

@@ -5,15 +5,15 @@ use concentric_core::{
 };
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-/// Lets a run end only with an answer that your function accepts.
+/// Accepts or rejects the answer that a run would end with.
 ///
-/// Your function judges the text of the answer. An answer that it complains of is void: the consumer
-/// receives an [`Event::Reset`](concentric_core::Event::Reset), and the model is called again, with the
-/// complaint. When that was done [often enough](Self::tries), the run fails with an error whose source
-/// is a [`RejectedAnswer`], which has the complaint and the last answer.
+/// A function judges the text of the answer. If it complains, the answer is discarded: the consumer
+/// receives an [`Event::Reset`](concentric_core::Event::Reset), and the model is called again with
+/// the complaint. After the [maximum number of tries](Self::tries), the run fails with an error
+/// whose source is a [`RejectedAnswer`], which contains the complaint and the last answer.
 ///
-/// Each try is a step, and counts like any other. A run that is interrupted, halted, cancelled or at
-/// its step limit has no answer to be judged.
+/// Each try is a step and counts towards the step limit. A run that is interrupted, halted,
+/// cancelled or at its step limit has no final answer, so the function is not called.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools, Str};
@@ -22,7 +22,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 /// let short = OutputConstraint::new("short", |answer: Str, _| async move {
 ///     Ok(match answer.len() {
 ///         0..=280 => Judgement::Accept,
-///         n => Judgement::complain(format!("Your answer has {n} bytes. Say it in 280.")),
+///         n => Judgement::complain(format!("Your answer has {n} bytes. Use at most 280.")),
 ///     })
 /// });
 /// let agent = AgentLayer::new(NoTools).gate(short.tries(3));
@@ -31,7 +31,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 ///
 /// # A model as the judge
 ///
-/// The function may wait, as for a model that grades the answer:
+/// The function may be asynchronous, for example to let a model grade the answer:
 ///
 /// ```
 /// use concentric_core::{BoxModel, ChatRequest, Context, Str};
@@ -42,10 +42,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 ///     OutputConstraint::new("polite", move |answer: Str, context: Context| {
 ///         let grader = grader.clone();
 ///         async move {
-///             let ask = format!("Is this polite? Say OK, or what to change.\n\n{answer}");
+///             let ask = format!("Is this polite? Answer OK, or list the changes to make.\n\n{answer}");
 ///             let request = ChatRequest::user(ask).with_context(context.child().build());
-///             let said = grader.oneshot(request).await?.text().await?;
-///             Ok(match said.trim() {
+///             let grade = grader.oneshot(request).await?.text().await?;
+///             Ok(match grade.trim() {
 ///                 "OK" => Judgement::Accept,
 ///                 change => Judgement::complain(change),
 ///             })
@@ -55,16 +55,16 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 /// # let _ = polite;
 /// ```
 ///
-/// Its calls are no steps of the run: they don't count towards the step limit, their events are not in
-/// the run's stream, and their tokens not in the run's [usage](concentric_core::Finish::usage), nor in
-/// what a [`Condition`](super::Condition) sees of it. With a context that is a
-/// [child](Context::child) of the run's, they are within its deadline and the budgets that it has, if
-/// the grader has a budget's layer of its own. What the grader reads was written by a model: tell it
-/// so.
+/// The grader's model calls are not steps of the run. They do not count towards the step limit,
+/// their events are not in the run's stream, and their tokens are not part of the run's
+/// [usage](concentric_core::Finish::usage) or of the usage that a [`Condition`](super::Condition)
+/// reads. With a context that is a [child](Context::child) of the run's context, they share the
+/// run's deadline, and its budgets if the grader has its own budget layer. The grader reads text
+/// that a model wrote: its prompt must state this.
 ///
 /// # Cancel safety
 ///
-/// When the run is cancelled, or dropped, so is the judge's future.
+/// The judge's future is dropped when the run is cancelled or dropped.
 #[derive(Clone)]
 pub struct OutputConstraint {
     name: Str,
@@ -72,34 +72,35 @@ pub struct OutputConstraint {
     tries: usize,
 }
 
-// Boxed, as each method of a gate is: once per answer.
+// Boxed once per answer, like the other methods of a gate.
 type Judge = dyn Fn(Str, Context) -> Judging + Send + Sync;
 type Judging = Pin<Box<dyn Future<Output = Result<Judgement, BoxError>> + Send>>;
 
-/// What is said of an answer.
+/// The judgement on an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Judgement {
-    /// It is as it is to be.
+    /// Accepts the answer.
     Accept,
-    /// It is not, and the model is told this.
+    /// Rejects the answer. The model receives this complaint.
     Complain(Str),
 }
 
 impl Judgement {
-    /// Complains of the answer.
+    /// Rejects the answer with a complaint.
     pub fn complain(text: impl Into<Str>) -> Self {
         Self::Complain(text.into())
     }
 }
 
 impl OutputConstraint {
-    /// Creates the constraint `name`, which no other gate of the agent is named. `judge` is given the
-    /// text of the answer, and the context of the run.
+    /// Creates a constraint. `name` must be unique among the gates of the agent.
+    ///
+    /// `judge` receives the text of the answer and the context of the run.
     ///
     /// # Errors
     ///
-    /// Those of `judge` fail the run: an answer that could not be judged is neither good nor bad.
+    /// An error of `judge` fails the run, because the answer could not be judged.
     pub fn new<F, Fut>(name: impl Into<Str>, judge: F) -> Self
     where
         F: Fn(Str, Context) -> Fut + Send + Sync + 'static,
@@ -112,7 +113,7 @@ impl OutputConstraint {
         }
     }
 
-    /// Sets how often the model may try again in a run; the default is 2.
+    /// Sets the number of further tries in a run; the default is 2.
     #[must_use]
     pub fn tries(mut self, tries: usize) -> Self {
         self.tries = tries;
@@ -135,7 +136,7 @@ impl StepGate for OutputConstraint {
     }
 
     async fn before_finish(&self, step: &StepView) -> Result<BeforeFinish, BoxError> {
-        // An answer without a word is no turn.
+        // An empty answer adds no turn to the transcript.
         let last = step.transcript.last().map(Turn::as_message);
         let answer = last.filter(|message| message.role == Role::Assistant);
         let text = Str::from(answer.map(|answer| answer.text()).unwrap_or_default());

@@ -4,18 +4,18 @@ use concentric_core::{
     agent::{BeforeStep, StepGate, StepView},
 };
 
-/// Stops a run whose tool calls fail.
+/// Halts a run after too many failed tool calls.
 ///
-/// A call that [failed](ToolStatus::Failed) is an error: its tool failed, or there is no such tool, or
-/// its arguments were wrong, or it was over a limit. A call that was denied is an error if
-/// [configured](Self::counting_denied). A call that was cancelled, or is unknown, is neither an error
-/// nor a success.
+/// A call with the status [`Failed`](ToolStatus::Failed) is an error: the tool failed or does not
+/// exist, the arguments were invalid, or a limit was exceeded. A denied call is an error only if
+/// [configured](Self::counting_denied). A call that was cancelled, or whose outcome is unknown, is
+/// neither an error nor a success.
 ///
-/// A round counts once, however many of its calls failed side by side: the model has not seen any of
-/// these errors when it makes the others. It counts if a call of it failed and none was done. To count
-/// each call, see [`counting_calls`](Self::counting_calls).
+/// A round counts as failed if at least one of its calls failed and none succeeded. It counts once,
+/// because the model makes the calls of a round before it sees any of their errors. To count each
+/// call instead, use [`counting_calls`](Self::counting_calls).
 ///
-/// The run is halted before the next step ([`Halted`](concentric_core::Outcome::Halted)), and the
+/// The run is halted before its next step ([`Halted`](concentric_core::Outcome::Halted)). The
 /// reason contains the count.
 ///
 /// ```
@@ -35,8 +35,8 @@ pub struct ErrorLimit {
 }
 
 impl ErrorLimit {
-    /// Creates a limit of three failed rounds in a row, and of any number in all. The gate's name is
-    /// `error_limit`.
+    /// Creates a limit of three consecutive failed rounds, without a limit on the total. The gate
+    /// is named `error_limit`.
     pub const fn new() -> Self {
         Self {
             name: Str::from_static("error_limit"),
@@ -47,38 +47,40 @@ impl ErrorLimit {
         }
     }
 
-    /// Sets how many failed rounds in a row stop the run; the least is 1.
+    /// Sets the number of consecutive failed rounds that halts the run (at least 1).
     ///
-    /// A round in which a call was done is a success, and the count begins again after it.
+    /// A round in which a call succeeded resets the count.
     #[must_use]
     pub fn consecutive(mut self, errors: usize) -> Self {
         self.consecutive = errors.max(1);
         self
     }
 
-    /// Sets how many failed rounds in all stop the run; the least is 1.
+    /// Sets the total number of failed rounds that halts the run (at least 1).
     #[must_use]
     pub fn total(mut self, errors: usize) -> Self {
         self.total = Some(errors.max(1));
         self
     }
 
-    /// Counts each call that failed, in place of rounds: in a row, those of rounds in which no call was
-    /// done; in all, those of any round.
+    /// Counts failed calls instead of failed rounds.
+    ///
+    /// The consecutive count includes only rounds without a successful call; the total includes all
+    /// rounds.
     #[must_use]
     pub fn counting_calls(mut self) -> Self {
         self.calls = true;
         self
     }
 
-    /// Counts calls that were denied as errors.
+    /// Counts denied calls as errors.
     #[must_use]
     pub fn counting_denied(mut self) -> Self {
         self.denied = true;
         self
     }
 
-    /// Names the gate, if an agent has several.
+    /// Sets the name of the gate, which must be unique within an agent.
     #[must_use]
     pub fn named(mut self, name: impl Into<Str>) -> Self {
         self.name = name.into();
@@ -122,7 +124,7 @@ impl StepGate for ErrorLimit {
             false => "rounds of tool calls",
         };
         Ok(if consecutive >= self.consecutive {
-            BeforeStep::halt(format!("{consecutive} {what} in a row failed"))
+            BeforeStep::halt(format!("{consecutive} consecutive {what} failed"))
         } else if self.total.is_some_and(|limit| total >= limit) {
             BeforeStep::halt(format!("{total} {what} failed"))
         } else {

@@ -6,23 +6,24 @@ use concentric_core::{
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Notices that a model makes the same call again and again.
+/// Detects a model that repeats the same tool call.
 ///
-/// Two calls are the same if they are of one tool and their arguments say the same: the order of keys,
-/// at any depth, and white space make no difference, and numbers are the same if serde_json reads them
-/// so. Arguments that are not JSON are the same if their text is.
+/// Two calls are the same if they name the same tool and have equal arguments. JSON arguments are
+/// compared as values: the order of keys and white space are ignored, and numbers are equal if
+/// serde_json parses them to the same value. Arguments that are not valid JSON are compared as
+/// text.
 ///
-/// Each call is counted by itself, over the last [few rounds](Self::window) of the run, whatever was
-/// called between: in A, B, A, B, A the last is the third A. Calls of one answer count, too, and those
-/// that were denied or skipped. The calls of an agent in the model's place, and of the provider, are
-/// not looked at.
+/// Repetitions are counted over the last [rounds](Self::window) of the run and need not be
+/// consecutive: in A, B, A, B, A the last call is the third A. Calls of the same answer count, and
+/// so do calls that were denied or skipped. Calls that the provider or a nested agent executes are
+/// ignored.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools};
 /// use concentric_layers::stop::{LoopAction, LoopDetector};
 ///
 /// let agent = AgentLayer::new(NoTools)
-///     // The second time the model is told, the fourth time is the last.
+///     // The second identical call adds a warning, the fourth one halts the run.
 ///     .gate(LoopDetector::new(2).action(LoopAction::Warn).named("loop_warning"))
 ///     .gate(LoopDetector::new(4));
 /// # let _ = agent;
@@ -35,23 +36,23 @@ pub struct LoopDetector {
     action: LoopAction,
 }
 
-/// What a [`LoopDetector`] does.
+/// The action of a [`LoopDetector`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoopAction {
-    /// The calls are run, and then the model is told to try something else.
+    /// Executes the calls, and then warns the model with a message.
     Warn,
-    /// No call of the round is run, and the model is told why.
+    /// Executes no call of the round. Their outcomes contain the reason.
     Skip,
-    /// No call of the round is run, and the run is stopped
-    /// ([`Halted`](concentric_core::Outcome::Halted)); the reason names the tool.
+    /// Executes no call of the round and halts the run
+    /// ([`Halted`](concentric_core::Outcome::Halted)). The reason contains the name of the tool.
     #[default]
     Halt,
 }
 
 impl LoopDetector {
-    /// Creates a detector that acts when a call is made for the `limit`th time, of the last 8 rounds;
-    /// the least is 2. It halts the run. The gate's name is `loop_detector`.
+    /// Creates a detector that halts the run when a call is made for the `limit`th time (at least
+    /// 2) within the last 8 rounds. The gate is named `loop_detector`.
     pub const fn new(limit: u32) -> Self {
         Self {
             name: Str::from_static("loop_detector"),
@@ -61,28 +62,29 @@ impl LoopDetector {
         }
     }
 
-    /// Sets how many rounds back it looks, this one included; the default is 8, the least 1.
+    /// Sets the number of rounds to compare, including the current one; the default is 8, the
+    /// minimum 1.
     #[must_use]
     pub fn window(mut self, rounds: usize) -> Self {
         self.window = rounds.max(1);
         self
     }
 
-    /// Sets what it does; the default is [`Halt`](LoopAction::Halt).
+    /// Sets the action; the default is [`Halt`](LoopAction::Halt).
     #[must_use]
     pub fn action(mut self, action: LoopAction) -> Self {
         self.action = action;
         self
     }
 
-    /// Names the gate, if an agent has several.
+    /// Sets the name of the gate, which must be unique within an agent.
     #[must_use]
     pub fn named(mut self, name: impl Into<Str>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// What there is to say of the first of `messages`, the newest, if one of its calls was made too
+    /// Returns a complaint if a call of the newest message, the first of `messages`, was made too
     /// often.
     fn complaint<'a>(&self, messages: impl Iterator<Item = &'a Message>) -> Option<String> {
         let mut messages = messages.take(self.window).peekable();
@@ -142,7 +144,7 @@ fn message_of_round(turn: &Turn) -> Option<&Message> {
     turn.as_round().map(|round| round.message())
 }
 
-/// What two calls have in common that are the same.
+/// Returns a string that is equal for calls that count as the same.
 fn signature(call: &ToolCallPart) -> String {
     let arguments = call.arguments.as_str();
     match serde_json::from_str(arguments) {
@@ -152,14 +154,14 @@ fn signature(call: &ToolCallPart) -> String {
     .to_string()
 }
 
-/// The same value, with its keys in order at every depth; serde_json reads none that is nested deeper
-/// than 127 levels.
+/// Sorts the keys of objects at every depth. The recursion is bounded, because serde_json accepts
+/// at most 127 levels of nesting.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(entries) => {
             let sorted = entries.into_iter().map(|(key, value)| (key, sorted(value)));
             let mut entries: Vec<_> = sorted.collect();
-            // A map may keep the order in which it is filled (`serde_json/preserve_order`).
+            // With the feature `serde_json/preserve_order`, a map keeps its insertion order.
             entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             entries.into_iter().collect()
         }

@@ -1,8 +1,8 @@
-//! When a run ends: gates that stop one, and gates that don't let one end yet.
+//! Gates that end a run, or prevent it from ending.
 //!
-//! A loop ends by itself when its model answers without a call, or at the agent's limit on steps. What
-//! else is to end it, or to keep it going, is a [`StepGate`](concentric_core::agent::StepGate): of an
-//! agent ([`AgentLayer::gate`](concentric_core::AgentLayer::gate)), or of one run
+//! A run ends when the model answers without a tool call, or at the agent's step limit. Other
+//! conditions are a [`StepGate`](concentric_core::agent::StepGate), added to an agent
+//! ([`AgentLayer::gate`](concentric_core::AgentLayer::gate)) or to a single run
 //! ([`StepGates`](concentric_core::agent::StepGates)).
 //!
 //! ```
@@ -12,48 +12,49 @@
 //! };
 //!
 //! let agent = AgentLayer::new(NoTools)
-//!     // Enough was done: this is a normal end.
+//!     // Ends the run normally.
 //!     .gate(StopWhen::finish(steps(20).or(called("submit"))))
-//!     // Too much was done: this is a halt.
-//!     .gate(StopWhen::halt("the tokens are used up", total_tokens(200_000)))
-//!     // The model goes in circles, or nothing works.
+//!     // Halts the run.
+//!     .gate(StopWhen::halt("the token limit is reached", total_tokens(200_000)))
+//!     // Halts the run if the model repeats a call, or if its calls keep failing.
 //!     .gate(LoopDetector::new(3))
 //!     .gate(ErrorLimit::new().consecutive(3).total(10))
-//!     // Somebody says whether it is worth more than 8 steps.
+//!     // Requires approval for more than 8 steps.
 //!     .gate(StepApproval::after(8));
 //! # let _ = agent;
 //! ```
 //!
-//! | gate | is asked | the run |
+//! | gate | runs before | effect |
 //! |---|---|---|
-//! | [`StopWhen`] | before the model is called | finishes ([`Completed`]), or is halted ([`Halted`]), when a [`Condition`] holds |
-//! | [`LoopDetector`] | before a round | is halted, or the round skipped, or the model warned after it, when a call was made too often |
-//! | [`ErrorLimit`] | before the model is called | is halted when the calls of too many rounds have failed |
-//! | [`StepApproval`] | before the model is called | waits for somebody to allow more steps, and is halted if nobody does |
-//! | [`OutputConstraint`] | before the run ends | makes another step when the answer is rejected, and fails when that was tried often enough |
+//! | [`StopWhen`] | a model call | completes ([`Completed`]) or halts ([`Halted`]) the run when a [`Condition`] holds |
+//! | [`LoopDetector`] | a round | halts the run, skips the round, or warns the model after it, when a call is repeated too often |
+//! | [`ErrorLimit`] | a model call | halts the run when too many rounds of calls have failed |
+//! | [`StepApproval`] | a model call | interrupts the run until more steps are approved, and halts it if they are not |
+//! | [`OutputConstraint`] | the end of the run | adds a step when the answer is rejected, and fails the run after too many tries |
 //!
-//! All of them are asked, and the strictest answer counts: to halt, to finish, to ask, to go on. A run
-//! that a gate has come to a normal end does not ask an [`OutputConstraint`].
+//! All gates are called, and the strictest decision applies: halt, then finish, then interrupt,
+//! then continue. An [`OutputConstraint`] is not called if another gate ends the run normally.
 //!
 //! # Place in the stack
 //!
-//! Before the end, the first gate that has the run go on is the last that is asked
-//! ([`StepGate`](concentric_core::agent::StepGate)). An [`OutputConstraint`] is of the answer that the
-//! run ends with, and goes after the gates that may have it go on for something else: a `Steering`,
-//! whose messages are still to be answered, and the gate of a typed answer, which asks for a value
-//! that is then what is judged. Of several constraints, the first that complains is told to the model;
-//! those after it are asked about the next answer. An [`OutputConstraint`] before one of the other two
-//! fails each run with [`Configuration`](concentric_core::ErrorKind::Configuration).
+//! Before the end of a run, gates are called in order until one of them requires another step
+//! ([`StepGate`](concentric_core::agent::StepGate)). An [`OutputConstraint`] judges the answer that
+//! the run ends with. It must therefore be added after gates that require another step for other
+//! reasons: a `Steering`, whose messages need an answer, and the gate of a typed answer, which
+//! requests the value that the constraint judges. An [`OutputConstraint`] before one of these fails
+//! every run with [`Configuration`](concentric_core::ErrorKind::Configuration). Of several
+//! constraints, the model receives the complaint of the first one that rejects the answer; later
+//! constraints judge the next answer.
 //!
-//! # What counts
+//! # Scope of the counts
 //!
-//! What the run has done, and not the turns before it: they count from where the conversation stood
-//! when one of these gates was first asked, which is written down with the run
-//! ([`state`](concentric_core::state)). The rest is read from the conversation, so that a run that
-//! waited, or whose process died, counts nothing twice.
+//! The gates count the turns of the current run only. The number of turns at the first call of a
+//! gate is recorded in the run's durable [`state`](concentric_core::state). All other counts are
+//! computed from the conversation, so a run that was suspended or whose process died counts nothing
+//! twice.
 //!
-//! In an agent that stands in a model's place, the run is that of the loop around it, whose rounds
-//! count, too.
+//! If an agent is used as the model of another agent, the run is that of the outer loop, and the
+//! rounds of both are counted.
 //!
 //! [`Completed`]: concentric_core::Outcome::Completed
 //! [`Halted`]: concentric_core::Outcome::Halted

@@ -1,8 +1,10 @@
 use concentric_core::{Error, ErrorKind, Str};
 use std::{error::Error as StdError, fmt};
 
-/// An answer that an [`OutputConstraint`](super::OutputConstraint) has rejected as often as it may: the [source](std::error::Error::source) of
-/// the error that the run fails with, whose code is `answer_rejected`.
+/// The rejection of a run's last answer by an [`OutputConstraint`](super::OutputConstraint).
+///
+/// This is the [source](std::error::Error::source) of the error that the run fails with, whose code
+/// is `answer_rejected`.
 ///
 /// ```
 /// use concentric_core::Error;
@@ -21,7 +23,7 @@ pub struct RejectedAnswer {
 }
 
 impl RejectedAnswer {
-    /// Creates the error of `gate`, which has rejected `answer` because of `complaint`.
+    /// Creates the error for an `answer` that `gate` rejected because of `complaint`.
     pub fn new(gate: impl Into<Str>, complaint: impl Into<Str>, answer: impl Into<Str>) -> Self {
         Self {
             gate: gate.into(),
@@ -30,17 +32,17 @@ impl RejectedAnswer {
         }
     }
 
-    /// The name of the gate.
+    /// Returns the name of the gate.
     pub fn gate(&self) -> &str {
         &self.gate
     }
 
-    /// What is wrong with the answer.
+    /// Returns the complaint about the answer.
     pub fn complaint(&self) -> &str {
         &self.complaint
     }
 
-    /// The last answer.
+    /// Returns the rejected answer.
     pub fn answer(&self) -> &str {
         &self.answer
     }
@@ -48,13 +50,13 @@ impl RejectedAnswer {
 
 impl fmt::Display for RejectedAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The answer itself may be long, and secret.
+        // The answer is omitted because it may be long or confidential.
         let Self {
             gate, complaint, ..
         } = self;
         write!(
             f,
-            "the gate `{gate}` has rejected the last answer: {complaint}"
+            "the gate `{gate}` rejected the last answer: {complaint}"
         )
     }
 }

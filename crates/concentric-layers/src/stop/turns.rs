@@ -4,7 +4,7 @@ use concentric_core::{
     state::{Durable, Scope, Slot, SlotError},
 };
 
-/// How many turns there were when the run began.
+/// The number of turns when the run began.
 struct Began;
 
 impl Slot for Began {
@@ -14,17 +14,17 @@ impl Slot for Began {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// The turns of the run, from the newest to the oldest; takes no memory.
+/// Returns the turns of the run, from the newest to the oldest, without allocation.
 ///
-/// A gate that goes by them asks before each model call, or has it [noted](note_begin), so that the
-/// first time is when the run begins.
+/// A gate that uses them must call this function or [`note_begin`] before each model call, so that
+/// the first call is made when the run begins.
 pub(super) fn of_run(step: &StepView) -> Result<impl Iterator<Item = &Turn>, SlotError> {
     let began = note_begin(step)?;
     let count = step.transcript.len().saturating_sub(began);
     Ok(step.transcript.rev().take(count))
 }
 
-/// Notes where the run begins, if it begins now, and returns where it did.
+/// Returns the number of turns at the beginning of the run, and records it on the first call.
 pub(super) fn note_begin(step: &StepView) -> Result<usize, SlotError> {
     let now = step.transcript.len();
     let began = step.context.state::<Began>()?;
@@ -35,19 +35,19 @@ pub(super) fn note_begin(step: &StepView) -> Result<usize, SlotError> {
     Ok(now)
 }
 
-/// The calls of `message` that somebody outside of the model executes.
+/// Returns the calls of `message` that the model's provider does not execute.
 pub(super) fn calls(message: &Message) -> impl Iterator<Item = &ToolCallPart> {
     let is_ours = |call: &&ToolCallPart| matches!(call.executor, Executor::Loop | Executor::Client);
     message.tool_calls().filter(is_ours)
 }
 
-/// What the gate `name` has to say to the model.
+/// Returns a turn with a message of the gate `name` to the model.
 pub(super) fn said_by(name: &Str, text: impl Into<Str>) -> Result<Turn, HistoryError> {
     let part = Part::text(text).by(author(name));
     Turn::message(Message::new(Role::User, vec![part]))
 }
 
-/// How often the gate `name` had something to say in the run.
+/// Returns the number of messages of the gate `name` in the run.
 pub(super) fn times_said_by(name: &Str, step: &StepView) -> Result<usize, SlotError> {
     let author = author(name);
     let is_its = |turn: &&Turn| {

@@ -4,10 +4,10 @@ use concentric_core::{
     agent::{BeforeStep, StepGate, StepView},
 };
 
-/// Ends a run before its next step, when a [`Condition`] holds.
+/// Ends a run before its next step when a [`Condition`] holds.
 ///
-/// What a step has called is run first: the history has all its results. An answer without a call
-/// ends the run by itself.
+/// The tool calls of the previous step are executed first, so the history contains all their
+/// results. A run whose model answers without a tool call ends without this gate.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, NoTools};
@@ -15,21 +15,22 @@ use concentric_core::{
 ///
 /// let agent = AgentLayer::new(NoTools)
 ///     .gate(StopWhen::finish(called("submit").and(steps(2)).or(steps(10))))
-///     .gate(StopWhen::halt("it said too much", output_tokens(50_000)));
+///     .gate(StopWhen::halt("the output token limit is reached", output_tokens(50_000)));
 /// # let _ = agent;
 /// ```
 #[derive(Clone, Debug)]
 pub struct StopWhen {
     name: Str,
     condition: Condition,
-    // A normal end, if there is none.
+    // `None` ends the run normally.
     reason: Option<Str>,
 }
 
 impl StopWhen {
-    /// Has the run come to a normal end ([`Completed`](concentric_core::Outcome::Completed)).
+    /// Ends the run normally ([`Completed`](concentric_core::Outcome::Completed)) when `condition`
+    /// holds.
     ///
-    /// The gate's name is `stop/finish`.
+    /// The gate is named `stop/finish`.
     pub fn finish(condition: Condition) -> Self {
         Self {
             name: Str::from_static("stop/finish"),
@@ -38,9 +39,10 @@ impl StopWhen {
         }
     }
 
-    /// Has the run stopped for `reason` ([`Halted`](concentric_core::Outcome::Halted)).
+    /// Halts the run for `reason` ([`Halted`](concentric_core::Outcome::Halted)) when `condition`
+    /// holds.
     ///
-    /// The gate's name is `stop/halt`.
+    /// The gate is named `stop/halt`.
     pub fn halt(reason: impl Into<Str>, condition: Condition) -> Self {
         Self {
             name: Str::from_static("stop/halt"),
@@ -49,7 +51,7 @@ impl StopWhen {
         }
     }
 
-    /// Names the gate, if an agent has several.
+    /// Sets the name of the gate, which must be unique within an agent.
     #[must_use]
     pub fn named(mut self, name: impl Into<Str>) -> Self {
         self.name = name.into();
@@ -63,7 +65,7 @@ impl StepGate for StopWhen {
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        // A condition may look at the turns for the first time later on.
+        // Records the beginning of the run even if the condition does not read the turns yet.
         turns::note_begin(step)?;
         Ok(match (self.condition.holds(step)?, &self.reason) {
             (false, _) => BeforeStep::Continue,
