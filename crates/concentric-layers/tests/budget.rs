@@ -446,7 +446,7 @@ fn amounts_are_of_a_usage() {
 #[test]
 fn an_error_says_what_is_used_up() {
     let over = limit(100).reserve(money(120)).unwrap_err();
-    let text = "the budget is used up: 0 of 100 money, and 120 more wanted";
+    let text = "budget exceeded: 0 of 100 money used, 120 more requested";
     let error = Error::from(over);
     assert_eq!(
         (error.kind(), error.code()),
@@ -810,7 +810,7 @@ async fn a_run_that_is_out_of_budget_is_halted_and_keeps_what_was_paid_for() {
     let Outcome::Halted { reason } = &answer.finish.outcome else {
         panic!("{:?}", answer.finish.outcome);
     };
-    let said = "the budget is used up: 3 of 3 model calls, and 1 more wanted";
+    let said = "budget exceeded: 3 of 3 model calls used, 1 more requested";
     assert_eq!(reason, said);
     assert_eq!(
         (model.calls(), answer.finish.usage),
@@ -889,7 +889,7 @@ async fn a_call_that_needs_more_than_was_thought_between_the_steps_halts_the_run
     let Outcome::Halted { reason } = &answer.finish.outcome else {
         panic!("{:?}", answer.finish.outcome);
     };
-    assert!(reason.contains("the budget is used up"), "{reason}");
+    assert!(reason.contains("budget exceeded"), "{reason}");
     // What was paid for is kept.
     let kept = answer.transcript().unwrap();
     assert!(kept.len() > 1 && model.calls() == 1, "{kept:?}");
@@ -1076,7 +1076,7 @@ async fn a_tool_call_that_does_not_fit_is_denied_and_has_its_one_result() {
         .nth(2)
         .unwrap()
         .outcome;
-    let said = "The call was not run: the budget is used up: 2 of 2 tool calls, and 1 more wanted.";
+    let said = "The call was not run: budget exceeded: 2 of 2 tool calls used, 1 more requested.";
     assert_eq!(denied, &ToolOutcome::denied(said));
 }
 

@@ -3,10 +3,10 @@ use concentric_core::Usage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The dimensions of a budget, once.
+/// Generates the types that have one item per dimension of a budget.
 macro_rules! dimensions {
     ($($(#[$doc:meta])* $field:ident $Dimension:ident $name:literal;)*) => {
-        /// What a budget counts.
+        /// A dimension of a budget.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -22,7 +22,7 @@ macro_rules! dimensions {
             }
         }
 
-        /// How much of each dimension; sums stop at [`u64::MAX`].
+        /// An amount for each dimension; sums saturate at [`u64::MAX`].
         ///
         /// ```
         /// use concentric_layers::budget::Amounts;
@@ -38,7 +38,7 @@ macro_rules! dimensions {
         }
 
         impl Amounts {
-            /// Creates nothing of anything.
+            /// Creates amounts that are all zero.
             pub const fn new() -> Self {
                 Self { $($field: 0,)* }
             }
@@ -57,7 +57,7 @@ macro_rules! dimensions {
             }
         }
 
-        /// The most of each dimension; `None`, if there is no limit.
+        /// An optional limit for each dimension.
         ///
         /// ```
         /// use concentric_layers::budget::Limits;
@@ -86,7 +86,8 @@ macro_rules! dimensions {
                 }
             )*
 
-            /// Whether `wanted` fits on top of `used`. What is not wanted is not looked at.
+            /// Checks that `used` plus `wanted` is within the limits. Dimensions with no wanted
+            /// amount are ignored.
             pub(super) fn check(&self, used: Amounts, wanted: Amounts) -> Result<(), OverBudget> {
                 $(
                     if let Some(limit) = self.$field
@@ -104,12 +105,12 @@ macro_rules! dimensions {
                 Ok(())
             }
 
-            /// All that there is of what is limited.
+            /// Returns the limits as amounts, with zero for dimensions without a limit.
             pub(super) fn whole(&self) -> Amounts {
                 Amounts { $($field: self.$field.unwrap_or(0),)* }
             }
 
-            /// Those of `amounts` that are limited.
+            /// Returns `amounts` with zero for dimensions without a limit.
             pub(super) fn limited(&self, amounts: Amounts) -> Amounts {
                 Amounts { $($field: self.$field.map_or(0, |_| amounts.$field),)* }
             }
@@ -124,27 +125,27 @@ macro_rules! dimensions {
 dimensions! {
     /// Money, in micro-units of the currency that prices are in: 1,000,000 is one dollar.
     money Money "money";
-    /// Tokens in requests, cached or not (`gen_ai.usage.input_tokens`).
+    /// Tokens in requests, including cached ones (`gen_ai.usage.input_tokens`).
     input_tokens InputTokens "input tokens";
-    /// Tokens in answers, reasoning included (`gen_ai.usage.output_tokens`).
+    /// Tokens in answers, including reasoning (`gen_ai.usage.output_tokens`).
     output_tokens OutputTokens "output tokens";
-    /// Tokens in both.
+    /// Tokens in requests and answers.
     total_tokens TotalTokens "tokens";
-    /// Input tokens read from a provider's cache (`gen_ai.usage.cache_read.input_tokens`); they are
-    /// input tokens, too.
+    /// Input tokens read from a provider's cache (`gen_ai.usage.cache_read.input_tokens`); also
+    /// counted as input tokens.
     cached_input_tokens CachedInputTokens "cached input tokens";
-    /// Calls of a model, those that failed included.
+    /// Model calls, including failed ones.
     model_calls ModelCalls "model calls";
-    /// Calls of tools.
+    /// Tool calls.
     tool_calls ToolCalls "tool calls";
-    /// The time that calls took by the run's clock, in milliseconds. Each of those that ran side by
-    /// side counts, and what nobody calls, as to wait for a person, takes none.
+    /// The duration of calls by the run's clock, in milliseconds. Concurrent calls are added up.
+    /// Time outside of calls, such as waiting for an approver, is not counted.
     time_ms TimeMs "milliseconds";
 }
 
 impl Amounts {
-    /// The tokens of a model's usage. What the provider did not report is nothing; a total it did
-    /// not report is the sum of input and output.
+    /// Converts the usage of a model. Values that the provider did not report are zero, except the
+    /// total, which is then the sum of input and output.
     pub fn of_usage(usage: &Usage) -> Self {
         let input = usage.input_tokens.unwrap_or(0);
         let output = usage.output_tokens.unwrap_or(0);
@@ -156,25 +157,25 @@ impl Amounts {
             .cached_input_tokens(usage.cached_input_tokens.unwrap_or(0))
     }
 
-    /// The sum of both.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.with(other, u64::saturating_add)
     }
 
-    /// What is left of it without `other`; at the least nothing.
+    /// Returns the difference, which is zero where `other` is greater.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.with(other, u64::saturating_sub)
     }
 
-    /// The smaller of both, in each dimension.
+    /// Returns the minimum of each dimension.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         self.with(other, u64::min)
     }
 
-    /// The greater of both, in each dimension.
+    /// Returns the maximum of each dimension.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         self.with(other, u64::max)
@@ -182,7 +183,7 @@ impl Amounts {
 }
 
 impl Limits {
-    /// Creates no limits.
+    /// Creates limits with no dimension limited.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,19 +1,19 @@
-//! What a model call is thought to need, unless somebody knows better.
+//! The default estimate of the usage of a model call.
 
 use concentric_core::{ChatRequest, Part, PartKind, ToolContent, ToolResult, Usage};
 use std::fmt::{self, Write};
 
-/// How many bytes of text make a token.
+/// The assumed number of bytes of text per token.
 pub(super) const BYTES: u64 = 4;
 
-/// What is no text is thought to be as long as this, in bytes.
+/// The assumed size of content other than text, in bytes.
 const MEDIA: u64 = 1_000 * BYTES;
 
 pub(super) fn rough(request: &ChatRequest) -> Usage {
     let system = request.system.iter().map(|segment| length(&segment.text));
     let tools = request.tools.iter().map(|tool| {
         let mut schema = Length(0);
-        // It only counts, and does not fail.
+        // `Length` never fails.
         let _ = write!(schema, "{}", tool.input_schema);
         length(&tool.name) + length(&tool.description) + schema.0
     });
@@ -47,7 +47,7 @@ pub(super) const fn length(text: &str) -> u64 {
     text.len() as u64
 }
 
-/// Counts what is written.
+/// A writer that counts bytes.
 struct Length(u64);
 
 impl Write for Length {

@@ -8,10 +8,10 @@ use concentric_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The [reason](Interrupt::reason) of a question whether a run may spend more.
+/// The [reason](Interrupt::reason) of an interrupt that requests an extension of the budget.
 pub const BUDGET: Str = Str::from_static("budget");
 
-/// Ends a run before a model call that its budget does not allow, or has somebody asked.
+/// Halts or interrupts a run before a model call that does not fit its budget.
 pub(super) struct BudgetGate {
     prices: Prices,
 }
@@ -21,10 +21,11 @@ impl BudgetGate {
         Self { prices }
     }
 
-    /// What the next model call is thought to want: what the last one did, and what was said since.
+    /// Estimates the next model call: the estimate of the last call plus that of the turns added
+    /// since.
     ///
-    /// Only the layer around the model sees what is sent, with the tools and without what was left
-    /// out.
+    /// The exact request, with its tools and without omitted turns, is known only to the layer
+    /// around the model.
     fn next_call(&self, step: &StepView) -> Result<Amounts, BoxError> {
         let said = ChatRequest::new(step.transcript.clone());
         let said = self.prices.cost(&self.prices.estimate(&said));
@@ -37,10 +38,10 @@ impl BudgetGate {
     }
 }
 
-/// What may be lost where estimates are added up.
+/// The largest rounding error of a difference of two estimates.
 const ROUNDED: Amounts = Amounts::new().input_tokens(1).total_tokens(1);
 
-/// What any model call wants at the least.
+/// The minimum estimate of a model call.
 pub(super) const LEAST: Amounts = Amounts::new()
     .money(1)
     .input_tokens(1)
@@ -82,7 +83,7 @@ impl StepGate for BudgetGate {
     }
 }
 
-/// What `reply` adds to the limits, of what was asked for.
+/// Returns the extension that `reply` approves, limited to the requested one.
 fn approved(asked: Amounts, reply: &Reply) -> Amounts {
     let approval = match &reply.payload {
         Some(payload) if reply.status == ReplyStatus::Resolved => Approval::deserialize(payload),
@@ -97,7 +98,7 @@ fn approved(asked: Amounts, reply: &Reply) -> Amounts {
     }
 }
 
-/// What is replied to the question.
+/// The payload of a reply to the interrupt.
 #[derive(Deserialize)]
 struct Approval {
     approved: bool,
@@ -115,22 +116,22 @@ fn schema() -> serde_json::Value {
     })
 }
 
-/// The last model call of a run, whosever budget it is charged to.
+/// The last model call of a run, whichever budget it is charged to.
 pub(super) struct LastCall;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Last {
-    /// What it wanted.
+    /// The estimate of the call.
     wanted: Amounts,
-    /// What the conversation alone would have wanted then.
+    /// The estimate of the conversation alone, at the time of the call.
     heard: Option<Amounts>,
-    /// The same, when a gate last looked.
+    /// The estimate of the conversation alone, when a gate last checked it.
     said: Option<Amounts>,
 }
 
 impl Last {
-    /// A model call is made.
+    /// Records a model call.
     pub(super) const fn call(self, wanted: Amounts) -> Self {
         Self {
             wanted,

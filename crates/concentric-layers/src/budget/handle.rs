@@ -10,12 +10,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What may be spent, and what has been: a handle, whose clones share it.
+/// The limits and the spending of a run, or of several runs. Clones share the same budget.
 ///
-/// What is about to be spent is [reserved](Self::reserve) first, in all dimensions or none, and
-/// [settled](Lease::settle) when it is known. A budget may be of a run
-/// ([`BudgetLayer::run`](super::BudgetLayer::run)), or of whatever has more than one: a
-/// conversation, a user, a tenant.
+/// An estimate is [reserved](Self::reserve) before a call, in all dimensions or in none, and
+/// [settled](Lease::settle) with the actual amounts. A budget can belong to a run
+/// ([`BudgetLayer::run`](super::BudgetLayer::run)), or to several runs, for example to those of a
+/// conversation, a user or a tenant.
 ///
 /// ```
 /// use concentric_layers::budget::{Amounts, Budget, Dimension, Limits};
@@ -24,7 +24,7 @@ use std::{
 /// let call = Amounts::new().money(600).model_calls(1);
 ///
 /// let first = budget.reserve(call)?;
-/// // Two of these don't fit, even while nobody knows what the first one costs.
+/// // A second reservation does not fit, although the first call is not settled yet.
 /// let over = budget.reserve(call).unwrap_err();
 /// assert_eq!((over.dimension, over.used, over.wanted), (Dimension::Money, 600, 600));
 ///
@@ -43,18 +43,18 @@ impl Capability for Budget {
 }
 
 impl Budget {
-    /// Creates a budget of which nothing is spent.
+    /// Creates a budget without spending.
     pub fn new(limits: Limits) -> Self {
         Self::with(limits, None, OfRun::default())
     }
 
-    /// The budget of the run of `context`, within the one that is there, if one is.
+    /// Creates the budget of a run, within the budget that `context` provides, if any.
     pub(super) fn of_run(limits: Limits, asks: Option<Amounts>, context: &Context) -> Self {
-        // To look at it is not to use it.
+        // Read from the extensions, because `capability` would record a use.
         let outer = context.extensions().get::<Self>();
         let parent = outer.map(|outer| outer.parent(false));
-        // One is kept with a run: not that of an agent in a model's place, which is made anew for
-        // each of the run's steps.
+        // A run stores one budget. That of an agent that is used as a model is excluded, because it
+        // is created again for each step of the outer run.
         let is_kept = !outer.is_some_and(|outer| outer.is_kept_with(context));
         let run = OfRun {
             kept: is_kept.then(|| context.clone()),
@@ -90,15 +90,15 @@ impl Budget {
         }
     }
 
-    /// Sets `estimate` aside, for something that is about to be spent.
+    /// Reserves `estimate` before a call.
     ///
-    /// What there is nothing of in the estimate is not looked at, so one who does not know how much
-    /// it will be wants at least 1.
+    /// Dimensions that are zero in the estimate are not checked. If an amount is unknown, use at
+    /// least 1.
     ///
     /// # Errors
     ///
-    /// What is spent, what is reserved and the estimate are more than a limit, of this budget or of
-    /// one it is within. Nothing is set aside then.
+    /// Spending, reservations and the estimate together exceed a limit of this budget or of an
+    /// outer budget. Nothing is reserved in that case.
     pub fn reserve(&self, estimate: Amounts) -> Result<Lease, OverBudget> {
         self.0.reserve(estimate)?;
         Ok(Lease {
@@ -108,11 +108,11 @@ impl Budget {
         })
     }
 
-    /// Whether `estimate` could be reserved now.
+    /// Checks whether `estimate` could be reserved now.
     ///
     /// # Errors
     ///
-    /// It could not: those of [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
     pub fn check(&self, estimate: Amounts) -> Result<(), OverBudget> {
         match self.over(estimate) {
             Some((_, over)) => Err(over),
@@ -120,7 +120,7 @@ impl Budget {
         }
     }
 
-    /// The budget into which `wanted` does not fit: this one, or one that it is within.
+    /// Returns the budget whose limit `wanted` exceeds: this one, or an outer one.
     pub(super) fn over(&self, wanted: Amounts) -> Option<(&Self, OverBudget)> {
         let state = *self.0.lock();
         if let Err(over) = state.check(wanted) {
@@ -131,26 +131,28 @@ impl Budget {
         parent.budget.over(wanted)
     }
 
-    /// Spends `actual`, whether it fits or not: what was spent before, or is paid already.
+    /// Adds `actual` to the spending without a check, for example for earlier or prepaid spending.
     pub fn charge(&self, actual: Amounts) {
         self.0.settle(Amounts::new(), actual);
     }
 
-    /// Creates a budget with limits of its own, within this one: what is spent of it is spent of
-    /// this one, too, and must fit into both. Nothing is set aside.
+    /// Creates an inner budget with additional limits.
+    ///
+    /// Its spending is also charged to this budget and must fit into both. Nothing is reserved.
     #[must_use]
     pub fn within(&self, limits: Limits) -> Self {
         Self::with(limits, Some(self.parent(false)), OfRun::default())
     }
 
-    /// Creates a budget of a part of this one, for somebody who is to be sure of it: `limits` are
-    /// set aside as a whole, and what is not spent of them comes back when the last handle of the
-    /// part, and the last lease, are dropped. What they don't limit is taken from this budget as it
-    /// is spent.
+    /// Reserves a part of this budget and returns it as a separate budget.
+    ///
+    /// `limits` are reserved as a whole. The unspent rest is returned when the last handle and the
+    /// last lease of the part are dropped. Dimensions without a limit in `limits` are charged to
+    /// this budget as they are spent.
     ///
     /// # Errors
     ///
-    /// Those of [`reserve`](Self::reserve): there is not so much left.
+    /// The errors of [`reserve`](Self::reserve).
     pub fn split(&self, limits: Limits) -> Result<Self, OverBudget> {
         self.0.reserve(limits.whole())?;
         let part = Self::with(limits, Some(self.parent(true)), OfRun::default());
@@ -158,37 +160,38 @@ impl Budget {
         Ok(part)
     }
 
-    /// Adds `more` to the limits that there are. For a [part](Self::split), it is taken from the
-    /// budget that it is a part of.
+    /// Adds `more` to the limits of this budget. Dimensions without a limit are ignored.
+    ///
+    /// For a [part](Self::split), `more` is reserved from the budget that it was split from.
     ///
     /// # Errors
     ///
-    /// Of that budget, there is not so much left.
+    /// The budget that the part was split from has less left than `more`.
     pub fn extend(&self, more: Amounts) -> Result<(), OverBudget> {
         self.0.extend(more)
     }
 
-    /// The limits as they are now.
+    /// Returns the current limits.
     pub fn limits(&self) -> Limits {
         self.0.lock().limits
     }
 
-    /// What is spent.
+    /// Returns the spending.
     pub fn spent(&self) -> Amounts {
         self.0.lock().spent
     }
 
-    /// What is set aside for what is not over.
+    /// Returns the reservations of calls in progress and of parts.
     pub fn reserved(&self) -> Amounts {
         self.0.lock().reserved
     }
 
-    /// What a run asks for when it is used up, if it does.
+    /// Returns the extension that the run requests when the budget is used up, if configured.
     pub(super) fn asks(&self) -> Option<Amounts> {
         self.0.run.asks
     }
 
-    /// Whether what model calls spend is limited, here or in a budget around it.
+    /// Returns whether this budget or an outer one limits the spending of model calls.
     pub(super) fn limits_models(&self) -> bool {
         let all_but_tools = |limits: Limits| {
             let tool_calls = None;
@@ -197,7 +200,8 @@ impl Budget {
                 ..limits
             } != Limits::new()
         };
-        // Not what was kept: that is read when the run's loop asks first.
+        // Does not read the stored spending, which is restored when the loop of the run first
+        // accesses the budget.
         all_but_tools(self.0.state().limits)
             || self
                 .0
@@ -206,7 +210,7 @@ impl Budget {
                 .is_some_and(|parent| parent.budget.limits_models())
     }
 
-    /// Whether it is known what was spent before a run was suspended.
+    /// Checks that the spending from before a suspension can be read.
     pub(super) fn check_kept(&self) -> Result<(), SlotError> {
         if let Some(context) = &self.0.run.kept {
             context.state::<Kept>()?;
@@ -220,7 +224,7 @@ impl Budget {
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As it is: to look at it reads nothing of what was kept.
+        // Does not restore the stored spending.
         let State {
             limits,
             spent,
@@ -235,27 +239,28 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// What is set aside of a [`Budget`], until it is settled or dropped.
+/// A reservation of a [`Budget`], until it is settled or dropped.
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives back all that it holds: nothing was spent.
-#[must_use = "what is reserved is given back when the lease is dropped"]
+/// Dropping a lease releases the reservation and records no spending.
+#[must_use = "the reservation is released when the lease is dropped"]
 pub struct Lease {
     node: Arc<Node>,
     estimate: Amounts,
-    // Spent with the drop.
+    // Charged on drop.
     actual: Amounts,
 }
 
 impl Lease {
-    /// What is set aside.
+    /// Returns the reserved amounts.
     pub const fn estimate(&self) -> Amounts {
         self.estimate
     }
 
-    /// Spends `actual`, in place of what is set aside. It may be more, and more than is left: then
-    /// the next one is refused.
+    /// Releases the reservation and adds `actual` to the spending.
+    ///
+    /// `actual` may exceed the reservation and the limits; the next reservation then fails.
     pub fn settle(mut self, actual: Amounts) {
         self.actual = actual;
     }
@@ -283,14 +288,14 @@ struct Node {
 
 struct Parent {
     budget: Budget,
-    // Whether what is limited was set aside when the budget was made.
+    // Whether the limits were reserved from the parent when the budget was created.
     set_aside: bool,
 }
 
-/// What a run's budget has that others have not.
+/// The data that only the budget of a run has.
 #[derive(Default)]
 struct OfRun {
-    // The run that what is spent is kept with.
+    // The run whose state stores the spending.
     kept: Option<Context>,
     asks: Option<Amounts>,
 }
@@ -301,9 +306,9 @@ struct State {
     spent: Amounts,
     reserved: Amounts,
     extended: Amounts,
-    // What is set aside of the parent, and not spent.
+    // The amount that is reserved from the parent and not spent.
     held: Amounts,
-    // Whether what was kept is in it.
+    // Whether the stored spending has been restored.
     is_read: bool,
 }
 
@@ -314,7 +319,7 @@ impl State {
 }
 
 impl Parent {
-    /// What of `amounts` was not set aside, and is taken from the parent as it is needed.
+    /// Returns the part of `amounts` that is not reserved yet and is charged to the parent.
     fn passed_on(&self, limits: &Limits, amounts: Amounts) -> Amounts {
         match self.set_aside {
             true => amounts.minus(limits.limited(amounts)),
@@ -373,8 +378,9 @@ impl Node {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
-        // Not before somebody wants to know: the agent, which takes a suspended run up, stands
-        // inside of the layer that makes the budget. If it can't be read, no call is made.
+        // Restored on first access, because the agent, which resumes a suspended run, is inside the
+        // layer that creates the budget. If the state cannot be read, `check_kept` fails before
+        // each call.
         if !state.is_read
             && let Some(context) = &self.run.kept
             && let Ok(kept) = context.state::<Kept>()
@@ -387,10 +393,10 @@ impl Node {
         state
     }
 
-    /// Keeps what is spent with the run.
+    /// Stores the spending in the run's state.
     fn write(&self) {
         if let Some(context) = &self.run.kept {
-            // It was read, so it can be written.
+            // The state was readable, so it can be written.
             let _ = context.update_state::<Kept>(|_| {
                 let State {
                     spent, extended, ..
@@ -411,14 +417,14 @@ impl Drop for Node {
     }
 }
 
-/// Where a run's budget is kept with the run.
+/// The slot that stores the spending of a run.
 struct Kept;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Spent {
     spent: Amounts,
-    // What somebody has added to the limits.
+    // The extensions of the limits.
     extended: Amounts,
 }
 

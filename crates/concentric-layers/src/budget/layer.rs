@@ -14,20 +14,20 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// The layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model) around its
-/// model, [`tool`](Self::tool) around its tools.
+/// Creates the layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model)
+/// around its model, [`tool`](Self::tool) around its tools.
 ///
-/// Each run has a budget of its own. See the [module docs](super) for an example.
+/// Each run has a separate budget. See the [module docs](super) for an example.
 #[derive(Clone)]
 pub struct BudgetLayer {
     limits: Limits,
     asks: Option<Amounts>,
     prices: Prices,
-    // Whether a layer of this budget or of a clone stands around a model.
+    // Whether a layer of this budget or of a clone wraps a model.
     charges: Arc<AtomicBool>,
 }
 
-/// What a model call is thought to need, and what it costs.
+/// The estimate and the price of model calls.
 #[derive(Clone)]
 pub(super) struct Prices {
     estimate: Arc<Estimate>,
@@ -38,7 +38,7 @@ type Estimate = dyn Fn(&ChatRequest) -> Usage + Send + Sync;
 type Price = dyn Fn(&Usage) -> u64 + Send + Sync;
 
 impl BudgetLayer {
-    /// Creates the layers of a budget that lets each run spend up to `limits`.
+    /// Creates the layers of a budget that limits each run to `limits`.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -51,22 +51,22 @@ impl BudgetLayer {
         }
     }
 
-    /// Sets what a model call costs, in micro-units of a currency; by default nothing.
+    /// Sets the price of a model call, in micro-units of a currency; the default is zero.
     ///
-    /// It is asked for estimates, too. An agent with several models has a `BudgetLayer` with a price
-    /// around each: all of them find the run's budget.
+    /// The function is also applied to estimates. For an agent with several models, wrap each model
+    /// with a `BudgetLayer` that has its price: all of them charge the run's budget.
     #[must_use]
     pub fn price(mut self, price: impl Fn(&Usage) -> u64 + Send + Sync + 'static) -> Self {
         self.prices.price = Arc::new(price);
         self
     }
 
-    /// Sets what a model call is thought to need before it is made. The more exact it is, the less
-    /// can be spent over a limit; if it is too high, calls are refused that would have fit.
+    /// Sets the estimate of a model call. An estimate that is too low allows spending over a limit;
+    /// one that is too high refuses calls that would have fit.
     ///
-    /// By default, it is a token of input for 4 bytes, 1,000 for an image or a document, and as many
-    /// tokens of output as the request allows
-    /// ([`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens)), if it says so.
+    /// The default is one input token per 4 bytes of text, 1,000 input tokens per image or
+    /// document, and [`max_output_tokens`](concentric_core::ChatOptions::max_output_tokens) output
+    /// tokens, if the request sets it.
     #[must_use]
     pub fn estimate(
         mut self,
@@ -76,25 +76,26 @@ impl BudgetLayer {
         self
     }
 
-    /// Has a run that is out of budget ask whether it may go on, in place of ending it.
+    /// Interrupts a run that is out of budget, in place of halting it.
     ///
-    /// It is interrupted with a question of the reason [`BUDGET`](super::BUDGET). To approve it
-    /// ([`Reply::approve`](concentric_core::Reply::approve)) adds `more` to the limits of the run;
-    /// `{"approved": true, "extend": {"money": 5000}}` adds less. All else ends the run.
+    /// The interrupt has the reason [`BUDGET`](super::BUDGET). Approving it
+    /// ([`Reply::approve`](concentric_core::Reply::approve)) adds `more` to the limits of the run.
+    /// The payload `{"approved": true, "extend": {"money": 5000}}` adds smaller amounts. Any other
+    /// reply halts the run.
     #[must_use]
     pub const fn ask(mut self, more: Amounts) -> Self {
         self.asks = Some(more);
         self
     }
 
-    /// The layer around an agent, which gives each run its budget.
+    /// Returns the layer for an agent, which creates the budget of each run.
     pub fn run(&self) -> RunBudgetLayer {
         RunBudgetLayer {
             layer: self.clone(),
         }
     }
 
-    /// The layer around a model, whose calls are charged.
+    /// Returns the layer for a model, which charges its calls.
     pub fn model(&self) -> ModelBudgetLayer {
         ModelBudgetLayer {
             prices: self.prices.clone(),
@@ -102,7 +103,7 @@ impl BudgetLayer {
         }
     }
 
-    /// The layer around tools, whose calls are charged.
+    /// Returns the layer for tools, which charges their calls.
     pub const fn tool(&self) -> ToolBudgetLayer {
         ToolBudgetLayer(())
     }
@@ -125,7 +126,7 @@ impl Prices {
         (self.estimate)(request)
     }
 
-    /// What a model call that used `usage` has spent, but for its time.
+    /// Returns the amounts of a model call with this `usage`, except its time.
     pub(super) fn cost(&self, usage: &Usage) -> Amounts {
         Amounts::of_usage(usage)
             .money((self.price)(usage))
@@ -133,7 +134,7 @@ impl Prices {
     }
 }
 
-/// [`Layer`] that gives each run its [`Budget`]: [`BudgetLayer::run`].
+/// [`Layer`] that creates the [`Budget`] of each run. See [`BudgetLayer::run`].
 #[derive(Clone, Debug)]
 pub struct RunBudgetLayer {
     layer: BudgetLayer,
@@ -155,13 +156,13 @@ impl<S> Layer<S> for RunBudgetLayer {
     }
 }
 
-/// The region inside of a [`ModelBudgetLayer`], where a model call is charged already.
+/// The region inside a [`ModelBudgetLayer`], where a model call is already charged.
 #[derive(Debug)]
 pub enum ChargedCall {}
 
 impl Region for ChargedCall {}
 
-/// [`Layer`] that charges model calls: [`BudgetLayer::model`].
+/// [`Layer`] that charges model calls. See [`BudgetLayer::model`].
 #[derive(Clone, Debug)]
 pub struct ModelBudgetLayer {
     prices: Prices,
@@ -186,7 +187,7 @@ impl<S> Layer<S> for ModelBudgetLayer {
     }
 }
 
-/// [`Layer`] that charges tool calls: [`BudgetLayer::tool`].
+/// [`Layer`] that charges tool calls. See [`BudgetLayer::tool`].
 #[derive(Clone, Debug)]
 pub struct ToolBudgetLayer(());
 

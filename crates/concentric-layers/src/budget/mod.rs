@@ -1,9 +1,9 @@
-//! Layers that limit what runs spend: money, tokens, calls, time.
+//! Limits the cost, tokens, calls and time of runs.
 //!
-//! The cost of a model call is known when it is over, and by then others may have begun. So each call
-//! sets aside beforehand what it is thought to need, and pays afterwards what it took. Of two that don't
-//! fit together one is refused; and a limit is exceeded by no more than what the estimates of the calls
-//! under way were too low.
+//! The cost of a model call is known only after the call, when other calls may have started. Each
+//! call therefore reserves an estimate before it starts, and settles the actual amounts afterwards.
+//! If two calls do not fit together, one of them is refused. A limit can be exceeded only by the
+//! amount by which the estimates of the calls in progress were too low.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Layers, Outcome};
@@ -15,9 +15,9 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! // Two dollars a run, and 3 model calls.
+//! // Two dollars and 3 model calls per run.
 //! let budget = BudgetLayer::new(Limits::new().money(2_000_000).model_calls(3))
-//!     // In micro-dollars: 2.5 dollars for a million tokens of input, 10 for one of output.
+//!     // In micro-dollars: $2.50 per million input tokens, $10 per million output tokens.
 //!     .price(|usage| {
 //!         usage.input_tokens.unwrap_or(0) * 5 / 2 + usage.output_tokens.unwrap_or(0) * 10
 //!     });
@@ -38,36 +38,36 @@
 //! # }
 //! ```
 //!
-//! # When what is spent
+//! # When calls are charged
 //!
-//! A model call, in the layer of [`BudgetLayer::model`]:
+//! Model calls, by the layer of [`BudgetLayer::model`]:
 //!
-//! | the call | is charged |
+//! | the model call | charge |
 //! |---|---|
-//! | waits for the model's readiness | nothing, and nothing is set aside |
-//! | is made | its [estimate](BudgetLayer::estimate), set aside |
-//! | yields [`Event::Finish`](concentric_core::Event::Finish) | its usage; what the provider does not report, as estimated |
-//! | was not sent, or the provider refused it | nothing |
-//! | fails before its first token, when it may have been working: a timeout, an error of the server | the estimate |
-//! | fails or ends early after that, or is dropped once it was sent | the estimate, or what was heard of it if that is more |
+//! | waits for the model's readiness | none, and no reservation |
+//! | starts | its [estimate](BudgetLayer::estimate) is reserved |
+//! | yields [`Event::Finish`](concentric_core::Event::Finish) | its usage, with estimates for values that the provider does not report |
+//! | was not sent, or was refused by the provider | none |
+//! | fails before its first token, when the provider may have processed it (a timeout, a server error) | the estimate |
+//! | fails or ends early after that, or is dropped after it was sent | the estimate, or the received output if that is more |
 //!
-//! A tool call, in the layer of [`BudgetLayer::tool`]:
+//! Tool calls, by the layer of [`BudgetLayer::tool`]:
 //!
-//! | the call | is charged |
+//! | the tool call | charge |
 //! |---|---|
-//! | was refused or denied, and is only shown to the layers | nothing |
-//! | is made | one call, set aside |
-//! | waits for somebody | nothing: it is made again |
+//! | is already refused or denied when it reaches the layer | none |
+//! | starts | one call is reserved |
+//! | is suspended | none, because it is made again |
 //! | has an outcome, fails or is dropped | one call |
 //!
-//! Each is charged its [time](Dimension::TimeMs), too. How long a run may take in all is for its
-//! [deadline](concentric_core::context::ContextBuilder::deadline) to say.
+//! Both kinds are also charged their [time](Dimension::TimeMs). To limit the total time of a run,
+//! use its [deadline](concentric_core::context::ContextBuilder::deadline).
 //!
-//! # When there is no more
+//! # When the budget is used up
 //!
-//! Between two steps, before a model call that is thought not to fit, the run ends with
-//! [`Outcome::Halted`](concentric_core::Outcome::Halted): what was paid for is kept, and the
-//! conversation can be gone on with. Or it [asks](BudgetLayer::ask):
+//! Before a model call that does not fit by estimate, the run ends with
+//! [`Outcome::Halted`](concentric_core::Outcome::Halted). Its results are kept, and the
+//! conversation can be continued. Alternatively, the run is [interrupted](BudgetLayer::ask):
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Outcome, Reply};
@@ -97,40 +97,41 @@
 //! # }
 //! ```
 //!
-//! What the next call needs is guessed there: what the last one did, and what was said since. A call
-//! that turns out to need more is refused by the layer around the model, with an error of the kind
-//! [`Halted`](concentric_core::ErrorKind::Halted) and the code [`OVER_BUDGET`], which halts the run
-//! unless a layer in between, as a fallback to a cheaper model, makes something of it. A tool call that
-//! does not fit is denied, and the model is told why.
+//! The next call is estimated from the last call and the turns added since. If the actual request
+//! needs more, the layer around the model refuses the call with an error of the kind
+//! [`Halted`](concentric_core::ErrorKind::Halted) and the code [`OVER_BUDGET`]. This error halts
+//! the run, unless a layer in between handles it, for example a fallback to a cheaper model. A tool
+//! call that does not fit is denied, and its outcome contains the reason.
 //!
-//! # Whose budget it is
+//! # Nested budgets
 //!
-//! A [`Budget`] is a capability of the run's context. Each run that passes [`BudgetLayer::run`] has one
-//! with the layer's limits, within the one that is there already, which may be a user's or a tenant's:
+//! A [`Budget`] is a capability of the run's context. Each run that passes [`BudgetLayer::run`] has
+//! a budget with the limits of the layer, within the budget that the context already provides, for
+//! example that of a user or a tenant:
 //!
 //! ```
 //! use concentric_core::ChatRequest;
 //! use concentric_layers::budget::{Budget, Limits};
 //!
-//! // Kept by the host, for all runs of the tenant.
+//! // Shared by all runs of the tenant.
 //! let tenant = Budget::new(Limits::new().money(50_000_000));
 //!
 //! let mut request = ChatRequest::user("hi");
 //! request.context.provide(tenant.clone());
-//! // Both limits hold, the layer's and the tenant's.
+//! // The limits of the layer and of the tenant both apply.
 //! ```
 //!
-//! What a run has spent, and what was added to its limits, is kept with the run (in the
-//! [slot](concentric_core::state) `concentric/budget`), so that it goes on where it was when it is
-//! resumed, in whichever process. It is read when the run's own loop asks first; a layer between
-//! [`BudgetLayer::run`] and the agent that spends something does so of a budget of its own. What was
-//! spent of a budget that the host gives is for the host to keep ([`Budget::spent`],
+//! The spending of a run and the extensions of its limits are part of the run's state (in the
+//! [slot](concentric_core::state) `concentric/budget`), so they are restored when the run is
+//! resumed, also in another process. They are restored when the run's own loop first accesses the
+//! budget; a layer between [`BudgetLayer::run`] and the agent must use a separate budget. The
+//! application must persist the spending of the budgets that it provides ([`Budget::spent`],
 //! [`Budget::charge`]).
 //!
-//! An agent that is a tool spends of the budget of the run that calls it. It has a [`BudgetLayer::run`]
-//! around it, too, with limits of its own or with none, so that it is halted between its steps, or asks,
-//! as the outer run does; else it fails with the call that does not fit. One that is to be sure of a part
-//! takes it:
+//! An agent that is used as a tool is charged to the budget of the calling run. Wrap it with
+//! [`BudgetLayer::run`], with or without additional limits, so that it is halted or interrupted
+//! between its steps like the outer run; otherwise it fails with the first call that does not fit.
+//! To reserve a part of the budget for it, use [`Budget::split`]:
 //!
 //! ```
 //! use concentric_core::{
@@ -141,7 +142,7 @@
 //! use concentric_tools::{Tool, agent_tool};
 //! use tower::ServiceBuilder;
 //!
-//! /// Up to 20 cents are the researcher's; what it does not spend comes back when its run is over.
+//! /// Reserves 20 cents for the researcher. The unspent rest is returned when its run ends.
 //! async fn part(
 //!     mut request: ChatRequest,
 //!     mut next: Next,
@@ -164,33 +165,36 @@
 //! # let _ = research;
 //! ```
 //!
-//! A part is not kept: a researcher that waits for somebody gives the rest back, and takes 20 cents
-//! anew when it goes on. Its caller's budget is.
+//! A part is not stored with the run: when the researcher is suspended, the rest is returned, and
+//! when it is resumed, 20 cents are reserved again. The budget of its caller is stored.
 //!
 //! # Place in the stack
 //!
-//! [`BudgetLayer::run`] stands around the agent, inside of what finds the run of a reply
-//! (`SuspendLayer`) or outside of it. [`BudgetLayer::model`] stands inside of a retry, a fallback or a
-//! hedge, so that each attempt is charged, and around the one model whose prices it has; around an
-//! agent in a model's place it would count what is counted inside, and the call fails with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration). So it does where one of the two is
-//! missing: a [`BudgetLayer::run`] that limits what model calls need, and none around a model; or the
-//! other way round. [`BudgetLayer::model`] around the whole agent and [`BudgetLayer::run`] inside of
-//! it are errors, too. [`BudgetLayer::tool`] stands inside of a retry, too. A layer that makes model
-//! calls of its own, as one that shortens the conversation, makes them through a
-//! [`BudgetLayer::model`].
+//! - [`BudgetLayer::run`] goes around the agent, inside or outside `SuspendLayer`.
+//! - [`BudgetLayer::model`] goes inside a retry, fallback or hedge layer, so that each attempt is
+//!   charged, and around the one model that its prices are for.
+//! - [`BudgetLayer::tool`] also goes inside a retry layer.
+//! - A layer that makes additional model calls, for example to summarize the conversation, must
+//!   make them through a [`BudgetLayer::model`].
 //!
-//! Whether a [`BudgetLayer::model`] is missing is known before anything is sent, if the model
-//! [checks its stack](concentric_core::Context::check_stack) as those of `concentric-providers` do.
-//! Else the first call of the model is made, and the run fails when it is answered. A layer that
-//! answers in place of the model, as a cache does, may stand outside of [`BudgetLayer::model`]. If
-//! that is of another `BudgetLayer` than [`BudgetLayer::run`], the layer calls
+//! The following stacks fail with [`Configuration`](concentric_core::ErrorKind::Configuration): a
+//! [`BudgetLayer::model`] around an agent that is used as a model, which would count its calls
+//! twice; a [`BudgetLayer::run`] that limits the spending of model calls without a
+//! [`BudgetLayer::model`], or the reverse; and a [`BudgetLayer::model`] around the whole agent with
+//! [`BudgetLayer::run`] inside it.
+//!
+//! A missing [`BudgetLayer::model`] is detected before anything is sent if the model [checks its
+//! stack](concentric_core::Context::check_stack), as those of `concentric-providers` do. With other
+//! models, the first model call is made, and the run fails when it is answered. A layer that
+//! answers in place of the model, such as a cache, may be outside [`BudgetLayer::model`]. If that
+//! belongs to a different `BudgetLayer` than [`BudgetLayer::run`], the caching layer must call
 //! [`Context::skip_stack_check`](concentric_core::Context::skip_stack_check) when it answers.
 //!
 //! # Backpressure
 //!
-//! The layer around an agent passes readiness on. The others are always ready, and wait for the
-//! service inside in the call's future: a call sets something aside when it can be made.
+//! The layer around an agent forwards readiness. The other layers are always ready and wait for the
+//! inner service in the future of the call, so that a call reserves its estimate only when it can
+//! start.
 
 mod amounts;
 mod estimate;
@@ -216,7 +220,7 @@ pub use self::{
 use concentric_core::Context;
 use std::time::SystemTime;
 
-/// How long ago `since` is by the clock of the run.
+/// Returns the time since `since` by the run's clock, in milliseconds.
 fn millis(context: &Context, since: SystemTime) -> u64 {
     let took = context.now().duration_since(since).unwrap_or_default();
     u64::try_from(took.as_millis()).unwrap_or(u64::MAX)

@@ -2,20 +2,20 @@ use super::Dimension;
 use concentric_core::Error;
 use std::{error::Error as StdError, fmt};
 
-/// The [code](Error::code) of an error that says that a budget is used up.
+/// The [code](Error::code) of an error for a budget that is used up.
 pub const OVER_BUDGET: &str = "over_budget";
 
-/// There is not enough left of a budget.
+/// The error for an amount that exceeds the limit of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OverBudget {
-    /// Of what.
+    /// The exceeded dimension.
     pub dimension: Dimension,
-    /// The most that there may be.
+    /// The limit.
     pub limit: u64,
-    /// What is spent, and set aside for calls that are not over.
+    /// The spending and the reservations.
     pub used: u64,
-    /// What would have come on top.
+    /// The additional amount that was requested.
     pub wanted: u64,
 }
 
@@ -29,14 +29,15 @@ impl fmt::Display for OverBudget {
         } = self;
         write!(
             f,
-            "the budget is used up: {used} of {limit} {dimension}, and {wanted} more wanted"
+            "budget exceeded: {used} of {limit} {dimension} used, {wanted} more requested"
         )
     }
 }
 
 impl StdError for OverBudget {}
 
-/// Of the kind [`ErrorKind::Halted`](concentric_core::ErrorKind::Halted), with the code [`OVER_BUDGET`].
+/// Converts to an error of the kind [`ErrorKind::Halted`](concentric_core::ErrorKind::Halted), with
+/// the code [`OVER_BUDGET`].
 impl From<OverBudget> for Error {
     fn from(over: OverBudget) -> Self {
         Self::halted(over.to_string())

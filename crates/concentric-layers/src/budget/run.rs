@@ -3,7 +3,7 @@ use concentric_core::{ChatRequest, agent::StepGates};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Middleware that gives each run its [`Budget`](super::Budget).
+/// Middleware that creates the [`Budget`](super::Budget) of each run.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct RunBudget<S> {
 }
 
 impl<S> RunBudget<S> {
-    /// Wraps `inner`, whose runs have the budget of `layer`.
+    /// Wraps `inner`, whose runs get a budget as configured by `layer`.
     pub const fn new(inner: S, layer: BudgetLayer) -> Self {
         Self { inner, layer }
     }
@@ -55,7 +55,8 @@ where
         let limits_models = budget.limits_models();
         context.provide(budget);
         if limits_models {
-            // It requires nothing, so it fails nowhere; it expects layers inside.
+            // Cannot fail, because the layer requires nothing. The call registers the layers that
+            // it expects inside.
             let _ = context.enter_expecting::<RunBudgetLayer>(self.layer.charges());
         }
         self.inner.call(request)

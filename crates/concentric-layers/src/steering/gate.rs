@@ -9,20 +9,20 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Says in one run what a [`Steering`] is handed; made by [`Steering::gate`].
+/// Inserts the messages of a [`Steering`] into one run. Created by [`Steering::gate`].
 ///
-/// Its name is `steering`.
+/// The gate is named `steering`.
 #[derive(Debug)]
 pub struct SteeringGate {
     steering: Steering,
     number: u64,
-    // Tells the gates of this process apart.
+    // Unique within this process.
     id: u64,
-    // How many runs have asked it.
+    // The number of runs that have called the gate.
     runs: AtomicU64,
 }
 
-/// Which of its runs this is for each gate that was asked, from 1.
+/// The number of this run among the runs of each gate, by gate id, from 1.
 struct Steered;
 
 impl Slot for Steered {
@@ -43,11 +43,11 @@ impl SteeringGate {
         }
     }
 
-    /// Checks that no run has begun since that is steered by this gate, too.
+    /// Checks that no later run uses this gate.
     ///
     /// # Errors
     ///
-    /// One has: messages for the one would go to the other.
+    /// Another run uses this gate, so messages could be delivered to the wrong run.
     fn check(&self, context: &Context) -> Result<(), BoxError> {
         let known = context.state::<Steered>()?.get(&self.id).copied();
         let Some(run) = known else {
@@ -64,8 +64,8 @@ impl SteeringGate {
             false => Err(Error::new(
                 ErrorKind::Configuration,
                 Str::from_static(
-                    "the gate `steering` steers two runs at once: add a gate of its own to the \
-                     `StepGates` of each run",
+                    "the gate `steering` is used by two concurrent runs: add a separate gate to \
+                     the `StepGates` of each run",
                 ),
             )
             .with_code("steering")

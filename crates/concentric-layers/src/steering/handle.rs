@@ -7,30 +7,30 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Puts messages into a run that runs. A handle: clones are the same.
+/// A handle that inserts messages into an active run. Clones share the same queue.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
 pub struct Steering(Arc<Mutex<Inner>>);
 
 struct Inner {
-    // In the order in which they came.
+    // In the order of insertion.
     waiting: Vec<Waiting>,
     capacity: usize,
-    // Which gate counts: the last one made.
+    // The number of the active gate, which is the one created last.
     gate: u64,
     ended: bool,
 }
 
-/// A message that nobody has seen in the conversation yet.
+/// A message that has not been seen in the conversation yet.
 struct Waiting {
     message: Message,
     when: When,
-    // The run was told to say it.
+    // The message was given to the run.
     offered: bool,
 }
 
-/// When a message is said.
+/// When a message is inserted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     NextStep,
@@ -38,9 +38,9 @@ pub(super) enum When {
 }
 
 impl Steering {
-    /// Creates a handle that keeps at most `capacity` messages.
+    /// Creates a handle that holds at most `capacity` messages.
     ///
-    /// It takes messages before its run has begun, too.
+    /// The handle accepts messages before the run has started.
     pub fn new(capacity: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             waiting: Vec::new(),
@@ -50,9 +50,10 @@ impl Steering {
         })))
     }
 
-    /// The gate of the run that is to be steered from here on; gates made before say nothing more.
+    /// Creates a gate and makes it the active one; gates that were created before insert no more
+    /// messages.
     ///
-    /// A run that goes on after it was interrupted needs a new one.
+    /// A resumed run needs a new gate.
     pub fn gate(&self) -> SteeringGate {
         let mut inner = self.lock();
         inner.gate += 1;
@@ -60,26 +61,26 @@ impl Steering {
         SteeringGate::new(self.clone(), inner.gate)
     }
 
-    /// Has `message` said before the run's next model call.
+    /// Queues `message` for insertion before the run's next model call.
     ///
     /// # Errors
     ///
-    /// It can't be, and is not kept.
+    /// Returns a [`SteerError`] if the message was not queued.
     pub fn at_next_step(&self, message: Message) -> Result<(), SteerError> {
         self.put(message, When::NextStep)
     }
 
-    /// Has `message` said when the run would end.
+    /// Queues `message` for insertion when the run would end.
     ///
     /// # Errors
     ///
-    /// It can't be, and is not kept.
+    /// Returns a [`SteerError`] if the message was not queued.
     pub fn when_idle(&self, message: Message) -> Result<(), SteerError> {
         self.put(message, When::Idle)
     }
 
-    /// Takes the messages back that were not said: those that are not in `conversation`, which is the
-    /// [transcript](concentric_core::Finish::transcript) of the run that has ended.
+    /// Removes and returns the messages that were not inserted: those that `conversation`, the
+    /// [transcript](concentric_core::Finish::transcript) of the finished run, does not contain.
     pub fn take_back(&self, conversation: &Transcript) -> Vec<Message> {
         let mut inner = self.lock();
         inner.forget_said(conversation);
@@ -87,18 +88,18 @@ impl Steering {
         waiting.map(|waiting| waiting.message).collect()
     }
 
-    /// How many messages it keeps: those that wait, and those that were said just now.
+    /// Returns the number of held messages, including those that the run has just received.
     pub fn len(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// Whether it keeps none.
+    /// Returns whether the handle holds no messages.
     pub fn is_empty(&self) -> bool {
         self.lock().waiting.is_empty()
     }
 
     fn put(&self, message: Message, when: When) -> Result<(), SteerError> {
-        // What is checked here can be said.
+        // A message that is valid as a turn can be inserted later.
         let message = Turn::message(message).map_err(SteerError::Invalid)?;
         let mut inner = self.lock();
         if inner.ended {
@@ -115,9 +116,10 @@ impl Steering {
         Ok(())
     }
 
-    /// What is to be said now in `conversation`, if `gate` counts; of one kind, or of both.
+    /// Returns the messages to insert into `conversation` now, if `gate` is the active gate: all of
+    /// them if `at_end`, otherwise those for the next step.
     ///
-    /// If there is nothing when the run would end, it has ended.
+    /// If there are none at the end, the run is marked as ended.
     pub(super) fn offer(
         &self,
         gate: u64,
@@ -135,7 +137,7 @@ impl Steering {
         let offered = inner.waiting.iter_mut().filter(now).map(|waiting| {
             waiting.offered = true;
             let message = &mut waiting.message;
-            // By which it is known again when it was said.
+            // The id identifies the message in the conversation later.
             message
                 .id
                 .get_or_insert_with(|| MessageId::new(context.new_id("msg_")));
@@ -144,7 +146,7 @@ impl Steering {
         offered.collect()
     }
 
-    /// Says that the run of `gate` is over.
+    /// Marks the run as ended if `gate` is the active gate.
     pub(super) fn end(&self, gate: u64) {
         let mut inner = self.lock();
         inner.ended |= inner.gate == gate;
@@ -156,7 +158,7 @@ impl Steering {
 }
 
 impl Inner {
-    /// Lets go of what was offered, and is in `conversation`.
+    /// Removes the offered messages that `conversation` contains.
     fn forget_said(&mut self, conversation: &Transcript) {
         let offered = self.waiting.iter().filter(|waiting| waiting.offered);
         let mut left: HashSet<_> = offered.filter_map(|w| w.message.id.clone()).collect();
@@ -164,7 +166,7 @@ impl Inner {
             return;
         }
         let mut said = HashSet::new();
-        // What was said is among the newest turns.
+        // Inserted messages are among the newest turns.
         for turn in conversation.rev() {
             if let Some(id) = turn.as_message().id.as_ref().and_then(|id| left.take(id)) {
                 said.insert(id);
@@ -180,27 +182,27 @@ impl Inner {
     }
 }
 
-/// Why a message is not put into a run.
+/// The reason why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SteerError {
-    /// As many messages wait as may.
+    /// The handle already holds the maximum number of messages.
     Full,
-    /// The run has ended, or is ending, and no other was [given](Steering::gate) the handle.
+    /// The run has ended or is ending, and no [gate](Steering::gate) was created for another run.
     ///
-    /// Of a run that does not come to its own end this is known when it is dropped, and with it the
-    /// request that its gate came in; what is put in until then stays in the handle.
+    /// If a run is interrupted, cancelled or fails, this is known only when its request is dropped,
+    /// and the gate with it. Messages that are queued until then stay in the handle.
     Ended,
-    /// It can't stand in a conversation by itself.
+    /// The message is not valid as a turn of a conversation.
     Invalid(HistoryError),
 }
 
 impl fmt::Display for SteerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full => "too many messages wait for the run to say them",
+            Self::Full => "the queue of messages for the run is full",
             Self::Ended => "the run has ended",
-            Self::Invalid(_) => "the message can't stand by itself",
+            Self::Invalid(_) => "the message is not valid as a turn of a conversation",
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Messages for a run that runs.
+//! Inserts messages into an active run.
 //!
-//! A user thinks of something while the agent is at work: [`Steering`] puts it into the run, before the
-//! next model call, or when the run would end. Nothing that is running is interrupted by it.
+//! [`Steering`] inserts messages that a user sends while the agent works: before the next model
+//! call, or when the run would end. It does not interrupt model calls or tool calls that are in
+//! progress.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Error, Message, ToolOutcome, agent::StepGates};
@@ -14,11 +15,11 @@
 //! # async fn main() -> Result<(), Error> {
 //! let steering = Steering::new(8);
 //!
-//! // Elsewhere, while the agent searches.
+//! // Sends a message while the tool call is in progress.
 //! let user = steering.clone();
 //! let tools = ScriptedTools::new().tool("search", move |_| {
-//!     let said = user.at_next_step(Message::user("Only this year's."));
-//!     async move { said.map_or(ToolOutcome::failed("full"), |()| ToolOutcome::done("42")) }
+//!     let queued = user.at_next_step(Message::user("Only this year's."));
+//!     async move { queued.map_or(ToolOutcome::failed("full"), |()| ToolOutcome::done("42")) }
 //! });
 //! # let model = ScriptedModel::new().tool_call("search", json!({})).then().text("Done.");
 //! let agent = AgentLayer::new(tools).layer(model.clone());
@@ -33,43 +34,44 @@
 //! # }
 //! ```
 //!
-//! # When what is said
+//! # When messages are inserted
 //!
-//! | a message | is said |
+//! | a message | is inserted |
 //! |---|---|
-//! | [at the next step](Steering::at_next_step) | before the next model call; if the run would end first, then, and it makes another step |
-//! | [when idle](Steering::when_idle) | when the run would end, and it makes another step |
-//! | of either kind, when the run is at its step limit | then, and the run ends; its history has the message |
-//! | of either kind, when another gate finishes or halts the run at that moment | then; its history has the message |
-//! | of either kind, when the run would end, and a gate before this one has it go on | at the next step, or when it would end again |
-//! | of either kind, when the run is interrupted, cancelled or fails, or ended before | not: it stays in the handle |
+//! | queued [for the next step](Steering::at_next_step) | before the next model call, or when the run would end, which adds a step |
+//! | queued [for the idle run](Steering::when_idle) | when the run would end, which adds a step |
+//! | of either kind, when the run reaches its step limit | at the end of the run, without a further step |
+//! | of either kind, when another gate finishes or halts the run at that moment | at the end of the run, without a further step |
+//! | of either kind, when an earlier gate adds a step before the run ends | at the next step, or when the run would end again |
+//! | of either kind, when the run is interrupted, cancelled, has failed or has ended | not at all; the message stays in the handle |
 //!
-//! Messages are said in the order in which they came. One that has an id keeps it, and is known by it:
-//! no two may have the same.
+//! Messages are inserted in the order in which they were queued. They are identified by their ids,
+//! so two messages must not have the same id. A message without an id is given one.
 //!
 //! # Place in the stack
 //!
-//! Before the end, the first gate that has the run go on is the last that is asked
-//! ([`StepGate`](concentric_core::agent::StepGate)). The gates of one run are asked before those of its
-//! agent, and this one goes first among them: so a message that comes as the answer ends is answered
-//! with all tools, and only then is a typed answer asked for, which takes one more call without tools,
-//! or the answer judged by an `OutputConstraint`. What comes while a typed answer is written is
-//! answered by another value. A steering gate behind one of these fails each run with
+//! Before the end of a run, gates are called in order until one of them requires another step
+//! ([`StepGate`](concentric_core::agent::StepGate)). The gates of the run are called before those
+//! of its agent, and this gate must be the first among them. A message that arrives as the answer
+//! ends is then answered with all tools before a typed answer is requested, which takes another
+//! call without tools, or before an `OutputConstraint` judges the answer. A message that arrives
+//! while the model writes a typed answer is answered with another value. A steering gate after one
+//! of these gates fails every run with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration).
 //!
-//! # Nothing is lost
+//! # Delivery
 //!
-//! A message leaves the handle when it was seen in the run's conversation. What a run did not come to
-//! say is said by the next run that the handle is given to, such as the one that goes on after an
-//! interrupt, or is [taken back](Steering::take_back).
+//! A message leaves the handle once it is seen in the run's conversation. A message that a run did
+//! not insert is inserted by the next run that uses the handle, for example when an interrupted run
+//! is resumed, or is [taken back](Steering::take_back).
 //!
 //! # One run at a time
 //!
-//! A handle has one gate that counts, the last one made; a gate is for one run, by
-//! [`StepGates`](concentric_core::agent::StepGates), and not for all runs of an agent. A retry of the
-//! run's request is the same run. An agent whose runs follow one another, as that of a session, may
-//! have the gate itself; of two runs at once, the one that began first fails at its next step with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration).
+//! A handle has one active gate, the one created last. A gate is for one run
+//! ([`StepGates`](concentric_core::agent::StepGates)), not for all runs of an agent. A retry of the
+//! run's request counts as the same run. An agent whose runs are sequential, such as that of a
+//! session, may own the gate. If two runs use a gate concurrently, the one that started first fails
+//! at its next step with [`Configuration`](concentric_core::ErrorKind::Configuration).
 
 mod gate;
 mod handle;

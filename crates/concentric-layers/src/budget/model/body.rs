@@ -14,7 +14,7 @@ pin_project! {
     pub struct ModelBudgetBody<B> {
         #[pin]
         inner: B,
-        // Settled when it is dropped: at the end, whichever comes first.
+        // Settled on drop: at the terminal item, or earlier.
         spending: Option<Spending>,
     }
 }

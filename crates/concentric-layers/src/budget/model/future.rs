@@ -19,7 +19,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<S>,
-        // Goes to the body.
+        // Moved to the body.
         spending: Option<Spending>,
     }
 }
@@ -74,7 +74,7 @@ where
                     if let Err(error) = ready!(inner.poll_ready(cx)) {
                         break Err(error.into().into());
                     }
-                    let (request, prices) = call.take().expect("it is taken when it is called");
+                    let (request, prices) = call.take().expect("the call is taken once");
                     match Spending::begin(&request, prices) {
                         Ok(spending) => *this.spending = Some(spending),
                         Err(error) => break Err(error),
@@ -89,7 +89,7 @@ where
                     Some(error) => break Err(error),
                     None => return Poll::Pending,
                 },
-                // It has resolved.
+                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };

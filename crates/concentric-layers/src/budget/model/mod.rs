@@ -1,4 +1,5 @@
-//! Around a model: each call is reserved before it is made, and settled when its answer ends.
+//! The layer around a model: reserves an estimate before each call, and settles it when the
+//! response ends.
 
 mod body;
 mod future;

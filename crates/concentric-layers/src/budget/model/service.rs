@@ -46,8 +46,7 @@ where
     type Future = ResponseFuture<S>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // The inner service is waited for in the future, and what the call is thought to need is
-        // reserved after that.
+        // The future waits for the inner service and then reserves the estimate.
         Poll::Ready(Ok(()))
     }
 

@@ -8,21 +8,21 @@ use crate::budget::{
 use concentric_core::{ChatRequest, Context, Error, ErrorKind, Event, Usage};
 use std::{fmt, time::SystemTime};
 
-/// What a model call spends, which is settled when this is dropped.
+/// The spending of a model call; settled on drop.
 pub(super) struct Spending {
-    // `None`: there is nothing to settle.
+    // `None` if there is nothing to settle.
     lease: Option<Lease>,
     prices: Prices,
     estimate: Usage,
     usage: Usage,
-    // Bytes of the answer.
+    // The number of received bytes.
     seen: u64,
     context: Context,
     since: SystemTime,
 }
 
 impl Spending {
-    /// Reserves what the call that `request` makes is thought to need.
+    /// Reserves the estimate of the call.
     pub(super) fn begin(request: &ChatRequest, prices: Prices) -> Result<Self, Error> {
         let context = &request.context;
         let budget = context.require::<Budget>()?;
@@ -42,7 +42,7 @@ impl Spending {
         })
     }
 
-    /// Takes in an event of the answer, in case that nobody says what it used.
+    /// Counts the bytes of an event, in case the provider does not report usage.
     #[inline]
     pub(super) fn saw(&mut self, event: &Event) {
         self.seen += match event {
@@ -54,12 +54,12 @@ impl Spending {
         };
     }
 
-    /// Takes in what the provider says that the call used.
+    /// Records the usage that the provider reported.
     pub(super) fn used(&mut self, usage: Usage) {
         self.usage = usage;
     }
 
-    /// Takes in that there is no answer: a call that was not sent, or was refused, costs nothing.
+    /// Records a failure: a call that was not sent or was refused is not charged.
     pub(super) fn failed(&mut self, error: &Error) {
         let may_have_begun = matches!(
             error.kind(),
@@ -76,7 +76,7 @@ impl Spending {
         }
     }
 
-    /// What it has spent, as far as that is known.
+    /// Returns the amounts to charge, with estimates for unreported values.
     fn spent(&self) -> Amounts {
         let Usage {
             input_tokens,

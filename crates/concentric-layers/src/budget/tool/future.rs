@@ -65,7 +65,7 @@ where
                     if let Err(error) = ready!(inner.poll_ready(cx)) {
                         break Err(error.into().into());
                     }
-                    let mut call = call.take().expect("it is taken when it is called");
+                    let mut call = call.take().expect("the call is taken once");
                     match Spending::begin(&mut call) {
                         Ok(Begun::Runs(spending)) => *this.spending = spending,
                         Ok(Begun::Denied(outcome)) => break Ok(outcome),
@@ -77,7 +77,7 @@ where
                 StageProj::Calling { call } => {
                     break ready!(call.poll(cx)).map_err(|error| error.into().into());
                 }
-                // It has resolved.
+                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };
@@ -91,16 +91,16 @@ where
     }
 }
 
-/// What a tool call spends, which is settled when this is dropped.
+/// The spending of a tool call; settled on drop.
 struct Spending {
-    // `None`: there is nothing to settle.
+    // `None` if there is nothing to settle.
     lease: Option<Lease>,
     context: core::Context,
     since: SystemTime,
 }
 
 enum Begun {
-    /// It is only shown to the layers, if there is nothing to spend.
+    /// The call proceeds. `None` if it is not charged because it is already settled or refused.
     Runs(Option<Spending>),
     Denied(ToolOutcome),
 }
@@ -126,7 +126,7 @@ impl Spending {
         })
     }
 
-    /// Takes in that there is no outcome: a call that waits is made again.
+    /// Records a failure: a suspended call is not charged, because it is made again.
     fn failed(&mut self, error: &Error) {
         if error.pending().is_some() {
             self.lease = None;

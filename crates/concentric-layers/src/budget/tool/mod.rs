@@ -1,4 +1,4 @@
-//! Around a tool: each call is reserved before it is made, and settled when it is over.
+//! The layer around a tool: reserves each call before it starts, and settles it when it ends.
 
 mod future;
 mod service;

@@ -42,7 +42,7 @@ where
     type Future = ResponseFuture<S>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // A call that is denied does not reach the inner service, which is waited for in the future.
+        // The future waits for the inner service, because a denied call does not reach it.
         Poll::Ready(Ok(()))
     }
 
