@@ -6,7 +6,7 @@
 //! | layer | feature | purpose |
 //! |---|---|---|
 //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
-//! | `DetachLayer` | `detach` | lets a run finish after its consumer disconnects |
+//! | `DetachLayer` | `detach` | continues a run to its end after its consumer disconnects |
 //! | `HooksLayer` | `hooks` | calls one value at the lifecycle points of runs, model calls and tool calls |
 //! | `InFlightLimitLayer` | `in-flight` | limits concurrent responses until their bodies end |
 //! | `Sessions` | `session` | keeps a conversation and runs one turn at a time |

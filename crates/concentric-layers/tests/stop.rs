@@ -567,7 +567,10 @@ async fn anything_but_an_approval_stops_the_run() {
             Some(payload) => Reply::resolve(id, payload),
         });
         let answer = run(&agent, request).await;
-        assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
+        assert_eq!(
+            answer.finish.outcome,
+            halted("more steps were not approved")
+        );
         assert_eq!(model.calls(), 1);
         assert_eq!(
             statuses(&answer),
@@ -601,7 +604,10 @@ async fn c100_what_is_approved_too_late_is_not_done_and_the_run_can_be_stopped()
         assert_eq!(refused.code(), Some("expired"));
     }
     let answer = run(&agent, at(reply(&state, Reply::cancel))).await;
-    assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
+    assert_eq!(
+        answer.finish.outcome,
+        halted("more steps were not approved")
+    );
     assert_eq!(model.calls(), 1);
 }
 
@@ -652,7 +658,10 @@ async fn two_gates_ask_at_once_and_are_answered_together() {
     };
     let request = ChatRequest::resume(state.clone(), replies(Reply::cancel));
     let answer = run(&agent, request).await;
-    assert_eq!(answer.finish.outcome, halted("more steps were not approved"));
+    assert_eq!(
+        answer.finish.outcome,
+        halted("more steps were not approved")
+    );
     let request = ChatRequest::resume(state.clone(), replies(Reply::approve));
     let answer = run(&agent, request).await;
     // Only the first has more to ask.

@@ -9,10 +9,10 @@ use std::{
 
 /// Response body for [`Detach`](super::Detach): the inner body's items, unchanged.
 ///
-/// Dropped before its end, it goes on without its consumer.
+/// If it is dropped before its end, the run continues without its consumer.
 #[must_use = "streams do nothing unless polled"]
 pub struct DetachBody {
-    // Taken out while it is polled: one that panics is not polled again.
+    // Taken while it is polled, so a body that panicked is not polled again.
     body: Option<EventStream>,
     hold: Option<Hold>,
 }
@@ -36,7 +36,7 @@ impl Stream for DetachBody {
         };
         let polled = Pin::new(&mut body).poll_next(cx);
         if let Poll::Ready(None | Some(Err(_) | Ok(Event::Finish(_)))) = &polled {
-            // What is inside ends before whoever is outside hears of it.
+            // The inner body is dropped before the outer layers receive the terminal item.
             drop(body);
             self.hold = None;
         } else {

@@ -2,9 +2,10 @@ use concentric_core::Context;
 use std::future::Future;
 use tokio_util::sync::CancellationToken;
 
-/// Whether somebody still reads what a run says.
+/// The consumer of a run, which may disconnect before the run ends.
 ///
-/// It is in the context of all that is inside [`Detach`](super::Detach), sub-agents too.
+/// The contexts of all calls inside [`Detach`](super::Detach) contain it, including those of
+/// sub-agents.
 ///
 /// ```
 /// use concentric_core::ToolCall;
@@ -23,21 +24,21 @@ impl Consumer {
         Self(CancellationToken::new())
     }
 
-    /// The consumer of the run; `None` where no [`Detach`](super::Detach) is around it.
+    /// Returns the consumer of the run, or `None` if no [`Detach`](super::Detach) is around it.
     pub fn of(context: &Context) -> Option<&Self> {
         context.extensions().get()
     }
 
-    /// Whether it has dropped the run's future or body before the end.
+    /// Returns whether the consumer has dropped the run's future or body before its end.
     pub fn is_gone(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Resolves when it does. Of a run that ends before, it never does.
+    /// Resolves when the consumer disconnects. Never resolves if the run ends first.
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped at any time.
+    /// This method is cancel safe.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + '_ {
         self.0.cancelled()
     }

@@ -12,10 +12,10 @@ use std::{
 
 /// Response future for [`Detach`](super::Detach).
 ///
-/// Dropped once it was polled, it goes on without its consumer.
+/// If it is dropped after its first poll, the run continues without its consumer.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct ResponseFuture {
-    // Taken out while it is polled: one that panics is not polled again.
+    // Taken while it is polled, so a call that panicked is not polled again.
     call: Option<BoxFuture<ChatResponse<EventStream>>>,
     hold: Option<Hold>,
     has_begun: bool,

@@ -15,10 +15,10 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
 
-/// How long a run that is cancelled, or has passed its deadline, may take to end.
+/// The time that a run may take to end after it was cancelled or passed its deadline.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What it takes to go on with a run whose consumer leaves.
+/// The data that is needed to continue a run without its consumer.
 pub(super) struct Hold {
     context: RunContext,
     consumer: Consumer,
@@ -28,20 +28,20 @@ pub(super) struct Hold {
     is_stored: bool,
 }
 
-/// What is left of a run.
+/// The remaining part of a run.
 pub(super) enum Rest {
     Call(BoxFuture<ChatResponse<EventStream>>),
     Body(EventStream),
 }
 
-/// How it ended.
+/// The end of a detached run.
 enum End {
     Finished(Outcome),
     Failed(Error),
     Truncated,
     Panicked(Panic),
     Late,
-    // It was cancelled or passed its deadline, and did not end.
+    // Cancelled or past its deadline, and did not end within [`GRACE`].
     Stopped,
 }
 
@@ -61,35 +61,35 @@ impl Hold {
         }
     }
 
-    /// Takes in what is known of the run once it has begun.
+    /// Records whether the run is stored when it is interrupted.
     pub(super) fn answered(&mut self, answer: &ChatResponse<EventStream>) {
         self.is_stored = answer.extensions.get::<Resumable>().is_some();
     }
 
-    /// Goes on with `rest`, if it may.
+    /// Continues the run in a task, if the limit allows it.
     pub(super) fn detach(self, rest: Rest) {
         self.consumer.leave();
         let run = self.context.run_id();
         let permit = match self.runs.take() {
             Ok(permit) => permit,
             Err(refused) => {
-                tracing::warn!(%run, "a run's consumer is gone, and the run is stopped: {refused}");
+                tracing::warn!(%run, "the consumer disconnected and the run is stopped: {refused}");
                 return;
             }
         };
         match Handle::try_current() {
             Ok(runtime) => {
-                tracing::debug!(%run, "a run's consumer is gone, and it goes on");
+                tracing::debug!(%run, "the consumer disconnected and the run continues");
                 runtime.spawn(drive(permit, self, rest));
             }
             Err(_) => {
-                tracing::warn!(%run, "no runtime for a run to go on with without its consumer");
+                tracing::warn!(%run, "the consumer disconnected and the run is stopped: no tokio runtime");
             }
         }
     }
 }
 
-/// Drives what is left to its end. The permit is given back once that is dropped.
+/// Drives the rest of a run to its end. The permit is released after the rest is dropped.
 async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
     let context = &hold.context.clone();
     let clock = context.environment().clock();
@@ -106,7 +106,7 @@ async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
             grace = Some(clock.sleep(GRACE));
         }
         if let Some(grace) = &mut grace {
-            // It may take no longer than otherwise.
+            // The grace period does not extend the time limit.
             return match grace.as_mut().poll(cx).is_ready() || limit.as_mut().poll(cx).is_ready() {
                 true => Poll::Ready(End::Stopped),
                 false => Poll::Pending,
@@ -120,7 +120,7 @@ async fn drive(_permit: OwnedSemaphorePermit, mut hold: Hold, mut rest: Rest) {
 
 impl Rest {
     fn poll(&mut self, hold: &mut Hold, cx: &mut Context<'_>) -> Poll<End> {
-        // Then others have their turn, and the limits are looked at.
+        // After 64 items, yields to other tasks and lets the caller check the limits.
         for _ in 0..64 {
             match self {
                 Self::Call(call) => match ready!(call.as_mut().poll(cx)) {
@@ -151,18 +151,20 @@ impl End {
         match self {
             Self::Finished(Outcome::Interrupted) if !hold.is_stored => tracing::error!(
                 %run,
-                "a detached run waits for a reply, and nothing has its state: add `SuspendLayer` \
-                 inside of `DetachLayer`"
+                "a detached run was interrupted and its state is lost: add `SuspendLayer` inside \
+                 `DetachLayer`"
             ),
-            Self::Finished(outcome) => tracing::debug!(%run, ?outcome, "a detached run is over"),
+            Self::Finished(outcome) => tracing::debug!(%run, ?outcome, "a detached run ended"),
             Self::Failed(error) => tracing::warn!(%run, %error, "a detached run failed"),
-            Self::Truncated => tracing::warn!(%run, "a detached run ended early"),
+            Self::Truncated => tracing::warn!(%run, "a detached run ended without a terminal item"),
             Self::Panicked(panic) => {
                 tracing::warn!(%run, panic = panic.text(), "a detached run panicked");
             }
-            Self::Late => tracing::warn!(%run, "a detached run took too long, and is stopped"),
+            Self::Late => {
+                tracing::warn!(%run, "a detached run exceeded its time limit and is stopped")
+            }
             Self::Stopped => {
-                tracing::warn!(%run, "a detached run was cancelled or passed its deadline, and had to be stopped");
+                tracing::warn!(%run, "a detached run did not end after its cancellation or deadline and is stopped");
             }
         }
     }

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 
 /// [`Layer`] that applies [`Detach`].
 ///
-/// All that one layer and its clones wrap share one limit. See the [module docs](super) for an
+/// Services created by a layer and its clones share one limit. See the [module docs](super) for an
 /// example.
 #[derive(Clone, Debug)]
 pub struct DetachLayer {
@@ -17,7 +17,7 @@ pub struct DetachLayer {
 }
 
 impl DetachLayer {
-    /// Creates a layer that lets up to 64 runs go on without their consumers, each for up to 10
+    /// Creates a layer that continues up to 64 runs without their consumers, each for up to 10
     /// minutes.
     pub fn new() -> Self {
         Self {
@@ -26,35 +26,38 @@ impl DetachLayer {
         }
     }
 
-    /// Sets how many runs may go on without their consumers at once; 64 by default. With 0, none
-    /// does. More than a semaphore has permits on this platform ([`Semaphore::MAX_PERMITS`]) is as
-    /// many as that.
+    /// Sets the maximum number of runs that continue without their consumers; the default is 64.
+    ///
+    /// With 0, no run continues. The maximum is [`Semaphore::MAX_PERMITS`] on this platform.
     ///
     /// [`Semaphore::MAX_PERMITS`]: tokio::sync::Semaphore::MAX_PERMITS
     ///
-    /// It is to be set before [`runs`](Self::runs) is asked for.
+    /// Call this before [`runs`](Self::runs).
     #[must_use]
     pub fn limit(mut self, runs: u32) -> Self {
         self.runs = DetachedRuns::new(runs);
         self
     }
 
-    /// Sets how long a run may go on once its consumer has left, by the clock of its context; 10
-    /// minutes by default. With zero it is stopped after one poll; with
-    /// [`Duration::MAX`] only its own deadline limits it.
+    /// Sets the time that a run may take after its consumer disconnected, by the clock of its
+    /// context; the default is 10 minutes.
+    ///
+    /// With zero, the run is stopped after one poll. With [`Duration::MAX`], only its own deadline
+    /// limits it.
     #[must_use]
     pub const fn within(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// The runs that go on, to be waited for when the process is to end.
+    /// Returns a handle to the detached runs, for example to wait for them before the process
+    /// exits.
     pub fn runs(&self) -> DetachedRuns {
         self.runs.clone()
     }
 }
 
-/// The region inside of a [`DetachLayer`], where a run continues without its consumer already.
+/// The region inside a [`DetachLayer`], where runs already continue without their consumers.
 #[derive(Debug)]
 pub enum DetachableRun {}
 
@@ -76,8 +79,8 @@ impl Default for DetachLayer {
     }
 }
 
-// The inner service is erased here, since its futures and bodies are to be in boxes that can be
-// moved; its type is named for `describe` only.
+// The inner service is erased here because its futures and bodies must be boxed to be moved. Its
+// type is used only by `describe`.
 impl<S> Layer<S> for DetachLayer
 where
     S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,

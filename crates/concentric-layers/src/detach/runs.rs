@@ -1,10 +1,10 @@
 use std::{fmt, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// The runs that go on without their consumers, of all that one
-/// [`DetachLayer`](super::DetachLayer) and its clones wrap.
+/// The runs of a [`DetachLayer`](super::DetachLayer) and its clones that continue without their
+/// consumers.
 ///
-/// Clones are of the same runs.
+/// Clones refer to the same runs.
 #[derive(Clone)]
 pub struct DetachedRuns {
     limit: u32,
@@ -13,7 +13,7 @@ pub struct DetachedRuns {
 
 impl DetachedRuns {
     pub(super) fn new(limit: u32) -> Self {
-        // A semaphore has no more where a `usize` is of 32 bits.
+        // `MAX_PERMITS` is lower than `u32::MAX` where `usize` has 32 bits.
         let limit = u32::try_from(Semaphore::MAX_PERMITS).map_or(limit, |most| limit.min(most));
         Self {
             limit,
@@ -21,28 +21,29 @@ impl DetachedRuns {
         }
     }
 
-    /// How many more may go on without their consumers now.
+    /// Returns the number of further runs that may continue without their consumers.
     pub fn available(&self) -> usize {
         self.permits.available_permits()
     }
 
-    /// Refuses further runs, and waits until all are over.
+    /// Refuses further runs, and waits until all detached runs have ended.
     ///
-    /// A run whose consumer leaves from now on is stopped, as without the layer. How long this takes
-    /// at most is what a detached run [may](super::DetachLayer::within) take: cancel the runs, or
-    /// give this up, if that is too long.
+    /// From this call on, a run whose consumer disconnects is stopped. The wait is bounded by the
+    /// [time limit](super::DetachLayer::within) of detached runs. To wait less, cancel the runs or
+    /// drop this future.
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped before it resolves, further runs are accepted again. Those that go on do so.
+    /// If the future is dropped before it resolves, further runs are accepted again. Detached runs
+    /// continue.
     pub async fn shutdown(&self) {
-        // While this waits in line for all of them, nobody else is given one.
+        // While this waits for all permits, no other caller is given one.
         if let Ok(_all) = self.permits.acquire_many(self.limit).await {
             self.permits.close();
         }
     }
 
-    /// Takes a run in.
+    /// Acquires the permit of a detached run.
     pub(super) fn take(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let taken = Arc::clone(&self.permits).try_acquire_owned();
         taken.map_err(|error| match error {
@@ -52,12 +53,12 @@ impl DetachedRuns {
     }
 }
 
-/// Why a run does not continue without its consumer.
+/// The reason why a run does not continue without its consumer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refused {
-    /// As many do as may, or all of them are waited for.
+    /// The limit is reached, or a shutdown is waiting for all runs.
     Limit(u32),
-    /// No more may.
+    /// The shutdown is complete.
     ShutDown,
 }
 

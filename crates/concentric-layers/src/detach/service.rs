@@ -9,7 +9,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that has a run come to its end when its consumer leaves.
+/// Middleware that continues a run to its end after its consumer disconnects.
 ///
 /// See the [module docs](super) for an example.
 pub struct Detach<S> {
@@ -59,14 +59,14 @@ impl<S> Service<ChatRequest> for Detach<S> {
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let context = &mut request.context;
-        // Inside another loop's model call, or in an agent that is its tool, the consumer is that
-        // loop.
+        // Inside another loop's model call, or in an agent that is used as a tool, the outer loop
+        // is the consumer.
         if context.phase() != Phase::Run || context.parent().is_some() {
-            // It fails nowhere: an agent must stand inside.
+            // Cannot fail: it only declares that an agent must be inside, which is checked later.
             let _ = context.enter::<in_loop::DetachLayer>();
             return ResponseFuture::new(self.inner.call(request), None);
         }
-        // What is around it would take the drop of its body for the end of the run.
+        // An outer layer would treat the drop of its body as the end of the run.
         if let Err(fault) = context.enter::<DetachLayer>() {
             return ResponseFuture::new(Box::pin(ready(Err(fault.into()))), None);
         }
@@ -77,7 +77,7 @@ impl<S> Service<ChatRequest> for Detach<S> {
     }
 }
 
-/// What the layer declares where it does nothing. It has the layer's name, for errors.
+/// The declaration of the layer where it has no effect, with the layer's name for errors.
 mod in_loop {
     use concentric_core::capability::{Around, Declares, InLoop};
 

@@ -11,13 +11,13 @@ use std::{
 pin_project! {
     /// Response body for [`Session`](super::Session): the agent's items, unchanged.
     ///
-    /// What came of the turn is kept before its [`Event::Finish`] is yielded.
+    /// The session stores the result of the turn before it yields [`Event::Finish`].
     #[must_use = "streams do nothing unless polled"]
     pub struct TurnBody<A, B> {
-        // Dropped before the turn is given up, which asks what it has done.
+        // Dropped before `turn`, whose drop reads the effects of the run.
         #[pin]
         inner: B,
-        // Given up at the end, whichever comes first.
+        // Released at the terminal item or on drop.
         turn: Option<Turn<A>>,
     }
 }

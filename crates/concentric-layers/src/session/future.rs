@@ -24,12 +24,12 @@ pin_project! {
     where
         A: Service<ChatRequest>,
     {
-        // Dropped before the turn is given up, which asks what it has done.
+        // Dropped before `turn`, whose drop reads the effects of the run.
         #[pin]
         call: Option<Oneshot<A, ChatRequest>>,
-        // Goes to the body.
+        // Moved to the body.
         turn: Option<Result<Turn<A>, Error>>,
-        // While it waits for its turn.
+        // Set while the turn is queued.
         waiting: Option<Waiting>,
     }
 }
@@ -100,7 +100,7 @@ where
         let mut turn = this.turn.take().and_then(Result::ok);
         Poll::Ready(match answer {
             Ok(mut answer) => {
-                // The session keeps the state of a turn that waits.
+                // The session stores the state of a suspended turn.
                 answer.extensions.insert(Resumable);
                 Ok(answer.map_body(|body| TurnBody::new(body, turn)))
             }

@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-/// Makes sessions of an agent: a tower `MakeService`.
+/// Makes sessions of an agent. It is a tower `MakeService`.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone)]
@@ -28,22 +28,22 @@ pub struct Sessions<A> {
     watches: Vec<Arc<dyn Watch>>,
 }
 
-/// Which conversation a session is of.
+/// The conversation of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionTarget {
-    /// Its name.
+    /// The id of the conversation.
     pub thread: ThreadId,
-    /// What was said before.
+    /// The earlier turns.
     pub history: Transcript,
-    /// The slots of the conversation, as they were kept with it.
+    /// The stored slots of the conversation.
     pub slots: Slots,
     /// The slots of the session.
     pub session_slots: Slots,
 }
 
 impl SessionTarget {
-    /// A conversation that begins.
+    /// Creates the target of a new conversation.
     pub fn new(thread: ThreadId) -> Self {
         Self {
             thread,
@@ -53,7 +53,7 @@ impl SessionTarget {
         }
     }
 
-    /// Says what was said before.
+    /// Sets the earlier turns.
     #[must_use]
     pub fn after(mut self, history: Transcript) -> Self {
         self.history = history;
@@ -69,7 +69,8 @@ impl SessionTarget {
 }
 
 impl<A> Sessions<A> {
-    /// Creates sessions without a queue: while a turn runs, another one is refused.
+    /// Creates a factory of sessions without a queue: a session refuses a turn while another one is
+    /// active.
     pub const fn new(agent: A) -> Self {
         Self {
             agent,
@@ -78,15 +79,16 @@ impl<A> Sessions<A> {
         }
     }
 
-    /// Sets how many turns of a session may wait while one runs; the default is none.
+    /// Sets the maximum number of queued turns per session; the default is 0.
     #[must_use]
     pub const fn queue(mut self, turns: usize) -> Self {
         self.queue = turns;
         self
     }
 
-    /// Calls `start` before a session begins, which it may refuse; those that were added before are
-    /// called before it.
+    /// Calls `start` before a session begins. An error refuses the session.
+    ///
+    /// Callbacks are called in the order in which they were added.
     #[must_use]
     pub fn on_start<F, Fut>(self, start: F) -> Self
     where
@@ -96,19 +98,20 @@ impl<A> Sessions<A> {
         self.watch(OnStart(start))
     }
 
-    /// Calls `end` with the history when a session that has begun is over, once: when its last handle
-    /// is dropped, when it is [closed](Session::close), or when an `on_start` that was added later
-    /// refuses it. Closed while a turn runs, it is over when that turn is: the history has what the
-    /// turn has said and done.
+    /// Calls `end` with the history, exactly once, when a session ends.
     ///
-    /// It must not block. One that panics is logged. Those that were added before are called after
-    /// it.
+    /// A session ends when its last handle is dropped, when it is [closed](Session::close), or when
+    /// an `on_start` that was added later refuses it. If it is closed while a turn is active, it
+    /// ends after that turn, and the history includes the turn.
+    ///
+    /// The callback must not block. A panic is logged. Callbacks are called in reverse order.
     #[must_use]
     pub fn on_end(self, end: impl Fn(&Transcript) + Send + Sync + 'static) -> Self {
         self.watch(OnEnd(end))
     }
 
-    /// Tells `hooks` of each session, whose start they may refuse.
+    /// Calls `hooks` at the start and the end of each session. An error at the start refuses the
+    /// session.
     #[cfg(feature = "hooks")]
     #[must_use]
     pub fn hooks<H>(self, hooks: &crate::hooks::HooksLayers<H>) -> Self
@@ -146,7 +149,7 @@ impl<A> Sessions<A> {
     }
 }
 
-/// A session stands around what keeps runs, and around the loop, and not inside of them or of another
+/// A session must be outside layers that store runs, outside the loop, and not inside another
 /// session.
 impl<A> Declares for Sessions<A> {
     type Capabilities = (
@@ -177,15 +180,15 @@ where
     }
 }
 
-/// Future of a [`Session`].
+/// The future that [`Sessions`] returns.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct MakeFuture<A> {
     starting: Starting,
-    // Taken when it resolves.
+    // Taken when the future resolves.
     made: Option<Sessions<A>>,
 }
 
-// What starts is boxed, and what is made is not polled.
+// `starting` is boxed, and `made` is never pinned.
 impl<A> Unpin for MakeFuture<A> {}
 
 impl<A> Future for MakeFuture<A> {

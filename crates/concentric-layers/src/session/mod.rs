@@ -1,8 +1,8 @@
-//! A conversation: an agent with what was said so far, one turn at a time.
+//! A conversation with an agent, one turn at a time.
 //!
-//! [`Sessions`] makes [`Session`]s of an agent: it is a tower `MakeService`. A session is again a
-//! service from a [`ChatRequest`](concentric_core::ChatRequest) to an answer. What a request says is
-//! put behind what was said before, and what comes of it is what the next one goes on with.
+//! [`Sessions`] makes [`Session`]s of an agent. It is a tower `MakeService`. A session is a service
+//! from a [`ChatRequest`](concentric_core::ChatRequest) to an answer: it appends the messages of a
+//! request to the history of the conversation, and stores the resulting history for the next turn.
 //!
 //! ```
 //! use concentric_core::{BoxModel, Error, ThreadId};
@@ -24,60 +24,67 @@
 //!
 //! # Turns
 //!
-//! One turn runs at a time. Another one waits, if the [queue](Sessions::queue) has room, and fails
-//! at once with [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded) if not: with the
-//! code `busy` if there is no queue, else `queue_full`. A turn is over when its body has ended or is
-//! dropped, so who does not read an answer holds the next one up.
+//! Only one turn is active at a time. A further turn waits if the [queue](Sessions::queue) has
+//! room. Otherwise, it fails at once with
+//! [`ErrorKind::Overloaded`](concentric_core::ErrorKind::Overloaded), with the code `busy` if there
+//! is no queue, or `queue_full`. A turn ends when its body has ended or is dropped, so a consumer
+//! that does not read its body delays the next turn.
 //!
-//! | a turn | what the next one goes on with |
+//! | a turn | the next turn starts from |
 //! |---|---|
-//! | finishes, is halted, comes to a limit, or is [cancelled](Session::cancel) while it runs | what was said, every round of it closed |
-//! | is interrupted | it waits: only [replies](concentric_core::ChatRequest::replying) are taken now, or [`give_up`](Session::give_up) |
-//! | fails, ends early, is dropped, or is cancelled or late while it waits for its turn | the history and the slots from before it |
-//! | takes replies, and fails, ends early or is dropped before it has done anything | it waits as before: its replies came to nothing, and can be given again |
-//! | the same, once it has done something | what was said before the turn that asked: nobody can reply to that any more |
+//! | finishes, is halted, reaches a limit, or is [cancelled](Session::cancel) while active | the new history, with every round closed |
+//! | is interrupted | nothing yet: only [replies](concentric_core::ChatRequest::replying) or [`give_up`](Session::give_up) are accepted |
+//! | fails, ends early, is dropped, or is cancelled or times out in the queue | the history and the slots from before the turn |
+//! | is resumed by replies, and fails, ends early or is dropped before it had effects | nothing yet: it is suspended again, and the replies can be sent again |
+//! | is resumed by replies, and fails, ends early or is dropped after it had effects | the history from before the interrupted turn, whose interrupts can no longer be replied to |
 //!
-//! It has done something once a tool that may change anything was started since the replies were
-//! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
-//! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
-//! a model has said do not count: they come anew. A call of another tool counts when its function, or
-//! a layer around it, is about to be called; with a round service other than `Toolset`, once it is
-//! handed to that. A reply whose decision is [remembered](concentric_core::store::Decisions) counts
-//! before the decision is stored. [`SuspendLayer`](crate::suspend::SuspendLayer)
-//! decides in the same way.
+//! A resumed turn has had effects if a tool that may have side effects was started after the
+//! replies were accepted ([`Context::effect_count`](concentric_core::Context::effect_count)), or if
+//! its error [reports](concentric_core::Error::effects) more effects than its stored state did.
+//! Read-only tools and model output do not count, because they can be repeated. A call of another
+//! tool counts when its function, or a layer around it, is about to be called; with a round service
+//! other than `Toolset`, when the call is passed to that service. A reply whose decision is
+//! [remembered](concentric_core::store::Decisions) counts before the decision is stored.
+//! [`SuspendLayer`](crate::suspend::SuspendLayer) uses the same rules.
 //!
-//! A tool that had an effect in a turn that failed has had it; the error
-//! [says so](concentric_core::Error::effects).
+//! The effects of a failed turn are not undone; the error
+//! [reports](concentric_core::Error::effects) them.
 //!
 //! # State
 //!
-//! The runs of a session have the [slots](concentric_core::state) of its conversation, and those of the
-//! session. A turn changes a copy of the conversation's, which is put in place together with the
-//! history: a turn that leaves no trace in the one leaves none in the other, and a turn that waits for
-//! replies has its changes back when it continues. Slots of the session are changed at once.
-//! [`fork`](Session::fork) copies the first, and shares the second;
-//! [`reset`](Session::reset) forgets the first, and keeps the second.
+//! The runs of a session share the [slots](concentric_core::state) of its conversation and those of
+//! the session. A turn changes a copy of the conversation's slots, which replaces them together
+//! with the history: if the history is not updated, the slots are not updated either, and a
+//! suspended turn has its changes again when it is resumed. The slots of the session are changed
+//! immediately. [`fork`](Session::fork) copies the conversation's slots and shares those of the
+//! session. [`reset`](Session::reset) clears the conversation's slots and keeps those of the
+//! session.
 //!
 //! # Place in the stack
 //!
-//! Around an agent, outside of all that is once per run. A layer around the session sees the new
-//! turns only. [`DetachLayer`](crate::detach::DetachLayer) goes around the session: inside, the run of
-//! a turn that was dropped would continue while its place is given to the next one, so the run fails
-//! with [`Configuration`](concentric_core::ErrorKind::Configuration) before anything is called. So does a
-//! session inside of a [`SuspendLayer`](crate::suspend::SuspendLayer): both would keep the run that
-//! waits; a session in the place of an agent's model, whose history would grow with each call; and a
-//! session of a session, which would put the whole history behind its own at each turn.
+//! Around an agent, outside all layers that are applied once per run. A layer around the session
+//! receives only the new turns. [`DetachLayer`](crate::detach::DetachLayer) goes around the
+//! session. These stacks fail with [`Configuration`](concentric_core::ErrorKind::Configuration)
+//! before anything is called:
+//!
+//! - a `DetachLayer` inside a session: the run of a dropped turn would continue while the next turn
+//!   starts
+//! - a session inside a [`SuspendLayer`](crate::suspend::SuspendLayer): both would store the
+//!   suspended run
+//! - a session that is used as the model of an agent: its history would grow with each model call
+//! - a session inside a session: it would append the whole history to its own at each turn
 //!
 //! # Backpressure
 //!
-//! A session is always ready. A turn waits for its place in its future, until its run is cancelled
-//! ([`Cancelled`](concentric_core::ErrorKind::Cancelled)) or late
-//! ([`Timeout`](concentric_core::ErrorKind::Timeout)), and then for its agent's readiness.
+//! A session is always ready. A queued turn waits in its future until it is its turn, its run is
+//! cancelled ([`Cancelled`](concentric_core::ErrorKind::Cancelled)) or its deadline passes
+//! ([`Timeout`](concentric_core::ErrorKind::Timeout)). It then waits for the agent's readiness.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body of a turn stops its run, gives its place to the next, and leaves
-//! the history as it was before it; one that takes replies and has not done anything waits on.
+//! Dropping the future or the body of a turn stops its run, starts the next turn, and leaves the
+//! history as it was before the turn. A turn that was resumed by replies and has had no effects is
+//! suspended again.
 
 mod body;
 mod future;

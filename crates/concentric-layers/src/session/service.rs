@@ -17,26 +17,26 @@ use tokio::sync::Semaphore;
 use tower::BoxError;
 use tower_service::Service;
 
-/// A conversation with an agent. A handle: clones speak of the same one.
+/// A handle to a conversation with an agent. Clones refer to the same conversation.
 ///
-/// See the [module docs](super). It ends with its last handle and body, or when it is
-/// [closed](Self::close).
+/// See the [module docs](super). The session ends when its last handle and body are dropped, or
+/// when it is [closed](Self::close).
 pub struct Session<A> {
     pub(super) shared: Arc<Shared<A>>,
 }
 
 impl<A> Session<A> {
-    /// The conversation.
+    /// Returns the id of the conversation.
     pub fn thread_id(&self) -> &ThreadId {
         &self.shared.thread_id
     }
 
-    /// Creates the request of a turn of the user's, in a new run of the conversation.
+    /// Creates a request with a user message, in a new run of the conversation.
     pub fn user(&self, text: impl Into<Str>) -> ChatRequest {
         ChatRequest::user(text).with_context(self.context())
     }
 
-    /// Creates a request that replies to what the last turn waits for, in a new run.
+    /// Creates a request that replies to the interrupts of the suspended turn, in a new run.
     pub fn replying(&self, replies: Vec<Reply>) -> ChatRequest {
         ChatRequest::replying(replies).with_context(self.context())
     }
@@ -46,56 +46,56 @@ impl<A> Session<A> {
         builder.thread_id(self.shared.thread_id.clone()).build()
     }
 
-    /// What was said so far; every round of it is closed. Without the turn that runs, or waits for
-    /// replies.
+    /// Returns the history, in which every round is closed. It does not include an active or
+    /// suspended turn.
     pub fn history(&self) -> Transcript {
         self.shared.lock().history.clone()
     }
 
-    /// What the last turn waits to be told, by [`ChatRequest::replying`].
+    /// Returns the interrupts of the suspended turn. To reply, use [`ChatRequest::replying`].
     pub fn interrupts(&self) -> Vec<Interrupt> {
         self.shared.lock().interrupts()
     }
 
-    /// How many turns run or wait for theirs.
+    /// Returns the number of active and queued turns.
     pub fn turns(&self) -> usize {
         self.shared.lock().turns.len()
     }
 
-    /// The slots of the conversation, to be written down with its [history](Self::history): both are
-    /// as the last turn that finished has left them.
+    /// Returns the slots of the conversation, as the last finished turn has left them. Store them
+    /// together with the [history](Self::history).
     ///
-    /// A turn changes a copy, which is put in place when it finishes. What is changed here while a
-    /// turn runs is kept, unless the turn changes the same slot.
+    /// A turn changes a copy of the slots, which is applied when it finishes. A value that is
+    /// changed here during a turn is kept, unless the turn changes the same slot.
     pub fn slots(&self) -> &Slots {
         &self.shared.thread
     }
 
-    /// Cancels the turn that runs, if one does; the next one begins.
+    /// Cancels the active turn and returns whether there was one. The next queued turn starts.
     pub fn cancel(&self) -> bool {
         self.shared.cancel(|runs| runs) > 0
     }
 
-    /// Cancels the turns that wait for theirs; returns how many.
+    /// Cancels the queued turns and returns their number.
     pub fn cancel_queued(&self) -> usize {
         self.shared.cancel(|runs| !runs)
     }
 
-    /// Gives the turn up that waits for replies; the next one goes on with what was said before it.
-    /// Returns whether there was one.
+    /// Discards the suspended turn and returns whether there was one. The next turn continues with
+    /// the history from before it.
     pub fn give_up(&self) -> bool {
         let given_up = self.shared.lock().suspended.take();
         given_up.is_some()
     }
 
-    /// Forgets what was said, and the values of the conversation's [slots](Self::slots), which
-    /// speak of it; those of the session are kept.
+    /// Clears the history and the values of the conversation's [slots](Self::slots). The slots of
+    /// the session are kept.
     ///
     /// # Errors
     ///
-    /// A turn runs, or waits for its turn.
+    /// A turn is active or queued ([`Conflict`](ErrorKind::Conflict), code `busy`).
     pub fn reset(&self) -> Result<(), Error> {
-        // Dropped without the lock, since values are the user's.
+        // Dropped after the lock is released, because dropping slot values runs user code.
         let forgotten = self.while_idle(|state| {
             state.history = Transcript::new();
             (state.suspended.take(), self.shared.thread.take())
@@ -104,11 +104,12 @@ impl<A> Session<A> {
         Ok(())
     }
 
-    /// Has the next turns run by another agent, which goes on with what was said.
+    /// Replaces the agent; the next turns continue the conversation with the new one.
     ///
     /// # Errors
     ///
-    /// A turn runs, or waits for its turn, or for replies: these are to the agent that asked.
+    /// A turn is active or queued (code `busy`), or suspended (code `waiting`): its replies belong
+    /// to the agent that was interrupted.
     pub fn set_agent(&self, agent: A) -> Result<(), Error> {
         let waits = self.while_idle(|state| {
             let waits = state.suspended.is_some();
@@ -126,27 +127,31 @@ impl<A> Session<A> {
     fn while_idle<T>(&self, change: impl FnOnce(&mut State<A>) -> T) -> Result<T, Error> {
         let mut state = self.shared.lock();
         if !state.turns.is_empty() {
-            let busy = Error::new(ErrorKind::Conflict, "a turn of the session runs");
+            let busy = Error::new(
+                ErrorKind::Conflict,
+                "a turn of the session is active or queued",
+            );
             return Err(busy.with_code("busy"));
         }
         Ok(change(&mut state))
     }
 
-    /// Creates a session of another conversation, `thread`, that goes on with what was said here: the
-    /// two go apart from here. It has a copy of what is durable in the conversation's slots, and the
-    /// same slots of the session.
+    /// Creates a session of a new conversation, `thread`, that starts with a copy of this history.
     ///
-    /// Who was told that this session starts is not told that the fork does, and nobody refuses it;
-    /// of its end they are told, under its own name.
+    /// The fork has a copy of the durable slots of the conversation, and shares the slots of the
+    /// session.
+    ///
+    /// The start callbacks of this session are not called for the fork. The end callbacks are
+    /// called with the id of the fork.
     ///
     /// # Errors
     ///
-    /// A value of a slot can't be written down.
+    /// A slot value could not be serialized.
     pub fn fork(&self, thread: ThreadId) -> Result<Self, SlotError>
     where
         A: Clone,
     {
-        // Of one moment: a turn that finishes meanwhile is in both, or in neither.
+        // Read under one lock, so a turn that finishes concurrently is in both or in neither.
         let (history, slots, agent, closed) = {
             let state = self.shared.lock();
             let slots = self.shared.thread.draft();
@@ -176,17 +181,18 @@ impl<A> Session<A> {
         })
     }
 
-    /// Ends the session: cancels its turns, and takes no more of them.
+    /// Ends the session: cancels its turns and refuses further ones.
     pub fn close(&self) {
         self.shared.end();
     }
 }
 
-/// What a request says is put behind what was said before.
+/// Prepares the request of a turn: appends its messages to the history, or resumes the suspended
+/// turn.
 ///
 /// # Errors
 ///
-/// A turn waits for replies, and the request has none; or the other way round.
+/// A turn is suspended and the request has no replies, or the reverse.
 pub(super) fn prepare<A>(
     turn: &mut Turn<A>,
     mut request: ChatRequest,
@@ -208,19 +214,18 @@ pub(super) fn prepare<A>(
             return Err(waiting());
         }
         (None, Some(_)) => {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                "no turn of the session waits for replies",
-            )
-            .with_code("run_not_found"));
+            return Err(
+                Error::new(ErrorKind::Conflict, "no turn of the session is suspended")
+                    .with_code("run_not_found"),
+            );
         }
         (Some(suspended), Some(resume)) => {
             let Some((_, replies)) = resume.take() else {
                 state.suspended = Some(suspended);
-                let error = Error::new(ErrorKind::Conflict, "the replies were taken already");
+                let error = Error::new(ErrorKind::Conflict, "the replies were already used");
                 return Err(error.with_code("already_resumed"));
             };
-            // Taken once: what they have done is not done again.
+            // Taken once, so that the replies are not applied twice.
             turn.resume(suspended.clone());
             let messages = resume.messages().to_vec();
             let resume = Resume::new(Suspended::State(suspended.state), replies);
@@ -236,7 +241,7 @@ pub(super) fn prepare<A>(
 }
 
 fn waiting() -> Error {
-    let why = "a turn of the session waits for replies";
+    let why = "a turn of the session is suspended: reply to its interrupts or call `give_up`";
     Error::new(ErrorKind::Conflict, why).with_code("waiting")
 }
 

@@ -6,10 +6,10 @@ use concentric_core::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What a session's handles share.
+/// The state that the handles of a session share.
 pub(super) struct Shared<A> {
     pub(super) state: Mutex<State<A>>,
-    /// One permit: the turn that runs has it.
+    /// One permit, held by the active turn.
     pub(super) turn: Arc<Semaphore>,
     pub(super) queue: usize,
     pub(super) thread_id: ThreadId,
@@ -21,20 +21,20 @@ pub(super) struct Shared<A> {
 pub(super) struct State<A> {
     pub(super) agent: A,
     pub(super) history: Transcript,
-    /// The last turn waits for replies.
+    /// The suspended turn.
     pub(super) suspended: Option<Waits>,
-    /// The turns that run or wait for theirs, the oldest first.
+    /// The active and the queued turns, oldest first.
     pub(super) turns: Vec<(u64, Context)>,
     pub(super) running: Option<u64>,
     pub(super) next: u64,
     pub(super) closed: bool,
 }
 
-/// A turn that waits for replies.
+/// A suspended turn.
 #[derive(Clone)]
 pub(super) struct Waits {
     pub(super) state: Box<MachineState>,
-    /// The conversation's slots as the turn has left them.
+    /// The conversation's slots as the turn left them.
     pub(super) slots: Slots,
 }
 
@@ -47,21 +47,21 @@ impl<A> Shared<A> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lines a turn up.
+    /// Adds a turn to the queue.
     ///
     /// # Errors
     ///
-    /// There is no room for it, or the session is over.
+    /// The queue is full, or the session has ended.
     pub(super) fn enter(self: &Arc<Self>, context: &Context) -> Result<Turn<A>, Error> {
         let mut state = self.lock();
         if state.closed {
             return Err(closed());
         }
-        // One runs, and the others wait.
+        // The active turn does not count towards the queue.
         if state.turns.len() > self.queue {
             let (code, why) = match self.queue {
-                0 => ("busy", "the session is busy with another turn"),
-                _ => ("queue_full", "too many turns wait already"),
+                0 => ("busy", "another turn of the session is active"),
+                _ => ("queue_full", "the queue of the session is full"),
             };
             return Err(Error::new(ErrorKind::Overloaded, Str::from_static(why)).with_code(code));
         }
@@ -79,7 +79,8 @@ impl<A> Shared<A> {
         })
     }
 
-    /// Cancels the turns of which `which` holds, by whether they run; returns how many.
+    /// Cancels the turns for which `which` returns true, given whether the turn is active. Returns
+    /// their number.
     pub(super) fn cancel(&self, which: impl Fn(bool) -> bool) -> usize {
         let turns: Vec<Context> = {
             let state = self.lock();
@@ -95,7 +96,7 @@ impl<A> Shared<A> {
         turns.len()
     }
 
-    /// Ends the session, once. If a turn runs, its end is reported when that turn is over.
+    /// Ends the session, once. If a turn is active, the end is reported after it.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.closed, true) {
@@ -109,10 +110,10 @@ impl<A> Shared<A> {
         }
     }
 
-    /// Reports the end of the session to whoever has not been told of it yet.
+    /// Reports the end of the session to all observers that have not received it.
     fn report_end(&self) {
         let history = self.lock().history.clone();
-        // They may look at the session.
+        // Called without a lock, because observers may access the session.
         let mut entered = self.lock_entered().take();
         entered.end(&history);
     }
@@ -125,25 +126,25 @@ impl<A> Drop for Shared<A> {
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Conflict, "the session is over").with_code("session_ended")
+    Error::new(ErrorKind::Conflict, "the session has ended").with_code("session_ended")
 }
 
-/// A turn's place in its session; given up on drop.
+/// An active or queued turn; removed from the session on drop.
 pub(super) struct Turn<A> {
     shared: Arc<Shared<A>>,
     id: u64,
-    /// It runs.
+    /// Set while the turn is active.
     pub(super) permit: Option<OwnedSemaphorePermit>,
     context: Context,
     resumed: Option<Resumed>,
-    /// The conversation's slots, as this turn changes them; put in place when it finishes.
+    /// The copy of the conversation's slots that this turn changes, applied when it finishes.
     slots: Option<Slots>,
 }
 
-/// What a turn goes on with.
+/// The suspended turn that this turn resumes.
 struct Resumed {
     waits: Waits,
-    // How many effects there were by then.
+    // The number of effects when the turn was resumed.
     effects: u64,
 }
 
@@ -152,11 +153,11 @@ impl<A> Turn<A> {
         &self.shared
     }
 
-    /// Says that it is its turn.
+    /// Makes the turn the active one.
     ///
     /// # Errors
     ///
-    /// The session is over.
+    /// The session has ended.
     pub(super) fn begin(&self) -> Result<(), Error> {
         let mut state = self.shared.lock();
         if state.closed {
@@ -166,7 +167,7 @@ impl<A> Turn<A> {
         Ok(())
     }
 
-    /// Continues the turn that `waits`: the caller that replies has taken it.
+    /// Resumes the suspended turn `waits`.
     pub(super) fn resume(&mut self, waits: Waits) {
         self.resumed = Some(Resumed {
             waits,
@@ -174,21 +175,21 @@ impl<A> Turn<A> {
         });
     }
 
-    /// Copies `slots` for this turn.
+    /// Returns a copy of `slots` for this turn.
     pub(super) fn draft(&mut self, slots: &Slots) -> Slots {
         let draft = slots.draft();
         self.slots = Some(draft.clone());
         draft
     }
 
-    /// The turn has failed; given up now, it waits as before unless it has done something.
+    /// Records a failure. When dropped, the turn is suspended again unless it has had effects.
     pub(super) fn fail(&mut self, error: &Error) {
-        // Those that the state tells of were there before.
+        // Effects that the stored state reports are not new.
         self.resumed
             .take_if(|resumed| error.effects() > resumed.waits.state.effects());
     }
 
-    /// Keeps what came of the turn.
+    /// Stores the result of the turn.
     pub(super) fn finish(&mut self, finish: &Finish) {
         let resumed = self.resumed.take();
         let slots = self.slots.take();
@@ -200,11 +201,11 @@ impl<A> Turn<A> {
                 slots: slots.clone().unwrap_or_default(),
             });
         } else if let Some(transcript) = &finish.transcript {
-            // History and slots are of one moment.
+            // The history and the slots are replaced under one lock.
             state.history = transcript.clone();
             replaced = slots.as_ref().map(|slots| self.shared.thread.commit(slots));
         }
-        // What a user's code does is done without the lock.
+        // Dropped after the lock is released, because dropping slot values runs user code.
         drop(state);
         drop((resumed, slots, replaced));
     }
@@ -215,7 +216,7 @@ impl<A> Drop for Turn<A> {
         let mut state = self.shared.lock();
         state.turns.retain(|(id, _)| *id != self.id);
         let ran = state.running.take_if(|id| *id == self.id).is_some();
-        // What is not kept is dropped without the lock.
+        // Dropped after the lock is released.
         let mut lost = self.resumed.take();
         if let Some(resumed) =
             lost.take_if(|resumed| resumed.effects == self.context.effect_count())
@@ -233,7 +234,7 @@ impl<A> Drop for Turn<A> {
 }
 
 impl<A> State<A> {
-    /// What the last turn waits to be told.
+    /// Returns the interrupts of the suspended turn.
     pub(super) fn interrupts(&self) -> Vec<Interrupt> {
         let asked = self
             .suspended

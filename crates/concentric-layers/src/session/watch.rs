@@ -1,4 +1,4 @@
-//! Who is told of sessions.
+//! Observers of the start and the end of sessions.
 
 use super::SessionTarget;
 use concentric_core::{BoxError, Error, ThreadId, Transcript, method::catch};
@@ -6,7 +6,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 type Told<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
 
-/// Somebody who is told of sessions. Boxed, once per session.
+/// An observer of sessions. Its future is boxed, once per session.
 pub(super) trait Watch: Send + Sync + 'static {
     fn start<'a>(&'a self, target: &'a SessionTarget) -> Told<'a>;
     fn end(&self, thread: &ThreadId, history: &Transcript);
@@ -58,11 +58,11 @@ where
     }
 }
 
-/// Those that were told that a session starts, and are to be told of its end; in order.
+/// The observers whose `start` was called and whose `end` must be called, in order.
 pub(super) struct Entered {
     watches: Vec<Arc<dyn Watch>>,
     thread: ThreadId,
-    // What was said, if the session is given up before it began.
+    // The initial history, for a session that is dropped before it begins.
     history: Transcript,
 }
 
@@ -70,7 +70,7 @@ pub(super) type Starting =
     Pin<Box<dyn Future<Output = Result<(SessionTarget, Entered), Error>> + Send>>;
 
 impl Entered {
-    /// Tells `watches`, until one of them refuses.
+    /// Calls `start` of the observers until one of them refuses.
     pub(super) fn start(watches: Vec<Arc<dyn Watch>>, target: SessionTarget) -> Starting {
         Box::pin(async move {
             let mut entered = Self {
@@ -86,7 +86,7 @@ impl Entered {
         })
     }
 
-    /// Those of a fork, which are told of its end, too.
+    /// Returns the observers for a fork, whose end they also receive.
     pub(super) fn of_fork(&self, thread: ThreadId) -> Self {
         Self {
             watches: self.watches.clone(),
@@ -95,18 +95,18 @@ impl Entered {
         }
     }
 
-    /// Those who are to be told, by whoever takes them.
+    /// Moves the observers out, so that only the caller reports the end.
     pub(super) fn take(&mut self) -> Self {
         let taken = self.of_fork(self.thread.clone());
         self.watches.clear();
         taken
     }
 
-    /// Tells all that the session is over, once.
+    /// Reports the end of the session to each observer, once.
     pub(super) fn end(&mut self, history: &Transcript) {
         while let Some(watch) = self.watches.pop() {
             if let Err(panic) = catch(|| watch.end(&self.thread, history)) {
-                tracing::warn!(thread = %self.thread, ?panic, "the end of a session was not handled");
+                tracing::warn!(thread = %self.thread, ?panic, "an observer panicked at the end of a session");
             }
         }
     }

@@ -54,10 +54,7 @@ impl fmt::Display for RejectedAnswer {
         let Self {
             gate, complaint, ..
         } = self;
-        write!(
-            f,
-            "the gate `{gate}` rejected the last answer: {complaint}"
-        )
+        write!(f, "the gate `{gate}` rejected the last answer: {complaint}")
     }
 }
 
