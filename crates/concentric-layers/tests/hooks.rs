@@ -404,7 +404,7 @@ async fn c063_an_observer_that_hangs_is_given_up() {
     assert_eq!(log.take(), ["a finished"]);
     assert_eq!(
         failed(&failures),
-        ["h.after_run: it did not come to an end, and was given up"]
+        ["h.after_run: the method did not return within its time limit"]
     );
 }
 

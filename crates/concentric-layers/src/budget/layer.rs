@@ -14,8 +14,8 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// Creates the layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model)
-/// around its model, [`tool`](Self::tool) around its tools.
+/// The layers of a budget: [`run`](Self::run) around an agent, [`model`](Self::model) around its
+/// model, [`tool`](Self::tool) around its tools.
 ///
 /// Each run has a separate budget. See the [module docs](super) for an example.
 #[derive(Clone)]

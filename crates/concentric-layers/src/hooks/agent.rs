@@ -8,7 +8,7 @@ use std::fmt;
 use tower::layer::util::{Identity, Stack};
 use tower_layer::Layer;
 
-/// Takes [`Hooks`] whole: at the run, between the steps, at the model and at the tools of an agent.
+/// Adds [`Hooks`] to an agent at all places: its runs, steps, model calls and tool calls.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, ChatRequest, Error};
@@ -35,7 +35,7 @@ use tower_layer::Layer;
 /// # }
 /// ```
 pub trait AgentHooks {
-    /// Adds `hooks` at each place where they have something to do.
+    /// Adds `hooks` to the runs, steps, model calls and tool calls of the agent.
     fn hooks<H>(self, hooks: H) -> HookedAgentLayer<RunStack<H, Identity>, ModelStack<H, Identity>>
     where
         H: Hooks;
@@ -55,11 +55,11 @@ impl AgentHooks for AgentLayer<Toolset> {
     }
 }
 
-/// [`Layer`] that makes an agent with [`Hooks`] around it.
+/// [`Layer`] that creates an agent with [`Hooks`].
 ///
-/// Made by [`AgentHooks::hooks`]. It is the layers of the hooks around the run, the
-/// [`AgentLayer`], and their layers around the model, of which those that were added first are the
-/// outermost. Their layers around tools are inside of those that the toolset had.
+/// Created by [`AgentHooks::hooks`]. It applies the run layers of the hooks, the [`AgentLayer`],
+/// and the model layers of the hooks. Hooks that were added first are outermost. Their tool layers
+/// are inside those of the toolset.
 #[derive(Clone)]
 pub struct HookedAgentLayer<R, M> {
     run: R,
@@ -67,14 +67,14 @@ pub struct HookedAgentLayer<R, M> {
     model: M,
 }
 
-/// Layers around a run, with those of `H` inside.
+/// The run layers `R`, with that of `H` as the innermost.
 pub type RunStack<H, R> = Stack<HooksLayer<OnRun<H>>, R>;
 
-/// Layers around a model, with those of `H` inside.
+/// The model layers `M`, with that of `H` as the innermost.
 pub type ModelStack<H, M> = Stack<HooksLayer<OnModel<H>>, M>;
 
 impl<R, M> HookedAgentLayer<R, M> {
-    /// Adds `hooks` inside of those that were added before.
+    /// Adds `hooks` inside those that were added before.
     pub fn hooks<H>(self, hooks: H) -> HookedAgentLayer<RunStack<H, R>, ModelStack<H, M>>
     where
         H: Hooks,

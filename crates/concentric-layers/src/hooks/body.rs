@@ -19,7 +19,7 @@ pin_project! {
     where
         P: Place,
     {
-        // Dropped before `watch` tells.
+        // Dropped before `watch` calls the hooks.
         #[pin]
         source: Source<B>,
         watch: Watch<P>,
@@ -29,11 +29,11 @@ pin_project! {
 pin_project! {
     #[project = SourceProj]
     enum Source<B> {
-        /// Its events are seen as they go by, and that is all.
+        /// The inner body, whose events are passed to the hook's event method only.
         Seen { #[pin] body: B },
-        /// The hook is told of what it says.
+        /// The inner body, whose steps or end are also passed to the hook.
         Told { #[pin] body: B },
-        /// The hook's own answer.
+        /// The hook's answer in place of the inner service.
         Own { events: vec::IntoIter<Event> },
         Ended,
     }
@@ -66,8 +66,8 @@ where
     B: Stream<Item = Result<Event, Error>>,
     P: Place,
 {
-    /// Polls a body of whose steps, or of whose end, the hook is told.
-    // Never: what is below would stand in the caller a second time, for each layer.
+    /// Polls a body whose steps or end are passed to the hook.
+    // Not inlined, because each layer would add a copy of this code to its caller.
     #[inline(never)]
     fn poll_told(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
         let mut this = self.project();
@@ -80,7 +80,7 @@ where
                 SourceProj::Ended => return Poll::Ready(None),
             };
             if is_terminal(&item) {
-                // What is inside is dropped before the hooks are told.
+                // The inner body is dropped before the hooks receive the end.
                 this.source.set(Source::Ended);
             }
             if !this.watch.see(&item) {
@@ -99,7 +99,7 @@ where
 {
     type Item = Result<Event, Error>;
 
-    // Always: through a call, an event would be copied, and a stack has many layers.
+    // Inlined, because a call would copy each event, and a stack has many layers.
     #[inline(always)]
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.as_mut().project();

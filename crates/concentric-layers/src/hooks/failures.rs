@@ -1,10 +1,10 @@
 use concentric_core::{Context, Error, Str};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where the failures of hooks are gathered that change no outcome.
+/// Collects the failures of hooks that do not change the outcome of a run.
 ///
-/// They are logged in any case. Who wants to see them, all that there were in a run together, puts
-/// one into the [extensions](Context::extensions_mut) of its context. Clones are the same place.
+/// Such failures are always logged. To collect those of a run, insert a `HookFailures` into the
+/// [extensions](Context::extensions_mut) of its context. Clones share the same collection.
 ///
 /// ```
 /// use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, NoTools, layers::End};
@@ -45,25 +45,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct HookFailures(Arc<Mutex<Vec<HookFailure>>>);
 
-/// What a hook failed with.
+/// A failure of a hook.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookFailure {
     /// The hook's [id](super::Hooks::id).
     pub hook: Str,
-    /// Which of its methods failed.
+    /// The name of the method that failed.
     pub method: &'static str,
-    /// What with; a panic and a time that was up are errors, too.
+    /// The error; panics and timeouts are also reported as errors.
     pub error: Error,
 }
 
 impl HookFailures {
-    /// Creates a place without failures.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes out the failures that there are, in the order in which they came.
+    /// Removes and returns the failures, in the order in which they occurred.
     pub fn take(&self) -> Vec<HookFailure> {
         std::mem::take(&mut self.lock())
     }
@@ -73,7 +73,7 @@ impl HookFailures {
     }
 }
 
-/// Tells whoever it may concern that a hook failed.
+/// Logs the failure of a hook, and adds it to the run's [`HookFailures`].
 pub(super) fn report(hook: &str, method: &'static str, error: Error, context: &Context) {
     tracing::warn!(hook, method, error = %format_args!("{error:#}"), "a hook failed");
     if let Some(failures) = context.extensions().get::<HookFailures>() {

@@ -1,67 +1,69 @@
 use concentric_core::{Event, Str};
 
-/// Whether a run goes on, as [`Hooks::before_run`](super::Hooks::before_run) says.
+/// Decides whether a run continues. Returned by [`Hooks::before_run`](super::Hooks::before_run).
 ///
-/// One that was interrupted, and is to go on with what was replied
-/// ([`ChatRequest::resume`](concentric_core::ChatRequest::resume)), is over with an answer or a halt:
-/// it is taken, its open round is closed, and its transcript and what it used are told.
+/// If the request resumes an interrupted run
+/// ([`ChatRequest::resume`](concentric_core::ChatRequest::resume)), an answer or a halt ends that
+/// run: the replies are consumed, the open round is closed, and the
+/// [`Finish`](concentric_core::Finish) contains its transcript and usage. The calls of the round
+/// get these outcomes:
 ///
-/// | what a call of the round was | comes out as |
+/// | the call | outcome |
 /// |---|---|
-/// | done, failed, denied | that |
-/// | the client's own, with its result among the replies | that result |
-/// | in doubt: begun by a process that ended | [`Unknown`](concentric_core::ToolStatus::Unknown) |
-/// | not run, whatever was replied about it | [`Cancelled`](concentric_core::ToolStatus::Cancelled) |
+/// | done, failed, denied | unchanged |
+/// | executed by the client, with its result among the replies | that result |
+/// | indeterminate: started by a process that ended | [`Unknown`](concentric_core::ToolStatus::Unknown) |
+/// | not executed, whatever was replied | [`Cancelled`](concentric_core::ToolStatus::Cancelled) |
 ///
-/// The replies are checked as an agent would, and the run fails with the error it would fail with. A
-/// run that a layer *inside* of the hook has waits on there, and the end has no transcript: such hooks
-/// go inside of [`SuspendLayer`](crate::suspend::SuspendLayer), which is told of the end then.
+/// The replies are validated as an agent does, and the run fails with the same errors. If an
+/// *inner* layer stores the run, the run remains suspended there and the end has no transcript.
+/// Hooks that answer or halt runs must therefore be inside
+/// [`SuspendLayer`](crate::suspend::SuspendLayer), which then receives the end.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RunFlow {
-    /// It does.
+    /// Continues the run.
     Continue,
-    /// It does not: this text is the answer, and stands in the transcript.
+    /// Ends the run with this text as its answer, which is added to the transcript.
     Answer(Str),
-    /// It does not, on purpose: its outcome is [`Halted`](concentric_core::Outcome::Halted), for
-    /// this reason.
+    /// Ends the run with the outcome [`Halted`](concentric_core::Outcome::Halted), for this reason.
     Halt(Str),
 }
 
 impl RunFlow {
-    /// Answers in the agent's place.
+    /// Ends the run with an answer.
     pub fn answer(text: impl Into<Str>) -> Self {
         Self::Answer(text.into())
     }
 
-    /// Stops the run.
+    /// Halts the run.
     pub fn halt(reason: impl Into<Str>) -> Self {
         Self::Halt(reason.into())
     }
 }
 
-/// Whether a model is called, as [`Hooks::before_model`](super::Hooks::before_model) says.
+/// Decides whether a model is called. Returned by
+/// [`Hooks::before_model`](super::Hooks::before_model).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ModelFlow {
-    /// It is.
+    /// Calls the model.
     Continue,
-    /// It is not: these events are its answer. If the last one is not an [`Event::Finish`], one is
-    /// added, which says that no tokens were used.
+    /// Answers with these events without calling the model. If the last one is not an
+    /// [`Event::Finish`], one is added that reports no tokens.
     Answer(Vec<Event>),
-    /// It is not, and the run is stopped: its outcome is
-    /// [`Halted`](concentric_core::Outcome::Halted), for this reason. What was said and done before
-    /// is kept.
+    /// Ends the run with the outcome [`Halted`](concentric_core::Outcome::Halted), for this reason.
+    /// Earlier messages and results are kept.
     Halt(Str),
 }
 
 impl ModelFlow {
-    /// Answers a text in the model's place.
+    /// Answers with a text without calling the model.
     pub fn answer(text: impl Into<Str>) -> Self {
         Self::Answer(vec![Event::text(text)])
     }
 
-    /// Stops the run.
+    /// Halts the run.
     pub fn halt(reason: impl Into<Str>) -> Self {
         Self::Halt(reason.into())
     }

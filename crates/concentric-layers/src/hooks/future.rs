@@ -28,10 +28,10 @@ pin_project! {
         S: Service<ChatRequest>,
         P: Place,
     {
-        // Dropped before `watch` tells.
+        // Dropped before `watch` calls the hooks.
         #[pin]
         step: Step<S>,
-        // Goes to the body.
+        // Moved to the body.
         watch: Option<Watch<P>>,
     }
 }
@@ -43,16 +43,16 @@ pin_project! {
         S: Service<ChatRequest>,
     {
         Before { before: BoxBefore, inner: Option<S> },
-        /// The inner service is waited for, and called.
+        /// Waits for the inner service and calls it.
         Call { #[pin] call: Oneshot<S, ChatRequest> },
-        /// It was called at once.
+        /// The inner service was called immediately.
         Inner { #[pin] future: S::Future },
-        /// It failed, of which the hooks are told.
+        /// The call failed, and the hooks are called with its end.
         Failed,
     }
 }
 
-/// The request as the hook left it, and the answer in place of what is inside.
+/// The request after the hook, and the hook's answer in place of the inner service.
 type Before = Result<(ChatRequest, Option<Vec<Event>>), Error>;
 type BoxBefore = Pin<Box<dyn Future<Output = Before> + Send>>;
 
@@ -103,7 +103,7 @@ where
         Ok(Some(Ok(answer))) => return Ok((request, answer)),
         Ok(Some(Err(error))) => Error::from(error),
         Ok(None) => match context.cancel_reason() {
-            // A run that would have gone on waits as before: it fails.
+            // A request that resumes a run fails instead, so that the run remains suspended.
             Some(reason) if P::PHASE == Phase::Run && request.resume.is_none() => {
                 let answer = of_run(&mut request, None, Outcome::Aborted { reason })?;
                 return Ok((request, Some(answer)));
@@ -166,7 +166,7 @@ where
                     let watch = this.watch.as_mut().expect("polled after completion");
                     let error = ready!(watch.poll(cx)).and_then(Result::err);
                     *this.watch = None;
-                    return Poll::Ready(Err(error.expect("it is what the hooks were told of")));
+                    return Poll::Ready(Err(error.expect("the hooks were called with the error")));
                 }
             };
             match result {
@@ -176,7 +176,7 @@ where
                     return Poll::Ready(Ok(response.map_body(|body| HooksBody::new(body, watch))));
                 }
                 Err(error) => {
-                    // What is inside is dropped before the hooks are told.
+                    // The inner call is dropped before the hooks receive the end.
                     this.step.set(Step::Failed);
                     let watch = this.watch.as_mut().expect("polled after completion");
                     if !watch.is_told_of_end() {

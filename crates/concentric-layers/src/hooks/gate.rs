@@ -5,7 +5,7 @@ use concentric_core::{
 };
 use std::{fmt, future::Future, sync::Arc};
 
-/// [`Hooks`] between the steps of a run, as a [`StepGate`].
+/// The step methods of [`Hooks`], as a [`StepGate`].
 pub struct OnStep<H>(pub(super) Arc<H>);
 
 impl<H> StepGate for OnStep<H>

@@ -9,31 +9,33 @@ use concentric_core::{
 use concentric_tools::{BeforeCall, Flow};
 use std::{future::Future, time::Duration};
 
-/// What is to be done around runs, model calls and tool calls.
+/// Callbacks for runs, steps, model calls, tool calls and sessions. All methods except `id` are
+/// optional.
 ///
-/// See the [module docs](super) for an example, and for when each method is called. An
-/// implementation may answer with `async fn`s.
+/// See the [module docs](super) for an example and the times of the calls. Methods that return
+/// futures can be implemented as `async fn`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of hooks",
     label = "not a `Hooks`",
     note = "implement `Hooks`, of which only `id` is required"
 )]
 pub trait Hooks: Send + Sync + 'static {
-    /// Names the hooks, for the log and for [`HookFailures`](super::HookFailures).
+    /// Returns the name of the hooks, for logs and for [`HookFailures`](super::HookFailures).
     fn id(&self) -> &str;
 
     // ---- around a run ----
 
-    /// Decides whether a run goes on, and may change its request; a change lasts for the run.
+    /// Decides whether a run continues, and may change its request for the whole run.
     ///
     /// # When
     ///
-    /// Before anything inside of this place is called, once per run. One that hangs is given up when
-    /// the run is cancelled or late: without a [deadline](Context::deadline) nothing limits it.
+    /// Before the inner service is called, once per run. The method is dropped when the run is
+    /// cancelled or its [deadline](Context::deadline) passes; without a deadline, its time is not
+    /// limited.
     ///
     /// # Errors
     ///
-    /// The run fails with the error, and nothing inside of this place is called.
+    /// The run fails with the error, and the inner service is not called.
     fn before_run(
         &self,
         request: &mut ChatRequest,
@@ -42,27 +44,27 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(RunFlow::Continue))
     }
 
-    /// Sees an event of a run, as the consumer will. It must not block.
+    /// Receives each event of a run before the consumer. The method must not block.
     ///
     /// # When
     ///
-    /// Before each event of the body is handed on, [`Event::Finish`] included.
+    /// Before the body yields an event, including [`Event::Finish`].
     fn event(&self, event: &Event, context: &Context) {
         let _ = (event, context);
     }
 
-    /// Sees that a step begins.
+    /// Receives the start of a step.
     ///
     /// # When
     ///
-    /// Before [`Event::StepStart`] is handed on: before the step's model is called, from the second
-    /// step on and in the first one of a run that resumes an open round. The first step of any
-    /// other run is shown with the commit point, once its model answers; use
-    /// [`before_model`](Self::before_model) to be called before each model call.
+    /// Before the body yields [`Event::StepStart`]. For the second and later steps, and for the
+    /// first step of a run that resumes an open round, this is before the step's model is called.
+    /// For the first step of any other run, it is at the commit point, when its model answers. To
+    /// be called before each model call, use [`before_model`](Self::before_model).
     ///
     /// # Errors
     ///
-    /// They are told, and change nothing.
+    /// Errors are reported and do not change the outcome.
     fn step_started(
         &self,
         step: &StepStart,
@@ -72,15 +74,15 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(()))
     }
 
-    /// Sees that a step's model call is over, and what it used.
+    /// Receives the end of a step's model call, with its usage.
     ///
     /// # When
     ///
-    /// Before [`Event::StepFinish`] is handed on, and before the tools of the step run.
+    /// Before the body yields [`Event::StepFinish`], and before the tools of the step are called.
     ///
     /// # Errors
     ///
-    /// They are told, and change nothing.
+    /// Errors are reported and do not change the outcome.
     fn step_finished(
         &self,
         step: &StepFinish,
@@ -90,17 +92,17 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(()))
     }
 
-    /// Sees what came of a round of tool calls.
+    /// Receives the results of a round of tool calls.
     ///
     /// # When
     ///
-    /// Before its last [`Event::ToolResult`] is handed on, and so before the next step begins or
-    /// the run ends. Of a round that began before the run was taken up: before the next
-    /// [`Event::StepStart`] or the last item is handed on.
+    /// Before the body yields the round's last [`Event::ToolResult`], and therefore before the next
+    /// step begins or the run ends. For a round that began before the run was resumed, before the
+    /// body yields the next [`Event::StepStart`] or its terminal item.
     ///
     /// # Errors
     ///
-    /// They are told, and change nothing.
+    /// Errors are reported and do not change the outcome.
     fn round_finished(
         &self,
         results: &[ToolResult],
@@ -110,18 +112,18 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(()))
     }
 
-    /// Sees how a run ended.
+    /// Receives the end of a run.
     ///
     /// # When
     ///
-    /// Exactly once per call of this place, before the last item is handed on; so a consumer that
-    /// has seen the end may rely on it. If the consumer is gone ([`End::Dropped`]), once what ran
-    /// inside is dropped. Whether a whole run was interrupted, halted, limited or aborted is in its
-    /// [`Finish::outcome`](concentric_core::Finish::outcome).
+    /// Exactly once per call of the layer, before the body yields its terminal item: a consumer
+    /// that has received the end can rely on it. If the consumer disconnects ([`End::Dropped`]),
+    /// after the inner service is dropped. Whether a finished run was completed, interrupted,
+    /// halted, limited or aborted is its [`Finish::outcome`](concentric_core::Finish::outcome).
     ///
     /// # Errors
     ///
-    /// They are told, and change nothing.
+    /// Errors are reported and do not change the outcome.
     fn after_run(
         &self,
         end: End<'_>,
@@ -133,12 +135,12 @@ pub trait Hooks: Send + Sync + 'static {
 
     // ---- between the steps of a run ----
 
-    /// Votes on whether a run makes its next step, and how: it may put in a message, have somebody
-    /// asked, finish or halt the run.
+    /// Decides whether a run makes its next step: it may continue, insert a message, interrupt,
+    /// finish or halt the run.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`StepGate::before_step`](concentric_core::agent::StepGate::before_step).
+    /// See [`StepGate::before_step`](concentric_core::agent::StepGate::before_step).
     fn before_step(
         &self,
         step: &StepView,
@@ -147,11 +149,11 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(BeforeStep::Continue))
     }
 
-    /// Decides whether a round of tool calls is run.
+    /// Decides whether a round of tool calls is executed.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`StepGate::before_round`](concentric_core::agent::StepGate::before_round).
+    /// See [`StepGate::before_round`](concentric_core::agent::StepGate::before_round).
     fn before_round(
         &self,
         step: &StepView,
@@ -160,11 +162,11 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(BeforeRound::Continue))
     }
 
-    /// Decides whether a run may come to its own end.
+    /// Decides whether a run may end after the model's answer.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`StepGate::before_finish`](concentric_core::agent::StepGate::before_finish).
+    /// See [`StepGate::before_finish`](concentric_core::agent::StepGate::before_finish).
     fn before_finish(
         &self,
         step: &StepView,
@@ -179,11 +181,11 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// # When
     ///
-    /// Before anything inside of this place is called, once per model call.
+    /// Before the inner service is called, once per model call.
     ///
     /// # Errors
     ///
-    /// The model call fails with the error, and nothing inside of this place is called.
+    /// The model call fails with the error, and the inner service is not called.
     fn before_model(
         &self,
         request: &mut ChatRequest,
@@ -192,25 +194,25 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(ModelFlow::Continue))
     }
 
-    /// Sees an event of a model's answer. It must not block.
+    /// Receives each event of a model's answer. The method must not block.
     ///
     /// # When
     ///
-    /// Before each event of the body is handed on, [`Event::Finish`] included.
+    /// Before the body yields an event, including [`Event::Finish`].
     fn model_event(&self, event: &Event, context: &Context) {
         let _ = (event, context);
     }
 
-    /// Sees how a model call ended.
+    /// Receives the end of a model call.
     ///
     /// # When
     ///
-    /// Exactly once per call of this place, before the last item is handed on; or once what ran
-    /// inside is dropped.
+    /// Exactly once per call of the layer, before the body yields its terminal item; if the
+    /// consumer disconnects, after the inner service is dropped.
     ///
     /// # Errors
     ///
-    /// They are told, and change nothing.
+    /// Errors are reported and do not change the outcome.
     fn after_model(
         &self,
         end: End<'_>,
@@ -222,11 +224,11 @@ pub trait Hooks: Send + Sync + 'static {
 
     // ---- around a tool call ----
 
-    /// Decides whether a tool call goes on, and may change its arguments.
+    /// Decides whether a tool call continues, and may change its arguments.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`ToolHooks::before`](concentric_tools::ToolHooks::before).
+    /// See [`ToolHooks::before`](concentric_tools::ToolHooks::before).
     fn before_call(
         &self,
         call: &mut BeforeCall,
@@ -235,11 +237,11 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(Flow::Continue))
     }
 
-    /// Sees what came of a tool call, and may put another outcome in its place.
+    /// Receives the outcome of a tool call, and may replace it.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`ToolHooks::after`](concentric_tools::ToolHooks::after).
+    /// See [`ToolHooks::after`](concentric_tools::ToolHooks::after).
     fn after_call(
         &self,
         call: &ToolCall,
@@ -250,11 +252,11 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(None))
     }
 
-    /// Sees that a tool call failed, and may make an outcome of it.
+    /// Receives the error of a tool call, and may convert it into an outcome.
     ///
-    /// # When, errors
+    /// # When and errors
     ///
-    /// Those of [`ToolHooks::on_error`](concentric_tools::ToolHooks::on_error).
+    /// See [`ToolHooks::on_error`](concentric_tools::ToolHooks::on_error).
     fn on_call_error(
         &self,
         call: &ToolCall,
@@ -265,11 +267,11 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(None))
     }
 
-    /// Is told that a tool call was given up. It must not block.
+    /// Receives a tool call that was dropped before its end. The method must not block.
     ///
     /// # When
     ///
-    /// That of [`ToolHooks::cancelled`](concentric_tools::ToolHooks::cancelled).
+    /// See [`ToolHooks::cancelled`](concentric_tools::ToolHooks::cancelled).
     fn call_cancelled(&self, call: &ToolCall) {
         let _ = call;
     }
@@ -280,11 +282,11 @@ pub trait Hooks: Send + Sync + 'static {
     ///
     /// # When
     ///
-    /// Before the session is made, with what was said in the conversation before.
+    /// Before the session is created, with the earlier turns of the conversation.
     ///
     /// # Errors
     ///
-    /// The session is refused with the error.
+    /// An error refuses the session.
     fn session_started(
         &self,
         thread: &ThreadId,
@@ -294,12 +296,12 @@ pub trait Hooks: Send + Sync + 'static {
         unset(|| Ok(()))
     }
 
-    /// Is told that a session is over. It must not block or panic.
+    /// Receives the end of a session. The method must not block or panic.
     ///
     /// # When
     ///
-    /// Exactly once for each `session_started` that was called, also if that, or one of another
-    /// hook, refused the session; and once for each fork.
+    /// Exactly once for each call of `session_started`, even if that call or another hook refused
+    /// the session, and once for each fork.
     fn session_ended(&self, thread: &ThreadId, history: &Transcript) {
         let _ = (thread, history);
     }

@@ -4,7 +4,7 @@ use concentric_tools::{ToolHooksLayer, ToolLayers};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
-/// Takes `hooks` in, for their [layers](HooksLayers).
+/// Creates the [layers](HooksLayers) of `hooks`.
 ///
 /// See the [module docs](super) for an example.
 pub fn hooks<H>(hooks: H) -> HooksLayers<H>
@@ -14,45 +14,48 @@ where
     HooksLayers(Arc::new(hooks))
 }
 
-/// The layers of one [`Hooks`], which they share.
+/// The layers of one [`Hooks`] value, which they share.
 pub struct HooksLayers<H>(Arc<H>);
 
 impl<H> HooksLayers<H>
 where
     H: Hooks,
 {
-    /// The layer for runs, outside of the agent.
+    /// Returns the layer for runs, which goes outside the agent.
     pub fn run(&self) -> HooksLayer<OnRun<H>> {
         HooksLayer {
             place: OnRun(Arc::clone(&self.0)),
         }
     }
 
-    /// The layer for model calls, inside of the agent.
+    /// Returns the layer for model calls, which goes inside the agent.
     pub fn model(&self) -> HooksLayer<OnModel<H>> {
         HooksLayer {
             place: OnModel(Arc::clone(&self.0)),
         }
     }
 
-    /// The layer for tool calls, on a toolset or on a tool; see
-    /// [`scoped`](ToolHooksLayer::scoped) to have it for some calls only.
+    /// Returns the layer for tool calls, for a toolset or a single tool. To restrict it to some
+    /// calls, use [`scoped`](ToolHooksLayer::scoped).
     pub fn tool(&self) -> ToolHooksLayer<OnTool<H>> {
         ToolHooksLayer::new(OnTool(Arc::clone(&self.0)))
     }
 
-    /// What decides between the steps, for [`AgentLayer::gate`](concentric_core::AgentLayer::gate).
+    /// Returns the step gate, for [`AgentLayer::gate`](concentric_core::AgentLayer::gate).
     pub fn gate(&self) -> OnStep<H> {
         OnStep(Arc::clone(&self.0))
     }
 
-    /// Has the hooks called in the run of `context` only, inside of those it has already and outside
-    /// of the agent's own: between its steps, at its tools, and at its model calls where the stack
-    /// has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
+    /// Adds the hooks to the run of `context` only, inside hooks that were attached before and
+    /// outside those of the agent.
     ///
-    /// Around the run, they are put by [`run`](Self::run) around a clone of the agent. A run
-    /// [inside](Context::child) it, as that of an agent that is its tool, has none of them; the tools
-    /// of an agent in the model's place do. A run that goes on is another one: attach them again.
+    /// They are called between the steps of the run, for its tool calls, and for its model calls if
+    /// the stack has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
+    ///
+    /// To call them around the run too, apply [`run`](Self::run) to a clone of the agent. A
+    /// [child](Context::child) run, such as that of an agent that is used as a tool, does not
+    /// inherit the hooks, but the tools of an agent that is used as a model do. A resumed run is a
+    /// new run: attach the hooks again.
     pub fn attach(&self, context: &mut Context) {
         let own = context.own_mut();
         let gates = own.remove::<StepGates>().unwrap_or_default();
@@ -63,7 +66,7 @@ where
         own.insert(tools.hooks(self.tool()));
     }
 
-    /// The hooks.
+    /// Returns a reference to the hooks.
     pub fn get_ref(&self) -> &H {
         &self.0
     }
@@ -83,9 +86,9 @@ impl<H> fmt::Debug for HooksLayers<H> {
     }
 }
 
-/// [`Layer`] that calls [`Hooks`] at a place `P`: [`OnRun`] or [`OnModel`].
+/// [`Layer`] that calls [`Hooks`] for runs ([`OnRun`]) or model calls ([`OnModel`]).
 ///
-/// See the [module docs](super) for an example. Its services share the hooks.
+/// See the [module docs](super) for an example. Services of one layer share the hooks.
 #[derive(Clone, Debug)]
 pub struct HooksLayer<P> {
     place: P,

@@ -7,19 +7,19 @@ use std::{
     time::Duration,
 };
 
-/// How long a method may take whose run does not depend on it.
+/// The time limit of methods that the run does not depend on.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// When a method is given up.
+/// When a method is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// When it has taken too long.
+    /// When it exceeds the time limit.
     Limit,
-    /// The same, and when the run is to stop.
+    /// When it exceeds the time limit, or the run is cancelled or passes its deadline.
     Stopped,
 }
 
-/// Calls a method that can change nothing any more, and tells what it failed with.
+/// Calls a method that cannot change the outcome, and reports its failure.
 pub(super) async fn tell<F>(
     hook: &str,
     method: &'static str,
@@ -34,7 +34,7 @@ pub(super) async fn tell<F>(
             Until::Limit => context.environment().clock().sleep(LIMIT).await,
             Until::Stopped => {
                 let left = context.remaining().map_or(LIMIT, |left| left.min(LIMIT));
-                // It is cancelled, or the time is up.
+                // Ends at the cancellation of the run or after `left`.
                 let _ = context.sleep(left).await;
             }
         }
@@ -45,18 +45,18 @@ pub(super) async fn tell<F>(
         Ok(None) if until == Until::Stopped && is_stopped(context) => return,
         Ok(None) => Error::new(
             ErrorKind::Timeout,
-            Str::from_static("it did not come to an end, and was given up"),
+            Str::from_static("the method did not return within its time limit"),
         ),
         Err(panic) => panic.error(),
     };
     report(hook, method, error, context);
 }
 
-/// Resolves when the run is to stop.
+/// Resolves when the run is cancelled or passes its deadline.
 pub(super) async fn stopped(context: &Context) {
     match context.remaining() {
         None => context.cancelled().await,
-        // It is cancelled, or the time is up.
+        // Ends at the cancellation of the run or after `left`.
         Some(left) => {
             let _ = context.sleep(left).await;
         }
@@ -67,7 +67,7 @@ fn is_stopped(context: &Context) -> bool {
     context.is_cancelled() || context.remaining().is_some_and(|left| left.is_zero())
 }
 
-/// Waits for `future`; `None`, if `end` comes first.
+/// Waits for `future`. Returns `None` if `end` resolves first.
 pub(super) async fn unless<F>(end: impl Future<Output = ()>, future: F) -> Option<F::Output>
 where
     F: Future,

@@ -1,7 +1,7 @@
-//! Hooks: one value that is told of runs, model calls and tool calls.
+//! Hooks: one value with callbacks for runs, steps, model calls and tool calls.
 //!
-//! What one concern has to do at several places (an audit trail, a budget, a trace) is one
-//! [`Hooks`], whose methods are all optional. [`hooks()`] makes its layers, one for each place.
+//! A concern that acts at several places, such as an audit trail, a budget or a trace, implements
+//! [`Hooks`], whose methods are optional. [`hooks()`] creates its layers, one per place.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, ToolCall, ToolOutcome, layers::End};
@@ -75,88 +75,89 @@
 //!
 //! # When the methods are called
 //!
-//! | at | moment | method |
+//! | place | when | method |
 //! |---|---|---|
-//! | [`run`](HooksLayers::run) | a run begins | [`before_run`](Hooks::before_run) |
-//! | | an event is about to be handed on | [`event`](Hooks::event) |
-//! | | a step begins (in the first step: its model answers), its model call is over | [`step_started`](Hooks::step_started), [`step_finished`](Hooks::step_finished) |
-//! | | a round of tool calls is closed | [`round_finished`](Hooks::round_finished) |
-//! | | the run ends | [`after_run`](Hooks::after_run) |
-//! | [`model`](HooksLayers::model) | a model is about to be called | [`before_model`](Hooks::before_model) |
-//! | | an event is about to be handed on | [`model_event`](Hooks::model_event) |
-//! | | the call ends | [`after_model`](Hooks::after_model) |
-//! | [`gate`](HooksLayers::gate) | the next step is about to be made | [`before_step`](Hooks::before_step) |
-//! | | a round of tool calls is about to be run | [`before_round`](Hooks::before_round) |
-//! | | the run is about to come to its own end | [`before_finish`](Hooks::before_finish) |
+//! | [`run`](HooksLayers::run) | before the run | [`before_run`](Hooks::before_run) |
+//! | | before the body yields an event | [`event`](Hooks::event) |
+//! | | at the start of a step (of the first step: when its model answers), after its model call | [`step_started`](Hooks::step_started), [`step_finished`](Hooks::step_finished) |
+//! | | after a round of tool calls | [`round_finished`](Hooks::round_finished) |
+//! | | at the end of the run | [`after_run`](Hooks::after_run) |
+//! | [`model`](HooksLayers::model) | before a model call | [`before_model`](Hooks::before_model) |
+//! | | before the body yields an event | [`model_event`](Hooks::model_event) |
+//! | | at the end of the call | [`after_model`](Hooks::after_model) |
+//! | [`gate`](HooksLayers::gate) | before the next step | [`before_step`](Hooks::before_step) |
+//! | | before a round of tool calls | [`before_round`](Hooks::before_round) |
+//! | | before the run ends with the model's answer | [`before_finish`](Hooks::before_finish) |
 //! | [`tool`](HooksLayers::tool) | see [`ToolHooks`](concentric_tools::hooks) | [`before_call`](Hooks::before_call), [`after_call`](Hooks::after_call), [`on_call_error`](Hooks::on_call_error), [`call_cancelled`](Hooks::call_cancelled) |
-//! | `Sessions::hooks` | a conversation is taken up, is over | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
+//! | `Sessions::hooks` | at the start and the end of a session | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
 //!
-//! To replace or drop events is for [`map_events`](concentric_core::layers::map_events()) and
-//! [`Transform`](concentric_core::layers::Transform); to do something *around* a call, for
+//! To replace or drop events, use [`map_events`](concentric_core::layers::map_events()) or a
+//! [`Transform`](concentric_core::layers::Transform). To wrap a call, use
 //! [`from_fn`](concentric_core::layers::from_fn()).
 //!
 #![cfg_attr(
     feature = "full",
-    doc = "Who comes from another framework finds its hooks in [`mapping`], one by one."
+    doc = "The module [`mapping`] lists the equivalents of the hooks of other frameworks."
 )]
 //!
-//! # Attached to what
+//! # How to add hooks
 //!
-//! | to | by |
+//! | to | with |
 //! |---|---|
-//! | a place in a stack | the layers above, in a `ServiceBuilder`, and [`Toolset::hooks`](concentric_tools::Toolset::hooks) for tool calls |
-//! | an agent, at all of them | [`AgentHooks::hooks`] |
-//! | one run, outside of the agent's own | [`HooksLayers::attach`], and [`run`](HooksLayers::run) around a clone of the agent |
-//! | the calls that match | [`ToolHooksLayer::scoped`](concentric_tools::ToolHooksLayer::scoped) of [`tool`](HooksLayers::tool) |
+//! | a place in a stack | the layers above in a `ServiceBuilder`, and [`Toolset::hooks`](concentric_tools::Toolset::hooks) for tool calls |
+//! | an agent, at all places | [`AgentHooks::hooks`] |
+//! | one run, outside the hooks of the agent | [`HooksLayers::attach`], and [`run`](HooksLayers::run) around a clone of the agent |
+//! | some tool calls | [`ToolHooksLayer::scoped`](concentric_tools::ToolHooksLayer::scoped) of [`tool`](HooksLayers::tool) |
 //!
 //! # One end
 //!
-//! Each call of a `run` or `model` layer ends in exactly one `after_run` or `after_model`, also if
-//! its own `before_run` or `before_model` failed, and whatever the rest of the stack does:
+//! Each call of a `run` or `model` layer ends with exactly one `after_run` or `after_model`, even
+//! if its own `before_run` or `before_model` failed:
 //!
-//! | the call | [`End`] | is told |
+//! | the call | [`End`] | when |
 //! |---|---|---|
 //! | is refused by `before_run`, or fails | `Failed` | before its future resolves |
-//! | finishes: completed, interrupted, halted, aborted, at a limit | `Finished`; [`Finish::outcome`](concentric_core::Finish::outcome) says which | before the last item is handed on |
-//! | fails once it has a body | `Failed` | before the last item is handed on |
-//! | ends without a terminal item | `Truncated` | before `None` is handed on |
-//! | is dropped before any of these, as a future or as a body | `Dropped` | then, once what is inside is dropped |
+//! | finishes: completed, interrupted, halted, aborted, at a limit | `Finished`, with [`Finish::outcome`](concentric_core::Finish::outcome) | before the body yields the terminal item |
+//! | fails after it has a body | `Failed` | before the body yields the error |
+//! | ends without a terminal item | `Truncated` | before the body yields `None` |
+//! | is dropped before any of these, as a future or as a body | `Dropped` | after the inner service is dropped |
 //!
-//! A consumer that leaves is told apart from a user's cancel: `Dropped`, and
-//! [`Aborted`](concentric_core::Outcome::Aborted). All hooks of one call receive the same end: where a
-//! consumer leaves while inner hooks handle the end of a body, the outer ones receive that end, too,
-//! and not `Dropped`.
+//! A disconnect of the consumer (`Dropped`) is distinguished from a cancellation by the user
+//! ([`Aborted`](concentric_core::Outcome::Aborted)). All hooks of one call receive the same end: if
+//! the consumer disconnects while inner hooks handle the end of a body, the outer hooks receive
+//! that end too, not `Dropped`.
 //!
 //! # Order
 //!
-//! Hooks nest as layers do: those before a call are called in the order in which they were added,
-//! those after it in reverse, and each sees requests and events as they are at its place. This is a
-//! run of two steps, a tool call and then a text, with `a` outside of `b` at each place:
+//! Hooks nest like layers: methods before a call are called in the order in which the hooks were
+//! added, methods after it in reverse order. Each hook receives requests and events as they are at
+//! its place. The following trace shows a run of two steps, a tool call and then a text, with `a`
+//! outside `b` at each place:
 //!
 #![doc = include_str!("trace.md")]
 //!
 //! # When a hook fails
 //!
-//! | a method that returns an error, panics or hangs | means |
+//! | method that returns an error, panics or hangs | effect |
 //! |---|---|
-//! | `before_run`, `before_model` | what is inside is not called, and the call fails with the error; one that hangs is given up when the run is cancelled or late, and has no other limit. Layers outside get their end |
-//! | `event`, `model_event` (a panic) | nothing, but that the hook sees no more events of that call |
-//! | `step_started`, `step_finished`, `round_finished` | nothing; one that hangs is given up after 30 seconds, or when the run is cancelled or late |
-//! | `after_run`, `after_model` | nothing; one that hangs is given up after 30 seconds |
-//! | those of tool calls | what [`ToolHooks`](concentric_tools::hooks) says |
+//! | `before_run`, `before_model` | the inner service is not called, and the call fails with the error. A method that hangs is dropped when the run is cancelled or passes its deadline, and has no other time limit. Outer layers receive the end |
+//! | `event`, `model_event` (panic) | the hook receives no more events of that call |
+//! | `step_started`, `step_finished`, `round_finished` | none. A method that hangs is dropped after 30 seconds, or when the run is cancelled or passes its deadline |
+//! | `after_run`, `after_model` | none. A method that hangs is dropped after 30 seconds |
+//! | methods of tool calls | see [`ToolHooks`](concentric_tools::hooks) |
 //!
-//! All of them are logged with the hook's [id](Hooks::id), and gathered in the run's
-//! [`HookFailures`], if it has them; but for an error that fails the call it is about.
+//! Failures are logged with the [id](Hooks::id) of the hooks, and added to the run's
+//! [`HookFailures`] if it has one. Errors that fail their call are not logged.
 //!
 //! # Place in the stack
 //!
-//! An audit goes outermost, where it also sees what other layers refuse. Inside of a retry a hook is
-//! told of each attempt. What outlives a run, as a slow write, is best
-//! [left for later](concentric_core::Context::defer).
+//! An audit goes outermost, where it also observes calls that other layers refuse. Inside a retry
+//! layer, hooks are called for each attempt. Work that may take longer than the run, such as a slow
+//! write, should be [deferred](concentric_core::Context::defer).
 //!
-//! [`run`](HooksLayers::run) stands around an agent and [`model`](HooksLayers::model) inside of one;
-//! without a loop either may stand around a model. The other way round does not compile in
-//! [`Layers`](concentric_core::Layers), and in a `ServiceBuilder` the call fails with
+//! [`run`](HooksLayers::run) goes around an agent and [`model`](HooksLayers::model) inside an
+//! agent; without a loop, both may be used around a model. The reverse does not compile in
+//! [`Layers`](concentric_core::Layers). In a `ServiceBuilder`, the call fails with
 //! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers:
 //!
 //! ```compile_fail,E0283
@@ -176,22 +177,22 @@
 //!
 //! # Backpressure
 //!
-//! Where there is a `before_run` or `before_model` the layer is always ready, and waits for the rest
-//! of the stack once that says that the call goes on. Else readiness is that of the rest of the
-//! stack.
+//! With a `before_run` or `before_model`, the layer is always ready, and waits for the inner
+//! service after the method has returned. Otherwise, it forwards the readiness of the inner
+//! service.
 //!
 //! # Cancel safety
 //!
-//! Dropping the call drops what is inside, and the method that runs, but for `after_run` and
-//! `after_model`: these go on, on tokio's runtime if they wait. Where there is no runtime, one that
-//! waits is given up.
+//! Dropping the call drops the inner service's call and any running method, except `after_run` and
+//! `after_model`: these are completed in a task on tokio's runtime if they do not return at their
+//! first poll. Without a runtime, they are dropped instead.
 //!
 //! # Cost
 //!
-//! A method that there is not is not called, or is a call that the compiler removes. A layer copies
-//! a handle to the run per call, and allocates nothing, but a boxed future each for `before_run`,
-//! `before_model` and what is told of steps and ends. Where steps or ends are told of, what is said
-//! is kept for the [`Summary`].
+//! Methods that are not implemented are not called, or are calls that the compiler removes. Per
+//! call, a layer clones a handle to the run. It allocates only boxed futures for `before_run`,
+//! `before_model` and the methods for steps and ends. If steps or ends are observed, the answer is
+//! accumulated for the [`Summary`].
 
 mod agent;
 mod arc;

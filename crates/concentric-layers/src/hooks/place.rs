@@ -10,15 +10,16 @@ use concentric_core::{
 };
 use std::{fmt, future::Future, sync::Arc};
 
-/// Which methods of [`Hooks`] a [`HooksLayer`](super::HooksLayer) calls: [`OnRun`] or [`OnModel`].
+/// The methods of [`Hooks`] that a [`HooksLayer`](super::HooksLayer) calls: [`OnRun`] or
+/// [`OnModel`].
 ///
-/// It is not for others to implement or call.
+/// Not part of the public API.
 #[doc(hidden)]
 pub trait Place: Clone + Send + Sync + 'static {
-    /// Where its layer stands.
+    /// The capabilities of the layer.
     type Capabilities: Capabilities;
     const PHASE: Phase;
-    /// The names of its methods.
+    /// The names of the methods, for logs.
     const BEFORE: &'static str;
     const AFTER: &'static str;
     const EVENT: &'static str;
@@ -27,7 +28,7 @@ pub trait Place: Clone + Send + Sync + 'static {
 
     fn has() -> Has;
 
-    /// The answer in the place of what is inside, if there is one.
+    /// Returns the answer in place of the inner service, if any.
     fn before(
         &self,
         request: &mut ChatRequest,
@@ -60,7 +61,7 @@ pub trait Place: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Which methods there are at a place.
+/// The methods that are implemented at a place.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Has {
@@ -72,7 +73,7 @@ pub struct Has {
 }
 
 impl Has {
-    /// Whether somebody is given a [`Summary`].
+    /// Returns whether any method receives a [`Summary`].
     pub(super) const fn is_told(self) -> bool {
         self.step_started || self.step_finished || self.round_finished || self.after
     }
@@ -90,7 +91,7 @@ fn after<'a, H: 'a, F>(_: fn(&'a H, End<'a>, &'a Summary) -> F) -> bool {
     is_set::<F>()
 }
 
-/// [`Hooks`] around a run.
+/// The run methods of [`Hooks`].
 pub struct OnRun<H>(pub(super) Arc<H>);
 
 impl<H> Place for OnRun<H>
@@ -163,7 +164,7 @@ where
     }
 }
 
-/// [`Hooks`] around a model call.
+/// The model methods of [`Hooks`].
 pub struct OnModel<H>(pub(super) Arc<H>);
 
 impl<H> Place for OnModel<H>
@@ -235,11 +236,12 @@ where
     }
 }
 
-/// The whole answer of a run that says `said` and ends so.
+/// Returns the events of a run that ends with `outcome`, and optionally with a text, without
+/// calling the agent.
 ///
 /// # Errors
 ///
-/// Those of [`take_up`], if it goes on with a run.
+/// The errors of [`take_up`] if the request resumes a run.
 pub(super) fn of_run(
     request: &mut ChatRequest,
     said: Option<Str>,
@@ -249,11 +251,11 @@ pub(super) fn of_run(
     let mut finish = Box::new(Finish::new(FinishReason::Stop, Usage::default()));
     match request.resume.take() {
         None => finish.transcript = Some(request.transcript.clone()),
-        // The layer inside that has it is not called: it waits on there.
+        // The inner layer that stores the run is not called, so the run remains suspended there.
         Some(resume) if resume.is_elsewhere() => {}
         Some(resume) => {
             let mut rules = Rules::default();
-            // What is replied to calls, and what is to become of them, is not for here to settle.
+            // The replies to calls and the decisions about them are not applied here.
             rules.resumes = true;
             let mut machine = take_up(request, &resume, rules)?;
             machine.input(Input::Halt(Str::default()));

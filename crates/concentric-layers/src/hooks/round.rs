@@ -1,19 +1,19 @@
 use concentric_core::{CallId, Event, Executor, ToolResult};
 
-/// The round that a run is about to close, as its events tell it.
+/// The current round, reconstructed from the events of a run.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    // Calls of the step that have no result yet; `None` before the first step, where a run that was
-    // taken up closes a round whose calls it does not tell.
+    // The calls of the step without a result; `None` before the first step, where a resumed run
+    // closes a round whose calls are not among its events.
     open: Option<Vec<CallId>>,
-    // Whether the model speaks: results are the provider's own then, or those of an agent in the
-    // model's place.
+    // Whether the model's answer is streaming. Results in this phase are those of the provider, or
+    // of an agent that is used as a model.
     in_step: bool,
     results: Vec<ToolResult>,
 }
 
 impl Closing {
-    /// Takes in an event, and returns whether the round is closed with it, or was before.
+    /// Processes an event, and returns whether the round is closed.
     pub(super) fn see(&mut self, event: &Event) -> bool {
         match event {
             Event::StepStart(_) => {
@@ -47,7 +47,7 @@ impl Closing {
         }
     }
 
-    /// Whether there are results that nobody was told of.
+    /// Returns whether there are unreported results.
     pub(super) const fn is_due(&self) -> bool {
         !self.results.is_empty()
     }

@@ -50,14 +50,14 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         match self.has.before {
-            // The inner service is waited for once it is known that it is to be called.
+            // The future waits for the inner service after `before` has decided to call it.
             true => Poll::Ready(Ok(())),
             false => self.inner.poll_ready(cx).map_err(|e| Error::from(e.into())),
         }
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; what stands wrong inside or around it does.
+        // Cannot fail here; misplaced layers inside or around this one fail.
         let _ = request.context.enter::<HooksLayer<P>>();
         let after = self.has.after;
         let ends = after.then(|| Ends::join(&mut request.context, P::PHASE));

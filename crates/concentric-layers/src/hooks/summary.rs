@@ -1,7 +1,7 @@
 use concentric_core::{Context, Event, Head, Message, MessageBuilder, Usage};
 use std::time::{Duration, SystemTime};
 
-/// What there is of a run, or of a model call, when a hook is told of it.
+/// The progress of a run or a model call when a hook is called.
 #[derive(Clone, Debug)]
 pub struct Summary {
     context: Context,
@@ -22,7 +22,7 @@ impl Summary {
         }
     }
 
-    /// Says whose answer it is.
+    /// Sets the head of the answer.
     pub(super) fn of_model(&mut self, head: &Head) {
         self.message = MessageBuilder::new(head);
     }
@@ -36,38 +36,39 @@ impl Summary {
         }
     }
 
-    /// Looks at the clock.
+    /// Updates the elapsed time.
     pub(super) fn stop_the_clock(&mut self) {
         let took = self.context.now().duration_since(self.started);
         self.took = took.unwrap_or_default();
     }
 
-    /// The run, and where in it this is. To [leave work](Context::defer) for later, in
-    /// [`after_run`](super::Hooks::after_run) too, take out of it what the work needs: work that
-    /// holds the context itself is never begun.
+    /// Returns the context of the call.
+    ///
+    /// Work that is [deferred](Context::defer), also in [`after_run`](super::Hooks::after_run),
+    /// must copy the data that it needs: work that holds the context itself is never started.
     pub const fn context(&self) -> &Context {
         &self.context
     }
 
-    /// How long it took so far, by the context's clock.
+    /// Returns the elapsed time by the context's clock.
     pub const fn took(&self) -> Duration {
         self.took
     }
 
-    /// The tokens used so far, over all model calls that came to their end. Of a run that was
-    /// resumed, this attempt's only ([`Finish::attempt_usage`](concentric_core::Finish)).
+    /// Returns the usage of all finished model calls. For a resumed run, only that of this attempt
+    /// ([`Finish::attempt_usage`](concentric_core::Finish)).
     pub const fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// The final answer so far: of a run, the text of its last step after its last tool result
-    /// ([`Answer::text`](concentric_core::Answer::text)).
+    /// Returns the text of the final answer so far. For a run, this is the text of its last step
+    /// after its last tool result ([`Answer::text`](concentric_core::Answer::text)).
     pub fn text(&self) -> String {
         self.message.answer_text()
     }
 
-    /// The whole answer so far in one message: of a run over all its steps, with tool calls and
-    /// their results, and with answers that were rejected.
+    /// Returns the whole answer so far as one message. For a run, this includes all steps, tool
+    /// calls, results and rejected answers.
     pub fn message(&self) -> Message {
         self.message.clone().build()
     }

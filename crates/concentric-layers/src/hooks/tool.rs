@@ -3,7 +3,7 @@ use concentric_core::{BoxError, Error, ToolCall, ToolOutcome};
 use concentric_tools::{BeforeCall, Flow, ToolHooks};
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-/// [`Hooks`] around a tool call, as [`ToolHooks`].
+/// The tool methods of [`Hooks`], as [`ToolHooks`].
 pub struct OnTool<H>(pub(super) Arc<H>);
 
 impl<H> ToolHooks for OnTool<H>

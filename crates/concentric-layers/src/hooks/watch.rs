@@ -17,49 +17,49 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-/// What a body yields.
+/// An item of a body.
 pub(super) type Item = Option<Result<Event, Error>>;
 
-/// Whether nothing follows `item`.
+/// Returns whether `item` is the last one.
 #[inline]
 pub(super) const fn is_terminal(item: &Item) -> bool {
     matches!(item, None | Some(Err(_) | Ok(Event::Finish(_))))
 }
 
-/// Tells hooks of one call, and of its end exactly once: at the latest when it is dropped.
+/// Calls the hooks of one call, and reports its end exactly once, on drop at the latest.
 pub(super) struct Watch<P>
 where
     P: Place,
 {
     place: P,
     context: RunContext,
-    // Whether an event made the hook panic; it is shown no more of them.
+    // Whether the hook panicked in its event method, which is then not called again.
     panicked: bool,
     told: Option<Box<Told>>,
 }
 
-/// Of a call whose steps, or whose end, the hook is told.
+/// The state of a call whose steps or end are passed to the hook.
 struct Told {
     has: Has,
-    // Shared with the other hooks of the call; whether some of them are outside.
+    // The end shared with the other hooks of the call, and whether there are outer ones.
     ends: Option<(Ends, bool)>,
     has_body: bool,
-    // Shared with methods that run; they are gone when it changes.
+    // Shared with running methods, which have ended when the summary is changed.
     summary: Arc<Summary>,
     closing: Closing,
-    // Methods that run; the item they were told of waits for them.
+    // The running methods, which return the item after they end.
     running: Option<Running>,
-    // Whether the end was, or is being told.
+    // Whether the end has been passed to the hook.
     ended: bool,
 }
 
 type Running = Pin<Box<dyn Future<Output = Item> + Send>>;
 
-/// How a call ended, as the innermost of its hooks was told; for those outside of it, whose consumer
-/// may leave while inner ones are told.
+/// The end that the innermost hooks of a call received, for outer hooks whose consumer may
+/// disconnect while the inner ones are running.
 #[derive(Clone)]
 pub(super) struct Ends {
-    // Of which call: that of an agent in the model's place is another one.
+    // Identifies the call; that of an agent that is used as a model is a different one.
     phase: Phase,
     depth: u32,
     ended: Arc<Mutex<Option<Ended>>>,
@@ -73,14 +73,13 @@ enum Ended {
 }
 
 impl Ends {
-    /// Shares the end with the hooks outside and inside of this one; returns also whether there are
-    /// some outside.
+    /// Joins the shared end of the call's hooks. Also returns whether there are outer hooks.
     pub(super) fn join(context: &mut RunContext, phase: Phase) -> (Self, bool) {
         let depth = context.depth();
         if let Some(ends) = context.own().get::<Self>()
             && (ends.phase, ends.depth) == (phase, depth)
         {
-            // Another attempt may have ended before.
+            // An earlier attempt may have ended.
             *ends.lock() = None;
             return (ends.clone(), true);
         }
@@ -136,7 +135,7 @@ where
         }
     }
 
-    /// Says that the call is answered.
+    /// Records that the call has a body.
     pub(super) fn answered(&mut self, head: &Head) {
         if let Some(told) = &mut self.told {
             told.has_body = true;
@@ -144,7 +143,7 @@ where
         }
     }
 
-    /// Whether an item waits for methods that run.
+    /// Returns whether an item is held until the running methods end.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         self.told
@@ -152,7 +151,8 @@ where
             .is_some_and(|told| told.running.is_some())
     }
 
-    /// Shows `item` to the hook, and returns whether it is to wait for methods.
+    /// Passes `item` to the hook's event method, and returns whether it must be held for further
+    /// methods.
     #[inline]
     pub(super) fn see(&mut self, item: &Item) -> bool {
         if let Some(Ok(event)) = item {
@@ -164,7 +164,7 @@ where
         }
     }
 
-    /// Shows an event to the hook, and nothing more.
+    /// Passes an event to the hook's event method.
     #[inline]
     pub(super) fn see_event(&mut self, event: &Event) {
         if self.panicked {
@@ -176,28 +176,28 @@ where
         }
     }
 
-    // Apart, so that little stands where events go by.
+    // A separate function, to keep the event path small.
     #[cold]
     fn event_panicked(&mut self, panic: &Panic) {
         self.panicked = true;
         report(self.place.id(), P::EVENT, panic.error(), &self.context);
     }
 
-    /// Whether the hook is told of steps, or of the end.
+    /// Returns whether steps or the end are passed to the hook.
     pub(super) const fn is_told(&self) -> bool {
         self.told.is_some()
     }
 
-    /// Whether the hook has methods for the end.
+    /// Returns whether the hook has methods for the end.
     pub(super) fn is_told_of_end(&self) -> bool {
         self.told.as_ref().is_some_and(|told| told.is_told_of_end())
     }
 
-    /// Begins to tell the hook of `item`.
+    /// Starts the methods for `item`.
     pub(super) fn start(&mut self, item: Item) {
         if let Some(told) = &mut self.told {
             told.ended |= is_terminal(&item);
-            // A call that failed before it had a body may have another attempt.
+            // A call that failed before it had a body may be retried.
             if let Some((ends, true)) = &told.ends
                 && told.ended
                 && told.has_body
@@ -210,7 +210,7 @@ where
         }
     }
 
-    /// Waits until the hook was told, and returns the item it was told of.
+    /// Waits until the methods have ended, and returns the held item.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Item> {
         let Some(told) = &mut self.told else {
             return Poll::Pending;
@@ -231,7 +231,7 @@ impl Told {
             return self.is_told_of_end();
         };
         Arc::make_mut(&mut self.summary).push(event);
-        // Nearly all events are deltas.
+        // A fast path, because nearly all events are deltas.
         if matches!(event, Event::TextDelta(_) | Event::ReasoningDelta(_)) {
             return false;
         }
@@ -278,7 +278,7 @@ where
     }
 }
 
-/// Does what the consumer of a call no longer waits for.
+/// Completes methods after the consumer has dropped the call.
 fn go_on(mut running: Running) {
     let mut cx = Context::from_waker(Waker::noop());
     if running.as_mut().poll(&mut cx).is_ready() {
@@ -288,7 +288,7 @@ fn go_on(mut running: Running) {
         Ok(runtime) => {
             runtime.spawn(running);
         }
-        Err(_) => tracing::warn!("no runtime for a hook to go on with, so it is given up"),
+        Err(_) => tracing::warn!("a hook was dropped before it completed: no tokio runtime"),
     }
 }
 
@@ -340,7 +340,7 @@ where
     P: Place,
 {
     let end = match &ended {
-        // Inner hooks were told so already.
+        // The end that the inner hooks received.
         Some(Ended::Finished(finish)) => End::Finished(finish),
         Some(Ended::Failed(error)) => End::Failed(error),
         Some(Ended::Truncated) => End::Truncated,

@@ -1,23 +1,24 @@
-//! The hooks of other frameworks, and what is here in their place.
+//! The hooks of other frameworks and their equivalents.
 //!
-//! Of [TanStack AI](#tanstack-ai), [HPD-Agent](#hpd-agent), [Alloy](#alloy), [Crux](#crux) and
-//! [LangChain](#langchain), hook by hook; below each table are examples that run.
+//! Covers [TanStack AI](#tanstack-ai), [HPD-Agent](#hpd-agent), [Alloy](#alloy), [Crux](#crux) and
+//! [LangChain](#langchain). Each table lists the hooks of one framework, followed by examples.
 //!
-//! Three things are different for all of them:
+//! Three differences apply to all of them:
 //!
-//! - Where a hook stands says how long a change lasts. What [`before_run`] changes holds for the run;
-//!   what [`before_model`] changes holds for one model call, and the next one starts again from the
-//!   conversation. What is to stay in the conversation is said by [`before_step`].
-//! - A run has one end, and one method for it: [`after_run`] is called exactly once, and is told which
-//!   end it was.
-//! - A method of [`Hooks`] decides whether a model is called, and sees what it answers. What changes
-//!   the answer, or stands around a call, is a layer: [`map_events`] or a [`Transform`] for events,
-//!   [`from_fn`] and [`tool_from_fn`] for calls.
+//! - The place of a hook determines how long a change lasts. Changes by [`before_run`] apply to the
+//!   run; changes by [`before_model`] apply to one model call, and the next call starts from the
+//!   conversation again. Use [`before_step`] to insert messages that stay in the conversation.
+//! - A run has one end and one method for it: [`after_run`] is called exactly once and receives the
+//!   kind of the end.
+//! - [`Hooks`] decide whether a model is called, and observe its answer. To change the answer or to
+//!   wrap a call, use a layer: [`map_events`] or a [`Transform`] for events, [`from_fn`] and
+//!   [`tool_from_fn`] for calls.
 //!
-//! The places are those of [`HooksLayers`]: the run, outside of the loop; the steps, between its model
-//! calls; the model, inside of it; the tools. [`AgentHooks::hooks`] takes one value to all of them; it
-//! is there for an `AgentLayer` of a [`Toolset`], for all calls, and declares no capabilities. For
-//! other tools, for some calls only, or in [`Layers`], add the layers of [`HooksLayers`] one by one.
+//! The tables name the places of [`HooksLayers`]: *run* (around the loop), *steps* (between model
+//! calls), *model* (inside the loop) and *tools*. [`AgentHooks::hooks`] adds one value at all
+//! places, for all calls of an `AgentLayer` with a [`Toolset`], and declares no capabilities. For
+//! other tools, for some calls only, or in [`Layers`], add the layers of [`HooksLayers`]
+//! individually.
 #![doc = include_str!("tanstack.md")]
 #![doc = include_str!("hpd.md")]
 #![doc = include_str!("alloy.md")]
