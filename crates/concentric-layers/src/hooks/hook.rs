@@ -15,9 +15,9 @@ use std::{future::Future, time::Duration};
 /// See the [module docs](super) for an example and the times of the calls. Methods that return
 /// futures can be implemented as `async fn`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a set of hooks",
-    label = "not a `Hooks`",
-    note = "implement `Hooks`, of which only `id` is required"
+    message = "`{Self}` does not implement `Hooks`",
+    label = "missing implementation of `Hooks`",
+    note = "only the method `id` of `Hooks` is required"
 )]
 pub trait Hooks: Send + Sync + 'static {
     /// Returns the name of the hooks, for logs and for [`HookFailures`](super::HookFailures).
