@@ -139,7 +139,6 @@ where
                     Some(error) => break Err(error),
                     None => return Poll::Pending,
                 },
-                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };

@@ -7,10 +7,10 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Response body for [`Suspend`](super::Suspend): the inner body's items, the last one once the store
-/// has recorded what becomes of the run.
+/// Response body for [`Suspend`](super::Suspend): the inner body's items. The last one is yielded
+/// after the store has recorded the end of the run.
 ///
-/// Dropped before its end, it stops the run.
+/// Dropping the body before its end stops the run.
 #[must_use = "streams do nothing unless polled"]
 pub struct SuspendBody<St>(Inner<St>)
 where
@@ -20,9 +20,9 @@ enum Inner<St>
 where
     St: RunStore + ?Sized,
 {
-    /// The run is another one's.
+    /// The run belongs to a calling agent.
     Pass(EventStream),
-    /// It waits, and is only looked at. `None` once this was yielded.
+    /// The interrupts of a waiting run, which is not claimed. `None` after they were yielded.
     Waiting(Option<Box<Finish>>),
     Run(Source<St>),
 }

@@ -1,4 +1,4 @@
-//! Claims a run that was found.
+//! Claims a stored run.
 
 use super::run::{Kept, Origin};
 use concentric_core::store::{RunClaim, RunRecord, RunStore, StoreError, StoreFuture};
@@ -9,14 +9,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// A claim on a run that was found. The store may make it after nobody waits for it any more: if this
-/// is dropped before it resolves, a task waits for the claim and gives it back.
+/// A pending claim of a stored run. The store may complete it after it is dropped: in that case, a
+/// task waits for the claim and releases it.
 pub(super) struct Claim<St>
 where
     St: RunStore + ?Sized,
 {
     kept: Arc<Kept<St>>,
-    // Taken out while it is polled: one that panics is not polled again.
+    // Taken while it is polled, so a claim that panicked is not polled again.
     claim: Option<StoreFuture<RunRecord>>,
     is_abandoned: bool,
 }
@@ -25,7 +25,7 @@ impl<St> Claim<St>
 where
     St: RunStore + ?Sized,
 {
-    /// `is_abandoned` says that the process which had the run died.
+    /// Creates a pending claim. `is_abandoned` is set if the process that drove the run died.
     pub(super) fn new(
         kept: &Arc<Kept<St>>,
         claim: StoreFuture<RunRecord>,
@@ -74,7 +74,7 @@ where
         let given_back = async move {
             let record = match claim.await {
                 Ok(record) => record,
-                // It was not made.
+                // The claim was not made.
                 Err(StoreError::Taken | StoreError::Ended | StoreError::NotFound) => return Ok(()),
                 Err(error) => return Err(error),
             };

@@ -32,22 +32,22 @@ enum Stage<St>
 where
     St: RunStore + ?Sized,
 {
-    /// The run is another one's.
+    /// The run belongs to a calling agent.
     Pass(BoxFuture<ChatResponse<EventStream>>),
-    /// A run is looked for, and claimed.
+    /// A stored run is looked up and claimed.
     Find(BoxFuture<Found>, Box<Finding<St>>),
-    /// It is driven.
+    /// The run is driven.
     Run(Source<St>),
     Failed(Error),
     Done,
 }
 
-/// What is called once a run was looked for.
+/// The call to make after the lookup.
 struct Finding<St>
 where
     St: RunStore + ?Sized,
 {
-    // The request may still be refused.
+    // Held because the request may still be refused.
     hold: HeadHold,
     stop: Stop,
     inner: BoxModel,
@@ -123,7 +123,7 @@ where
                             }
                         },
                     };
-                    // What it has borrowed of the request is given back.
+                    // Returns the replies to the request if they were not used.
                     drop(find);
                     let Finding {
                         hold,
@@ -142,7 +142,7 @@ where
                             response.extensions.insert(Resumable);
                             return Poll::Ready(Ok(response));
                         }
-                        // A conversation like any other.
+                        // A new run starts.
                         Ok(Found::Nothing) => {}
                         Ok(Found::None(suspended, replies)) => {
                             // The agent decides.
@@ -179,7 +179,6 @@ where
                     });
                 }
                 Stage::Failed(error) => return Poll::Ready(Err(error)),
-                // It has resolved.
                 Stage::Done => return Poll::Pending,
             }
         }

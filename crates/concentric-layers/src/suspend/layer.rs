@@ -9,8 +9,8 @@ use tower_layer::Layer;
 
 /// [`Layer`] that applies [`Suspend`].
 ///
-/// See the [module docs](super) for an example. The services of one layer and of its clones share
-/// what they know of the runs that they drive.
+/// See the [module docs](super) for an example. Services created by a layer and its clones share
+/// the set of runs that they drive.
 pub struct SuspendLayer<St: ?Sized> {
     store: Arc<St>,
     lease: Duration,
@@ -18,14 +18,14 @@ pub struct SuspendLayer<St: ?Sized> {
     live: LiveRuns,
 }
 
-/// The shortest lease: a third of it is what a timer can wait for.
+/// The shortest lease; a third of it is the resolution of timers.
 const SHORTEST: Duration = Duration::from_millis(3);
 
 impl<St> SuspendLayer<St>
 where
     St: RunStore + ?Sized,
 {
-    /// Creates a layer that keeps runs in `store`.
+    /// Creates a layer that stores runs in `store`.
     pub fn new(store: Arc<St>) -> Self {
         Self {
             store,
@@ -35,20 +35,22 @@ where
         }
     }
 
-    /// Sets how long after its last renewal a process is thought dead, and another may resume its
-    /// runs; [30 seconds](LEASE) by default. It is renewed every third of this time. Shorter than 3
-    /// milliseconds is as long as that; a lease that ends beyond what a
-    /// [`SystemTime`](std::time::SystemTime) holds lasts for a year.
+    /// Sets the time after the last renewal after which a process is considered dead and other
+    /// processes may resume its runs; the default is [30 seconds](LEASE).
     ///
-    /// The clocks of all processes must agree to less than this.
+    /// The lease is renewed every third of this time. The minimum is 3 milliseconds. A lease whose
+    /// end a [`SystemTime`](std::time::SystemTime) cannot represent lasts for a year.
+    ///
+    /// The clocks of all processes must differ by less than the lease.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST);
         self
     }
 
-    /// Sets how many events a stored run may be ahead of the consumer of its body; 64 by default, and
-    /// 0 is as 1. The run waits for the consumer then.
+    /// Sets the number of events by which a stored run may be ahead of its consumer (at least 1);
+    /// the default is
+    /// 64. At the limit, the run waits for the consumer.
     #[must_use]
     pub fn buffer(mut self, events: usize) -> Self {
         self.buffer = events;
@@ -56,7 +58,7 @@ where
     }
 }
 
-// The inner service is erased here, since its futures and bodies move into a task of their own.
+// The inner service is erased here because its futures and bodies move into a separate task.
 impl<S, St> Layer<S> for SuspendLayer<St>
 where
     S: ModelService<Body: Send + 'static, Future: Send + 'static> + Clone + Send + Sync + 'static,

@@ -9,8 +9,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The runs that are driven. A run is in no store until its first tools run, and a second request for
-/// it is refused before that, too.
+/// The runs that are driven. A run is not stored until it executes its first tools; a second
+/// request for it must be refused before that, too.
 #[derive(Clone, Default)]
 pub(super) struct LiveRuns(Arc<Mutex<HashMap<Name, Live>>>);
 
@@ -22,12 +22,12 @@ struct Live {
 }
 
 impl LiveRuns {
-    /// Notes that the run of `context` is driven until the guard is dropped, which must not outlive
-    /// `context`. Attempts at the same request may overlap.
+    /// Marks the run of `context` as driven until the guard is dropped, which must not outlive
+    /// `context`. Attempts of the same request may overlap.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Live`]: another request of its name is.
+    /// [`StoreError::Live`] if another request with the same id is driven.
     pub(super) fn enter(&self, context: &Context) -> Result<LiveRun, StoreError> {
         let thread = context.thread_id().cloned();
         let name = (
@@ -53,7 +53,7 @@ impl LiveRuns {
     }
 }
 
-/// A run that is driven.
+/// The guard of a driven run.
 pub(super) struct LiveRun {
     runs: LiveRuns,
     name: Name,

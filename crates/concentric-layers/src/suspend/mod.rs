@@ -1,10 +1,9 @@
-//! A layer that has runs gone on with elsewhere: those that wait for somebody, and those whose
-//! process died.
+//! Persists runs, so that suspended and abandoned runs can be resumed, also by another process.
 //!
-//! A run that asks something may wait for days, and the reply comes to whichever process there is
-//! then. [`Suspend`] writes the run down before its question is shown, finds it by the reply, and has
-//! one process go on with it. A run whose tools run is written down, too, so that another process
-//! takes it up if this one dies.
+//! A run that waits for a reply may wait for days, and the reply may arrive at any process.
+//! [`Suspend`] stores the state of the run before it emits the interrupt, finds the run by the
+//! reply, and ensures that only one process resumes it. It also stores a run before its tools are
+//! executed, so that another process can resume the run if this one dies.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, ChatRequest, Context, Error, Reply, ThreadId};
@@ -30,7 +29,7 @@
 //! let answer = agent.clone().oneshot(request).await?.collect().await?;
 //! let question = answer.finish.interrupts()[0].id.clone();
 //!
-//! // Later, and maybe in another process: the reply is all there is.
+//! // Later, possibly in another process: only the reply is needed.
 //! let request = ChatRequest::replying(vec![Reply::approve(question)]).with_context(thread());
 //! let answer = agent.oneshot(request).await?.collect().await?;
 //! assert_eq!((answer.text().as_str(), tools.done()), ("Done.", 1));
@@ -38,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! # The names of runs
+//! # Run ids
 //!
 //! A run is stored by its [`Tenant`](concentric_core::store::Tenant), its conversation
 //! ([`Context::thread_id`](concentric_core::Context::thread_id)) and an id that this layer makes
@@ -46,157 +45,158 @@
 //! continue the run. The id of the first request
 //! ([`Context::run_id`](concentric_core::Context::run_id)) is stored beside it.
 //!
-//! # A run id that repeats
+//! # Repeated run ids
 //!
-//! Clients choose the ids of their requests, and may send one twice: to retry a request, or by habit.
-//! A request without a `resume` whose id was used in the same conversation of the same tenant is
-//! treated so:
+//! Clients choose the ids of their requests and may reuse them, for example to retry a request. A
+//! request without a `resume` whose id was already used in the same conversation of the same tenant
+//! is handled as follows:
 //!
-//! | the run of that id | the request |
+//! | the run with that id | the request |
 //! |---|---|
-//! | is driven, by this process or another | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `run_live`, before a model is called. One that another process drives and that has run no tool yet is in no store: this request fails before its own first tools |
-//! | was left by a process that died | fails in the same way, until the run is resumed and has ended |
+//! | is driven, by this process or another | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `run_live`, before a model is called. A run that another process drives and that has not executed a tool yet is not stored: in that case, the request fails before its own first tools |
+//! | was abandoned by a process that died | fails in the same way, until the run is resumed and has ended |
 //! | waits for replies: it has ended for its client | starts a new run; the waiting run may be [withdrawn](#withdrawn-interrupts) |
-//! | is over | starts a new run |
+//! | has ended | starts a new run |
 //!
-//! Clones of one request are attempts at the same run, and may overlap.
+//! Clones of one request are attempts of the same run, and may overlap.
 //!
-//! # What the store is told
+//! # When a run is stored
 //!
-//! | the run | the store is told | if that fails |
+//! | the run | is stored | if the store fails |
 //! |---|---|---|
-//! | calls no tool | nothing | |
-//! | is about to run its first tools | of the run, and its claim is there for tools ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | it fails, and no tool runs |
-//! | is about to run the next tools | of its state, with all their calls as begun | the same |
-//! | lives | so, every third of the [lease](SuspendLayer::lease), whether or not its body is read | it goes on until the lease is over, and fails then |
-//! | has been taken over | | it is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
+//! | calls no tool | never | |
+//! | is about to execute its first tools | with a claim, which tools can read ([`RunClaim::of`](concentric_core::store::RunClaim::of)) | the run fails, and no tool is executed |
+//! | is about to execute further tools | in its new state, with all calls marked as started | the same |
+//! | is driven | with a renewed lease, every third of the [lease](SuspendLayer::lease), even if its body is not read | the run continues until the lease expires, and then fails |
+//! | was claimed by another process | | the run is cancelled, its tools are dropped, and its last item is an error ([`Conflict`](concentric_core::ErrorKind::Conflict), `stale_claim`) |
 //!
-//! A state that no attempt can write, since it is too large or nested too deep, fails with
+//! A state that cannot be stored because it is too large or nested too deeply fails with
 //! [`TooLarge`](concentric_core::ErrorKind::TooLarge), `unwritable`, and is not retried. A run that
-//! asks something when as many wait as the store allows fails with
-//! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and is over; see
+//! is interrupted while the store's limit of waiting runs is reached fails with
+//! [`Conflict`](concentric_core::ErrorKind::Conflict), `too_many_waiting`, and has ended; see
 //! [withdrawn interrupts](#withdrawn-interrupts).
 //!
 //! # The task
 //!
-//! A run is driven where its future and body are polled until it is stored, and by a task on tokio's
-//! runtime from then on. So its lease is renewed however slowly its consumer reads.
+//! Until a run is stored, it is driven by the polls of its future and body; from then on, by a task
+//! on tokio's runtime. Its lease is therefore renewed however slowly its consumer reads.
 //!
-//! | | |
+//! | event | effect |
 //! |---|---|
-//! | the consumer is [64 events](SuspendLayer::buffer) behind | the run waits for it, with its lease renewed; what runs by itself, such as a blocking tool, continues |
-//! | the same, and the run is cancelled or its deadline is over | it ends without waiting |
+//! | the consumer is [64 events](SuspendLayer::buffer) behind | the run waits for it and renews its lease; independent work, such as a blocking tool, continues |
+//! | the same, and the run is cancelled or its deadline passes | the run ends without waiting |
 //! | the future or the body is dropped | the task is stopped, and the run with it |
-//! | the run panics | its last item is an error ([`Other`](concentric_core::ErrorKind::Other)), and the panic is logged |
-//! | the runtime shuts down | the last item is an error ([`Cancelled`](concentric_core::ErrorKind::Cancelled), `task_stopped`), and the run can be resumed once its lease is over |
-//! | there is no runtime | the run is driven where it is polled, and its lease is renewed only then |
+//! | the run panics | the last item is an error ([`Other`](concentric_core::ErrorKind::Other)), and the panic is logged |
+//! | the runtime shuts down | the last item is an error ([`Cancelled`](concentric_core::ErrorKind::Cancelled), `task_stopped`), and the run can be resumed after its lease expires |
+//! | there is no runtime | the run is driven by polls, and its lease is renewed only then |
 //!
-//! The task has the [span](tracing::Span) and the subscriber of the poll by which it was started.
+//! The task inherits the [span](tracing::Span) and the subscriber of the poll that started it.
 //!
-//! # Waits for the store
+//! # Cancellation while the store is accessed
 //!
-//! | the run waits for the store | and is cancelled, or passes its deadline |
+//! | the run waits for the store | effect of a cancellation or a passed deadline |
 //! |---|---|
-//! | before it begins: to find and to claim it | it fails with [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout), and its replies can be given again; a claim that the store makes all the same is given back |
-//! | before a round of tools | the round does not begin, and the run ends as such a run |
-//! | to record what becomes of the run | the wait continues, for 30 seconds in all; then the last item is an error, and the run can be resumed once its lease is over |
+//! | before it starts, to find and claim a run | fails with [`Cancelled`](concentric_core::ErrorKind::Cancelled) or [`Timeout`](concentric_core::ErrorKind::Timeout), and the replies can be sent again; a claim that the store still makes is released |
+//! | before a round of tools | the round is not executed, and the run ends accordingly |
+//! | to record the end of the run | the wait continues, for 30 seconds in total; after that, the last item is an error, and the run can be resumed after its lease expires |
 //!
-//! Before the run begins, the response head of its server is [held
-//! back](concentric_core::Context::hold_head), so that a request that is refused is answered with a
+//! Until the run starts, the server's response head is [held
+//! back](concentric_core::Context::hold_head), so that a refused request is answered with an error
 //! status.
 //!
 //! # The ends of a body
 //!
-//! The last item is yielded when the store knows of it.
+//! The body yields its last item after the store has recorded it.
 //!
 //! | the body | the run |
 //! |---|---|
-//! | finishes with [`Interrupted`](concentric_core::Outcome::Interrupted) and a state | waits, in that state |
-//! | the same, and that cannot be written | asks again when it is taken up; the item is an error, and no question is shown. If it is the state that no attempt can write, the run is over |
-//! | finishes otherwise | is over; if that cannot be written, the item is an error |
-//! | fails, or ends early | is over |
-//! | is dropped, or its future is | is over, too: whoever hangs up stops the run, as without this layer |
-//! | fails, ends early or is dropped before it has done anything, and it had waited | waits as before: its replies came to nothing, and can be given again |
-//! | the same, and its process had died before | is left for the next to take up, unless [the error](#errors-of-a-run-that-was-taken-up) is its own |
-//! | is lost with its process | is taken up when its lease is over, by the next reply or by [`abandoned`]; replies that were accepted count |
+//! | finishes with [`Interrupted`](concentric_core::Outcome::Interrupted) and a state | waits in that state |
+//! | the same, and the state cannot be stored | is interrupted again when it is resumed; the item is an error, and the interrupt is not emitted. If no attempt can store the state, the run has ended |
+//! | finishes otherwise | has ended; if that cannot be stored, the item is an error |
+//! | fails, or ends early | has ended |
+//! | is dropped, or its future is | has ended: dropping stops the run, as without this layer |
+//! | fails, ends early or is dropped before the resumed run had effects | waits as before; the replies can be sent again |
+//! | the same, and the run was abandoned before | is abandoned again, unless [the error](#errors-of-recovered-runs) ends it |
+//! | is lost with its process | can be resumed after its lease expires, by the next reply or by [`abandoned`]; accepted replies are kept |
 //!
-//! It has done something once a tool that may change anything was started since the replies were
-//! taken ([`Context::effect_count`](concentric_core::Context::effect_count)), or its error
-//! [says](concentric_core::Error::effects) more than was so when it waited. Read-only tools and what
-//! a model has said do not count: they come anew. A call of another tool counts when its function, or
-//! a layer around it, is about to be called; until then the gates decide and the ledger records that
-//! the effect is about to begin. A reply whose decision is
-//! [remembered](concentric_core::store::Decisions) counts before the decision is stored, because other
-//! calls depend on it from then on. A round service other than `Toolset` may not
-//! [tell](concentric_core::ToolRound::counts_effects): its calls count once they are handed to it. A
-//! [session](crate::session) decides in the same way.
+//! A resumed run has had effects if a tool that may have side effects was started after the replies
+//! were accepted ([`Context::effect_count`](concentric_core::Context::effect_count)), or if its
+//! error [reports](concentric_core::Error::effects) more effects than its stored state did.
+//! Read-only tools and model output do not count, because they can be repeated. A call of another
+//! tool counts when its function, or a layer around it, is about to be called, after the gates have
+//! decided and the ledger has recorded the start of the effect. A reply whose decision is
+//! [remembered](concentric_core::store::Decisions) counts before the decision is stored, because
+//! other calls depend on it from then on. The calls of a round service other than `Toolset` that
+//! does not [count effects](concentric_core::ToolRound::counts_effects) count when they are passed
+//! to the service. A [session](crate::session) uses the same rules.
 //!
-//! So an accepted reply is durable: from the claim until a tool starts, it is not lost when the process
-//! crashes, and if the consumer leaves, the question waits again. If the consumer leaves after that,
-//! or after its decision begins to be stored for other calls, the run is over, and the stored decision
-//! holds. A run that must outlive its consumer needs a [`DetachLayer`](crate::detach::DetachLayer)
-//! outside of this one. A run that is dropped is reported to the store by a task on tokio's runtime;
-//! without a runtime, its lease runs out.
+//! An accepted reply is therefore durable: between the claim and the start of a tool, it survives a
+//! crash of the process, and if the consumer disconnects, the interrupt waits again. If the
+//! consumer disconnects later, or while the decision is being stored for other calls, the run has
+//! ended and the stored decision remains. A run that must outlive its consumer needs a
+//! [`DetachLayer`](crate::detach::DetachLayer) outside this layer. The end of a dropped run is
+//! reported to the store by a task on tokio's runtime; without a runtime, the lease expires.
 //!
-//! # Errors of a run that was taken up
+//! # Errors of recovered runs
 //!
-//! One whose process died is gone on with until it has its outcome: what one process lacks, another
-//! may have, or the same one once it is mended. Only an error that would come again wherever the run
-//! goes on ends it, if this attempt has not done anything:
+//! A run whose process died is resumed until it has an outcome, because another attempt may have
+//! what this one lacks. It ends only with an error that every attempt would return, and only if
+//! this attempt had no effects:
 //!
 //! | [`ErrorKind`](concentric_core::ErrorKind) | the run |
 //! |---|---|
-//! | `InvalidRequest`, `ContextWindow`, `ContentFilter`, `TooLarge`, `Tool`, `Conflict` | is over: what it says, or is replied to, is wrong, or too much |
-//! | `Configuration`, `Authentication`, `Permission`, `NotFound`, `Quota` | is left: a tool, a key, a model or money is missing here |
-//! | `RateLimited`, `Overloaded`, `Server`, `Timeout`, `Connection`, `Truncated`, `Protocol` | is left: something does not work now |
-//! | `Cancelled`, `Other`, any to come | is left, since nothing says that it would come again |
+//! | `InvalidRequest`, `ContextWindow`, `ContentFilter`, `TooLarge`, `Tool`, `Conflict` | ends: its content or its replies are invalid |
+//! | `Configuration`, `Authentication`, `Permission`, `NotFound`, `Quota` | stays abandoned: this process lacks a tool, a key, a model or credit |
+//! | `RateLimited`, `Overloaded`, `Server`, `Timeout`, `Connection`, `Truncated`, `Protocol` | stays abandoned: the failure is temporary |
+//! | `Cancelled`, `Other`, future kinds | stays abandoned, because the error may not recur |
 //!
-//! So a run may be taken up, and left, as often as [`abandoned`] is called: look at the errors.
+//! A run may therefore fail each time [`abandoned`] returns it: monitor these errors.
 //!
-//! # What a crash leaves open
+//! # After a crash
 //!
-//! *Calls.* A round is written down before it begins, so of a round whose process died nobody knows
-//! which calls had started. Without a ledger (`Toolset::ledger` of `concentric-tools`) every call of
-//! it that is not of a read-only tool, or of one that may run again, is in doubt, those too that
-//! never started: somebody is asked what each has done. A ledger has each call written down as it is
-//! about to take effect: then those are in doubt that had begun and were not done, the others run, and
-//! what is done keeps its outcome.
+//! *Calls.* A round is stored before it starts, so after a crash it is unknown which of its calls
+//! have started. Without a ledger (`Toolset::ledger` of `concentric-tools`), all calls of the round
+//! are indeterminate, except those of read-only tools and of tools that may be executed again; the
+//! resumed run is interrupted to find out their outcomes. A ledger records each call before it
+//! takes effect: then only calls that were started and not finished are indeterminate, calls that
+//! were not started are executed, and finished calls keep their outcomes.
 //!
-//! *The answer.* The run is over in the store before its last item is yielded. If the process dies
-//! between the two, what the tools did stands in their ledger, the run is over, and nobody has its
-//! last item: the next to ask is told `run_ended`. A layer between this one and the agent that writes the
-//! answer away, before it hands [`Finish`](concentric_core::Event::Finish) on, does so before the run is over:
-//! if the process dies there, the run is taken up, and answers again.
+//! *The answer.* The run has ended in the store before its last item is yielded. If the process
+//! dies in between, the ledger contains the outcomes of the tools, the last item is lost, and the
+//! next request fails with `run_ended`. A layer between this one and the agent can store the answer
+//! before it yields [`Finish`](concentric_core::Event::Finish), and thus before the run has ended:
+//! if the process dies there, the run is resumed and answers again.
 //!
-//! # What a reply finds
+//! # How replies find a run
 //!
-//! A request goes on with a run of the store if its [`resume`](concentric_core::ChatRequest::resume) holds no state:
+//! A request resumes a stored run if its [`resume`](concentric_core::ChatRequest::resume) contains
+//! no state:
 //!
-//! | the reply is to | comes out as |
+//! | the reply is to | result |
 //! |---|---|
-//! | a question that waits | the run goes on, with the transcript that was written down; what the client says it was is not looked at |
-//! | such a one, and is wrong, late, or one of several that must come together | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing runs, and the run waits on |
-//! | a question that was answered, or is just being | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
-//! | one of a run that is over, also because it waited for longer than the store keeps it | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
-//! | nothing that the store knows, with a history ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | it goes to the agent as it is, which asks for a proof |
-//! | nothing that the store knows, without | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
-//! | nothing: there are no replies | the run of the conversation that waits, or whose process died, goes on, and asks again; `ambiguous_resume` if there are several |
+//! | an open interrupt | the run is resumed, with the stored transcript; the client's history is ignored |
+//! | an open interrupt, but is invalid, expired, or incomplete | [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), with the code of the [`ReplyError`](concentric_core::ReplyError); nothing is executed, and the run still waits |
+//! | an interrupt with an accepted reply | [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
+//! | an interrupt of a run that has ended, or that the store has purged | [`Conflict`](concentric_core::ErrorKind::Conflict), `run_ended` |
+//! | an unknown interrupt, with a history ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | passed to the agent, which requires an approval token |
+//! | an unknown interrupt, without a history | [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
+//! | nothing, because there are no replies | the waiting or abandoned run of the conversation is resumed, and is interrupted again; `ambiguous_resume` if there are several |
 //!
-//! Results of the client's own tools need no reply: they stand in the history, and what the run waits
-//! for is taken from there.
+//! Results of the client's own tools need no reply: the layer reads them from the history.
 //!
-//! | the history, beside what is replied to | |
+//! | the history | effect |
 //! |---|---|
-//! | is claimed to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for go with the replies |
-//! | ends with results of the client's tools, and there is no `resume` | the run that has asked for them goes on, with those that it waits for; what else it waits for is asked again |
-//! | the same, and the run is over, or unknown | it is a conversation like any other |
-//! | ends otherwise, and there is no `resume` | it is a conversation like any other, and the store is asked only whether a [run of its id](#a-run-id-that-repeats) is live, and for runs that the request [withdraws](#withdrawn-interrupts) |
+//! | is declared to be open ([`Suspended::Claimed`](concentric_core::Suspended::Claimed)) | the results in it that the run waits for are added to the replies |
+//! | ends with results of the client's tools, without a `resume` | the run that requested them is resumed with them; its other interrupts are emitted again |
+//! | the same, and the run has ended or is unknown | a new run starts |
+//! | ends otherwise, without a `resume` | a new run starts. The store is read only to check whether a [run with its id](#repeated-run-ids) is live, and for runs that the request [withdraws](#withdrawn-interrupts) |
 //!
-//! More than 256 replies, or results of the client's tools, are refused with
+//! More than 256 replies or client tool results are refused with
 //! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `too_many_replies`.
 //!
-//! A request that holds the state itself is treated as a new run. An attempt that fails before the run
-//! is claimed gives the reply back, for a retry around this layer.
+//! A request that contains the state itself is treated as a new run. If an attempt fails before the
+//! run is claimed, the replies are returned to the request, so that a retry layer around this one
+//! can use them.
 //!
 //! # Messages that come with replies
 //!
@@ -222,22 +222,22 @@
 //! | at the same time | the waiting run |
 //! |---|---|
 //! | a reply resumes it | continues if it was claimed first; otherwise the reply fails with `run_ended` |
-//! | it is driven, by this process or another | continues, and may ask again |
-//! | its process died | can still be resumed, and may ask again |
+//! | it is driven, by this process or another | continues, and may be interrupted again |
+//! | its process died | can still be resumed, and may be interrupted again |
 //! | the store fails | still waits, and the request fails before a model is called |
 //! | the new run fails | has ended all the same |
 //!
 //! # Interrupts that did not arrive
 //!
-//! A client whose connection was cut may have missed the interrupts of its run, and a run that was
-//! recovered after a crash has no client when it asks. With
-//! [`OpenInterrupts::Show`](concentric_core::store::OpenInterrupts::Show) in its context, a request without a
-//! `resume` gets them:
+//! A client may miss the interrupts of its run because its connection was lost, and a run that is
+//! recovered after a crash has no client. With
+//! [`OpenInterrupts::Show`](concentric_core::store::OpenInterrupts::Show) in its context, a request
+//! without a `resume` receives these interrupts:
 //!
 //! | the newest user message of the request | the request |
 //! |---|---|
 //! | is in the transcript of a waiting run | is answered with the interrupts in the state of that run: nothing is called, claimed or written |
-//! | is in the transcript of a run whose process died | resumes that run without a reply, so that it asks again |
+//! | is in the transcript of a run whose process died | resumes that run without a reply, so that it is interrupted again |
 //! | is in the transcript of a run that is driven, or is not in that of a waiting run while another one is driven | fails with [`Conflict`](concentric_core::ErrorKind::Conflict), `already_resumed` |
 //! | is in no such transcript, and no assistant message follows it | begins a run, and [withdraws](#withdrawn-interrupts) the open interrupts |
 //! | is in no such transcript, and an assistant message follows it | fails with [`NotFound`](concentric_core::ErrorKind::NotFound), `run_not_found` |
@@ -250,30 +250,35 @@
 //!
 //! # Place in the stack
 //!
-//! Outside [`AgentLayer`](concentric_core::AgentLayer), once per run, and next to it: what stands between the two sees the
-//! transcript that was written down, and may end the run before the store is told. Outside it belong
-//! layers that show events to somebody else, so that they show no question that nobody can answer,
-//! and those that authenticate the [`Tenant`](concentric_core::store::Tenant). A [`DetachLayer`](crate::detach::DetachLayer)
-//! belongs outside, too. In an agent that is a tool it does nothing: the run is the calling agent's.
-//! Inside of a loop, of itself, or around a `DetachLayer`, the first call fails with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
+//! - Directly outside [`AgentLayer`](concentric_core::AgentLayer), once per run. A layer between
+//!   the two receives the stored transcript, and may end the run before the store is updated.
+//! - Layers that show events to other consumers go outside, so that they show no interrupt that
+//!   cannot be replied to.
+//! - Layers that authenticate the [`Tenant`](concentric_core::store::Tenant) go outside, and so
+//!   does a [`DetachLayer`](crate::detach::DetachLayer).
 //!
-//! It may stand around a model without a loop, such as one that a router calls for small talk and an
-//! agent for the rest. Such a call has no tools to run and no question to wait for, so nothing of it is
-//! stored. A router must send a request with a [`resume`](concentric_core::ChatRequest::resume) to the
-//! agent: a model without a loop ignores the replies.
+//! In an agent that is used as a tool, the layer has no effect, because the calling agent stores
+//! the run. Inside a loop, inside another `SuspendLayer`, or around a `DetachLayer`, the first call
+//! fails with [`Configuration`](concentric_core::ErrorKind::Configuration) and names both layers.
 //!
-//! What a request says besides its transcript (the system's instructions, the client's tools,
-//! options) is not written down, and comes with the request that goes on.
+//! The layer may wrap a model without a loop, for example one that a router calls instead of an
+//! agent. Such a call has no tools and no interrupts, so it is not stored. A router must send a
+//! request with a [`resume`](concentric_core::ChatRequest::resume) to the agent, because a model
+//! without a loop ignores the replies.
+//!
+//! The other parts of a request (system instructions, client tools, options) are not stored; the
+//! request that resumes the run must contain them.
 //!
 //! # Backpressure
 //!
-//! It is always ready, and waits for the inner service when it knows that it is to be called.
+//! The service is always ready. The future waits for the inner service once it is known that it
+//! will be called.
 //!
 //! # Cost
 //!
-//! The inner service is erased once, when the layer is applied: its future and its body are in boxes.
-//! A run that calls no tool has no task, and one read of the store; two if it withdraws questions.
+//! The inner service is erased once, when the layer is applied: each run has a boxed future and a
+//! boxed body. A run that calls no tool has no task and needs one read of the store, or two if it
+//! withdraws interrupts.
 
 mod body;
 mod claim;

@@ -4,25 +4,25 @@ use concentric_core::{
     store::{RunStore, StoreError},
 };
 
-/// The runs in `store` whose process died, as requests that go on with them; at most `limit`.
+/// Returns up to `limit` runs in `store` whose process died, as requests that resume them.
 ///
-/// Each is to be called on an agent behind a [`SuspendLayer`](super::SuspendLayer) over the same
-/// store, which claims it then: of two processes that have the same request, one goes on, and the
-/// other's fails with [`ErrorKind::Conflict`](concentric_core::ErrorKind::Conflict). A program does this when it
-/// starts, and now and then.
+/// Call an agent inside a [`SuspendLayer`](super::SuspendLayer) over the same store with each
+/// request. The layer claims the run: if two processes have the same request, one resumes the run
+/// and the other call fails with [`ErrorKind::Conflict`](concentric_core::ErrorKind::Conflict). Use
+/// this function when a process starts, and periodically.
 ///
-/// A request has the run's tenant, conversation, id and transcript. What else the first one had (the
-/// system's instructions, the client's tools, options, extensions) was not written down: put it into
-/// a layer, or into the request before it is called.
+/// A request contains the run's tenant, conversation, id and transcript. The other parts of the
+/// first request (system instructions, client tools, options, extensions) are not stored: add them
+/// with a layer, or to the request before the call.
 ///
-/// A run is of whatever agent wrote it: agents with different tools keep their runs in stores of
-/// their own.
+/// Runs do not record which agent created them: agents with different tools must use separate
+/// stores.
 ///
-/// A run that was left by itself, because its future was never polled again, is found as well.
+/// Runs whose futures are no longer polled are returned as well.
 ///
 /// # Errors
 ///
-/// Those of [`RunStore::abandoned`].
+/// The errors of [`RunStore::abandoned`].
 pub async fn abandoned<St>(
     store: &St,
     environment: &Environment,

@@ -1,4 +1,4 @@
-//! A run that is, or may come to be, in a store.
+//! A run that is stored, or may be stored later.
 
 use super::live::LiveRun;
 use concentric_core::{
@@ -17,14 +17,14 @@ use std::{
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How long the store may take to record what becomes of a run. The run's cancel and its deadline do
-/// not end this wait: most often they are why the run has ended.
+/// The time that the store may take to record the end of a run. A cancellation or the deadline of
+/// the run does not end this wait, because they are often the reason for the end.
 const RECORDED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Where a run is kept, and under which claim. It holds no context, so that the context can hold it.
+/// The store, key and claim of a run. Contains no context, because the context contains this value.
 pub(super) struct Kept<St: ?Sized> {
     store: Arc<St>,
-    // What a new run is stored under, by an id of ours: a client may send its own twice.
+    // The key of a new run. Its id is generated, because clients may reuse theirs.
     key: RunKey,
     client_id: RunId,
     lease: Duration,
@@ -35,8 +35,8 @@ pub(super) struct Kept<St: ?Sized> {
 
 #[derive(Default)]
 struct Progress {
-    // The run is being written down for the first time. Kept here, so that it is known what came of
-    // it if whoever waits for it is dropped.
+    // The first write of the run. Stored here so that its result is not lost if the waiting future
+    // is dropped.
     begin: Option<StoreFuture<u64>>,
 }
 
@@ -45,7 +45,7 @@ where
     St: RunStore + ?Sized,
 {
     pub(super) fn new(store: Arc<St>, context: &Context, lease: Duration) -> Self {
-        // One without a conversation is found by what it asks.
+        // A run without a conversation is found by its interrupts.
         let thread = context.thread_id().cloned();
         let thread = thread.unwrap_or_else(|| ThreadId::new(""));
         let run = RunId::new(context.new_id("stored_"));
@@ -69,12 +69,12 @@ where
         &self.key
     }
 
-    /// The id of the request that drives it.
+    /// Returns the id of the request that drives the run.
     pub(super) const fn client_id(&self) -> &RunId {
         &self.client_id
     }
 
-    /// Where its claim is put.
+    /// Returns the cell that receives the claim.
     pub(super) const fn cell(&self) -> &ClaimCell {
         &self.claim
     }
@@ -83,10 +83,10 @@ where
         self.environment.clock().now()
     }
 
-    /// Until when a claim is to hold that is made now.
+    /// Returns the end of a lease that starts now.
     pub(super) fn until(&self) -> SystemTime {
         let now = self.now();
-        // One that no clock can tell is as good as for ever.
+        // An end that `SystemTime` cannot represent is replaced.
         let until = now.checked_add(self.lease);
         until.or_else(|| now.checked_add(YEAR)).unwrap_or(now)
     }
@@ -99,12 +99,12 @@ where
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on under `claim`, which another process may have begun.
+    /// Sets the claim of the run, which another process may have created.
     pub(super) fn claimed(&self, claim: RunClaim) {
         self.claim.set(claim);
     }
 
-    /// What has the run's state written down before its tools run.
+    /// Returns the checkpoint that stores the run's state before its tools are executed.
     pub(super) fn checkpoint(self: &Arc<Self>) -> Checkpoint {
         let kept = Arc::clone(self);
         Checkpoint::new(move |state| {
@@ -121,7 +121,7 @@ where
         })
     }
 
-    /// Writes the run down, which it is not yet.
+    /// Stores the run for the first time.
     async fn begin(&self, state: MachineState) -> Result<RunClaim, StoreError> {
         {
             let (key, client_id) = (self.key.clone(), self.client_id.clone());
@@ -134,15 +134,15 @@ where
         }
     }
 
-    /// Waits until the run is written down; `None` if it is not, and is not being.
+    /// Waits until the run is stored. Returns `None` if it is not stored and no write is pending.
     async fn begun(&self) -> Option<Result<RunClaim, StoreError>> {
         poll_fn(|cx| {
             let mut progress = self.progress();
             if let Some(claim) = self.claim.get() {
                 return Poll::Ready(Some(Ok(claim.clone())));
             }
-            // Taken out while it is polled, since a store's code must not run under the lock. One that
-            // panics is not polled again.
+            // Taken while it is polled, because the code of a store must not run under the lock. A
+            // future that panicked is not polled again.
             let Some(mut begin) = progress.begin.take() else {
                 return Poll::Ready(None);
             };
@@ -160,32 +160,32 @@ where
         .await
     }
 
-    /// Whether it is stored, or is being.
+    /// Returns whether the run is stored or being stored.
     fn is_kept(&self) -> bool {
         self.claim.get().is_some() || self.progress().begin.is_some()
     }
 
-    /// Has the run wait in `state`; it is over if no store can keep that.
+    /// Stores the run as waiting in `state`, or as ended if the state cannot be stored.
     pub(super) fn suspend(self: &Arc<Self>, state: MachineState) -> StoreFuture<()> {
         let kept = Arc::clone(self);
         let now = self.now();
         Box::pin(async move {
             let claim = match kept.claim.get().cloned() {
                 Some(claim) => claim,
-                // It has not run a tool yet, so nobody has written it down.
+                // No tool has been executed yet, so the run is not stored.
                 None => kept.begin(state.clone()).await?,
             };
             let RunClaim { key, fence, .. } = claim;
             let written = kept.store.suspend(key, fence, state, now).await;
             if let Err(StoreError::Unwritable(_) | StoreError::TooManyWaiting { .. }) = &written {
-                // Whoever resumed it would come to the same, again and again.
+                // Every attempt to resume it would fail in the same way.
                 kept.end().await?;
             }
             written
         })
     }
 
-    /// Says that the run is over.
+    /// Stores the end of the run.
     fn end(self: &Arc<Self>) -> StoreFuture<()> {
         let now = self.now();
         if let Some(RunClaim { key, fence, .. }) = self.claim.get().cloned() {
@@ -200,11 +200,11 @@ where
         })
     }
 
-    /// Has a task wait until the store has recorded what becomes of the run: up to `limit`, or
+    /// Spawns a task that waits until the store has recorded the end of the run, up to `limit`, or
     /// [`RECORDED_WITHIN`].
     pub(super) fn record(&self, mut last: StoreFuture<()>, limit: Option<Sleep>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            tracing::warn!("no runtime to record what becomes of a run; its lease runs out");
+            tracing::warn!("no tokio runtime to record the end of a run; its lease will expire");
             return;
         };
         let clock = self.environment.clock();
@@ -215,27 +215,27 @@ where
                 recorded => recorded,
             });
             if let Err(error) = recorded.await {
-                tracing::warn!(%error, "the store did not record what becomes of a run");
+                tracing::warn!(%error, "the store did not record the end of a run");
             }
         });
     }
 
-    /// Lets anybody take the run up at once.
+    /// Ends the lease, so that other processes can resume the run immediately.
     pub(super) fn leave(&self) -> Option<StoreFuture<()>> {
         let RunClaim { key, fence, .. } = self.claim.get().cloned()?;
         Some(self.store.renew(key, fence, self.now()))
     }
 }
 
-/// How a run that goes on was found.
+/// The stored state of a run that is resumed.
 pub(super) enum Origin {
-    /// It waited, in this state.
+    /// The run waited in this state.
     Waited(Box<MachineState>),
-    /// Its process died.
+    /// The process of the run died.
     Left,
 }
 
-/// A run while it is driven; says what becomes of it, at the latest when it is dropped.
+/// A run while it is driven. Records its end in the store, on drop at the latest.
 pub(super) struct Drive<St>
 where
     St: RunStore + ?Sized,
@@ -244,16 +244,16 @@ where
     context: Context,
     origin: Option<Origin>,
     buffer: usize,
-    // Until it is known what becomes of the run.
+    // Set until the end of the run is recorded.
     live: Option<LiveRun>,
-    // How many effects there were when the drive began.
+    // The number of effects when the drive began.
     effects: u64,
     lease: Lease,
-    // What is being written at the end.
+    // The pending write of the end.
     last: Option<StoreFuture<()>>,
-    // Until when; made when it is waited for.
+    // The time limit of that write, started by the first wait.
     limit: Option<Sleep>,
-    // Whether it is said what becomes of the run.
+    // Whether the end of the run is recorded, or must not be.
     settled: bool,
 }
 
@@ -276,18 +276,18 @@ where
         }
     }
 
-    /// Continues a run that was found.
+    /// Resumes a claimed run.
     pub(super) fn resume(&mut self, claim: RunClaim, origin: Origin) {
         self.kept.claimed(claim);
         self.origin = Some(origin);
     }
 
-    /// Has the run count as live until it has ended.
+    /// Marks the run as live until it has ended.
     pub(super) fn enter(&mut self, live: LiveRun) {
         self.live = Some(live);
     }
 
-    /// Has nothing written: the run was not claimed.
+    /// Records no end, because the run was not claimed.
     pub(super) fn forget(&mut self) {
         self.settle();
     }
@@ -296,12 +296,12 @@ where
         &self.context
     }
 
-    /// How many steps the run may be ahead of its consumer.
+    /// Returns the number of items by which the run may be ahead of its consumer.
     pub(super) const fn buffer(&self) -> usize {
         self.buffer
     }
 
-    /// Whether the run is stored, or is being.
+    /// Returns whether the run is stored or being stored.
     pub(super) fn is_stored(&self) -> bool {
         self.kept.is_kept()
     }
@@ -315,7 +315,7 @@ where
         self.context.effect_count() != self.effects
     }
 
-    /// `error`, with what may have been done by now.
+    /// Converts `error`, and adds whether this attempt may have had effects.
     fn tell(&self, error: StoreError) -> Error {
         let effects = match self.has_effects() {
             true => Effects::Possible,
@@ -328,27 +328,27 @@ where
 
     // ---- the ends ----
 
-    /// The run waits in `state`.
+    /// Records that the run waits in `state`.
     pub(super) fn suspend(&mut self, state: MachineState) {
         self.last = Some(self.kept.suspend(state));
     }
 
-    /// The run has had its outcome.
+    /// Records that the run has ended.
     pub(super) fn end(&mut self) {
         if self.kept.is_kept() {
             self.last = Some(self.kept.end());
         }
     }
 
-    /// The run has failed, or was dropped: what was accepted and came to nothing waits on, and the
-    /// rest is over.
+    /// Records that the run has failed or was dropped: a resumed run without effects waits again,
+    /// any other run has ended.
     pub(super) fn give_up(&mut self, error: Option<&Error>) {
         if self.has_effects() {
             return self.end();
         }
         match self.origin.take() {
             None => self.end(),
-            // Those that the state tells of were there before.
+            // Effects that the stored state reports are not new.
             Some(Origin::Waited(state))
                 if error.is_some_and(|error| error.effects() > state.effects()) =>
             {
@@ -362,7 +362,7 @@ where
         }
     }
 
-    /// Waits until the store has recorded what becomes of the run, up to a limit.
+    /// Waits until the store has recorded the end of the run, up to a limit.
     pub(super) fn poll_last(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Error>> {
         let written = match &mut self.last {
             Some(last) => match last.as_mut().poll(cx) {
@@ -385,13 +385,13 @@ where
 
     // ---- the lease ----
 
-    /// Keeps the claim; resolves once it is lost, and the run with it.
+    /// Renews the lease. Resolves when the claim is lost, which ends the run.
     pub(super) fn poll_lost(&mut self, cx: &mut task::Context<'_>) -> Poll<Error> {
         let Some(claim) = self.kept.claim.get() else {
             return Poll::Pending;
         };
         let lost = ready!(self.lease.poll(&self.kept, claim, cx));
-        // Whoever has the run now says what becomes of it.
+        // The process that has the claim now records the end.
         self.settle();
         let error = self.tell(lost);
         self.context
@@ -414,17 +414,17 @@ where
         let Some(last) = self.last.take() else {
             return;
         };
-        // The run's own futures are dropped by now: whoever resumes it is alone with it.
+        // The run's futures are already dropped, so no two processes drive the run concurrently.
         self.kept.record(last, self.limit.take());
     }
 }
 
 fn not_recorded() -> StoreError {
-    StoreError::failed("the store did not record what becomes of a run within 30 seconds")
+    StoreError::failed("the store did not record the end of a run within 30 seconds")
 }
 
-/// Whether it is the run's own fault, so that another attempt would come no further, wherever it is
-/// made. A key, a tool, money, or a service that works may be there by then.
+/// Returns whether every attempt would fail with `error`. Other errors may not recur, because they
+/// are caused by a missing key, tool or credit, or by a service that is not available.
 fn is_of_the_run(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -439,11 +439,11 @@ fn is_of_the_run(error: &Error) -> bool {
 
 /// The renewal of a claim.
 enum Lease {
-    /// There was none when it was last looked at.
+    /// The claim did not exist at the last check.
     Unknown,
-    /// It holds until then, and is renewed after the sleep.
+    /// The lease is valid until `until`, and is renewed after `sleep`.
     Holds { until: SystemTime, sleep: Sleep },
-    /// It is being renewed until `next`, and is lost if that takes too long.
+    /// The lease is being extended to `next`, and is lost if that takes longer than `limit`.
     Renewing {
         until: SystemTime,
         next: SystemTime,
@@ -471,7 +471,8 @@ impl Lease {
                 Self::Holds { until, sleep } => {
                     ready!(Pin::new(sleep).poll(cx));
                     let (until, next) = (*until, kept.until());
-                    // One that was not polled for long may still have its claim: it has time to ask.
+                    // A run that was not polled for a long time may still have its claim, so it
+                    // gets time to renew it.
                     let left = until.duration_since(kept.now()).unwrap_or_default();
                     let left = left.max(kept.lease / 3);
                     Self::Renewing {
@@ -491,7 +492,7 @@ impl Lease {
                         until: *next,
                         sleep: kept.sleep(3),
                     },
-                    // The store may be back before the lease is over.
+                    // The store may recover before the lease expires.
                     Poll::Ready(Err(StoreError::Failed(error))) if kept.now() < *until => {
                         tracing::warn!(%error, "a run's lease was not renewed");
                         Self::Holds {
@@ -502,7 +503,7 @@ impl Lease {
                     Poll::Ready(Err(error)) => return Poll::Ready(error),
                     Poll::Pending => {
                         ready!(Pin::new(limit).poll(cx));
-                        return Poll::Ready(StoreError::failed("the run's lease is over"));
+                        return Poll::Ready(StoreError::failed("the run's lease has expired"));
                     }
                 },
             };

@@ -16,7 +16,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that keeps runs in a store.
+/// Middleware that stores runs.
 ///
 /// See the [module docs](super) for an example.
 pub struct Suspend<S, St: ?Sized> {
@@ -76,13 +76,13 @@ where
     type Future = ResponseFuture<St>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        // The inner service is waited for once it is known that it is to be called.
+        // The future waits for the inner service once it is known that it will be called.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
         let inner = self.inner.clone();
-        // In an agent that is a tool, the run's state is part of the calling run's.
+        // In an agent that is used as a tool, the state is part of the calling run's state.
         if request.context.phase() == Phase::Run && request.context.parent().is_some() {
             return ResponseFuture::pass(inner, request);
         }
@@ -111,7 +111,7 @@ where
             return ResponseFuture::find(found, inner, request, drive);
         };
         match resume.take() {
-            // Another attempt has it; the agent reports so.
+            // Another attempt has taken the replies; the agent returns the error.
             None => ResponseFuture::call(inner, request, drive),
             Some((state @ Suspended::State(_), replies)) => {
                 resume.give_back(state, replies);

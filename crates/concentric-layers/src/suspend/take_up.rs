@@ -1,4 +1,4 @@
-//! Finds a run that is to go on, and claims it.
+//! Finds and claims the stored run that a request resumes.
 
 use super::{
     claim::Claim,
@@ -15,17 +15,17 @@ use concentric_core::{
 };
 use std::{collections::HashSet, sync::Arc};
 
-/// How many questions one request may reply to.
+/// The maximum number of replies per request.
 const MOST: usize = 256;
 
-/// Has a run taken up that was found to be abandoned, as an extension of its context.
+/// A context extension that identifies the abandoned run to resume.
 #[derive(Clone, Debug)]
 pub(super) struct Abandoned {
     pub(super) key: RunKey,
     pub(super) version: u64,
 }
 
-/// Where and how to look.
+/// The store and the criteria of a lookup.
 pub(super) struct Lookup<St: ?Sized> {
     kept: Arc<Kept<St>>,
     abandoned: Option<Abandoned>,
@@ -43,19 +43,19 @@ where
     }
 }
 
-/// What was found.
+/// The result of a lookup.
 pub(super) enum Found {
-    /// The run, which is claimed.
+    /// A claimed run.
     Run(Box<RunRecord>, Origin),
-    /// The store does not have it.
+    /// The store does not contain the run.
     None(Suspended, Vec<Reply>),
-    /// A run that waits in this state, and is not claimed: it is only looked at.
+    /// A run that waits in this state and is not claimed.
     Waiting(Box<MachineState>),
-    /// There is none that waits for what the history says.
+    /// No run waits for the results in the history.
     Nothing,
 }
 
-/// What is to go on; given back unless it does.
+/// The taken replies of a request, which are returned to it on drop unless they are used.
 struct Loan {
     resume: Resume,
     taken: Option<(Suspended, Vec<Reply>)>,
@@ -89,7 +89,7 @@ where
         };
         match found.map_err(|error| error.with_phase(Phase::Run))? {
             Some((record, origin)) => {
-                // It is the store's now.
+                // The store has accepted the replies.
                 drop(loan.taken.take());
                 Ok(Found::Run(Box::new(record), origin))
             }
@@ -249,22 +249,22 @@ where
         Ok(false) => Ok(()),
         Ok(true) => Err(StoreError::Live.into()),
         Err(error) => {
-            // It may never call a tool, and the store looks again before it does.
-            tracing::warn!(%error, "it is not known whether a run is live, and another one begins");
+            // The new run may never call a tool, and the store checks again before it does.
+            tracing::warn!(%error, "could not check whether a run with this id is live; a new run starts");
             Ok(())
         }
     }
 }
 
-/// The questions that are replied to.
+/// Returns the ids of the interrupts that `replies` answer.
 ///
 /// # Errors
 ///
-/// They are too many to be looked for.
+/// There are more than [`MOST`] replies.
 fn questions(replies: &[Reply]) -> Result<Vec<InterruptId>, Error> {
     if replies.len() > MOST {
         let too_many = format!(
-            "a request has {} replies, and may have {MOST}",
+            "a request has {} replies; the maximum is {MOST}",
             replies.len()
         );
         let error = Error::new(ErrorKind::InvalidRequest, too_many);
@@ -287,7 +287,7 @@ where
         Err(StoreError::NotFound) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // Its answer is wanted anew, or was not heard to its end.
+    // A new answer is requested, or the client missed the last one.
     if record.status == RunStatus::Ended {
         return Ok(None);
     }
@@ -295,7 +295,7 @@ where
     claim(kept, record, results, Vec::new()).await.map(Some)
 }
 
-/// Those of `results` that a run in `state` waits for.
+/// Returns those of `results` that a run in `state` waits for.
 fn awaited(state: &MachineState, mut results: Vec<Reply>) -> Vec<Reply> {
     let waiting = state.interrupts().into_iter();
     let waiting = waiting.filter(|asked| asked.reason == CLIENT_TOOL);
@@ -343,7 +343,7 @@ where
     };
     let mut all = replies.to_vec();
     if let Suspended::Claimed(open) = suspended {
-        // What the client's tools did stands in the history.
+        // The history contains the results of the client's tools.
         let replied: HashSet<_> = replies.iter().map(|reply| &reply.interrupt_id).collect();
         let mut results = open.client_replies();
         results.retain(|result| !replied.contains(&result.interrupt_id));
@@ -370,14 +370,14 @@ where
         RunStatus::Running => true,
         RunStatus::Suspended => false,
     };
-    // Those that were accepted before its process died are the ones that count: they are kept with
-    // the run, or in its state by now.
+    // Replies that were accepted before the process died take precedence. They are stored with the
+    // run, or in its state.
     let asked: HashSet<&InterruptId> = record.asked.iter().collect();
     let waiting = record.state.interrupts().into_iter();
     let waiting: HashSet<&InterruptId> = waiting.map(|asked| &asked.id).collect();
     let mut ids = replies.iter().map(|reply| &reply.interrupt_id);
     let are_in_state = left && ids.all(|id| asked.contains(id) && !waiting.contains(id));
-    // What was accepted is not answered otherwise now.
+    // An accepted reply must not be contradicted.
     let replies = match are_in_state {
         true if replies
             .iter()
@@ -392,7 +392,7 @@ where
     if replies.iter().any(|it| contradicts(it, accepted)) {
         return Err(StoreError::Taken.into());
     }
-    // The record proves that the questions were asked; an approval token is not stored.
+    // The record proves that the interrupts were emitted; an approval token is not stored.
     let replies: Vec<Reply> = replies
         .into_iter()
         .filter(|reply| {
@@ -425,7 +425,8 @@ where
     Ok(Claim::new(kept, claim, left).await?)
 }
 
-/// Whether the same question was answered differently. The replies of closed rounds are not kept.
+/// Returns whether `taken` contains a different reply to the same interrupt. The replies of closed
+/// rounds are not stored.
 fn contradicts<'a>(reply: &Reply, taken: impl IntoIterator<Item = &'a Reply>) -> bool {
     taken.into_iter().any(|it| {
         it.interrupt_id == reply.interrupt_id
@@ -433,8 +434,8 @@ fn contradicts<'a>(reply: &Reply, taken: impl IntoIterator<Item = &'a Reply>) ->
     })
 }
 
-/// The run of a conversation that is meant where nothing is replied to. Its state is the only one that
-/// is loaded.
+/// Returns the run of the conversation that a request without replies resumes. No other state is
+/// loaded.
 async fn only<St>(kept: &Kept<St>, suspended: &Suspended) -> Result<Option<RunRecord>, Error>
 where
     St: RunStore + ?Sized,
@@ -447,13 +448,13 @@ where
         },
         _ => None,
     };
-    // Those that nobody drives come first, so two tell whether there are several.
+    // Runs that are not driven come first, so two entries show whether there are several.
     let runs = kept.store().of_thread(tenant, thread, message, 2).await?;
     let now = kept.now();
     if runs.len() > 1 && runs.iter().all(|run| !run.is_driven(now)) {
         return Err(Error::new(
             ErrorKind::InvalidRequest,
-            "several runs of this conversation wait, and no reply says which one to resume",
+            "several runs of this conversation wait: add a reply that identifies the one to resume",
         )
         .with_code("ambiguous_resume"));
     }
@@ -464,7 +465,7 @@ where
         Err(StoreError::NotFound) => return Ok(None),
         record => record?,
     };
-    // It may have gone on meanwhile.
+    // The run may have changed in the meantime.
     let is_meant = match suspended {
         Suspended::Claimed(open) => is_same(&record.state, open),
         _ => true,
@@ -472,7 +473,7 @@ where
     Ok(is_meant.then_some(record))
 }
 
-/// Whether the round that `state` waits in is of the message that `open` is of.
+/// Returns whether `state` waits in the round of the same message as `open`.
 fn is_same(state: &MachineState, open: &OpenRound) -> bool {
     let round = state.open_round();
     let id = round.as_ref().and_then(|round| round.message().id.as_ref());
@@ -481,7 +482,7 @@ fn is_same(state: &MachineState, open: &OpenRound) -> bool {
 
 fn refuse(error: ReplyError, record: &RunRecord) -> Error {
     match &error {
-        // It was asked, and does not wait any more.
+        // The interrupt was emitted and is no longer open.
         ReplyError::Unknown(id) if record.asked.contains(id) => StoreError::Taken.into(),
         _ => Error::new(ErrorKind::InvalidRequest, error.to_string())
             .with_code(error.code())

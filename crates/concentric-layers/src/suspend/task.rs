@@ -1,4 +1,4 @@
-//! Drives a run: where its consumer polls it, until it is stored; in a task of its own from then on.
+//! Drives a run: by the polls of its consumer until it is stored, then in a separate task.
 
 use super::run::Drive;
 use crate::wait::Stop;
@@ -20,34 +20,34 @@ use tokio::{
 };
 use tracing::instrument::{Instrument, WithSubscriber};
 
-/// What a run does next, for its consumer.
+/// The next item of a run for its consumer.
 pub(super) enum Step {
-    /// Its response begins.
+    /// The response head.
     Head(ChatResponse<()>),
-    /// Of its body, or the error of its future.
+    /// An item of the body, or the error of the future.
     Item(Result<Event, Error>),
 }
 
-/// What is left of a run. It moves, so it is in boxes.
+/// The remaining part of a run. Boxed because it is moved into a task.
 pub(super) enum Rest {
     Call(BoxFuture<ChatResponse<EventStream>>),
     Body(EventStream),
 }
 
-/// A run that is driven, and its end in the store.
+/// A run that is driven, until its end is recorded in the store.
 pub(super) struct Run<St>
 where
     St: RunStore + ?Sized,
 {
-    // `None` once it has ended. Dropped before the drive, which reports what becomes of the run.
+    // `None` after the end. Dropped before `drive`, which records the end of the run.
     rest: Option<Rest>,
     drive: Drive<St>,
-    // The end, while it is written what becomes of the run.
+    // The last item, while the end of the run is being recorded.
     last: Option<Option<Result<Event, Error>>>,
     items: u32,
 }
 
-/// How many items may come in a row before the lease is looked at.
+/// The maximum number of consecutive items before the lease is checked.
 const ITEMS: u32 = 64;
 
 impl<St> Run<St>
@@ -67,7 +67,7 @@ where
         self.rest.is_none() && self.last.is_none()
     }
 
-    /// The next step; `None` if there is none.
+    /// Returns the next step, or `None` at the end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         match &mut self.rest {
             Some(Rest::Call(call)) => match call.as_mut().poll(cx) {
@@ -102,7 +102,7 @@ where
         let last = match (written, last) {
             (Err(error), Some(Ok(_))) => Some(Err(error)),
             (Err(error), last) => {
-                tracing::warn!(%error, "it was not written what became of a run");
+                tracing::warn!(%error, "the store did not record the end of a failed run");
                 last
             }
             (Ok(()), last) => last,
@@ -110,7 +110,7 @@ where
         Poll::Ready(last.map(Step::Item))
     }
 
-    /// Has it written what becomes of the run, whose body ends with `last`.
+    /// Starts recording the end of the run, whose body ends with `last`.
     fn settle(&mut self, last: Option<Result<Event, Error>>) {
         match &last {
             Some(Ok(Event::Finish(finish))) => match (&finish.outcome, &finish.state) {
@@ -124,31 +124,31 @@ where
         self.rest = None;
     }
 
-    /// Keeps the claim; resolves to the run's last item once it is lost.
+    /// Renews the lease. Resolves to the run's last item when the claim is lost.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
         let lost = ready!(self.drive.poll_lost(cx));
-        // The tools of this process stop before anybody is told.
+        // The tools of this process are dropped before the error is returned.
         self.rest = None;
         Poll::Ready(Some(Step::Item(Err(lost))))
     }
 
     /// Ends a run whose poll has panicked.
     fn panicked(&mut self, error: Error) {
-        // What it leaves behind may panic, too.
+        // Dropping the rest may panic, too.
         let rest = self.rest.take();
         let _ = catch(|| drop(rest));
         self.settle(Some(Err(error)));
     }
 }
 
-/// Where a run's consumer gets its steps from.
+/// The source of the steps for the consumer of a run.
 pub(super) enum Source<St>
 where
     St: RunStore + ?Sized,
 {
-    /// The run is not stored, and is driven as it is polled.
+    /// The run is not stored, and is driven by polls.
     Here(Box<Run<St>>),
-    /// It is driven by a task.
+    /// The run is driven by a task.
     There(Task),
     Over,
 }
@@ -165,9 +165,9 @@ where
         matches!(self, Self::Over)
     }
 
-    /// The next step; `None` if the run has ended.
+    /// Returns the next step, or `None` if the run has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step>> {
-        // Taken out while it is polled: one that panics is not polled again.
+        // Taken while it is polled, so a run that panicked is not polled again.
         if matches!(self, Self::Here(_))
             && let Self::Here(mut run) = std::mem::replace(self, Self::Over)
         {
@@ -198,13 +198,13 @@ where
     }
 }
 
-/// A run that is driven by a task, which ends when this is dropped.
+/// A run that is driven by a task. Dropping this value aborts the task.
 pub(super) struct Task {
     steps: mpsc::UnboundedReceiver<Sent>,
     task: AbortHandle,
 }
 
-/// A step, or the end of a body that ended early; and the room that it takes.
+/// A step, or `None` for a body without a terminal item; and the room that it occupies.
 type Sent = (Option<Step>, Option<OwnedSemaphorePermit>);
 
 impl Task {
@@ -215,7 +215,7 @@ impl Task {
         let (sender, steps) = mpsc::unbounded_channel();
         let room = run.drive.buffer().clamp(1, Semaphore::MAX_PERMITS);
         let room = Room::new(room, &run);
-        // What it logs is part of what its consumer logs.
+        // Logs of the task belong to the consumer's span.
         let task = drive(run, sender, room)
             .instrument(tracing::Span::current())
             .with_current_subscriber();
@@ -239,10 +239,10 @@ impl Drop for Task {
     }
 }
 
-/// The error of a run whose task has ended before it.
+/// Returns the error of a run whose task was stopped before the run ended.
 pub(super) fn stopped() -> Error {
-    let stopped = "the task of a stored run was stopped, as by a runtime that shuts down; the run can \
-                   be resumed once its lease is over";
+    let stopped = "the task of a stored run was stopped, for example by a runtime shutdown; the run can \
+                   be resumed after its lease expires";
     Error::new(ErrorKind::Cancelled, stopped)
         .with_code("task_stopped")
         .with_phase(Phase::Run)
@@ -277,7 +277,7 @@ where
                 continue;
             }
         };
-        // The store knows of the end: it waits for nobody.
+        // The end is recorded, so the task does not wait for the consumer.
         if run.is_over() {
             let _ = steps.send((step, None));
             return;
@@ -293,16 +293,16 @@ where
     }
 }
 
-/// How far a run may be ahead of its consumer.
+/// Limits how far a run may be ahead of its consumer.
 struct Room {
     permits: Arc<Semaphore>,
-    // Resolves when the run is cancelled, or its deadline is over; `None` once it has.
+    // Resolves when the run is cancelled or its deadline passes; then set to `None`.
     stop: Option<Stop>,
-    // How many steps may still follow that: a run that is to end does not wait for its consumer.
+    // The number of steps that may still follow without waiting for the consumer.
     spare: u32,
 }
 
-/// How many steps the end of a run may take: one for each of its calls, and a few.
+/// The maximum number of steps at the end of a run: one for each of its calls, and a few more.
 const SPARE: u32 = 4096;
 
 impl Room {
@@ -317,12 +317,12 @@ impl Room {
         }
     }
 
-    /// Waits until the consumer has room for one more step, or need not have it. The claim is kept
-    /// meanwhile.
+    /// Waits until there is room for one more step, or the run must end without waiting. Renews the
+    /// lease meanwhile.
     ///
     /// # Errors
     ///
-    /// The run's last step, if the claim is lost.
+    /// Returns the run's last step if the claim is lost.
     async fn take<St>(
         &mut self,
         run: &mut Run<St>,
@@ -333,7 +333,7 @@ impl Room {
         let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());
         poll_fn(|cx| {
             if let Poll::Ready(permit) = permit.as_mut().poll(cx) {
-                // It is never closed.
+                // The semaphore is never closed.
                 return Poll::Ready(Ok(permit.ok()));
             }
             if let Some(stop) = &mut self.stop

@@ -89,7 +89,6 @@ where
                     Some(error) => break Err(error),
                     None => return Poll::Pending,
                 },
-                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };

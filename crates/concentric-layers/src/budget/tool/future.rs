@@ -77,7 +77,6 @@ where
                 StageProj::Calling { call } => {
                     break ready!(call.poll(cx)).map_err(|error| error.into().into());
                 }
-                // The future has resolved.
                 StageProj::Done => return Poll::Pending,
             }
         };
