@@ -241,8 +241,8 @@ impl Drop for Task {
 
 /// Returns the error of a run whose task was stopped before the run ended.
 pub(super) fn stopped() -> Error {
-    let stopped = "the task of a stored run was stopped, for example by a runtime shutdown; the run can \
-                   be resumed after its lease expires";
+    let stopped = "the task of a stored run was stopped, for example by a runtime shutdown; the \
+                   run can be resumed after its lease expires";
     Error::new(ErrorKind::Cancelled, stopped)
         .with_code("task_stopped")
         .with_phase(Phase::Run)
