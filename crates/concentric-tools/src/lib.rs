@@ -1,9 +1,9 @@
-//! Typed tools and toolsets, and all that happens to a tool call: gates, approvals that survive a
-//! restart, hooks, skills, agents as tools.
+//! Typed tools and toolsets, with gates, approvals that survive a restart, hooks, skills and agents
+//! as tools.
 //!
-//! A [`Tool`] is made of an async function and knows the JSON Schema of its arguments; a
-//! [`Toolset`] is what an [`AgentLayer`](concentric_core::AgentLayer) executes the model's tool
-//! calls by. Both are tower services and take tower layers.
+//! A [`Tool`] wraps an async function and derives the JSON Schema of its arguments. A [`Toolset`]
+//! executes the model's tool calls for an [`AgentLayer`](concentric_core::AgentLayer). Both are
+//! tower services and accept tower layers.
 //!
 //! ```
 //! use concentric_tools::{Json, Tool, ToolError, Toolset, tool};
@@ -40,65 +40,69 @@
 //! // AgentLayer::new(tools)
 //! ```
 //!
-//! # What happens to a call
+//! # Stages of a call
 //!
-//! All calls of a round are decided about before one of them runs; a call that is taken up after it
-//! waited goes the same way.
+//! The gates decide about all calls of a round before the first one runs. A call that resumes after
+//! an interrupt passes through the same stages.
 //!
-//! 1. Prepare: with a gate or a prepare stage, the arguments are decoded and validated, and
+//! 1. Prepare: if there is a gate or a prepare stage, the arguments are decoded and validated.
 //!    [`Toolset::prepare`] may edit them.
-//! 2. Gate: [`Toolset::gate`]. The strictest verdict holds; a call that is asked about waits
-//!    ([`approval`]), and its [`Siblings`] with it or not.
-//! 3. Execute, from the outside in. Only a call that may run enters the layers. One that has its
-//!    outcome already ([`ToolCall::settled`]: refused, denied, executed elsewhere, or of a tool that
-//!    does not exist) reaches no layer, so that none can replace that outcome; [`Toolset::hooks`]
-//!    observe it:
-//!     1. the run's own layers ([`ToolLayers`]);
-//!     2. the toolset's ([`Toolset::layer`]), the first added outermost; [hooks] are such, too;
+//! 2. Gate: [`Toolset::gate`]. The strictest verdict applies. A call that needs an approval waits
+//!    ([`approval`]); [`Siblings`] determines whether the other calls wait, too.
+//! 3. Execute, from the outermost layer to the innermost. Only a call that may run enters the
+//!    layers. A call that already has an outcome ([`ToolCall::settled`]: refused, denied, executed
+//!    elsewhere, or of an unknown tool) skips the layers, so that no layer can replace the outcome;
+//!    [`Toolset::hooks`] observe it:
+//!     1. the layers of the run ([`ToolLayers`]);
+//!     2. the layers of the toolset ([`Toolset::layer`]), the first added outermost; [hooks] are
+//!        such layers;
 //!     3. the router;
-//!     4. the tool's own ([`Tool::layer`]), the first added outermost;
-//!     5. the check that the call arrives as it was decided about, and the [ledger](Toolset::ledger);
-//!     6. the tool's own care: its arguments are decoded and validated, its panics are caught, its
-//!        time and the size of its result are limited;
+//!     4. the layers of the tool ([`Tool::layer`]), the first added outermost;
+//!     5. the comparison of the call with the one that was decided about, and the
+//!        [ledger](Toolset::ledger);
+//!     6. the checks and limits of the tool: decoding and validating the arguments, catching
+//!        panics, the timeout, the size limit of the result;
 //!     7. the function.
 //! 4. Settle: each call has one outcome, in the order of the calls.
 //!
 //! [`ToolCall::settled`]: concentric_core::ToolCall::settled
 //!
-//! # When what happens
+//! # When
 //!
+//! | event | the model reads | the run |
 //! | | the model reads | the run |
 //! |---|---|---|
-//! | the function returns `Ok` | what it returned | goes on |
-//! | it returns [`ToolError::new`] | the error's text, and nothing of its sources | continues |
+//! | the function returns `Ok` | the returned value | continues |
+//! | it returns [`ToolError::new`] | the error's text, without its sources | continues |
 //! | it returns another error by `?` | a fixed text; the error goes to the log | continues |
 //! | it returns [`ToolError::fatal`], or a layer [`fatal`] | | fails |
-//! | it, or a layer, panics | that it failed unexpectedly | continues, see below |
+//! | it or a layer panics | that the tool failed unexpectedly | continues, see below |
 //! | it takes longer than [`Tool::timeout`] | that it timed out | continues, see below; fails with [`Tool::timeout_is_fatal`] |
 //! | a layer drops the call while it runs, such as tower's `Timeout` | that it timed out | continues, see below |
 //! | a layer returns `Err` | a fixed text; the error goes to the log | continues; fails with [`Toolset::errors_are_fatal`] |
 //! | a layer returns an error that [halts](concentric_core::Error::halted) | the reason | is halted |
-//! | the arguments are not JSON, or not valid by the schema that the model was shown | where and why | continues, and the function is not called |
-//! | a gate denies it, or somebody does | why | goes on |
-//! | a gate asks | | is interrupted when all that may run has run; goes on with the reply |
-//! | a reply can't be believed | that the approval is invalid | goes on, and an event `approval-invalid` says so |
-//! | its process ends while it runs | what a ledger, the tool or somebody knows of it | goes on elsewhere, and does not run it again |
-//! | its result is over [`Tool::max_result_bytes`] | the first 80 % and the last 20 % of the limit | goes on |
-//! | an outcome halts the run, or the run is cancelled | | no further call of the round starts; those are settled as cancelled |
+//! | the arguments are not JSON, or do not match the tool's schema | the position and the reason | continues; the function is not called |
+//! | a gate or an approver denies the call | the reason | continues |
+//! | a gate requires an approval | | is interrupted after all calls that may run have run; continues with the reply |
+//! | a reply fails verification | that the approval is invalid | continues, and an event `approval-invalid` is emitted |
+//! | the process ends while the call runs | the outcome, if the ledger, the tool or an operator can provide it | resumes in another process, which does not execute the call again |
+//! | the result is over [`Tool::max_result_bytes`] | the first 80 % and the last 20 % of the limit | continues |
+//! | an outcome halts the run, or the run is cancelled | | no further call of the round starts; the remaining calls are settled as cancelled |
 //! | the round's stream is dropped | | every running function is dropped at once |
 //!
-//! # Calls that are given up
+//! # Abandoned calls
 //!
-//! A call that was given up while it ran (a time limit, a panic, a layer that dropped it) may have
-//! taken effect. If its tool may run again, because it is [read-only](Tool::read_only), idempotent or
-//! [keyed](Tool::keyed), the call has failed. Otherwise its outcome is
-//! [unknown](concentric_core::ToolStatus::Unknown), and it is treated as a call whose process ended:
+//! A call that was abandoned while it ran (a time limit, a panic, a layer that dropped it) may have
+//! taken effect. If its tool may run again, because it is [read-only](Tool::read_only), idempotent
+//! or [keyed](Tool::keyed), the call fails. Otherwise its outcome is
+//! [unknown](concentric_core::ToolStatus::Unknown), and it is treated as a call whose process
+//! ended:
 //!
 //! 1. [`Tool::reconcile`] may report the outcome.
-//! 2. With a [ledger](Toolset::ledger), whose entry stays begun, the run is interrupted, and a person
-//!    is asked ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)).
-//! 3. Otherwise the model reads "This call was started earlier and its outcome is unknown. It was not
-//!    retried.", and the reason.
+//! 2. With a [ledger](Toolset::ledger), the ledger entry stays started, and the run is interrupted
+//!    to ask for the outcome ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)).
+//! 3. Otherwise the model reads "This call was started earlier and its outcome is unknown. It was
+//!    not retried.", and the reason.
 
 pub mod agent;
 pub mod approval;

@@ -19,18 +19,18 @@ use std::{
 };
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Makes a tool of a function that blocks its thread: one that computes for long, or waits
-/// otherwise than by `await`.
+/// Creates a tool from a function that blocks its thread, such as a long computation or synchronous
+/// I/O.
 ///
-/// It runs on tokio's pool for blocking work, whose size (512 threads) bounds how many do. For the
-/// rest see [`tool`](fn@crate::tool).
+/// The function runs on tokio's pool for blocking work, whose size (512 threads) limits concurrent
+/// calls. See [`tool`](fn@crate::tool) for arguments and results.
 ///
 /// # Cancel safety
 ///
 /// A function that has started cannot be stopped: on a cancel, drop or timeout its call ends at
-/// once, and the function continues in the background. The outcome of such a call is unknown, unless
-/// the tool may run again. A function that still waits for a thread never starts, and its call has
-/// failed.
+/// once, and the function continues in the background. The outcome of such a call is unknown,
+/// unless the tool may run again. A function that still waits for a thread never starts, and its
+/// call fails.
 pub fn blocking_tool<A, F, R>(
     name: impl Into<Str>,
     description: impl Into<Str>,
@@ -44,9 +44,10 @@ where
     blocking_tool_with_context(name, description, move |arguments, _| function(arguments))
 }
 
-/// Makes a tool of a function that blocks its thread, and is given the run's [`Context`], too.
+/// Creates a tool from a function that blocks its thread and receives the run's [`Context`].
 ///
-/// It may ask [`Context::is_cancelled`] in order to stop early. For the rest see [`blocking_tool`].
+/// The function may poll [`Context::is_cancelled`] in order to stop early. See [`blocking_tool`]
+/// for the rest.
 pub fn blocking_tool_with_context<A, F, R>(
     name: impl Into<Str>,
     description: impl Into<Str>,
@@ -95,12 +96,13 @@ where
     }
 }
 
-/// Decides whether a function that waits for a thread starts, or its call is given up before that.
+/// Lets either the function start or its call be abandoned, but not both.
 #[derive(Debug, Default)]
 pub(super) struct StartOnce(AtomicBool);
 
 impl StartOnce {
-    /// Whether the caller is the first: the function that starts, or whoever gives the call up.
+    /// Whether this is the first call: of the function's thread, or of the owner that revokes the
+    /// start.
     fn is_first(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -109,13 +111,13 @@ impl StartOnce {
         self.is_first()
     }
 
-    /// Gives the call up. Returns whether the function had not started, and never will.
+    /// Revokes the start. Returns whether the function had not started; it never will then.
     pub(super) fn revoke(&self) -> bool {
         self.is_first()
     }
 }
 
-/// Work on another thread, which begins when it is first polled.
+/// Work on another thread that is spawned at the first poll.
 enum OnThread<W> {
     NotStarted(Option<W>),
     Running(JoinHandle<Result<ToolOutcome, ToolError>>),
@@ -153,7 +155,7 @@ where
 impl<W> Drop for OnThread<W> {
     fn drop(&mut self) {
         if let Self::Running(handle) = self {
-            // Only what still waits for a thread can be stopped.
+            // `abort` only stops work that still waits for a thread.
             handle.abort();
         }
     }

@@ -9,30 +9,30 @@ use std::{
     task::{Context, Poll},
 };
 
-/// What executes the calls of a tool.
+/// Executes the calls of a tool.
 pub(super) trait Body: Send + Sync + 'static {
-    /// Begins a call whose arguments stand `checks`.
+    /// Starts a call after checking its arguments with `checks`.
     fn start(&self, call: ToolCall, checks: &Checks) -> Started;
 
-    /// Whether a call's arguments stand `checks` and are of the function's type.
+    /// Checks that the arguments of a call pass `checks` and decode to the function's type.
     ///
     /// # Errors
     ///
-    /// They are not: this is the outcome.
+    /// Returns the outcome for the model if the arguments are invalid.
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome>;
 }
 
-/// A call that has begun.
+/// A call that was started or refused.
 pub(super) enum Started {
-    /// It was wrong: this is the outcome.
+    /// Refused because of its arguments, with this outcome.
     Refused(ToolOutcome),
-    /// It runs.
+    /// Runs in the polling task.
     Running(Work),
-    /// It runs on another thread, once one is free.
+    /// Runs on another thread, once one is free.
     OnThread(Work, Arc<StartOnce>),
 }
 
-/// A function's work, erased: a toolset holds many kinds.
+/// A function's work, erased: a toolset contains tools of many types.
 pub(super) type Work = Pin<Box<dyn Future<Output = Result<ToolOutcome, ToolError>> + Send>>;
 
 impl Started {

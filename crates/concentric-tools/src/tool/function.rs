@@ -8,11 +8,12 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{future::Future, marker::PhantomData};
 
-/// Makes a tool of an async function.
+/// Creates a tool from an async function.
 ///
-/// The type of its argument says what the model may send: its doc comments are the descriptions in
-/// the [schema](crate::ToolsetError::InvalidSchema), and `#[schemars(..)]` attributes narrow it. See
-/// [`IntoOutcome`] for what it may return.
+/// The argument type defines the tool's JSON Schema: its doc comments are the descriptions, and
+/// `#[schemars(..)]` attributes add constraints (see
+/// [`ToolsetError::InvalidSchema`](crate::ToolsetError::InvalidSchema)). See [`IntoOutcome`] for
+/// the return types.
 ///
 /// ```
 /// use concentric_tools::tool;
@@ -25,7 +26,7 @@ use std::{future::Future, marker::PhantomData};
 ///     city: String,
 /// }
 ///
-/// let weather = tool("weather", "Tells the weather.", |args: Weather| async move {
+/// let weather = tool("weather", "Returns the weather.", |args: Weather| async move {
 ///     format!("It rains in {}.", args.city)
 /// });
 /// assert_eq!(
@@ -36,8 +37,8 @@ use std::{future::Future, marker::PhantomData};
 ///
 /// # Cancel safety
 ///
-/// The function's future is dropped when the run is cancelled or dropped, and on a timeout: it must
-/// be fine to stop at any of its awaits.
+/// The function's future is dropped when the run is cancelled or dropped, and on a timeout. It must
+/// be safe to drop at any `await`.
 pub fn tool<A, F, Fut>(name: impl Into<Str>, description: impl Into<Str>, function: F) -> Tool
 where
     A: DeserializeOwned + JsonSchema + 'static,
@@ -51,10 +52,10 @@ where
     Tool::of_type::<A>(name.into(), description.into(), body)
 }
 
-/// Makes a tool of an async function that is given the run's [`Context`], too.
+/// Creates a tool from an async function that receives the run's [`Context`].
 ///
-/// The context's phase is [`Phase::Call`](concentric_core::Phase::Call), and its
-/// [idempotency key](Context::idempotency_key) is this call's own. For the rest see [`tool`](fn@tool).
+/// The context's phase is [`Phase::Call`](concentric_core::Phase::Call), and its [idempotency
+/// key](Context::idempotency_key) is unique to this call. See [`tool`](fn@tool) for the rest.
 pub fn tool_with_context<A, F, Fut>(
     name: impl Into<Str>,
     description: impl Into<Str>,

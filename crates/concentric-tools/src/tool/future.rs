@@ -12,18 +12,18 @@ use tower::util::Oneshot;
 ///
 /// # Cancel safety
 ///
-/// Dropping it drops the function that runs.
+/// Dropping the future drops the running function.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct ToolFuture(pub(super) State);
 
 pub(super) enum State {
-    /// Nothing is to be run. Taken when the future resolves.
+    /// The outcome, without a function to run. Taken when the future resolves.
     Answered(Option<Result<ToolOutcome, Error>>),
     /// The function runs.
     Guarded(Guard),
     /// The tool's own layers run. Boxed, since few tools have any.
     Layered(Box<Oneshot<BoxTool, ToolCall>>),
-    /// Its effect is written down.
+    /// The call runs with its effect recorded in the ledger.
     Written(BoxFuture<ToolOutcome>),
 }
 

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// What a call may take and give.
+/// Time and size limits of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(super) timeout: Option<Duration>,
@@ -25,7 +25,7 @@ pub(crate) struct Limits {
     pub(super) on_overlong: Option<Sink>,
 }
 
-/// What the guard of a call needs to know of it later: nothing, for most tools.
+/// Parts of a call that its guard needs later; empty for most tools.
 pub(super) struct Kept {
     clock: Option<Environment>,
     call: Option<Box<(ToolCallPart, Context)>>,
@@ -44,17 +44,17 @@ impl Kept {
         }
     }
 
-    /// Records that the function starts, if somebody outside counts the attempts.
+    /// Records that the function starts, if layers outside count the attempts.
     pub(super) fn start(&mut self) -> Option<Attempt> {
         self.attempts.take().map(|attempts| attempts.start())
     }
 }
 
-/// A function's call, kept within its limits.
+/// A running function, with its limits.
 pub(super) struct Guard {
     core: Arc<Core>,
     work: Caught<Work>,
-    // Of a function on another thread.
+    // Only for a function on another thread.
     start: Option<Arc<StartOnce>>,
     kept: Kept,
     // Made when the function is first polled.
@@ -80,7 +80,7 @@ impl Guard {
         }
     }
 
-    /// Stops the function, which was polled, and returns whether it may have executed.
+    /// Stops a function that was polled, and returns whether it may have executed.
     fn give_up(&mut self) -> bool {
         let is_revoked = self.start.take().is_some_and(|start| start.revoke());
         if is_revoked {
@@ -118,7 +118,7 @@ impl Guard {
         Poll::Ready(Ok(self.ended(outcome, may_have_executed)))
     }
 
-    /// Ends the attempt with `outcome`, or an unknown one if the function was stopped in between.
+    /// Ends the attempt with `outcome`, or with an unknown outcome if the function was stopped.
     fn ended(&mut self, outcome: ToolOutcome, given_up: bool) -> ToolOutcome {
         let outcome = match given_up {
             true => self.core.given_up(outcome),
@@ -128,7 +128,7 @@ impl Guard {
         outcome
     }
 
-    /// Leaves of `outcome` what the model is to read.
+    /// Truncates `outcome` to the size limit.
     #[inline]
     fn limit(&mut self, mut outcome: ToolOutcome) -> ToolOutcome {
         let limits = &self.core.limits;
@@ -137,10 +137,10 @@ impl Guard {
             if let (Some(Sink(sink)), Some(call)) = (&limits.on_overlong, self.kept.call.take()) {
                 let (call, context) = *call;
                 let overlong = Overlong::new(call, context, whole);
-                // The tool has done its work, whatever becomes of what it said.
+                // The call has succeeded, so a failing callback must not change its outcome.
                 if catch(|| sink(overlong)).is_err() {
                     let tool = &self.core.spec.name;
-                    tracing::error!(%tool, "the sink of overlong results panicked");
+                    tracing::error!(%tool, "the `on_overlong` callback panicked");
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! One tool.
+//! A single tool: its specification and its service.
 //!
-//! A [`Tool`] is made of a function ([`tool`], [`tool_with_context`], [`blocking_tool`]), or of a
-//! [`ToolSpec`] and any [`ToolService`] ([`Tool::new`]). It is itself a `Service<ToolCall>`.
+//! A [`Tool`] wraps a function ([`tool`], [`tool_with_context`], [`blocking_tool`]), or a
+//! [`ToolSpec`] and any [`ToolService`] ([`Tool::new`]). It implements `Service<ToolCall>`.
 //!
 //! ```
 //! use concentric_tools::{Tool, tool_with_context, fatal};
@@ -19,14 +19,14 @@
 //!     amount: u32,
 //! }
 //!
-//! let refund = tool_with_context("refund", "Pays an order back.", |args: Refund, context: Context| {
+//! let refund = tool_with_context("refund", "Refunds an order.", |args: Refund, context: Context| {
 //!     let key = context.idempotency_key();
-//!     async move { format!("paid {} back for {} ({key:?})", args.amount, args.order) }
+//!     async move { format!("refunded {} for {} ({key:?})", args.amount, args.order) }
 //! })
 //! .exclusive();
 //!
-//! // A tool that is only known when the program runs.
-//! let spec = ToolSpec::new("ping", "Answers.", serde_json::json!({"type": "object"}));
+//! // A tool whose spec is built at run time.
+//! let spec = ToolSpec::new("ping", "Replies with `pong`.", serde_json::json!({"type": "object"}));
 //! let ping = Tool::new(spec, service_fn(|_: ToolCall| async {
 //!     Ok::<_, tower::BoxError>(ToolOutcome::done("pong"))
 //! }));
@@ -35,8 +35,8 @@
 //!
 //! # Backpressure
 //!
-//! A tool is always ready. What it is made of is cloned for each call, and the clone is called when
-//! it is ready; a tool that waits for that holds up no other.
+//! A tool is always ready. Its service is cloned for each call, and the clone is called once it is
+//! ready; a tool that is not ready delays no other tool.
 
 mod blocking;
 mod body;
@@ -76,7 +76,7 @@ use std::{
 };
 use tower_layer::Layer;
 
-/// A tool: what a model is told of it, and what executes it.
+/// A tool: the specification that a model receives, and the service that executes its calls.
 ///
 /// See the [module docs](self). Cloning is cheap; clones share what their layers share.
 #[derive(Clone)]
@@ -87,25 +87,25 @@ pub struct Tool {
     max_calls: Option<u32>,
     reconcile: Option<Reconcile>,
     requires: Vec<Requirement>,
-    // What it calls has tools of its own, which the gates of this toolset are asked about, too.
+    // Calls an agent whose tool calls the gates of this toolset decide about, too.
     is_agent: bool,
-    // It makes other tools available, so that it must always be offered itself.
+    // Makes other tools available, so it must always be offered.
     reveals: bool,
     max_depth: usize,
     home: Option<Home>,
-    // Made of the above at the first call; emptied when they change.
+    // Built from the fields above at the first call; cleared when they change.
     stack: Arc<OnceLock<BoxTool>>,
 }
 
-/// The toolset that a tool is in.
+/// The toolset that contains a tool.
 #[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) rules: Arc<Rules>,
-    /// Marks the calls that its rounds make.
+    /// Marks the calls made by the toolset's rounds.
     pub(crate) seal: Seal,
 }
 
-/// Something that a run's context is to have.
+/// A type that must be in the extensions of a run's context.
 #[derive(Clone, Copy)]
 struct Requirement {
     type_name: &'static str,
@@ -117,16 +117,16 @@ type Reconciled = Pin<Box<dyn Future<Output = Option<ToolOutcome>> + Send>>;
 #[derive(Clone)]
 struct Reconcile(Arc<dyn Fn(ToolCall) -> Reconciled + Send + Sync>);
 
-/// How many bytes the text of a result may have, unless a tool says otherwise.
+/// Default limit of the text of a result (bytes).
 pub(crate) const MAX_RESULT_BYTES: usize = 64 * 1024;
 
-/// How many bytes the arguments may have, unless a tool says otherwise.
+/// Default limit of the arguments (bytes).
 const MAX_ARGUMENT_BYTES: usize = 1024 * 1024;
 
-/// How many agents may call one another, unless a tool says otherwise.
+/// Default limit of nested agent runs.
 const MAX_DEPTH: usize = 4;
 
-/// How many runs a run is inside of.
+/// The number of runs that contain the run of `context`.
 fn depth(context: &Context) -> usize {
     std::iter::successors(context.parent(), |context| context.parent()).count()
 }
@@ -134,9 +134,9 @@ fn depth(context: &Context) -> usize {
 impl Tool {
     /// Creates a tool that `service` executes.
     ///
-    /// The service is called with arguments that are valid by the schema of `spec`, and are `{}` where
-    /// the model wrote nothing. Its answers and errors are treated as those of a function are. The
-    /// schema may be untrusted: see [`check`](Self::check).
+    /// The service receives arguments that match the schema of `spec`; empty arguments become `{}`.
+    /// Its outcomes and errors are treated like those of a function. The schema may be untrusted:
+    /// see [`check`](Self::check).
     pub fn new<S>(spec: ToolSpec, service: S) -> Self
     where
         S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
@@ -186,7 +186,7 @@ impl Tool {
         }
     }
 
-    /// A tool that decodes its arguments as `A`.
+    /// Creates a tool that decodes its arguments as `A`.
     fn of_type<A>(name: Str, description: Str, body: impl Body) -> Self
     where
         A: JsonSchema,
@@ -200,23 +200,24 @@ impl Tool {
         Self::of_body(spec, body, validator)
     }
 
-    /// What a model is told of it.
+    /// The specification that a model receives.
     pub fn spec(&self) -> &Arc<ToolSpec> {
         &self.core.spec
     }
 
-    /// Whether it never runs beside other calls of its round.
+    /// Whether the tool never runs concurrently with other calls of its round.
     pub const fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    /// Returns an error if the tool cannot be used; a run with such a tool in its
-    /// [`Toolset`](crate::Toolset) fails before the model is called.
+    /// Checks that the tool can be used; a run with an invalid tool in its
+    /// [`Toolset`](crate::Toolset) fails before the first model call.
     ///
     /// # Errors
     ///
-    /// Its schema cannot be enforced: it is not one of an object, refers to another document, or has
-    /// a pattern that does not take linear time (look-around, back-references).
+    /// Returns an error if the schema cannot be enforced: it does not describe an object, refers to
+    /// another document, or has a pattern that cannot be matched in linear time (look-around,
+    /// back-references).
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.core.fault.clone().map_or(Ok(()), Err)
     }
@@ -227,7 +228,7 @@ impl Tool {
         self
     }
 
-    /// The tool as one of a toolset.
+    /// Assigns the tool to a toolset.
     pub(crate) fn of_toolset(mut self, home: Home) -> Self {
         self.home = Some(home);
         self.stack = Arc::default();
@@ -244,43 +245,44 @@ impl Tool {
         self.reveals
     }
 
-    /// The tool as one that makes other tools available.
+    /// Marks the tool as one that makes other tools available.
     pub(crate) fn revealing(mut self) -> Self {
         self.reveals = true;
         self.stack = Arc::default();
         self
     }
 
-    /// The tool as one that calls an agent.
+    /// Marks the tool as one that calls an agent.
     pub(crate) fn calling_agent(mut self) -> Self {
         self.is_agent = true;
         self.stack = Arc::default();
         self
     }
 
-    /// Whether the run of `context` may be told of the tool.
+    /// Whether the tool is offered to the run of `context`.
     pub(crate) fn is_offered_to(&self, context: &Context) -> bool {
         !self.is_agent || depth(context) < self.max_depth
     }
 
-    /// Sets how deep in runs of agents a tool that calls an agent is still offered; the default is
-    /// 4. The run that a user starts has depth 0, and is always offered the tool: 0 counts as 1.
+    /// Limits the depth of nested agent runs at which a tool that calls an agent is still offered;
+    /// the default is 4. The outermost run has depth 0 and is always offered the tool: 0 counts as
+    /// 1.
     #[must_use]
     pub const fn max_depth(mut self, depth: usize) -> Self {
         self.max_depth = if depth == 0 { 1 } else { depth };
         self
     }
 
-    /// The arguments as they are checked: `{}` if the model wrote nothing.
+    /// The arguments as they are checked: `{}` if the model sent none.
     pub(crate) fn normal(&self, arguments: &Arguments) -> Arguments {
         normal(arguments)
     }
 
-    /// Whether the arguments of a call are sound, and of the tool's type.
+    /// Checks that the arguments of a call match the schema and decode to the function's type.
     ///
     /// # Errors
     ///
-    /// They are not; the outcome tells the model where and why.
+    /// Returns an outcome that states the position and the reason.
     pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
         match catch(|| self.core.body.validate(call, &self.core.checks)) {
             Ok(result) => result,
@@ -288,28 +290,28 @@ impl Tool {
         }
     }
 
-    /// Whether to run a call again does no harm.
+    /// Whether a repeated call is harmless.
     pub(crate) fn may_run_again(&self) -> bool {
         self.core.spec.may_run_again()
     }
 
-    /// Whether layers of its own surround it.
+    /// Whether the tool has layers of its own.
     pub(crate) fn has_layers(&self) -> bool {
         !self.layers.is_empty()
     }
 
-    /// Whether it can report the outcome of a call that was given up.
+    /// Whether the tool can report the outcome of an abandoned call.
     pub(crate) const fn has_reconcile(&self) -> bool {
         self.reconcile.is_some()
     }
 
-    /// What came of a call that was begun, if the tool can tell.
+    /// The outcome of an abandoned call, if the tool can report it.
     pub(crate) async fn reconciled(&self, call: &ToolCall) -> Option<ToolOutcome> {
         let Reconcile(reconcile) = self.reconcile.as_ref()?;
         reconcile(call.clone()).await
     }
 
-    /// Leaves of an outcome that somebody gave in the tool's place what the model is to read.
+    /// Truncates an outcome that did not come from the tool itself.
     pub(crate) fn limited(&self, outcome: ToolOutcome) -> ToolOutcome {
         limited(outcome, self.core.limits.max_result_bytes)
     }
@@ -318,7 +320,7 @@ impl Tool {
         Some((self.core.spec.name.clone(), self.max_calls?))
     }
 
-    /// What the run of `context` lacks for the tool.
+    /// The first requirement of the tool that `context` does not meet.
     pub(crate) fn misses(&self, context: &Context) -> Option<ToolsetError> {
         let mut missing = self.requires.iter().filter(|r| !(r.is_met)(context));
         missing.next().map(|missing| ToolsetError::MissingContext {
@@ -327,9 +329,8 @@ impl Tool {
         })
     }
 
-    /// Says that a run that is offered the tool has a `T` in the
-    /// [extensions](concentric_core::Context::extensions) of its context: one that has not fails
-    /// before its first model call, with
+    /// Requires a `T` in the [extensions](concentric_core::Context::extensions) of the context of
+    /// every run that is offered the tool. A run without it fails before its first model call, with
     /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration).
     ///
     /// ```
@@ -339,7 +340,7 @@ impl Tool {
     /// #[derive(Clone)]
     /// struct User(String);
     ///
-    /// let whoami = tool_with_context("whoami", "Tells who asks.", async |_: NoArguments, cx: Context| {
+    /// let whoami = tool_with_context("whoami", "Returns the user's name.", async |_: NoArguments, cx: Context| {
     ///     cx.extensions().get::<User>().map_or_else(String::new, |user| user.0.clone())
     /// })
     /// .requires::<User>();
@@ -357,41 +358,44 @@ impl Tool {
         self
     }
 
-    /// The tool under a name of its own within `namespace`: `namespace__name`, so that tools of two
-    /// sources don't take each other's names.
+    /// Renames the tool to `namespace__name`, so that tools of two sources do not collide.
     #[must_use]
     pub fn in_namespace(self, namespace: &str) -> Self {
         self.change_spec(|spec| spec.name = format!("{namespace}__{}", spec.name).into())
     }
 
-    /// Says what it belongs to, for [matchers](crate::Matcher::group); a tool may be in several groups.
+    /// Adds the tool to a group that [matchers](crate::Matcher::group) select by; a tool may be in
+    /// several groups.
     #[must_use]
     pub fn group(self, group: impl Into<Str>) -> Self {
         self.change_spec(|spec| spec.groups.push(group.into()))
     }
 
-    /// Sets how many calls of it a run may make; the default is no limit, and 0 refuses every call. A
-    /// call over the limit is answered with an error. Calls that are denied or blocked count.
+    /// Limits the calls of this tool per run; the default is no limit, and 0 refuses every call. A
+    /// call over the limit fails. Denied and blocked calls count.
     #[must_use]
     pub const fn max_calls(mut self, calls: u32) -> Self {
         self.max_calls = Some(calls);
         self
     }
 
-    /// Says that it hands the call's [idempotency key](concentric_core::Context::idempotency_key)
-    /// to a service that takes a call once: after a crash it is called again with the same key.
+    /// Declares that the tool passes the call's [idempotency
+    /// key](concentric_core::Context::idempotency_key) to a service that executes each key once.
+    /// After a crash the tool is called again with the same key.
     #[must_use]
     pub fn keyed(self) -> Self {
         self.change_spec(|spec| spec.keyed = true)
     }
 
-    /// Finds the outcome of a call that was started and given up: its process ended, or it
-    /// [timed out](Self::timeout). `None` if the outcome cannot be found, and a person is asked if there
-    /// is a [ledger](crate::Toolset::ledger). It is called in place of the tool, which is not run again.
+    /// Finds the outcome of a call that was started and abandoned because its process ended or it
+    /// [timed out](Self::timeout). `reconcile` is called instead of the tool, which is not run
+    /// again. If it returns `None` and there is a [ledger](crate::Toolset::ledger), the run is
+    /// interrupted to ask for the outcome.
     ///
-    /// The call may still take effect after this has answered: a process may only have been slow, and
-    /// a [blocking](crate::blocking_tool) function continues after a timeout. Where that matters, have the service refuse the call's key from now on, or
-    /// those who come with an older [fence](concentric_core::store::RunClaim::fence).
+    /// The call may still take effect after `reconcile` has returned: its process may only have
+    /// been slow, and a [blocking](crate::blocking_tool) function continues after a timeout. If
+    /// this matters, let the service reject the call's key from now on, or reject callers with an
+    /// older [fence](concentric_core::store::RunClaim::fence).
     #[must_use]
     pub fn reconcile<F, Fut>(mut self, reconcile: F) -> Self
     where
@@ -406,19 +410,19 @@ impl Tool {
         self.change(|core| change(Arc::make_mut(&mut core.spec)))
     }
 
-    /// Says that it only reads, and only here: [`Annotations::read_only`].
+    /// Declares the tool read-only and closed-world: [`Annotations::read_only`].
     #[must_use]
     pub fn read_only(self) -> Self {
         self.annotations(Annotations::read_only())
     }
 
-    /// Says what it does to the world; the default is the worst.
+    /// Sets the tool's annotations; the default is the most restrictive.
     #[must_use]
     pub fn annotations(self, annotations: Annotations) -> Self {
         self.change_spec(|spec| spec.annotations = annotations)
     }
 
-    /// Says what `T` its result is, as a JSON Schema.
+    /// Sets the JSON Schema of the result to that of `T`.
     ///
     /// Results are not checked against it.
     #[must_use]
@@ -429,8 +433,8 @@ impl Tool {
         self.change_spec(|spec| spec.output_schema = Some(Arc::new(generate::<T>().schema)))
     }
 
-    /// Runs it alone: after the calls before it in its round have ended, and before those after it
-    /// start. Otherwise it may run beside other calls, and itself.
+    /// Runs calls of this tool alone: after all earlier calls of the round have ended, and before
+    /// later ones start. By default calls run concurrently.
     #[must_use]
     pub const fn exclusive(mut self) -> Self {
         self.exclusive = true;
@@ -450,50 +454,53 @@ impl Tool {
     /// [`Timeout`](concentric_core::ErrorKind::Timeout) that it returns by `?`, and for a layer that
     /// drops the call while it runs, such as tower's `Timeout`.
     ///
-    /// Time is the run's own ([`Environment::clock`](concentric_core::Environment::clock)), counted
-    /// from when the function first waits. [`Duration::ZERO`] ends every call that waits at all;
+    /// Time is measured by the run's clock
+    /// ([`Environment::clock`](concentric_core::Environment::clock)), from the first time the
+    /// function returns `Pending`. [`Duration::ZERO`] ends every call that waits at all;
     /// [`Duration::MAX`] is no limit.
     #[must_use]
     pub fn timeout(self, limit: Duration) -> Self {
         self.change(|core| core.limits.timeout = Some(limit))
     }
 
-    /// Fails the run with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout) if a call times
-    /// out. Its [ledger](crate::Toolset::ledger) entry stays begun.
+    /// Fails the run with [`ErrorKind::Timeout`](concentric_core::ErrorKind::Timeout) if a call
+    /// times out. The call's [ledger](crate::Toolset::ledger) entry stays started.
     #[must_use]
     pub fn timeout_is_fatal(self) -> Self {
         self.change(|core| core.limits.timeout_is_fatal = true)
     }
 
-    /// Sets how many bytes of text a result may have; the default is 64 KiB.
+    /// Limits the text of a result (bytes); the default is 64 KiB.
     ///
-    /// Of a longer one the model reads the first 80 % and the last 20 % of the limit, with a marker
-    /// between them, cut between characters. The marker counts, unless the limit is too small for it: 0
-    /// leaves only the marker. Images and the like don't count.
+    /// The model reads the first 80 % and the last 20 % of the limit of a longer result, with a
+    /// marker between them, cut between characters. The marker counts, unless the limit is too
+    /// small for it: 0 leaves only the marker. Images and other media do not count.
     #[must_use]
     pub fn max_result_bytes(self, bytes: usize) -> Self {
         self.change(|core| core.limits.max_result_bytes = bytes)
     }
 
-    /// Hands results that are over [`max_result_bytes`](Self::max_result_bytes) to `sink`, whole.
+    /// Passes the full text of results that are over [`max_result_bytes`](Self::max_result_bytes)
+    /// to `sink`.
     ///
-    /// It is called from within the call, and is not to block.
+    /// `sink` is called while the call is polled, and must not block.
     #[must_use]
     pub fn on_overlong(self, sink: impl Fn(Overlong) + Send + Sync + 'static) -> Self {
         self.change(|core| core.limits.on_overlong = Some(Sink(Arc::new(sink))))
     }
 
-    /// Sets how many bytes the arguments may have; the default is 1 MiB. With fewer than 2, the length
-    /// of `{}`, every call is refused.
+    /// Limits the arguments of a call (bytes); the default is 1 MiB. With a limit below 2, the
+    /// length of `{}`, every call is refused.
     #[must_use]
     pub fn max_argument_bytes(self, bytes: usize) -> Self {
         self.change(|core| core.checks.max_bytes = bytes)
     }
 
-    /// Wraps the calls of this tool that may run; the first layer added is the outermost.
+    /// Adds a layer around the calls of this tool that may run; the first layer added is the
+    /// outermost.
     ///
-    /// Any tower layer will do, if its service can be cloned. It stands inside the toolset's layers,
-    /// and outside of [`timeout`](Self::timeout) and the rest of the tool's own care.
+    /// Accepts any tower layer whose service can be cloned. It is inside the toolset's layers, and
+    /// outside of [`timeout`](Self::timeout) and the tool's other checks and limits.
     #[must_use]
     pub fn layer<L>(mut self, layer: L) -> Self
     where

@@ -42,7 +42,7 @@ impl Core {
             return ToolFuture::failed(fatal(Error::from(fault.clone())));
         }
         let mut kept = Kept::of(&call, &self.limits);
-        // It counted when it entered its layers, if it has some.
+        // With layers, the call was counted when it entered them.
         if call.attempts().is_none() && !self.spec.annotations.read_only {
             call.context.count_effect();
         }
@@ -51,7 +51,7 @@ impl Core {
             Ok(Started::OnThread(work, start)) => (work, Some(start)),
             Ok(Started::Refused(outcome)) => return ToolFuture::answered(outcome),
             Err(panic) => {
-                // The function may have acted before it returned a future.
+                // The function may have executed before it returned a future.
                 kept.start();
                 let outcome = panic::outcome(&panic, &self.spec.name);
                 return ToolFuture::answered(self.given_up(outcome));
@@ -65,7 +65,7 @@ impl Core {
         )))
     }
 
-    /// The outcome of a call that was given up after it had started.
+    /// The outcome of a call that was abandoned after it had started.
     pub(super) fn given_up(&self, otherwise: ToolOutcome) -> ToolOutcome {
         match self.spec.may_run_again() {
             true => otherwise,
@@ -75,7 +75,7 @@ impl Core {
 }
 
 impl Tool {
-    /// Calls the tool, layers and all.
+    /// Calls the tool through its layers.
     pub(crate) fn start(&self, call: ToolCall) -> ToolFuture {
         if self.layers.is_empty() {
             return self.start_innermost(call, "?");
@@ -96,7 +96,8 @@ impl Tool {
         ToolFuture(State::Layered(Box::new(Oneshot::new(stack.clone(), call))))
     }
 
-    /// Calls the tool as the call has arrived, if it is the one that was decided about.
+    /// Calls the tool if the call is unchanged since it was decided about; a changed call is
+    /// decided about again.
     fn start_innermost(&self, call: ToolCall, outside: &str) -> ToolFuture {
         if let Some(outcome) = call.settled() {
             return ToolFuture::answered(outcome.clone());
@@ -122,7 +123,7 @@ impl Tool {
         }
     }
 
-    /// Calls the tool, which nobody minds any more.
+    /// Calls the tool after all decisions have been made.
     fn start_decided(&self, rules: &Arc<Rules>, mut call: ToolCall) -> ToolFuture {
         if self.is_agent {
             rules.bequeath(&mut call.context);
@@ -159,7 +160,7 @@ impl Service<ToolCall> for Tool {
     }
 }
 
-/// What a tool's own layers stand around.
+/// The service inside a tool's own layers.
 #[derive(Clone)]
 struct Innermost {
     tool: Tool,
@@ -180,7 +181,7 @@ impl Service<ToolCall> for Innermost {
     }
 }
 
-/// Executes calls by a service that was given.
+/// Executes calls with a user's service.
 pub(super) struct ServiceBody<S>(S);
 
 impl<S> ServiceBody<S> {

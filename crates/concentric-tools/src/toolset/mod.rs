@@ -1,4 +1,4 @@
-//! The tools of an agent, as the service that executes its rounds.
+//! The tools of an agent, as a service that executes rounds of tool calls.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel};
@@ -8,7 +8,7 @@
 //!
 //! fn agent(model: BoxModel) -> BoxModel {
 //!     let tools = Toolset::new()
-//!         .tool(tool("now", "Tells the time.", |NoArguments {}| async { "noon" }).read_only())
+//!         .tool(tool("now", "Returns the time.", |NoArguments {}| async { "noon" }).read_only())
 //!         .layer(TimeoutLayer::new(Duration::from_secs(30)))
 //!         .layer(ConcurrencyLimitLayer::new(4));
 //!     BoxModel::new(ServiceBuilder::new().layer(AgentLayer::new(tools)).service(model))
@@ -18,8 +18,8 @@
 //!
 //! # Backpressure
 //!
-//! A toolset is always ready. The calls of a round are made by one clone of the layers' stack, each
-//! when it is ready: a stack that is not holds up the calls that come after, but not those that run.
+//! A toolset is always ready. One clone of the layered stack makes all calls of a round, each once
+//! it is ready: a stack that is not ready delays later calls, but not running ones.
 
 mod outcomes;
 mod router;
@@ -70,28 +70,28 @@ struct Inner {
     max_parallel: usize,
     max_calls_per_round: Option<u32>,
     errors_are_fatal: bool,
-    // Made of the above when first used; emptied when they change.
+    // Built from the fields above on first use; cleared when they change.
     built: OnceLock<Built>,
 }
 
-/// States how a model gets a tool that it called and that was not offered.
+/// Describes how the model can obtain a tool that it called and that was not offered.
 type Hint = dyn Fn(&ToolCall) -> Option<Str> + Send + Sync;
 
-/// What a toolset is made into before it is used.
+/// The parts of a toolset that are built before its first use.
 struct Built {
     specs: ToolSpecs,
     table: Arc<Table>,
     stack: Stack,
-    // One that a round is done with: to reuse it saves a box per layer.
+    // A stack that a finished round returned: reusing it saves a box per layer.
     idle: Mutex<Option<Stack>>,
     fault: Option<ToolsetError>,
 }
 
-/// How many calls of a round run at once, unless a toolset says otherwise.
+/// Default limit of concurrent calls of a round.
 const MAX_PARALLEL: usize = 16;
 
 impl Toolset {
-    /// Creates a set of no tools.
+    /// Creates an empty toolset.
     pub fn new() -> Self {
         Self::default()
     }
@@ -105,7 +105,7 @@ impl Toolset {
 
     /// Adds a tool.
     ///
-    /// Two of one name fail every run, with
+    /// Two tools of one name fail every run with
     /// [`ErrorKind::Configuration`](concentric_core::ErrorKind::Configuration): see
     /// [`check`](Self::check).
     #[must_use]
@@ -113,13 +113,13 @@ impl Toolset {
         self.change(|inner| inner.tools.push(tool))
     }
 
-    /// Adds tools, as of a list that is only known when the program runs.
+    /// Adds tools, such as a list that is built at run time.
     #[must_use]
     pub fn tools(self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.change(|inner| inner.tools.extend(tools))
     }
 
-    /// Adds a tool, in the place of one of the same name if there is one.
+    /// Adds a tool; replaces the one of the same name, if any.
     #[must_use]
     pub fn shadow(self, tool: Tool) -> Self {
         self.change(|inner| {
@@ -131,16 +131,16 @@ impl Toolset {
         })
     }
 
-    /// Wraps every tool call that may run; the first layer added is the outermost.
+    /// Adds a layer around every tool call that may run; the first layer added is the outermost.
     ///
-    /// A call that has its outcome before it enters the stack does not reach the layer: one that was
-    /// refused, denied or executed elsewhere. [`hooks`](Self::hooks) can observe those.
+    /// A call that has an outcome before it enters the stack, because it was refused, denied or
+    /// executed elsewhere, does not reach the layer. [`hooks`](Self::hooks) can observe it.
     ///
-    /// Any tower layer will do, if its service can be cloned. Each is erased when it is added,
-    /// which costs two boxes per call; a [`ServiceBuilder`](tower::ServiceBuilder)'s layers, added
-    /// at once by `into_inner`, share them. An error of a layer is logged, and the model reads a fixed
-    /// text, unless the error is [`fatal`](crate::fatal). A layer that returns text of its own to the
-    /// model returns [`ToolOutcome::failed`](concentric_core::ToolOutcome::failed).
+    /// Accepts any tower layer whose service can be cloned. Each layer is erased when it is added,
+    /// which costs two boxes per call; the layers of a [`ServiceBuilder`](tower::ServiceBuilder),
+    /// added together by `into_inner`, share them. An error of a layer is logged, and the model
+    /// reads a fixed text, unless the error is [`fatal`](crate::fatal). A layer that returns its
+    /// own text to the model returns [`ToolOutcome::failed`](concentric_core::ToolOutcome::failed).
     #[must_use]
     pub fn layer<L>(self, layer: L) -> Self
     where
@@ -151,9 +151,9 @@ impl Toolset {
     }
 
     /// Adds hooks as a [`layer`](Self::layer), and calls their [`after`](crate::ToolHooks::after)
-    /// also for calls that do not run: those that were refused, denied or executed elsewhere.
+    /// also for calls that do not run because they were refused, denied or executed elsewhere.
     ///
-    /// Such a call cannot be changed any more: what `after` returns for it is ignored.
+    /// The outcome of such a call cannot be replaced: the return value of `after` is ignored.
     ///
     /// ```
     /// use concentric_tools::{Approval, NoArguments, Toolset, after_fn, tool};
@@ -176,22 +176,23 @@ impl Toolset {
         self.change(|inner| inner.layers.push_hooks(hooks))
     }
 
-    /// Decides about the calls of each round before any of them enters the layers.
+    /// Adds a gate, which decides about the calls of each round before any of them enters the
+    /// layers.
     ///
-    /// Gates are asked in the order they were added, and all of them: the strictest verdict holds.
-    /// Where one allows, or asks and somebody approves, the call runs with the arguments that were
-    /// decided about; one that a layer has changed since is asked about, once, as changed.
+    /// All gates decide, in the order they were added; the strictest verdict applies. A call that
+    /// is allowed or approved runs with the arguments that were decided about. If a layer changes
+    /// them afterwards, the gates decide about the changed call once more.
     #[must_use]
     pub fn gate(self, gate: impl Gate) -> Self {
         self.rules_mut(|rules| rules.gates.push(Arc::new(gate)))
     }
 
-    /// Edits the arguments of calls before the gates see them, after they were decoded and
-    /// validated; what it makes of them is validated again. What a person approves is what it made.
+    /// Edits the arguments of calls before the gates receive them. They are decoded and validated
+    /// before and after the edit, and an approver approves the edited arguments.
     ///
-    /// It may be called several times for one call, and is to make the same of the same. What a
-    /// person edits when they approve a call is not prepared again: gates are asked about it, and it
-    /// is validated.
+    /// `prepare` may be called several times for one call, and must be deterministic. Arguments
+    /// that an approver edits are not prepared again; the gates decide about them, and they are
+    /// validated.
     ///
     /// ```
     /// use concentric_core::Arguments;
@@ -212,41 +213,41 @@ impl Toolset {
         self.rules_mut(|rules| rules.prepare.push(Prepare::new(prepare)))
     }
 
-    /// Sets what becomes of the other calls of a round while some are asked about; by default
-    /// [`Siblings::RunReadOnly`].
+    /// Sets the treatment of the other calls of a round while some wait for an approval; the
+    /// default is [`Siblings::RunReadOnly`].
     #[must_use]
     pub fn siblings(self, siblings: Siblings) -> Self {
         self.rules_mut(|rules| rules.siblings = siblings)
     }
 
-    /// Has all questions of a round answered together: a request that leaves one out runs nothing.
-    /// By default what is answered goes on, and the rest goes on waiting.
+    /// Requires all interrupts of a round to be answered together: a request that omits one runs
+    /// nothing. By default the answered calls run, and the others keep waiting.
     #[must_use]
     pub fn all_at_once(self) -> Self {
         self.rules_mut(|rules| rules.together = true)
     }
 
-    /// Lets questions be answered that nobody has recorded, by a proof that each carries; see
+    /// Accepts replies to interrupts that are not stored, if each carries a signed proof; see
     /// [`Tokens`].
     #[must_use]
     pub fn tokens(self, tokens: Tokens) -> Self {
         self.rules_mut(|rules| rules.tokens = Some(tokens))
     }
 
-    /// Tells watchers of each question once, and of its end once, over all processes that share
+    /// Notifies observers of each interrupt and of its end once, across all processes that share
     /// `once`.
     #[must_use]
     pub fn tell_once(self, once: impl Once) -> Self {
         self.rules_mut(|rules| rules.once = Some(Arc::new(once)))
     }
 
-    /// Writes down what tools that are not read-only are about to do, and what came of it.
+    /// Records the effects of tools that are not read-only before and after they execute.
     ///
     /// A call whose process ended in between is not run again, unless its tool is idempotent or
-    /// [keyed](Tool::keyed): the tool may [know](Tool::reconcile) what came of it, or somebody is
-    /// asked ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)). One that is written
-    /// down as done is not run at all. If the ledger fails, so does the run, and the tool is not
-    /// run. The same holds for a call that is [given up](Tool::timeout) while it runs.
+    /// [keyed](Tool::keyed): the tool may [report](Tool::reconcile) the outcome, or the run is
+    /// interrupted to ask for it ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)).
+    /// The same applies to a call that is [abandoned](Tool::timeout) while it runs. A call that is
+    /// recorded as finished is not run. If the ledger fails, the tool is not run and the run fails.
     ///
     /// Without a ledger nobody is asked about a call that was given up: the model reads that its
     /// outcome is [`Unknown`](concentric_core::ToolStatus::Unknown). So it does with one where a run
@@ -257,14 +258,14 @@ impl Toolset {
         self.rules_mut(|rules| rules.effects = Some(Effects::new(ledger)))
     }
 
-    /// Hands each step of each call to `sink`, for tests and audits. It is called from within the
-    /// round, and is not to block.
+    /// Passes each lifecycle step of each call to `sink`, for tests and audits. `sink` is called
+    /// while the round is polled, and must not block.
     #[must_use]
     pub fn protocol(self, sink: impl Fn(ProtocolEntry) + Send + Sync + 'static) -> Self {
         self.rules_mut(|rules| rules.protocol = Some(Protocol(Arc::new(sink))))
     }
 
-    /// Adds a text for the model about a call that was refused because its tool was not offered.
+    /// Adds a text for the model to the refusal of a call whose tool was not offered.
     #[must_use]
     pub(crate) fn hint(
         self,
@@ -273,7 +274,7 @@ impl Toolset {
         self.change(|inner| inner.hints.push(Arc::new(hint)))
     }
 
-    /// The text about `call`, whose tool was not offered.
+    /// The text for the refusal of `call`, whose tool was not offered.
     fn hint_about(&self, call: impl FnOnce() -> ToolCall) -> Option<Str> {
         let hints = &self.inner.hints;
         if hints.is_empty() {
@@ -287,36 +288,36 @@ impl Toolset {
         self.change(|inner| change(Arc::make_mut(&mut inner.rules)))
     }
 
-    /// Sets how many calls one answer of the model may make; the default is no limit, and 0 refuses
-    /// every call. A call over the limit is answered with an error.
+    /// Limits the calls in one answer of the model; the default is no limit, and 0 refuses every
+    /// call. A call over the limit fails.
     #[must_use]
     pub fn max_calls_per_round(self, calls: u32) -> Self {
         self.change(|inner| inner.max_calls_per_round = Some(calls))
     }
 
-    /// Sets how many calls of a round run at once; the default is 16, and 0 means 1.
+    /// Limits the concurrent calls of a round; the default is 16, and 0 means 1.
     #[must_use]
     pub fn max_parallel(self, calls: usize) -> Self {
         self.change(|inner| inner.max_parallel = calls.max(1))
     }
 
-    /// Has the run fail when a layer returns an error, instead of telling the model.
+    /// Fails the run if a layer returns an error. By default the model reads a fixed text.
     #[must_use]
     pub fn errors_are_fatal(self) -> Self {
         self.change(|inner| inner.errors_are_fatal = true)
     }
 
-    /// Whether it can be used; one that can't fails the run.
+    /// Checks that the toolset can be used; a run with an invalid toolset fails.
     ///
     /// # Errors
     ///
-    /// Two tools have one name, one [can't be used](Tool::check), or a gate
-    /// [can't decide](Gate::check) about them, as one that names a tool that is not there.
+    /// Returns an error if two tools have the same name, a tool [is invalid](Tool::check), or a
+    /// gate [rejects the tools](Gate::check), for example because it names an unknown tool.
     pub fn check(&self) -> Result<(), ToolsetError> {
         self.built().fault.clone().map_or(Ok(()), Err)
     }
 
-    /// The tools, in the order they were added.
+    /// Iterates over the tools in the order they were added.
     pub fn iter(&self) -> std::slice::Iter<'_, Tool> {
         self.inner.tools.iter()
     }
@@ -333,19 +334,19 @@ impl Toolset {
         &self.built().table.seal
     }
 
-    /// The tool of that name.
+    /// The tool named `name`.
     pub(crate) fn find(&self, name: &str) -> Option<&Tool> {
         self.built().table.get(name)
     }
 
-    /// What arguments a person may give a call: those that its tool takes.
+    /// A check that accepts the edited arguments of an approver only if the call's tool does.
     pub(crate) fn check_edits(&self) -> CheckEdit {
         let tools = self.clone();
         CheckEdit::new(move |call| match tools.find(&call.name) {
             Some(tool) => tool
                 .validate(call)
                 .map_err(|refused| refused.content.text().into_owned().into()),
-            // The call is refused when it is resumed.
+            // An unknown tool is refused when the call resumes.
             None => Ok(()),
         })
     }
@@ -354,13 +355,13 @@ impl Toolset {
         self.built().table.names()
     }
 
-    /// Whether a gate is asked about the calls of a run.
+    /// Whether any gate decides about the calls of a run.
     pub(crate) fn has_gates(&self, context: &Context) -> bool {
         self.rules().gates(context).next().is_some()
             || context.extensions().get::<Approval>().is_some()
     }
 
-    /// Whether there is something to decide before the calls of a round enter the stack.
+    /// Whether any decision is necessary before the calls of a round enter the stack.
     fn decides(&self, round: &ToolRound) -> bool {
         let rules = self.rules();
         let decided = |call: &RoundCall| {
@@ -386,7 +387,7 @@ impl Toolset {
         }
     }
 
-    /// A service for the calls of a round.
+    /// Returns a stack for the calls of a round.
     fn take_stack(&self, context: &Context) -> Stack {
         match context.own().get::<ToolLayers>() {
             Some(own) => self.inner.stack(&self.built().table, &own.0),
@@ -394,7 +395,7 @@ impl Toolset {
         }
     }
 
-    /// Takes back a service whose readiness was used up by a call.
+    /// Returns a stack whose readiness was used by a call.
     fn put_back(&self, stack: Stack, context: &Context) {
         if context.own().get::<ToolLayers>().is_none() {
             self.built().put_back(stack);
@@ -453,8 +454,8 @@ impl ToolSource for Toolset {
     }
 }
 
-/// Layers around the tool calls of one run, outside the agent's own; they stand in what its context
-/// has of its [own](Context::own_mut).
+/// Layers around the tool calls of one run, outside of the agent's layers. They are set in
+/// [`Context::own_mut`] of the run's request.
 ///
 /// ```
 /// use concentric_core::{ChatRequest, layers::tool_from_fn, layers::NextTool, ToolCall};
@@ -470,12 +471,12 @@ impl ToolSource for Toolset {
 pub struct ToolLayers(Layers);
 
 impl ToolLayers {
-    /// Creates no layers.
+    /// Creates an empty list of layers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a layer, inside those that were added before.
+    /// Adds a layer inside those that were added before.
     #[must_use]
     pub fn layer<L>(mut self, layer: L) -> Self
     where
@@ -486,7 +487,7 @@ impl ToolLayers {
         self
     }
 
-    /// Adds hooks that also observe the calls that do not run: see [`Toolset::hooks`].
+    /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`].
     #[must_use]
     pub fn hooks<H>(mut self, hooks: ToolHooksLayer<H>) -> Self
     where
@@ -499,19 +500,16 @@ impl ToolLayers {
 
 impl Inner {
     /// Checks that the gates can decide about the tools.
-    ///
-    /// # Errors
-    ///
-    /// One can't.
     fn check_gates(&self, specs: &ToolSpecs) -> Result<(), ToolsetError> {
         for gate in &self.rules.gates {
             match catch(|| gate.check(specs)) {
                 Ok(Ok(())) => {}
-                // Its gates decide about the calls of agents that are tools, too.
+                // The name may be that of a tool of a nested agent, whose calls these gates decide
+                // about, too.
                 Ok(Err(ToolsetError::UnknownTool(name)))
                     if self.tools.iter().any(Tool::calls_agent) =>
                 {
-                    tracing::warn!(tool = %name, "a rule of a gate is for a tool that is not in the toolset");
+                    tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
                 }
                 Ok(Err(fault)) => return Err(fault),
                 Err(_) => {
@@ -523,7 +521,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The layers around the tools of `table`, those of a run outermost.
+    /// Builds the layers around the tools of `table`, those of the run outermost.
     fn stack(&self, table: &Arc<Table>, of_run: &Layers) -> Stack {
         let layers = of_run.and(&self.layers);
         let router = Router::new(Arc::clone(table), layers.innermost());
@@ -569,7 +567,7 @@ impl Built {
         }
     }
 
-    /// A service for the calls of a round.
+    /// Returns a stack for the calls of a round.
     fn take_stack(&self) -> Stack {
         let idle = match self.idle.try_lock() {
             Ok(mut idle) => idle.take(),
@@ -578,7 +576,7 @@ impl Built {
         idle.unwrap_or_else(|| self.stack.clone())
     }
 
-    /// Takes back a service whose readiness was used up by a call.
+    /// Returns a stack whose readiness was used by a call.
     fn put_back(&self, stack: Stack) {
         if let Ok(mut idle) = self.idle.try_lock() {
             *idle = Some(stack);
@@ -602,7 +600,7 @@ impl Default for Inner {
 }
 
 impl Clone for Inner {
-    /// For a change: what was built is left behind.
+    /// Clones for a change: the built parts are not copied.
     fn clone(&self) -> Self {
         Self {
             tools: self.tools.clone(),

@@ -30,22 +30,23 @@ use std::{
 };
 use tower_service::Service;
 
-/// What a round comes to, call by call: the response of a [`Toolset`].
+/// The outcomes of a round's calls: the response of a [`Toolset`].
 ///
-/// The gates are asked first, about all calls. Those that may run start in order and while it is
-/// polled, in the task that polls it. No call runs after an outcome that halts the run, or once the
-/// run is cancelled: those that are left are settled as cancelled.
+/// The gates decide about all calls first. Those that may run start in order, in the task that
+/// polls this stream. After an outcome that halts the run, or once the run is cancelled, no further
+/// call starts: the remaining calls are settled as cancelled.
 ///
 /// # Errors
 ///
-/// A call failed in a way that ends the run; this is the last item, and the other calls are dropped.
+/// Yields an error as the last item if a call failed in a way that ends the run; the other calls
+/// are dropped.
 ///
 /// # Cancel safety
 ///
-/// Dropping it drops the functions that run, at once.
+/// Dropping the stream drops the running functions at once.
 #[must_use = "streams do nothing unless polled"]
 pub struct Outcomes {
-    // Boxed, so that a run that waits for its model is not as large as one that runs tools.
+    // Boxed to keep a run that waits for its model small.
     round: Box<Round>,
 }
 
@@ -53,22 +54,22 @@ struct Round {
     toolset: Toolset,
     context: Context,
     transcript: Transcript,
-    /// The gates decide.
+    /// The gates are deciding.
     gating: Option<Gating>,
-    /// What is to be said before more is done.
+    /// Events to emit before further work.
     said: VecDeque<RoundEvent>,
-    /// The calls that have not started.
+    /// Calls that have not started.
     waiting: VecDeque<Entry>,
-    /// The calls that wait for somebody while the run stays open.
+    /// Calls that wait for a reply while the run stays open.
     live: Option<FuturesUnordered<LiveCall>>,
-    /// The same calls.
+    /// The indexes and states of the calls in `live`.
     asking: Vec<(usize, RoundCall)>,
-    /// What the next call is made of; each call takes a readiness of its own.
+    /// The stack for the next call; each call needs its own readiness.
     stack: Option<Stack>,
     running: RunningSet,
-    /// The call that runs is not to have others beside it.
+    /// The running call is exclusive.
     alone: bool,
-    /// No further call starts.
+    /// No further call may start.
     stopped: bool,
     calls: usize,
 }
@@ -106,7 +107,7 @@ impl Outcomes {
     }
 }
 
-/// A call that no gate decides about.
+/// Returns the entry of a call that no gate decides about.
 fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
     let settled = |refusal: &Refusal| Permit::Settled(Arc::new(refusal.outcome(&call.call)));
     let permit = match &call.refusal {
@@ -125,7 +126,7 @@ fn enter(tools: &Toolset, index: usize, call: RoundCall) -> Entry {
 
 type Gating = Pin<Box<dyn Future<Output = Result<Gated, Error>> + Send>>;
 
-/// How a stack fails before it is called.
+/// A failure of the stack before it is called.
 enum Failure {
     Error(Error),
     Panic(Panic),
@@ -152,8 +153,8 @@ impl Stream for Outcomes {
             if let Some(said) = round.said.pop_front() {
                 return Poll::Ready(Some(Ok(said)));
             }
-            // Before the next call starts, what runs is asked, so that a call that halts or cancels
-            // the run when it is first polled is the last one.
+            // Running calls are polled before the next one starts, so that a call that halts or
+            // cancels the run at its first poll is the last one.
             if let Poll::Ready(ended) = round.running.poll_ended(cx) {
                 if let Some(item) = round.ended(ended) {
                     return Poll::Ready(Some(item));
@@ -218,17 +219,17 @@ impl Stream for Outcomes {
 }
 
 impl Round {
-    /// Whether no other call is to start.
+    /// Whether no other call can start later.
     fn is_last(&self) -> bool {
         self.waiting.is_empty() && self.asked() == 0
     }
 
-    /// How many calls wait for somebody while the run stays open.
+    /// The number of calls that wait for a reply while the run stays open.
     fn asked(&self) -> usize {
         self.live.as_ref().map_or(0, FuturesUnordered::len)
     }
 
-    /// Whether the next call may run beside those that do.
+    /// Whether the next call may run concurrently with the running ones.
     fn may_start(&self) -> bool {
         match self.running.len() {
             0 => true,
@@ -248,11 +249,11 @@ impl Round {
                 .is_some_and(crate::Tool::is_exclusive)
     }
 
-    /// Starts the next call, when the stack is ready for it.
+    /// Starts the next call once the stack is ready.
     ///
     /// # Errors
     ///
-    /// The stack failed before the call was made; this is what there is to be said of it.
+    /// Returns the event of the call if the stack failed before the call was made.
     fn poll_start(
         &mut self,
         cx: &mut task::Context<'_>,
@@ -277,7 +278,7 @@ impl Round {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the stack when it is ready for a call.
+    /// Takes the stack once it is ready for a call.
     fn poll_stack(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<Stack, Failure>> {
         let stack = self.stack.take();
         let taken = stack.map_or_else(|| catch(|| self.toolset.take_stack(&self.context)), Ok);
@@ -285,7 +286,7 @@ impl Round {
             Ok(stack) => stack,
             Err(panic) => return Poll::Ready(Err(Failure::Panic(panic))),
         };
-        // A service that failed before it was called is of no more use.
+        // A service that failed in `poll_ready` is dropped.
         Poll::Ready(match catch(|| stack.poll_ready(cx)) {
             Ok(Poll::Ready(Ok(()))) => Ok(stack),
             Ok(Poll::Ready(Err(error))) => Err(Failure::Error(error)),
@@ -297,11 +298,11 @@ impl Round {
         })
     }
 
-    /// Makes a call, if the stack was ready.
+    /// Makes a call if the stack is ready.
     ///
     /// # Errors
     ///
-    /// The stack failed; this came of the call.
+    /// Returns the ended call if the stack failed.
     fn start(
         &mut self,
         entry: Entry,
@@ -312,7 +313,7 @@ impl Round {
             mut call,
             permit,
         } = entry;
-        // Layers see the tool that is here.
+        // Layers receive the spec of the tool in this toolset.
         let tool = self.toolset.find(&call.call.name);
         if let Some(tool) = tool {
             call.spec = Some(tool.spec().clone());
@@ -352,14 +353,14 @@ impl Round {
         }
     }
 
-    /// Whether the next call has its outcome already.
+    /// Whether the next call already has an outcome.
     fn next_is_settled(&self) -> bool {
         let next = self.waiting.front();
         next.is_some_and(|next| matches!(next.permit, Permit::Settled(_)))
     }
 
-    /// Settles the next call, which has its outcome already: no layer sees it. `None` if hooks
-    /// observe it first.
+    /// Settles the next call, which already has an outcome and skips the layers. Returns `None` if
+    /// hooks observe it first.
     fn settle_next(&mut self) -> Option<Result<RoundEvent, Error>> {
         let entry = self.waiting.pop_front()?;
         let (started, outcome) = self.enter_settled(entry);
@@ -419,8 +420,7 @@ impl Round {
         ToolCall::of_round(call.clone(), permit, self.transcript.clone(), &self.context)
     }
 
-    /// Settles the next call, which is not started any more. Hooks that observe it are called, and
-    /// are not waited for.
+    /// Settles the next call, which will not start. Its hooks are called, but not awaited.
     fn give_next_up(&mut self, cx: &mut task::Context<'_>) -> Option<Result<RoundEvent, Error>> {
         let mut entry = self.waiting.pop_front()?;
         entry.give_up();
@@ -432,7 +432,7 @@ impl Round {
         self.ended((started, Ok(outcome)))
     }
 
-    /// Waits for nobody any more.
+    /// Stops waiting for replies.
     fn stop_asking(&mut self) {
         self.live = None;
         let asking = self.asking.drain(..).map(|(index, call)| Entry {
@@ -443,7 +443,8 @@ impl Round {
         self.waiting.extend(asking);
     }
 
-    /// The event of a call that ended; `None` if it was given up, and its outcome is looked for.
+    /// Returns the event of a call that ended; `None` if it was abandoned and its outcome is being
+    /// recovered.
     fn ended(&mut self, (started, result): Ended) -> Option<Result<RoundEvent, Error>> {
         self.alone = false;
         let may_have_executed = self.may_have_executed(&started, &result);
@@ -486,7 +487,7 @@ impl Round {
                 }
             },
         };
-        // It was not run now, and may have been before.
+        // The call did not run now, but may have run earlier.
         let is_in_doubt = is_recovered(&started.call)
             && matches!(outcome.status, ToolStatus::Denied | ToolStatus::Cancelled);
         let outcome = match may_have_executed || is_in_doubt {
@@ -506,7 +507,7 @@ impl Round {
         Some(Ok(RoundEvent::settled(started.index, outcome)))
     }
 
-    /// Whether a call has no known outcome, and must not run again.
+    /// Whether a call has no known outcome and must not run again.
     fn may_have_executed(&self, started: &Started, result: &Result<ToolOutcome, Error>) -> bool {
         let tool = self.toolset.find(&started.call.call.name);
         !started.is_recovered
@@ -514,8 +515,8 @@ impl Round {
             && started.may_have_executed(result)
     }
 
-    /// Looks for the outcome of a call that was given up, as after a crash; `None` if the ledger,
-    /// the tool and people have nothing to say of it.
+    /// Recovers the outcome of an abandoned call, as after a crash; `None` if neither the ledger
+    /// nor the tool nor an interrupt can provide it.
     fn look_for(&self, started: &Started, unknown: &ToolOutcome) -> Option<StackFuture> {
         let tool = self.toolset.find(&started.call.call.name)?;
         let rules = self.toolset.rules();

@@ -8,9 +8,9 @@ use tower_service::Service;
 
 /// Tools by name.
 pub(super) struct Table {
-    // In the order of their names.
+    // Sorted by name.
     tools: Vec<Tool>,
-    // As they were added.
+    // In the order they were added.
     names: Arc<[Str]>,
     /// Marks the calls of rounds.
     pub(super) seal: Seal,
@@ -34,11 +34,11 @@ impl Table {
     }
 }
 
-/// What a toolset's layers stand around: finds the tool of a call, and answers for none.
+/// The service inside a toolset's layers: dispatches a call to its tool.
 #[derive(Clone)]
 pub(super) struct Router {
     table: Arc<Table>,
-    // The layer just around it.
+    // The name of the innermost layer, for errors.
     outside: &'static str,
 }
 

@@ -9,9 +9,9 @@ use std::{
     task::{Context, Poll},
 };
 
-/// One call that runs, and which of its round.
+/// A running call of a round.
 pub(super) struct Running {
-    // Taken when it ends.
+    // Taken when the call ends.
     started: Option<Started>,
     future: Caught<StackFuture>,
 }
@@ -20,18 +20,18 @@ pub(super) struct Running {
 pub(super) struct Started {
     pub(super) index: usize,
     pub(super) call: RoundCall,
-    /// What it may run with.
+    /// The clearance of the call.
     pub(super) permit: Permit,
-    /// The attempts at it, if layers may drop one.
+    /// The attempts at the call, if layers may drop one.
     pub(super) attempts: Option<Attempts>,
-    /// Its outcome was looked for after it had been given up.
+    /// The outcome was recovered after the call had been abandoned.
     pub(super) is_recovered: bool,
-    /// A layer panicked, so what the tool returned to it is lost.
+    /// A layer panicked, so the tool's outcome is lost.
     pub(super) has_panicked: bool,
 }
 
 impl Started {
-    /// Its outcome, if a layer panicked.
+    /// Records that a layer panicked, and returns the outcome.
     pub(super) fn panicked(&mut self, panic: &Panic) -> ToolOutcome {
         self.has_panicked = true;
         match &self.permit {
@@ -40,8 +40,8 @@ impl Started {
         }
     }
 
-    /// Whether the tool may have executed the call, whatever the layers return: an attempt was
-    /// dropped, or `result` is an error, or a layer's panic, although one was done.
+    /// Whether the tool may have executed the call although the stack has no outcome of it: an
+    /// attempt was dropped, or one ended but `result` is an error or a layer panicked.
     pub(super) fn may_have_executed(&self, result: &Result<ToolOutcome, Error>) -> bool {
         let attempts = self.attempts.as_ref();
         match result {
@@ -55,7 +55,7 @@ impl Started {
     }
 }
 
-/// What came of one call.
+/// A call that ended, and its result.
 pub(super) type Ended = (Started, Result<ToolOutcome, Error>);
 
 impl Running {
@@ -80,20 +80,20 @@ impl Future for Running {
                 let ended = ended.unwrap_or_else(|panic| Ok(started.panicked(&panic)));
                 Poll::Ready((started, ended))
             }
-            // Polled after it ended.
+            // Polled after completion.
             None => Poll::Pending,
         }
     }
 }
 
-/// The calls of a round that run.
+/// The running calls of a round.
 #[allow(
     clippy::large_enum_variant,
     reason = "a round has one of it, and a box for `One` would be an allocation for most rounds"
 )]
 pub(super) enum RunningSet {
     None,
-    /// One, which needs no list: most rounds are one call.
+    /// A single call, which needs no list: most rounds have one.
     One(Running),
     Many(FuturesUnordered<Running>),
 }
@@ -107,7 +107,7 @@ impl RunningSet {
         }
     }
 
-    /// Adds a call; `more` says whether others may come beside it.
+    /// Adds a call; `more` is whether further calls may run concurrently.
     pub(super) fn push(&mut self, call: Running, more: bool) {
         *self = match std::mem::replace(self, Self::None) {
             Self::None if !more => Self::One(call),
@@ -120,7 +120,7 @@ impl RunningSet {
         };
     }
 
-    /// The next call that ends; pending, too, if none runs.
+    /// Polls for the next call that ends; pending if none runs.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let ended = match self {
             Self::None => return Poll::Pending,

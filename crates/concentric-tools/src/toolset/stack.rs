@@ -8,7 +8,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// The router, with layers around it or without, which saves their boxes.
+/// The router, boxed only if there are layers around it.
 #[derive(Clone)]
 pub(super) enum Stack {
     Bare(Router),
@@ -18,9 +18,9 @@ pub(super) enum Stack {
 pub(super) enum StackFuture {
     Bare(ToolFuture),
     Layered(BoxFuture<ToolOutcome>),
-    /// The call is settled, and hooks observe it.
+    /// A settled call that hooks observe.
     Observed(Observation, Option<ToolOutcome>),
-    /// The call was given up, and its outcome is looked for.
+    /// An abandoned call whose outcome is being recovered.
     Recovered(BoxFuture<ToolOutcome>),
 }
 
