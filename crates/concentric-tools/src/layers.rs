@@ -15,8 +15,8 @@ use tower_service::Service;
 
 /// Layers around tool calls, the first added outermost.
 ///
-/// Each is erased when it is added, so that the work of the compiler and the type of a stack do
-/// not grow with the number of layers.
+/// Each layer is erased when it is added, so that compile time and the type of a stack do not grow
+/// with the number of layers.
 #[derive(Clone, Default)]
 pub(crate) struct Layers(Vec<Entry>);
 
@@ -24,7 +24,7 @@ pub(crate) struct Layers(Vec<Entry>);
 struct Entry {
     name: &'static str,
     wrap: Arc<Wrap>,
-    /// Of hooks that are called with the outcomes of settled calls, too.
+    /// Only for hooks, which also receive the outcomes of settled calls.
     observe: Option<Arc<Observe>>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync
 /// The observation of a settled call, which cannot change its outcome.
 pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Puts a layer around a service, which checks the calls of the layer around that one.
+/// Adds a layer around a service, and checks the calls of the next outer layer.
 type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
 
 impl Entry {
@@ -54,11 +54,11 @@ impl Entry {
     }
 }
 
-/// The layer around a layer.
+/// The next outer layer.
 #[derive(Clone)]
 struct Outside {
     name: &'static str,
-    /// What the calls of the round service are marked with.
+    /// The mark of calls that the round service makes.
     seal: Seal,
 }
 
@@ -71,7 +71,7 @@ impl Layers {
         self.0.push(Entry::new(layer));
     }
 
-    /// Adds hooks that observe settled calls, too.
+    /// Adds hooks that also observe settled calls.
     pub(crate) fn push_hooks<H>(&mut self, hooks: ToolHooksLayer<H>)
     where
         H: ToolHooks,
@@ -89,7 +89,7 @@ impl Layers {
         let first = observers.next()?;
         let call = call();
         let observers = [first].into_iter().chain(observers);
-        // Each hook is entered before one of them waits, so that each learns if the run is cancelled.
+        // All hooks start before the first one is awaited, so that each observes a cancelled run.
         let observations: Vec<_> = observers.filter_map(|observe| observe(&call)).collect();
         (!observations.is_empty()).then(|| -> Observation {
             Box::pin(async move {
@@ -110,13 +110,13 @@ impl Layers {
         self.0.last().map_or("?", |layer| layer.name)
     }
 
-    /// What is said of a layer that made a call of its own.
+    /// The error for a layer that made a call of its own.
     pub(crate) fn forged(layer: &str) -> Error {
         fatal(Error::new(
             ErrorKind::Configuration,
             format!(
-                "the layer `{layer}` made another call of a tool call, or gave it another context: \
-                 only its arguments can change"
+                "the layer `{layer}` replaced a tool call or its context; a layer may only change \
+                 the call's arguments"
             ),
         ))
     }
@@ -125,8 +125,8 @@ impl Layers {
         self.0.is_empty()
     }
 
-    /// Puts the layers around `innermost`. A call that does not bear `seal` is an error of the layer
-    /// that made it.
+    /// Adds the layers around `innermost`. A call without `seal` is reported as an error of the
+    /// layer that made it.
     pub(crate) fn around(&self, innermost: BoxTool, seal: Option<&Seal>) -> BoxTool {
         let mut service = innermost;
         for (at, layer) in self.0.iter().enumerate().rev() {
@@ -141,7 +141,7 @@ impl Layers {
     }
 }
 
-/// A layer's service, inside another layer.
+/// A layer's service, inside of another layer.
 #[derive(Clone)]
 struct Within<S> {
     service: S,

@@ -1,11 +1,11 @@
-//! Which tool calls something is about.
+//! Matchers, which select tool calls.
 //!
 //! ```
 //! use concentric_tools::Matcher;
 //!
-//! // By name, by pattern, or by several of either.
+//! // By name, by pattern, or by a list of these.
 //! let money = Matcher::from(["refund", "pay_*"]);
-//! // By what a tool does to the world, and by the call itself.
+//! // By the tool's annotations, and by the call itself.
 //! let risky = Matcher::effects()
 //!     .and(Matcher::group("internal").not())
 //!     .and(Matcher::when(|call| call.arguments().as_str().len() > 1_000));
@@ -15,14 +15,14 @@
 //! # let _ = risky;
 //! ```
 //!
-//! Whatever takes an `impl Into<Matcher>` takes a name, a pattern or a list as it is:
+//! An `impl Into<Matcher>` parameter accepts a name, a pattern or a list:
 //! `Approval::for_tools(["refund", "pay_*"])`.
 //!
-//! # When a predicate fails
+//! # Failing predicates
 //!
-//! One that returns an error or panics says nothing about the call. If the answer hangs on it,
-//! [`matches`](Matcher::matches) returns an error, and whoever asked takes the careful way: an
-//! approval asks, a layer applies.
+//! A predicate that returns an error or panics has no result. If the match depends on it,
+//! [`matches`](Matcher::matches) returns an error, and the caller takes the safe choice: an
+//! approval is required, a layer applies.
 
 use crate::{ToolsetError, panic::Caught};
 use concentric_core::{
@@ -31,10 +31,10 @@ use concentric_core::{
 };
 use std::{any::type_name, fmt, future::Future, ops::Not, sync::Arc};
 
-/// Which tool calls something is about.
+/// Selects tool calls.
 ///
-/// See the [module docs](self). Cloning is cheap. `Debug` and `Display` say which calls it matches,
-/// and are the same in every process of one build.
+/// See the [module docs](self). Cloning is cheap. `Debug` and `Display` describe the selected
+/// calls, and are the same in every process of one build.
 #[derive(Clone)]
 pub struct Matcher(Kind);
 
@@ -60,29 +60,29 @@ type When = dyn Fn(&ToolCall) -> Result<bool, BoxError> + Send + Sync;
 type WhenAsync = dyn Fn(ToolCall) -> BoxFuture<bool> + Send + Sync;
 
 impl Matcher {
-    /// Every call.
+    /// Matches every call.
     pub const fn all() -> Self {
         Self(Kind::All)
     }
 
-    /// The calls of the tool of exactly that name; a `*` in it stands for itself.
+    /// Matches calls of the tool with exactly this name; a `*` in it has no special meaning.
     pub fn name(name: impl Into<Str>) -> Self {
         Self(Kind::Name(name.into()))
     }
 
-    /// The calls of tools whose name is `pattern`, in which each `*` stands for any run of
-    /// characters.
+    /// Matches calls of tools whose name matches `pattern`, in which each `*` stands for any
+    /// sequence of characters.
     pub fn pattern(pattern: impl Into<Str>) -> Self {
         Self(Kind::Pattern(pattern.into()))
     }
 
-    /// The calls of tools that [belong](ToolSpec::groups) to `group`.
+    /// Matches calls of tools in a [group](ToolSpec::groups).
     pub fn group(group: impl Into<Str>) -> Self {
         Self(Kind::Group(group.into()))
     }
 
-    /// The calls of tools that declare to be so. A tool that nobody knows is taken for the
-    /// [worst](Annotations::default).
+    /// Matches calls of tools whose annotations satisfy `f`. An unknown tool has the [most
+    /// restrictive](Annotations::default) annotations.
     pub fn annotated<F>(f: F) -> Self
     where
         F: Fn(&Annotations) -> bool + Send + Sync + 'static,
@@ -90,25 +90,25 @@ impl Matcher {
         Self(Kind::Annotated(type_name::<F>(), Arc::new(f)))
     }
 
-    /// The calls of tools that only read.
+    /// Matches calls of read-only tools.
     pub const fn read_only() -> Self {
         Self(Kind::ReadOnly)
     }
 
-    /// The calls of tools that may change something, and of those that nobody knows.
+    /// Matches calls of tools that are unknown or not read-only.
     pub fn effects() -> Self {
         Self::read_only().not()
     }
 
-    /// The calls for which `f` returns `true`.
+    /// Matches calls for which `f` returns `true`.
     ///
-    /// The predicate is known by the name of its type alone, in `Debug` and so in the
-    /// [policy](crate::Gate::policy) of a gate: an approval that was asked for under an older
-    /// predicate still holds under one that behaves differently and has the same name, as another
-    /// closure of the same function has. If earlier approvals must not hold any more, use a predicate
-    /// of another name (a named function), or put the rule into a gate whose policy you state, as
-    /// [`gate_fn`](crate::gate_fn) does. The same holds for [`try_when`](Self::try_when),
-    /// [`when_async`](Self::when_async) and [`annotated`](Self::annotated).
+    /// `Debug`, and therefore the [policy](crate::Gate::policy) of a gate, contains only the type
+    /// name of the predicate: an earlier approval stays valid for a changed predicate of the same
+    /// name, such as another closure in the same function. To invalidate earlier approvals, use a
+    /// predicate with another name (a named function), or put the rule into a gate with an explicit
+    /// policy, as [`gate_fn`](crate::gate_fn) does. The same applies to
+    /// [`try_when`](Self::try_when), [`when_async`](Self::when_async) and
+    /// [`annotated`](Self::annotated).
     pub fn when<F>(f: F) -> Self
     where
         F: Fn(&ToolCall) -> bool + Send + Sync + 'static,
@@ -119,7 +119,7 @@ impl Matcher {
         ))
     }
 
-    /// The calls that `f` says, which may fail.
+    /// Matches calls for which the fallible `f` returns `true`.
     pub fn try_when<F>(f: F) -> Self
     where
         F: Fn(&ToolCall) -> Result<bool, BoxError> + Send + Sync + 'static,
@@ -127,9 +127,9 @@ impl Matcher {
         Self(Kind::When(type_name::<F>(), Arc::new(f)))
     }
 
-    /// The calls that the future of `f` says.
+    /// Matches calls for which the future of `f` resolves to `true`.
     ///
-    /// It is dropped with whatever waits for it.
+    /// The future is dropped with the future that awaits it.
     pub fn when_async<F, Fut>(f: F) -> Self
     where
         F: Fn(ToolCall) -> Fut + Send + Sync + 'static,
@@ -144,31 +144,31 @@ impl Matcher {
         ))
     }
 
-    /// The calls that both match. `other` is not asked about a call that this does not match.
+    /// Matches calls that both match. `other` is evaluated only if `self` matches.
     #[must_use]
     pub fn and(self, other: impl Into<Self>) -> Self {
         Self(Kind::Every(Arc::new([self, other.into()])))
     }
 
-    /// The calls that either matches. `other` is not asked about a call that this matches.
+    /// Matches calls that either matches. `other` is evaluated only if `self` does not match.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         Self(Kind::Any(Arc::new([self, other.into()])))
     }
 
-    /// The calls that this does not match; `!` does the same.
+    /// Matches calls that `self` does not match; the same as `!`.
     #[must_use]
     #[expect(
         clippy::should_implement_trait,
-        reason = "it does; but `and`, `or` and `not` are to be found in one place"
+        reason = "`Not` is implemented; the method keeps `and`, `or` and `not` together"
     )]
     pub fn not(self) -> Self {
         Self(Kind::Not(Arc::new(self)))
     }
 
-    /// Whether it matches `call`.
+    /// Evaluates the matcher for `call`.
     ///
-    /// Allocates nothing, unless a predicate is [asynchronous](Self::when_async).
+    /// Does not allocate, unless a predicate is [asynchronous](Self::when_async).
     pub fn matches(&self, call: &ToolCall) -> Matched {
         let spec = call.spec().map(|spec| &**spec);
         Matched::Now(match &self.0 {
@@ -196,10 +196,10 @@ impl Matcher {
         })
     }
 
-    /// The matchers any of which is enough.
+    /// Splits the matcher into the matchers any of which suffices.
     pub(crate) fn alternatives(self) -> Vec<Self> {
         match self.0 {
-            // One that is empty stays, so that it is noticed.
+            // An empty list is kept so that it can be reported.
             Kind::Any(of) if !of.is_empty() => {
                 of.iter().cloned().flat_map(Self::alternatives).collect()
             }
@@ -207,7 +207,7 @@ impl Matcher {
         }
     }
 
-    /// Whether there is an empty list in it, which matches nothing.
+    /// Whether the matcher contains an empty list, which matches nothing.
     pub(crate) fn has_none(&self) -> bool {
         match &self.0 {
             Kind::Any(of) => of.is_empty() || of.iter().any(Self::has_none),
@@ -217,11 +217,11 @@ impl Matcher {
         }
     }
 
-    /// Checks that each name and pattern in it is that of one of `tools`.
+    /// Checks that each name and pattern matches one of `tools`.
     ///
     /// # Errors
     ///
-    /// One is not.
+    /// Returns the first one that does not.
     pub(crate) fn check_names(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
         let unknown = |name: &Str| Err(ToolsetError::UnknownTool(name.clone()));
         match &self.0 {
@@ -238,8 +238,7 @@ impl Matcher {
         }
     }
 
-    /// How exactly it says which calls it is about: of two rules for a call, the more exact one is
-    /// the exception.
+    /// The exactness of the matcher: of two rules for a call, the more exact one is the exception.
     pub fn exactness(&self) -> Exactness {
         match &self.0 {
             Kind::Name(_) => Exactness::Name,
@@ -270,36 +269,36 @@ impl Matcher {
     }
 }
 
-/// How exactly a [`Matcher`] says which calls it is about.
+/// The exactness of a [`Matcher`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Exactness {
-    /// By anything else than names: a pattern, a group, a predicate; or not all of it by name.
+    /// Not selected by names alone: a pattern, a group or a predicate.
     #[default]
     Other,
-    /// By name.
+    /// Selected by name.
     Name,
 }
 
-/// Whether a [`Matcher`] matches a call: now, or when a future resolves.
+/// The result of a [`Matcher`] for a call, immediate or asynchronous.
 ///
 /// # Errors
 ///
-/// It is not known, since a predicate failed.
+/// The result is an error if a predicate failed.
 #[must_use]
 pub enum Matched {
-    /// It is known.
+    /// The result is known.
     Now(Result<bool, Error>),
-    /// An asynchronous predicate is to be asked.
+    /// The result of an asynchronous predicate.
     Later(BoxFuture<bool>),
 }
 
 impl Matched {
-    /// Waits until it is known.
+    /// Waits for the result.
     ///
     /// # Errors
     ///
-    /// A predicate failed.
+    /// Returns an error if a predicate failed.
     pub async fn resolve(self) -> Result<bool, Error> {
         match self {
             Self::Now(matched) => matched,
@@ -317,8 +316,8 @@ impl fmt::Debug for Matched {
     }
 }
 
-/// Asks the matchers of a list from the `from`th on, until one answers `decisive`. What failed
-/// counts only if none does.
+/// Evaluates the matchers of a list from index `from`, until one returns `decisive`. An error is
+/// returned only if none does.
 fn decide(
     of: &Arc<[Matcher]>,
     from: usize,
@@ -378,14 +377,14 @@ fn panicked(of: &str) -> Error {
     Error::new(ErrorKind::Other, format!("the predicate `{of}` panicked"))
 }
 
-/// Whether `text` is `pattern`, in which each `*` stands for any run of characters.
+/// Whether `text` matches `pattern`, in which each `*` stands for any sequence of characters.
 fn fits(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == text;
     };
     let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
     let inside = text.strip_prefix(head).and_then(|t| t.strip_suffix(tail));
-    // The first place where a piece fits leaves the most room to those that come after it.
+    // The first match of a piece leaves the most text to the pieces after it.
     let left = middle.split('*').try_fold(inside, |left, piece| {
         let (_, after) = left?.split_once(piece)?;
         Some(Some(after))
@@ -418,7 +417,7 @@ impl Not for Matcher {
 }
 
 impl From<Str> for Matcher {
-    /// The calls of the tool of that name; a pattern, if there is a `*` in it.
+    /// Matches calls of the tool of that name; a name with a `*` is a pattern.
     fn from(tools: Str) -> Self {
         match tools.contains('*') {
             true => Self::pattern(tools),
@@ -443,7 +442,7 @@ impl<T, const N: usize> From<[T; N]> for Matcher
 where
     T: Into<Self>,
 {
-    /// The calls that any of them matches.
+    /// Matches calls that any of the items matches.
     fn from(any: [T; N]) -> Self {
         any.into_iter().collect()
     }
@@ -453,7 +452,7 @@ impl<T> From<Vec<T>> for Matcher
 where
     T: Into<Self>,
 {
-    /// The calls that any of them matches.
+    /// Matches calls that any of the items matches.
     fn from(any: Vec<T>) -> Self {
         any.into_iter().collect()
     }
@@ -463,7 +462,7 @@ impl<T> FromIterator<T> for Matcher
 where
     T: Into<Self>,
 {
-    /// The calls that any of them matches.
+    /// Matches calls that any of the items matches.
     fn from_iter<I: IntoIterator<Item = T>>(any: I) -> Self {
         Self(Kind::Any(any.into_iter().map(Into::into).collect()))
     }
@@ -520,7 +519,7 @@ mod tests {
         ] {
             assert_eq!(fits(pattern, text), fit, "{pattern} {text}");
         }
-        // Linear: no way through this is tried twice.
+        // Linear time: no backtracking.
         let pattern = "*a".repeat(10_000);
         let text = "a".repeat(1_000_000);
         assert!(!fits(&format!("{pattern}*b"), &text));
@@ -537,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_nobody_knows_is_the_worst() {
+    fn an_unknown_tool_has_the_most_restrictive_annotations() {
         assert_eq!(now(Matcher::effects(), "x"), Ok(true));
         assert_eq!(now(Matcher::read_only(), "x"), Ok(false));
         assert_eq!(now(Matcher::annotated(|a| a.destructive), "x"), Ok(true));
@@ -545,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_counts_if_the_answer_hangs_on_it() {
+    fn a_failed_predicate_matters_if_the_result_depends_on_it() {
         let fails = || Matcher::try_when(|_| Err("gone".into()));
         let panics = || Matcher::when(|call| call.name().is_empty() || panic!("secret"));
         assert_eq!(now(fails(), "x"), Err("gone".to_owned()));
@@ -560,7 +559,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_asynchronous_predicate_is_asked_if_the_answer_hangs_on_it() {
+    async fn an_asynchronous_predicate_runs_if_the_result_depends_on_it() {
         let long = || Matcher::when_async(async |call: ToolCall| Ok(call.name().len() > 3));
         assert_eq!(now(Matcher::from("no").and(long()), "x"), Ok(false));
         assert_eq!(now(Matcher::from("x").or(long()), "x"), Ok(true));
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_which_calls_it_matches() {
+    fn display_describes_the_matched_calls() {
         let matcher = Matcher::from(["a", "b*"]).and(!Matcher::group("g"));
         assert_eq!(matcher.to_string(), "(`a` or `b*`) and not group `g`");
         let when = Matcher::when(|_| true);

@@ -4,22 +4,22 @@ use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// What a tool's function may return.
+/// A return type of a tool's function.
 ///
-/// Text in its many forms, [`Json`], the parts of a message, nothing (the model reads `Done.`), a
-/// whole [`ToolOutcome`], `(text, Json(data))` for data that the model does not see, and a
-/// [`Result`] of any of these.
+/// Implemented for text types, [`Json`], the parts of a message, `()` (the model reads `Done.`),
+/// [`ToolOutcome`], `(text, Json(data))` for data that the model does not receive, and a [`Result`]
+/// of any of these.
 #[diagnostic::on_unimplemented(
     message = "a tool cannot return `{Self}`",
     label = "not an outcome of a tool",
     note = "return text, `Json(value)`, `(text, Json(data))`, a `ToolOutcome`, or a `Result<_, E>` of one, whose error converts into a `ToolError`"
 )]
 pub trait IntoOutcome {
-    /// What comes of the call.
+    /// Converts the value into the outcome of the call.
     ///
     /// # Errors
     ///
-    /// The tool failed.
+    /// Returns an error if the tool failed.
     fn into_outcome(self) -> Result<ToolOutcome, ToolError>;
 }
 
@@ -59,7 +59,7 @@ impl IntoOutcome for Cow<'static, str> {
 
 impl IntoOutcome for () {
     fn into_outcome(self) -> Result<ToolOutcome, ToolError> {
-        // Providers refuse a result without content.
+        // Providers reject a result without content.
         Ok(ToolOutcome::done(Str::from_static("Done.")))
     }
 }
@@ -72,8 +72,8 @@ impl IntoOutcome for Value {
 
 /// A value that the model reads as JSON.
 ///
-/// Beside a text, as in `("3 files", Json(files))`, it is the [data](ToolOutcome::data) of the
-/// outcome, which observers see and the model does not.
+/// After a text, as in `("3 files", Json(files))`, it is the [data](ToolOutcome::data) of the
+/// outcome, which observers receive and the model does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Json<T>(pub T);
 
@@ -99,5 +99,5 @@ where
 }
 
 fn unserialisable(error: serde_json::Error) -> ToolError {
-    ToolError::new("The tool's result could not be written as JSON.").with_source(error)
+    ToolError::new("The tool's result could not be serialized as JSON.").with_source(error)
 }

@@ -5,7 +5,7 @@ use concentric_core::{
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
-/// How somebody is asked about a call.
+/// The interrupt that a gate raises for a call.
 #[derive(Clone, Default)]
 pub struct Ask {
     pub(crate) message: Option<Str>,
@@ -17,27 +17,27 @@ pub struct Ask {
     watchers: Vec<Watcher>,
 }
 
-/// The kinds of reply that a question accepts unless it says otherwise.
+/// The kinds of reply that an interrupt accepts by default.
 const DEFAULT_REPLIES: [ReplyKind; 2] = [ReplyKind::Approve, ReplyKind::Deny];
 
 type Watcher = Arc<dyn Fn(&ApprovalEvent<'_>) + Send + Sync>;
 
 impl Ask {
-    /// Says what is asked.
+    /// Sets the message of the interrupt.
     #[must_use]
     pub fn message(mut self, message: impl Into<Str>) -> Self {
         self.message = Some(message.into());
         self
     }
 
-    /// Sets how long the question can be answered.
+    /// Sets how long the interrupt can be approved.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
         self.expires_after = Some(time);
         self
     }
 
-    /// Sets the kinds of reply that the question accepts; see
+    /// Sets the kinds of reply that the interrupt accepts; see
     /// [`Approval::replies`](crate::Approval::replies).
     #[must_use]
     pub fn replies(mut self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
@@ -45,7 +45,7 @@ impl Ask {
         self
     }
 
-    /// The kinds of reply that the question accepts.
+    /// The kinds of reply that the interrupt accepts.
     pub(crate) fn accepted(&self) -> BTreeSet<ReplyKind> {
         match &self.replies {
             Some(kinds) => BTreeSet::clone(kinds),
@@ -53,7 +53,7 @@ impl Ask {
         }
     }
 
-    /// The kinds of reply that were set, if they are not the default.
+    /// The kinds of reply that were set, if they differ from the default.
     pub(super) fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
         let kinds = self.accepted();
         (kinds != DEFAULT_REPLIES.into()).then_some(kinds)
@@ -82,8 +82,8 @@ impl Ask {
         self
     }
 
-    /// One question for two gates: the shorter time and the narrower limit hold, it accepts what
-    /// both accept, and both are told.
+    /// Combines the interrupts of two gates: the shorter expiry and the narrower limit apply, the
+    /// replies that both accept are accepted, and the observers of both are called.
     pub(crate) fn and(mut self, other: Self) -> Self {
         let replies = match (&self.replies, &other.replies) {
             (None, None) => None,
@@ -95,7 +95,7 @@ impl Ask {
         Self {
             message: self.message.or(other.message),
             expires_after: times.into_iter().flatten().min(),
-            // A gate that suspends does not want the run to stay open.
+            // If one gate suspends the run, the run does not stay open.
             live: self.live.zip(other.live).map(|(live, _)| live),
             decisions: self.decisions.or(other.decisions),
             remember_at_most: limits.into_iter().flatten().reduce(narrower),
@@ -104,7 +104,8 @@ impl Ask {
         }
     }
 
-    /// This question, and where it says nothing, the other; both are told.
+    /// Combines two settings: those of `self` take precedence, and the observers of both are
+    /// called.
     pub(super) fn before(mut self, other: Self) -> Self {
         self.watched_by(other.watchers);
         Self {
@@ -118,7 +119,7 @@ impl Ask {
         }
     }
 
-    /// Whom it concerns, without the question.
+    /// Only the observers.
     pub(crate) fn only_watched(self) -> Self {
         Self {
             watchers: self.watchers,
@@ -126,7 +127,7 @@ impl Ask {
         }
     }
 
-    /// Each watcher is told once, by whichever way it came here.
+    /// Adds observers, each at most once.
     fn watched_by(&mut self, watchers: Vec<Watcher>) {
         for watcher in watchers {
             if !self
@@ -139,11 +140,11 @@ impl Ask {
         }
     }
 
-    /// Tells those who want to know.
+    /// Calls the observers.
     pub(crate) fn tell(&self, event: &ApprovalEvent<'_>) {
         for watch in &self.watchers {
             if catch(|| watch(event)).is_err() {
-                tracing::error!("a watcher of approvals panicked");
+                tracing::error!("the `watch` callback of an approval panicked");
             }
         }
     }
@@ -153,7 +154,7 @@ impl Ask {
     }
 }
 
-/// What two limits allow both.
+/// The scope that both limits allow.
 fn narrower(a: Remember, b: Remember) -> Remember {
     Remember {
         what: a.what.min(b.what),
@@ -173,39 +174,40 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// What happens to a question: it is asked, and has one of the ends; see
-/// [`Approval::watch`](crate::Approval::watch).
+/// An event of an interrupt's life; see [`Approval::watch`](crate::Approval::watch).
+///
+/// Each interrupt is requested, and ends with one of the other events.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ApprovalEvent<'a> {
-    /// Somebody is asked.
+    /// The interrupt was raised.
     Requested {
         /// The call.
         call: &'a ToolCall,
-        /// The question.
+        /// The interrupt.
         interrupt: &'a Interrupt,
     },
-    /// The call may run, with the arguments it has now.
+    /// The call may run with its present arguments.
     Approved {
         /// The call.
         call: &'a ToolCall,
     },
-    /// The call may not run: somebody, or a gate, said so, or the tool or the rules for it changed
-    /// since it was asked about.
+    /// The call may not run: an approver or a gate denied it, or the tool or its rules changed
+    /// after the interrupt was raised.
     Denied {
         /// The call.
         call: &'a ToolCall,
-        /// Why.
+        /// The reason, if one was given.
         reason: Option<&'a Str>,
     },
-    /// A person supplied a result instead of the tool, which did not run.
+    /// The approver provided a result, and the tool did not run.
     Answered {
         /// The call.
         call: &'a ToolCall,
-        /// Its result.
+        /// The provided result.
         result: &'a Value,
     },
-    /// Nobody decided, and the call was given up.
+    /// The interrupt ended without a decision, and the call was dropped.
     Cancelled {
         /// The call.
         call: &'a ToolCall,

@@ -1,8 +1,8 @@
-//! Approvals: tool calls that a person decides about.
+//! Approvals: tool calls that wait for a human decision.
 //!
-//! [`Approval`] is a [`Gate`] whose rules say which calls may run, which are asked about and which
-//! are denied. A call that is asked about is not run: its round stays open and the run ends with
-//! [`Outcome::Interrupted`](concentric_core::Outcome::Interrupted), until a request brings the
+//! [`Approval`] is a [`Gate`] whose rules allow calls, require an approval or deny calls. A call
+//! that requires an approval does not run: its round stays open and the run ends with
+//! [`Outcome::Interrupted`](concentric_core::Outcome::Interrupted), until a request provides the
 //! [`Reply`](concentric_core::Reply).
 //!
 //! ```
@@ -10,86 +10,88 @@
 //! use std::time::Duration;
 //!
 //! let approval = Approval::for_tools(["refund", "mail_*"])
-//!     .deny("drop_table", "The database is not yours to drop.")
-//!     .message(|call| format!("May I call {} with {}?", call.name(), call.arguments().as_str()))
+//!     .deny("drop_table", "Tables must not be dropped.")
+//!     .message(|call| format!("Call {} with {}?", call.name(), call.arguments().as_str()))
 //!     .expires_after(Duration::from_secs(3600));
 //! let tools = Toolset::new().gate(approval);
 //! # let _ = tools;
 //! ```
 //!
-//! # Which rule holds
+//! # Precedence of rules
 //!
-//! 1. A rule that denies, wherever it stands: nothing weakens it.
+//! 1. A rule that denies, wherever it is defined: nothing overrides it.
 //! 2. The rule that names the tool exactly, before one that matches in another way.
-//! 3. The one that asks, before the one that allows.
+//! 3. A rule that requires an approval, before one that allows.
 //!
-//! If a matcher fails, the call is asked about.
+//! If a matcher fails, the call requires an approval.
 //!
 //! # Rules of one run
 //!
-//! A run can have rules of its own: an `Approval` in the
-//! [extensions](concentric_core::Context::extensions) of its context, which the agents that it calls
-//! as tools inherit. They make the agent's rules stricter: of the two decisions about a call the
-//! stricter one holds, and a question that both ask has the shorter time and accepts what both accept.
-//! A run can loosen the agent's rules only where the agent's approval allows it
+//! A run can have its own rules: an `Approval` in the
+//! [extensions](concentric_core::Context::extensions) of its context, which nested agents inherit.
+//! They make the agent's rules stricter: the stricter of the two decisions about a call applies,
+//! and an interrupt that both require has the shorter expiry and accepts the replies that both
+//! accept. A run can loosen the agent's rules only if the agent's approval allows it
 //! ([`runs_may_loosen`](Approval::runs_may_loosen)).
 //!
-//! The rules of a run are part of the request and are not stored with the run: a request that resumes
-//! it needs the same rules in its context, else no reply approves what was asked under them, and
-//! later calls are not asked about. What must always hold belongs on the toolset.
+//! The rules of a run are part of the request and are not stored with the run: a request that
+//! resumes it needs the same rules in its context. Otherwise no reply approves a call that waits
+//! because of them, and later calls need no approval. Rules that must always apply belong on the
+//! toolset.
 //!
-//! # What a rule may name
+//! # Unknown tools
 //!
-//! An empty list of tools, and a name or a pattern (except `*`) that no tool of the toolset has, are
-//! mistakes: [`Toolset::check`](crate::Toolset::check) fails, and so does every run of the agent
-//! before its model is called. The tools of [skills](crate::skills) and
+//! An empty list of tools, and a name or a pattern (except `*`) that matches no tool of the
+//! toolset, are configuration errors: [`Toolset::check`](crate::Toolset::check) fails, and so does
+//! every run of the agent before the first model call. The tools of [skills](crate::skills) and
 //! [lazy tools](crate::lazy) are in the toolset. Tools of the client are not, and no gate decides
-//! about them. The gates of a toolset also decide about the calls of agents that are its tools, whose
-//! tools it does not know: such a toolset logs unknown names as a warning. For an agent in the
-//! model's place, use [`names_inner_tools`](Approval::names_inner_tools). Of a run's own rules only an
-//! empty list is a mistake, since the agents that inherit them have different tools. Groups and
-//! predicates are not checked.
+//! about them. The gates of a toolset also decide about the calls of nested agents, whose tools the
+//! toolset does not know: such a toolset logs unknown names as a warning. For an agent in the
+//! model's place, use [`names_inner_tools`](Approval::names_inner_tools). In the rules of a run
+//! only an empty list is an error, since the agents that inherit the rules have different tools.
+//! Groups and predicates are not checked.
 //!
 //! # Edited arguments
 //!
-//! A reply may carry other arguments for the call, if the approval [accepts](Approval::replies)
-//! edits. Arguments that the tool does not take are refused with
-//! [`ReplyError::Malformed`](concentric_core::ReplyError::Malformed), and the question stays open; a
-//! reply with a [token](crate::token), or to an agent that is a tool, has its question asked again, with
-//! the event `approval-invalid`. All gates then decide about the edited arguments as about a new call. One that denies
-//! denies the call. One that asks, and that had not asked about the arguments before the edit, asks
-//! anew, with an interrupt of its own (its id ends in `#edit-1`, `#edit-2`, …): the call runs when that
-//! is approved. The watchers receive the end of the last question only.
+//! A reply may replace the arguments of the call, if the approval [accepts](Approval::replies)
+//! edits. Arguments that the tool does not accept are refused with
+//! [`ReplyError::Malformed`](concentric_core::ReplyError::Malformed), and the interrupt stays open;
+//! for a reply with a [token](crate::token), or to a nested agent, the interrupt is raised again
+//! with the event `approval-invalid`. All gates then decide about the edited arguments as about a
+//! new call. A gate that denies denies the call. A gate that requires an approval, and did not
+//! before the edit, raises an interrupt with its own id (which ends in `#edit-1`, `#edit-2`, …):
+//! the call runs once that is approved. Observers receive only the end of the last interrupt.
 //!
 //! # After an approval
 //!
-//! An approval lets a call start, and says nothing of its outcome. A call that is given up while it
-//! runs ([`Tool::timeout`](crate::Tool::timeout)) may have taken effect all the same. Whether a person
-//! is asked about that too depends on the [ledger](crate::Toolset::ledger) of the toolset, and not on
-//! its approvals:
+//! An approval lets a call start and does not depend on its outcome. A call that is abandoned while
+//! it runs ([`Tool::timeout`](crate::Tool::timeout)) may have taken effect. Whether the run is
+//! interrupted to ask for its outcome depends on the toolset's [ledger](crate::Toolset::ledger),
+//! not on its approvals:
 //!
-//! | the toolset | of a call that was given up |
+//! | the toolset | outcome of an abandoned call |
 //! |---|---|
 //! | has a ledger, and a run that waits is [stored](concentric_core::Context::is_suspension_stored) | the tool's [`reconcile`](crate::Tool::reconcile) finds the outcome, or a person is asked for it ([`UNKNOWN_EFFECT`](concentric_core::interrupt::UNKNOWN_EFFECT)) |
 //! | has a ledger, and it is not | the tool's `reconcile` finds the outcome, or the model reads that it is [`Unknown`](concentric_core::ToolStatus::Unknown); so does the ledger |
 //! | has no ledger | the same, and nothing is recorded: if its process ends, a run that is resumed asks about each call of the round |
 //!
-//! A call of a tool that may run again (read-only, idempotent or keyed) has failed instead, and the
+//! A call of a tool that may run again (read-only, idempotent or keyed) fails instead, and the
 //! model may repeat it.
 //!
-//! # Who can answer
+//! # Trusted replies
 //!
-//! A reply is believed for what is recorded as asked: in the run's state, which came from this very
-//! process or from a store that nobody else writes; or in a [token](crate::token) that nobody else
-//! can make. A reply without either runs nothing. See [`Toolset::tokens`](crate::Toolset::tokens).
+//! A reply is accepted only for an interrupt that is recorded: in the run's state, which came from
+//! this process or from a store that only trusted processes write; or in a signed
+//! [token](crate::token). A reply without either runs nothing. See
+//! [`Toolset::tokens`](crate::Toolset::tokens).
 //!
-//! The agent's caller needs neither a store nor tokens: the state of an interrupted run is in its last
-//! event ([`Finish::state`](concentric_core::Finish::state)), and
+//! The agent's caller needs neither a store nor tokens: the state of an interrupted run is in its
+//! last event ([`Finish::state`](concentric_core::Finish::state)), and
 //! [`ChatRequest::resume`](concentric_core::ChatRequest::resume) with that state and the replies
-//! continues the run. So an agent with an approval and without a store is no error. Where the state
-//! does not reach a caller, what keeps it is needed, and its absence is reported: an AG-UI endpoint
-//! ends a run whose question no reply can answer with an error, and a detached run whose consumer has
-//! left logs one.
+//! continues the run. An agent with an approval and without a store is therefore valid. If the
+//! state does not reach a caller, a store is necessary, and its absence is reported: an AG-UI
+//! endpoint ends a run whose interrupt cannot be answered with an error, and a detached run whose
+//! consumer has left logs one.
 
 mod ask;
 
@@ -113,7 +115,7 @@ use std::{
     time::Duration,
 };
 
-/// Asks a person about tool calls.
+/// A gate that requires approvals for tool calls.
 ///
 /// See the [module docs](self).
 #[derive(Clone, Default)]
@@ -128,7 +130,7 @@ pub struct Approval {
 
 type Message = Arc<dyn Fn(&ToolCall) -> String + Send + Sync>;
 
-/// What a rule says of a call.
+/// The decision of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Allow,
@@ -137,38 +139,40 @@ enum Rule {
 }
 
 impl Approval {
-    /// Creates an approval without a rule: it lets every call pass.
+    /// Creates an approval without rules, which passes every call.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates an approval that asks about calls of `tools`.
+    /// Creates an approval that is required for calls of `tools`.
     ///
-    /// An empty list, and a name that no tool has, fail [`Toolset::check`](crate::Toolset::check) and
-    /// every run of the agent; see the [module docs](self#what-a-rule-may-name).
+    /// An empty list, or a name that matches no tool, fails
+    /// [`Toolset::check`](crate::Toolset::check) and every run of the agent; see the [module
+    /// docs](self#unknown-tools).
     pub fn for_tools(tools: impl Into<Matcher>) -> Self {
         Self::new().ask(tools)
     }
 
-    /// Asks about calls of `tools`.
+    /// Requires an approval for calls of `tools`.
     #[must_use]
     pub fn ask(self, tools: impl Into<Matcher>) -> Self {
         self.rule(tools.into(), Rule::Ask)
     }
 
-    /// Lets calls of `tools` run, as an exception to a rule that is less exact.
+    /// Allows calls of `tools`, as an exception to a less exact rule.
     #[must_use]
     pub fn allow(self, tools: impl Into<Matcher>) -> Self {
         self.rule(tools.into(), Rule::Allow)
     }
 
-    /// Denies calls of `tools`; the model is told why.
+    /// Denies calls of `tools`; the model receives `reason`.
     #[must_use]
     pub fn deny(self, tools: impl Into<Matcher>, reason: impl Into<Str>) -> Self {
         self.rule(tools.into(), Rule::Deny(reason.into()))
     }
 
-    /// Adds a rule; of a list, one for each of it, since a name in it is as exact as one alone.
+    /// Adds one rule for each alternative of `tools`: a name in a list is as exact as a single
+    /// name.
     fn rule(mut self, tools: Matcher, rule: Rule) -> Self {
         let all = tools.alternatives();
         let rules = std::iter::repeat_n(rule, all.len());
@@ -176,7 +180,7 @@ impl Approval {
         self
     }
 
-    /// Says what is asked; by default, whether the tool may be called.
+    /// Sets the message of interrupts; the default asks whether the tool may be called.
     #[must_use]
     pub fn message(
         mut self,
@@ -186,17 +190,16 @@ impl Approval {
         self
     }
 
-    /// Sets which kinds of reply its questions accept; by default [`Approve`](ReplyKind::Approve) and
-    /// [`Deny`](ReplyKind::Deny). A cancellation is always accepted, and all that an empty list
-    /// leaves.
+    /// Sets the accepted kinds of reply; the default is [`Approve`](ReplyKind::Approve) and
+    /// [`Deny`](ReplyKind::Deny). A cancellation is always accepted; with an empty list, only that.
     ///
-    /// The interrupt lists the kinds, and its response schema has the fields of these alone. A reply of
-    /// another kind is refused before anything of it takes effect, and the question stays open.
+    /// The interrupt lists the kinds, and its response schema has only their fields. A reply of
+    /// another kind is refused before it takes effect, and the interrupt stays open.
     ///
-    /// An [`Edit`](ReplyKind::Edit) runs the call with other arguments, about which the gates decide
-    /// [anew](self#edited-arguments). With [`Answer`](ReplyKind::Answer), the person who replies makes
-    /// up the result: the outcome is marked as a person's
-    /// ([`OutcomeSource::Person`](concentric_core::OutcomeSource::Person)), also for the model.
+    /// An [`Edit`](ReplyKind::Edit) runs the call with other arguments, which the gates decide
+    /// about [again](self#edited-arguments). An [`Answer`](ReplyKind::Answer) provides the result
+    /// instead of the tool: the outcome's source is
+    /// [`OutcomeSource::Person`](concentric_core::OutcomeSource::Person), also for the model.
     ///
     /// ```
     /// use concentric_core::ReplyKind;
@@ -212,9 +215,9 @@ impl Approval {
         self
     }
 
-    /// Lets the [own rules of a run](self#rules-of-one-run) allow calls that this approval asks about,
-    /// where they are as exact. By default they can make it stricter only. A rule that denies is
-    /// never loosened.
+    /// Lets the [rules of a run](self#rules-of-one-run) allow calls for which this approval
+    /// requires a reply, if they are as exact. By default they can only make it stricter. A rule
+    /// that denies is never loosened.
     ///
     /// ```
     /// use concentric_core::ChatRequest;
@@ -222,7 +225,7 @@ impl Approval {
     ///
     /// let tools = Toolset::new().gate(Approval::for_tools("refund").runs_may_loosen());
     ///
-    /// let mut request = ChatRequest::user("Pay all of today's refunds.");
+    /// let mut request = ChatRequest::user("Pay today's refunds.");
     /// request.context.extensions_mut().insert(Approval::new().allow("refund"));
     /// # let _ = (tools, request);
     /// ```
@@ -232,50 +235,51 @@ impl Approval {
         self
     }
 
-    /// Lets its rules name tools that the toolset does not have, as those of an agent in the model's
-    /// place; a misspelt name is then not an error. See the
-    /// [module docs](self#what-a-rule-may-name).
+    /// Accepts rules for tools that the toolset does not have, such as those of an agent in the
+    /// model's place; a misspelt name is then not an error. See the [module
+    /// docs](self#unknown-tools).
     #[must_use]
     pub fn names_inner_tools(mut self) -> Self {
         self.names_inner_tools = true;
         self
     }
 
-    /// Sets how long a question can be answered; the default is for ever. After zero time, and from
-    /// then on, it can only be denied or cancelled.
+    /// Sets how long an interrupt can be approved; the default is unlimited. After that time, and
+    /// always with zero, it can only be denied or cancelled.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
         self.ask = self.ask.expires_after(time);
         self
     }
 
-    /// Calls `watch` when somebody is asked, and when the question has its end.
+    /// Calls `watch` when an interrupt is raised and when it ends.
     ///
-    /// A question whose reply is an edit that a gate asks about anew has the end of the question that
-    /// follows. Both are told once, over all processes that share the store given by
-    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that comes
-    /// to it. Where the tool or the gates changed in between, all that watch are told the end. A
-    /// suspended run that nobody takes up any more has none, unless its host
-    /// [tells it](crate::ToolLifecycle::notify_decisions). It is called from within the round, and is
-    /// not to block.
+    /// If the reply is an edit for which a gate requires another approval, the interrupt ends with
+    /// the one that follows. Both events are sent once across all processes that share the store of
+    /// [`Toolset::tell_once`](crate::Toolset::tell_once), or else once in each process that handles
+    /// the run. If the tool or the gates changed in between, all observers receive the end. A
+    /// suspended run that is never resumed has no end, unless its host [reports
+    /// it](crate::ToolLifecycle::notify_decisions). `watch` is called while the round is polled,
+    /// and must not block.
     #[must_use]
     pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {
         self.ask = self.ask.watch(watch);
         self
     }
 
-    /// Lets a reply say that it holds for more than its call, and keeps that in `decisions`: such
-    /// calls are not asked about again, or are denied. Of a call that was approved with other
-    /// arguments, these are what is kept. A call that waits already goes on waiting.
+    /// Lets a reply apply to further calls, and stores such decisions in `decisions`: matching
+    /// calls are then approved or denied without an interrupt. If the reply edited the arguments,
+    /// the edited ones are stored. A call that already waits keeps waiting.
     ///
-    /// Such a reply [counts as an effect](concentric_core::Context::count_effect) of its run before the
-    /// decision is stored: if the run is dropped or fails after that, its question does not wait again.
-    /// If the process crashes, the run is resumed with the reply, and the decision is stored again.
+    /// Such a reply [counts as an effect](concentric_core::Context::count_effect) of its run before
+    /// the decision is stored: if the run is dropped or fails after that, its interrupt is not
+    /// raised again. If the process crashes, the run is resumed with the reply, and the decision is
+    /// stored again.
     ///
-    /// Without it no reply may say so: one that does is refused, since the response schema of the
-    /// question does not offer it. Whoever may answer a question may thereby decide about calls to
-    /// come: see [`remember_at_most`](Self::remember_at_most). A rule that denies is not overruled by what is
-    /// remembered.
+    /// Without a store, a reply with a scope is refused, and the response schema of the interrupt
+    /// has no field for it. An approver can decide about future calls in this way: see
+    /// [`remember_at_most`](Self::remember_at_most). A stored decision does not override a rule
+    /// that denies.
     #[must_use]
     pub fn remember(mut self, decisions: impl Decisions) -> Self {
         let decisions: Arc<dyn Decisions> = Arc::new(decisions);
@@ -284,8 +288,9 @@ impl Approval {
         self
     }
 
-    /// Sets which other calls a reply may hold for at most, and how long; by default all of the tool,
-    /// for always. The question says so, and a reply that asks for more is refused.
+    /// Limits the calls that a reply may apply to, and for how long; the default is all calls of
+    /// the tool, without a time limit. The limit is part of the interrupt, and a reply that exceeds
+    /// it is refused.
     ///
     /// ```
     /// use concentric_core::interrupt::{RememberFor, RememberWhat};
@@ -304,16 +309,16 @@ impl Approval {
         self
     }
 
-    /// Keeps the run open while somebody is asked (but for what a layer changed on the way, which
-    /// suspends it), instead of suspending it: the question is an
-    /// event, and `live` takes the reply. After `timeout` without one the call is denied.
+    /// Keeps the run open while an interrupt waits, instead of suspending the run: the interrupt is
+    /// emitted as an event, and `live` accepts the reply. After `timeout` without a reply the call
+    /// is denied. An interrupt for a call that a layer changed still suspends the run.
     #[must_use]
     pub fn live(mut self, live: &LiveInterrupts, timeout: Duration) -> Self {
         self.ask = self.ask.live(live.clone(), timeout);
         self
     }
 
-    /// What its rules say.
+    /// The rules that match `call`.
     fn found(&self, call: &ToolCall) -> Found {
         let mut found = Found::default();
         for (matcher, rule) in &self.rules {
@@ -326,7 +331,7 @@ impl Approval {
         found
     }
 
-    /// The stricter of what its rules and those of the run `own` say.
+    /// The stricter decision of the agent's rules and those of the run, `own`.
     fn decide_both(&self, agent: Found, own: Option<(&Self, Found)>, call: &ToolCall) -> Decided {
         let (run, own) = own.unzip();
         let is_loosened = self.runs_may_loosen
@@ -342,7 +347,8 @@ impl Approval {
         }
     }
 
-    /// The verdict of a rule. What the approval does not say about its questions, `fallback` says.
+    /// The verdict of a rule. Settings of the interrupt that this approval lacks come from
+    /// `fallback`.
     fn verdict(&self, rule: Option<Rule>, call: &ToolCall, fallback: Option<&Self>) -> Decided {
         match rule {
             None => Verdict::Pass.into(),
@@ -373,7 +379,7 @@ impl Approval {
 
 type Later = concentric_core::service::BoxFuture<bool>;
 
-/// The rules of an approval that hold for a call.
+/// The rules of an approval that match a call.
 #[derive(Default)]
 struct Found {
     best: Option<(Exactness, Rule)>,
@@ -401,7 +407,7 @@ impl Found {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a rule's matcher failed, so the call is asked about");
+                tracing::warn!(%error, "the matcher of an approval rule failed; the call requires an approval");
                 self.failed = true;
             }
         }
@@ -413,7 +419,7 @@ impl Found {
         }
     }
 
-    /// Whether it allows what `agent` asks about, by a rule that is as exact.
+    /// Whether a rule that is as exact allows a call for which `agent` requires an approval.
     fn loosens(&self, agent: &Self) -> bool {
         let denied = self.deny.is_some() || agent.deny.is_some();
         match (&self.best, &agent.best) {
@@ -436,7 +442,7 @@ impl Found {
 impl Gate for Approval {
     fn policy(&self) -> Str {
         let mut policy = format!("{:?}", self.rules);
-        // What approvals that are stored were asked under stays as it is.
+        // The policy text is compared with that of stored approvals, so the default adds nothing.
         if let Some(replies) = self.ask.unusual_replies() {
             let _ = write!(policy, " replies {replies:?}");
         }
@@ -487,11 +493,11 @@ impl Gate for Approval {
 }
 
 impl Approval {
-    /// Checks what can be said of its rules without the tools.
+    /// Checks the rules without knowing the tools.
     ///
     /// # Errors
     ///
-    /// A rule is for an empty list of tools.
+    /// Returns an error if a rule has an empty list of tools.
     pub(crate) fn check_rules(&self) -> Result<(), ToolsetError> {
         match self.rules.iter().any(|(matcher, _)| matcher.has_none()) {
             true => Err(ToolsetError::EmptyRule(format!("{:?}", self.rules).into())),
@@ -508,7 +514,7 @@ impl fmt::Debug for Approval {
     }
 }
 
-/// What was decided before about calls like `call`; else somebody is asked.
+/// Looks for a stored decision about a call like `call`; without one, an approval is required.
 async fn recall(
     decisions: Arc<dyn Decisions>,
     call: ToolCall,
@@ -527,7 +533,7 @@ async fn recall(
     let remembered = match recalled {
         Ok(remembered) => remembered,
         Err(error) => {
-            tracing::warn!(%error, "what was decided before is not known, so somebody is asked");
+            tracing::warn!(%error, "reading stored decisions failed; the call requires an approval");
             return Ok(Verdict::Ask(ask));
         }
     };
@@ -546,10 +552,10 @@ async fn recall(
         if !decision.allow {
             let reason = decision.reason.clone();
             return Ok(Verdict::Deny(reason.unwrap_or_else(|| {
-                Str::from_static("Such calls were denied before.")
+                Str::from_static("Calls like this one were denied before.")
             })));
         }
-        // What somebody has replied to is for the reply to say.
+        // A call with a reply is decided by that reply.
         let replied = call.answered().is_some_and(|of| !of.replies.is_empty());
         if !replied {
             verdict = Verdict::Allow;
@@ -558,8 +564,8 @@ async fn recall(
     Ok(verdict)
 }
 
-/// The id that the run of `context` keeps while other requests continue it: that of the stored run,
-/// since a client may give two runs of a conversation the same id.
+/// The stable id of the run of `context`, that of the stored run: a client may give two runs of a
+/// conversation the same id.
 pub(crate) fn run_of(context: &Context) -> RunId {
     match RunKey::of(context) {
         Some(key) => key.run,

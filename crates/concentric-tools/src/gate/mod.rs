@@ -1,15 +1,15 @@
-//! Gates: what decides whether a tool call may run, before it enters the tool stack.
+//! Gates, which decide whether a tool call may run before it enters the layers.
 //!
-//! A [`Gate`] is no layer: it decides about the calls of a round on their prepared arguments, and no
-//! layer can remove or weaken what it says. All gates of a [`Toolset`](crate::Toolset) are asked
-//! about all calls of a round before any of them runs; of several verdicts about a call the
-//! strictest holds. [`Approval`](crate::Approval) is the gate that asks a person.
+//! A [`Gate`] is not a layer: it decides about the prepared arguments of the calls of a round, and
+//! no layer can override the decision. All gates of a [`Toolset`](crate::Toolset) decide about all
+//! calls of a round before any of them runs; the strictest verdict about a call applies.
+//! [`Approval`](crate::Approval) is a gate that requires human approval.
 //!
 //! ```
 //! use concentric_tools::{Toolset, Verdict, gate_fn};
 //!
 //! let tools = Toolset::new().gate(gate_fn("office_hours", |call| match call.name().as_str() {
-//!     "refund" => Verdict::deny("Refunds are paid by day."),
+//!     "refund" => Verdict::deny("Refunds are only paid during office hours."),
 //!     _ => Verdict::Pass,
 //! }));
 //! # let _ = tools;
@@ -26,62 +26,64 @@ use std::{fmt, future::Future, pin::Pin};
 
 /// Decides whether tool calls may run.
 ///
-/// See the [module docs](self). A gate is asked again when a call is taken up after it waited, and
-/// about arguments that were edited: what it answers depends on the call and on what it was made
-/// with, and it changes nothing.
+/// See the [module docs](self). A gate decides again when a waiting call resumes, and about edited
+/// arguments. Its decision must depend only on the call and the gate's configuration, and have no
+/// side effects.
 pub trait Gate: Send + Sync + 'static {
-    /// What the gate is, and how it is configured: an approval holds for this, and not for another
-    /// policy.
+    /// Identifies the gate and its configuration. An approval is valid only for the policy under
+    /// which it was requested.
     fn policy(&self) -> Str;
 
     /// Decides about `call`, whose arguments are prepared.
     ///
-    /// A gate that fails, or panics, denies the call.
+    /// A gate that fails or panics denies the call.
     fn decide(&self, call: &ToolCall) -> Decided;
 
-    /// Whether it goes by the rules that a run has of its own, as an
-    /// [`Approval`](crate::Approval) in its context. If no gate does, those are a gate by themselves.
+    /// Whether the gate applies the rules of a run, such as an [`Approval`](crate::Approval) in its
+    /// context. If no gate does, those rules are a separate gate.
     fn knows_the_runs_own(&self) -> bool {
         false
     }
 
-    /// Whether it can decide about calls of `tools`, which are those of its toolset: called by
-    /// [`Toolset::check`](crate::Toolset::check), and before the first run. By default it can.
+    /// Checks that the gate can decide about calls of `tools`, the tools of its toolset. Called by
+    /// [`Toolset::check`](crate::Toolset::check), and before the first run. The default accepts all
+    /// tools.
     ///
     /// # Errors
     ///
-    /// It can't, as if it names a tool that is not there
-    /// ([`ToolsetError::UnknownTool`]). Of a toolset that has agents among its tools, such a name is
-    /// logged only: it may be that of a tool of theirs.
+    /// Returns an error if the gate cannot decide, for example [`ToolsetError::UnknownTool`] if it
+    /// names an unknown tool. In a toolset with nested agents such a name is only logged: it may be
+    /// that of a tool of theirs.
     fn check(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
         let _ = tools;
         Ok(())
     }
 
-    /// How it asks, if it does: who watches is told of the end of a question also when the gate
-    /// would not ask it any more.
+    /// The interrupt settings of a gate that may raise interrupts. Its observers receive the end of
+    /// an interrupt even if the gate would not raise it again.
     fn asks(&self) -> Option<Ask> {
         None
     }
 }
 
-/// What a gate says of a call, now or later.
+/// A gate's decision about a call, immediate or asynchronous.
 pub enum Decided {
-    /// Now.
+    /// Decided immediately.
     Now(Verdict),
-    /// When this resolves.
+    /// Decided when the future resolves.
     Later(Pin<Box<dyn Future<Output = Result<Verdict, BoxError>> + Send>>),
 }
 
 impl Decided {
-    /// Decides when `verdict` resolves. All gates and calls of a round are waited for side by side.
+    /// Decides when `verdict` resolves. The decisions about all calls of a round are awaited
+    /// concurrently.
     pub fn later(
         verdict: impl Future<Output = Result<Verdict, BoxError>> + Send + 'static,
     ) -> Self {
         Self::Later(Box::pin(verdict))
     }
 
-    /// The stricter of two verdicts; of two questions, this one's message.
+    /// The stricter of two verdicts; if both ask, the message of `self`.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Now(verdict), Self::Now(other)) => Self::Now(verdict.and(other)),
@@ -115,24 +117,24 @@ impl fmt::Debug for Decided {
     }
 }
 
-/// What a gate says of a call. The stricter of two holds, which is the later of this list.
+/// A gate's verdict about a call. The variants are in order of strictness, the last one strictest.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The call is not its business.
+    /// The gate does not apply to the call.
     Pass,
-    /// It may run, with these arguments.
+    /// The call may run with its present arguments.
     Allow,
-    /// Somebody is to be asked.
+    /// The call requires an approval.
     Ask(Ask),
-    /// It may not run; the model is told why.
+    /// The call may not run; the model receives the reason.
     Deny(Str),
-    /// It may not run, and neither may the other calls of the round: the run ends, for this reason.
+    /// Neither the call nor the rest of the round may run: the run ends for this reason.
     Halt(Str),
 }
 
 impl Verdict {
-    /// Asks somebody.
+    /// Requires an approval with default settings.
     pub fn ask() -> Self {
         Self::Ask(Ask::default())
     }
@@ -157,7 +159,7 @@ impl Verdict {
         }
     }
 
-    /// The stricter of two verdicts; what both ask is asked together.
+    /// The stricter of two verdicts; two interrupts are combined into one.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Ask(ask), Self::Ask(other)) => Self::Ask(ask.and(other)),
@@ -178,10 +180,10 @@ impl Verdict {
     }
 }
 
-/// Makes a gate of a function.
+/// Creates a gate from a function.
 ///
-/// `name` stands for what the function says: give it another when that changes, and approvals that
-/// were asked for before are asked for again.
+/// `name` identifies the behaviour of the function: change it when the behaviour changes, and
+/// earlier approvals are requested again.
 pub fn gate_fn<F>(name: impl Into<Str>, decide: F) -> GateFn<F>
 where
     F: Fn(&ToolCall) -> Verdict + Send + Sync + 'static,

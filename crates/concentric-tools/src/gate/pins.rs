@@ -4,18 +4,17 @@ use concentric_core::{Str, ToolCall, ToolSpecs};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The definitions of tools as somebody has seen and trusted them: a [`Gate`] that denies the calls
-/// of those that are other now.
+/// Digests of reviewed tool definitions: a [`Gate`] that denies calls of tools whose definitions
+/// have changed.
 ///
-/// For tools whose definitions come from elsewhere, as of an MCP server, which may change what a
-/// name means after it was trusted. Write the pins down where the definitions were reviewed, and
-/// give them to each toolset.
+/// Use it for tools with external definitions, such as those of an MCP server, which may change
+/// after a review. Store the pins when the definitions are reviewed, and add them to each toolset.
 ///
 /// ```
 /// use concentric_core::ToolSource;
 /// use concentric_tools::{NoArguments, Pins, Toolset, tool};
 ///
-/// let tools = Toolset::new().tool(tool("now", "Tells the time.", |NoArguments {}| async { "noon" }));
+/// let tools = Toolset::new().tool(tool("now", "Returns the time.", |NoArguments {}| async { "noon" }));
 /// let pins = Pins::of(&tools.specs());
 /// assert!(pins.drifted(&tools.specs()).is_empty());
 /// let tools = tools.gate(pins);
@@ -32,8 +31,7 @@ impl Pins {
         Self(specs.iter().map(pin).collect())
     }
 
-    /// The tools whose definitions are not as they were pinned. One that was not pinned is not
-    /// among them.
+    /// The tools whose definitions differ from the pinned ones. Tools without a pin are ignored.
     pub fn drifted(&self, specs: &ToolSpecs) -> Vec<Str> {
         let other = |spec: &&std::sync::Arc<concentric_core::ToolSpec>| {
             let (name, digest) = digest(spec);
@@ -60,8 +58,11 @@ impl Gate for Pins {
         match call.spec() {
             Some(spec) if Digest::of_spec(spec) == *pinned => Verdict::Pass.into(),
             _ => {
-                tracing::warn!(tool = %call.name(), "a tool is other than it was pinned");
-                Verdict::deny("The tool changed since it was trusted, so it was not run.").into()
+                tracing::warn!(tool = %call.name(), "the definition of a tool differs from its pin");
+                Verdict::deny(
+                    "The tool's definition changed after it was reviewed. The call was not run.",
+                )
+                .into()
             }
         }
     }

@@ -4,30 +4,30 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What is written down of a call that waits, beside the question itself.
+/// The stored state of a suspended call, except for its interrupts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Asked {
     pub(super) why: Why,
-    /// What the call enters the stack with.
+    /// The arguments with which the call enters the stack.
     pub(super) arguments: Str,
-    /// What was asked about, if a layer had changed them.
+    /// The arguments that were decided about, if a layer had changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arrived: Option<Str>,
     /// What it may run with.
     pub(super) bound: Bound,
-    /// The tool, as it was then.
+    /// The definition of the tool when the call was suspended.
     pub(super) definition: Digest,
-    /// The gates, as they were then.
+    /// The policy of the gates when the call was suspended.
     pub(super) policy: Digest,
-    /// What the ledger calls that which nobody knows about.
+    /// The ledger key of an unknown effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) effect: Option<Str>,
-    /// What the tool itself needs to go on.
+    /// The tool's own state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) inner: Option<Arc<Value>>,
 }
 
-/// What a call that waits may run with.
+/// The arguments that a suspended call may run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Bound {
@@ -39,38 +39,38 @@ pub(super) enum Bound {
     ToDecision,
 }
 
-/// Why a call waits.
+/// The reason why a call is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Why {
-    /// A gate asks.
+    /// A gate requires an approval.
     Gate,
-    /// A layer changed what was decided about.
+    /// A layer changed the arguments after the decision.
     Changed,
-    /// It was started, and nobody knows what it did.
+    /// The call was started, and its outcome is unknown.
     Effect,
-    /// The tool itself asks.
+    /// The tool raised an interrupt.
     Tool,
 }
 
 impl Asked {
-    /// What is written down about `interrupts`.
+    /// Creates the suspension for `interrupts`.
     pub(super) fn pending(&self, interrupts: Vec<Interrupt>) -> Pending {
-        // A struct of strings is always JSON.
+        // A struct of strings always serializes to JSON.
         let state = serde_json::to_value(self).unwrap_or_default();
         Pending::asking(interrupts)
             .with_state(state)
             .by(SuspendedBy::Lifecycle)
     }
 
-    /// What was written down; `None` if it was not us who asked.
+    /// Parses the stored state; `None` if the lifecycle did not create it.
     pub(super) fn of(pending: &Pending) -> Option<Self> {
         match pending.by {
-            // An older version did not say whose the state is.
+            // An older version did not store the owner of the state.
             Some(SuspendedBy::Lifecycle) | None => {
                 Self::deserialize(&**pending.state.as_ref()?).ok()
             }
-            // The state is the tool's, whatever it looks like.
+            // The state belongs to the tool.
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl Asked {
         Arguments::new(self.arguments.clone())
     }
 
-    /// What was asked about.
+    /// The arguments that were decided about.
     pub(super) fn decided(&self) -> Arguments {
         Arguments::new(self.arrived.as_ref().unwrap_or(&self.arguments).clone())
     }

@@ -9,17 +9,17 @@ use super::{
 use crate::{Digest, Tool, gate::Verdict};
 use concentric_core::{Arguments, Error, Permit, Str, ToolCall, ToolOutcome};
 
-/// How a call arrives at its tool.
+/// The result of comparing a call with the one that was decided about.
 pub(crate) enum Arrival {
-    /// As it was decided about.
+    /// The call is unchanged.
     AsDecided,
-    /// In a way that nobody is asked about.
+    /// The call must not run, and needs no decision.
     Refused(ToolOutcome),
-    /// Changed by a layer.
+    /// A layer changed the call.
     Changed {
-        /// What was decided about.
+        /// The arguments that were decided about.
         decided: Arguments,
-        /// Whether a gate minds the call at all.
+        /// Whether a gate had decided about the call.
         minded: bool,
     },
 }
@@ -29,11 +29,12 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     let (decided, minded) = match call.permit() {
         Permit::Passed(arguments) => (arguments, false),
         Permit::Exactly(arguments) | Permit::AsAsked(arguments) => (arguments, true),
-        // The strictest check there is, for what is not known here, is not to let it pass.
+        // Unknown clearances are refused.
         Permit::Any => return Arrival::AsDecided,
         Permit::Settled(outcome) => return Arrival::Refused((**outcome).clone()),
         _ => {
-            let unknown = "The call was decided about in a way that is not known here.";
+            let unknown =
+                "The permission of this call could not be verified. The call was not run.";
             return Arrival::Refused(not_gone_on(call, ToolOutcome::denied(unknown)));
         }
     };
@@ -42,14 +43,14 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     }
     let invalid = tool.validate(call.part()).is_err();
     if invalid && !minded {
-        // The tool itself says what is wrong with it.
+        // The tool itself reports the invalid arguments.
         return Arrival::AsDecided;
     }
     if invalid || matches!(call.permit(), Permit::AsAsked(_)) {
-        tracing::warn!(tool = %call.name(), "a layer changed a call that was decided about");
+        tracing::warn!(tool = %call.name(), "a layer changed a call after its approval");
         let changed = ToolOutcome::denied(Str::from_static(
-            "The call was changed on its way to the tool after it was decided about, so it was \
-             not run.",
+            "A layer changed the arguments of this call after its approval. The call was not \
+             run.",
         ));
         return Arrival::Refused(not_gone_on(call, changed));
     }
@@ -59,11 +60,12 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     }
 }
 
-/// Decides about a call that a layer has changed since `decided` was decided about.
+/// Decides about a call that a layer has changed since `decided`.
 ///
 /// # Errors
 ///
-/// It does not run: it is denied, or somebody is asked about it as it is now.
+/// Returns an outcome if the call is denied, or a suspension if the changed call requires an
+/// approval.
 pub(crate) async fn decide_changed(
     rules: &Rules,
     tool: &Tool,
@@ -76,12 +78,13 @@ pub(crate) async fn decide_changed(
         Verdict::Halt(reason) => return Err(Ok(not_gone_on(call, halting(reason)))),
         Verdict::Ask(ask) => ask,
         Verdict::Pass | Verdict::Allow if !minded => return Ok(()),
-        // Somebody, or a rule, has decided about the others.
+        // The unchanged call was allowed or approved, which does not cover the changed one.
         Verdict::Pass | Verdict::Allow => crate::approval::Ask::default(),
     };
     let asked = Asked {
         why: Why::Changed,
-        // What enters the stack again is what was decided about; the layer changes it again.
+        // The call enters the stack again with the original arguments, and the layer changes them
+        // again.
         arguments: decided.as_str().into(),
         arrived: Some(call.arguments().as_str().into()),
         bound: Bound::ToDecision,
@@ -92,9 +95,9 @@ pub(crate) async fn decide_changed(
     };
     let name = call.name();
     let message = ask.message.clone().unwrap_or_else(|| {
-        format!("May `{name}` be called? Its arguments were changed on the way.").into()
+        format!("Allow the call of `{name}`? A layer changed its arguments.").into()
     });
-    // Who replies to one change has not seen the next.
+    // A reply applies only to the change that the approver received.
     let arrived = Digest::of_fields(
         "concentric/arrived",
         &[call.arguments().as_str().as_bytes()],
@@ -106,7 +109,7 @@ pub(crate) async fn decide_changed(
     Err(Err(Error::waiting(asked.pending(vec![interrupt]))))
 }
 
-/// Whether two texts of arguments mean the same.
+/// Whether two texts of arguments are the same JSON value.
 fn same(a: &Arguments, b: &Arguments) -> bool {
     a == b
         || matches!(

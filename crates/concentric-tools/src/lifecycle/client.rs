@@ -1,9 +1,9 @@
-//! Calls that the client executes: what it answers is checked, and goes on as a result.
+//! Calls that the client executes. The client's result is checked against the output schema.
 
 use crate::{arguments::Validator, overlong::limited, tool::MAX_RESULT_BYTES};
 use concentric_core::{Reply, RoundCall, Ruling, Str, ToolOutcome};
 
-/// What came of a call of the client's, which was replied to.
+/// The outcome of a client's call after a reply.
 pub(super) fn outcome(call: &RoundCall) -> ToolOutcome {
     let replies = call.answered.as_ref().map(|answered| &answered.replies);
     let ruling = replies
@@ -17,7 +17,7 @@ pub(super) fn outcome(call: &RoundCall) -> ToolOutcome {
                     Validator::new(schema).and_then(|schema| schema.check(&result.to_string()))
             {
                 return ToolOutcome::failed(format!(
-                    "The result of `{}` is not what it is to be: {why}",
+                    "The client's result of `{}` does not match the output schema: {why}",
                     call.call.name
                 ));
             }

@@ -1,7 +1,8 @@
-//! Calls that may have taken effect before: their process died, or they were decided about once.
+//! Recovery of calls that may already have executed: their process ended, or their approval was
+//! used before.
 //!
-//! What is known of the effect comes before all else: whatever has changed since, and whatever the
-//! gates say now, a call that was begun is not said not to have been run.
+//! The known effect takes precedence over changed tools and gates: a call that was started is never
+//! reported as not run.
 
 use super::{
     asked::{Asked, Bound, Why},
@@ -21,26 +22,26 @@ use concentric_core::{
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Whether a process has begun `call` that died.
+/// Whether an earlier process started `call` and ended.
 pub(crate) fn is_recovered(call: &RoundCall) -> bool {
     call.recovered && !is_read_only(call)
 }
 
-/// Whether `call` was begun before, so that nobody knows what it did: its process died, or it is its
-/// tool that waited, or it was asked what it did.
+/// Whether `call` was started before and has no recorded outcome: its process ended, its tool was
+/// waiting, or its outcome was requested.
 fn in_doubt(call: &RoundCall) -> bool {
     let pending = || call.answered.as_ref()?.pending.as_ref();
     let begun = || {
         pending().is_some_and(|pending| match Asked::of(pending) {
             Some(asked) => matches!(asked.why, Why::Tool | Why::Effect),
-            // What the tool asked, as it is handed back to it.
+            // The tool's own suspension.
             None => !pending.is_held(),
         })
     };
     !is_read_only(call) && (call.recovered || begun())
 }
 
-/// What the model is told of `call` where it is not run: `otherwise`, unless it may have been done.
+/// The outcome of a `call` that is not run: `otherwise`, or unknown if the call may have executed.
 pub(crate) fn without_doubt(call: &RoundCall, otherwise: ToolOutcome) -> ToolOutcome {
     match in_doubt(call) {
         true => unknown_at_best(otherwise),
@@ -48,12 +49,11 @@ pub(crate) fn without_doubt(call: &RoundCall, otherwise: ToolOutcome) -> ToolOut
     }
 }
 
-/// The text that a model reads of every call whose outcome is unknown.
+/// The text for the model of every call whose outcome is unknown.
 const UNKNOWN: &str =
     "This call was started earlier and its outcome is unknown. It was not retried.";
 
-/// The outcome of a call that may have executed and was not run again: unknown, for the reason of
-/// `otherwise`.
+/// Downgrades an outcome to unknown, with the text of `otherwise` as the reason.
 pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
     if matches!(otherwise.status, ToolStatus::Done | ToolStatus::Unknown) {
         return otherwise;
@@ -64,7 +64,7 @@ pub(crate) fn unknown_at_best(mut otherwise: ToolOutcome) -> ToolOutcome {
     otherwise
 }
 
-/// What comes of a call that a layer does not let go on: `otherwise`, unless it had begun before.
+/// The outcome of a call that is stopped at its tool: `otherwise`, or unknown if it started before.
 pub(crate) fn not_gone_on(call: &ToolCall, otherwise: ToolOutcome) -> ToolOutcome {
     let read_only = call.spec().is_some_and(|spec| spec.annotations.read_only);
     match !read_only && (call.is_recovered() || goes_on(call)) {
@@ -74,7 +74,7 @@ pub(crate) fn not_gone_on(call: &ToolCall, otherwise: ToolOutcome) -> ToolOutcom
 }
 
 impl Gating {
-    /// Settles a call about which it was asked what it did, if that is what was replied to.
+    /// Settles a call with the reply to the interrupt that asked for its outcome.
     pub(super) async fn effect_replied(&self, call: &mut RoundCall) -> Option<Step> {
         let answered = call.answered.as_ref()?;
         let ruling = answered.replies.first().map(Reply::ruling);
@@ -99,7 +99,7 @@ impl Gating {
         ))
     }
 
-    /// A result that somebody gives in a tool's place.
+    /// The outcome with a result that an approver provided.
     pub(super) fn given(&self, call: &RoundCall, result: &Value) -> ToolOutcome {
         let outcome = ToolOutcome::by_person(result);
         match self.toolset.find(&call.call.name) {
@@ -108,12 +108,12 @@ impl Gating {
         }
     }
 
-    /// Settles a call whose process died, or has somebody asked what it did; unless it is known that
-    /// it did nothing, or may run again.
+    /// Settles a call whose process ended, or raises an interrupt that asks for its outcome; `None`
+    /// if the call did not execute or may run again.
     ///
     /// # Errors
     ///
-    /// The ledger failed: nothing can be said of the call.
+    /// Returns an error if the ledger fails.
     pub(super) async fn recover(&self, call: &mut RoundCall) -> Result<Option<Step>, Error> {
         let tool = self.toolset.find(&call.call.name);
         if let Some(tool) = tool {
@@ -124,7 +124,7 @@ impl Gating {
         }
         let again = tool.is_some_and(Tool::may_run_again);
         match self.effect_of(call).await? {
-            // A ledger that was not there then has nothing to say of it.
+            // A ledger that was added later has no entry.
             Some(Effect::New) if call.noted => {
                 call.recovered = false;
                 Ok(None)
@@ -137,7 +137,7 @@ impl Gating {
         }
     }
 
-    /// What is known of the effect of a call; `None` if there is no ledger to know it.
+    /// The ledger entry of a call; `None` without a ledger.
     pub(super) async fn effect_of(&self, call: &RoundCall) -> Result<Option<Effect>, Error> {
         let Some(effects) = &self.toolset.rules().effects else {
             return Ok(None);
@@ -153,8 +153,8 @@ impl Gating {
         key_of(&self.context.at_call(call), answered.as_ref())
     }
 
-    /// Settles a call that was begun as its tool can tell, or has somebody asked; its outcome stays
-    /// unknown where a run that waits is not stored.
+    /// Settles a started call with its tool's `reconcile`, or raises an interrupt; the outcome
+    /// stays unknown if an interrupted run is not stored.
     pub(super) async fn ask_what_came(
         &self,
         tool: Option<&Tool>,
@@ -175,7 +175,7 @@ impl Gating {
         Ok(asked.map_or_else(Step::settled, Step::Wait))
     }
 
-    /// The call as it was when it was begun.
+    /// The call as it was started.
     async fn as_begun(&self, tool: Option<&Tool>, call: &RoundCall) -> ToolCall {
         let mut begun = call.clone();
         let answered = call.answered.as_ref();
@@ -193,7 +193,7 @@ impl Gating {
             }
             (Some(asked), _) => begun.call.arguments = asked.decided(),
             (None, _) => {
-                // What can't be prepared any more is shown as the model wrote it.
+                // If preparing fails, the model's arguments are kept.
                 if let Some(tool) = tool
                     && self.prepare(tool, &mut begun).await.is_err()
                 {
@@ -205,7 +205,7 @@ impl Gating {
     }
 }
 
-/// What a person says that `call` did, if that was asked and is replied.
+/// The outcome of `call` from the reply to the interrupt that asked for it.
 pub(super) fn replied_effect(call: &RoundCall) -> Option<ToolOutcome> {
     let answered = call.answered.as_ref()?;
     let asked = Asked::of(answered.pending.as_ref()?)?;
@@ -220,11 +220,11 @@ fn nobody_knows() -> ToolOutcome {
     ToolOutcome::unknown(UNKNOWN)
 }
 
-/// Looks for the outcome of a call that was given up while it ran, as if its process had ended.
+/// Recovers the outcome of a call that was abandoned while it ran, as after a crash.
 ///
 /// # Errors
 ///
-/// A person is asked, or the ledger failed.
+/// Returns a suspension if the run must ask for the outcome, or an error if the ledger fails.
 pub(crate) async fn find_outcome(
     rules: Arc<Rules>,
     tool: Tool,
@@ -236,7 +236,7 @@ pub(crate) async fn find_outcome(
     if let Some((effects, key)) = &effect
         && let Effect::Done(outcome) = effects.known(key.clone()).await?
     {
-        // It ended after all, and a layer outside gave it up then.
+        // The call ended before an outer layer abandoned it.
         return Ok(*outcome);
     }
     match (reconciled(&tool, &call).await, effect) {
@@ -250,7 +250,7 @@ pub(crate) async fn find_outcome(
     }
 }
 
-/// What was replied to the tool itself, out of what is written down of a call that waited.
+/// The replies to the tool itself, without the lifecycle's own state.
 pub(super) fn by_tool(answered: &Answered) -> Answered {
     let pending = answered.pending.as_ref();
     let asked = pending
@@ -270,24 +270,24 @@ pub(super) fn by_tool(answered: &Answered) -> Answered {
     own
 }
 
-/// What came of a call that was begun, if its tool can tell.
+/// The outcome of a started call, if its tool can report it.
 pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutcome> {
     match Caught::new(Box::pin(tool.reconciled(call))).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let tool = call.name();
-            tracing::error!(%tool, "a tool panicked when it was to tell what came of a call");
+            tracing::error!(%tool, "the `reconcile` function of a tool panicked");
             None
         }
     }
 }
 
-/// Asks what a call did that was begun; `key` is what the ledger calls it.
+/// Creates the interrupt that asks for the outcome of a started call; `key` is its ledger key.
 ///
 /// # Errors
 ///
-/// The run is not stored if it waits, so that no reply could be accepted: the outcome stays unknown,
-/// in the ledger too.
+/// Returns an unknown outcome if an interrupted run is not stored, so that no reply could be
+/// accepted. The ledger entry stays started.
 pub(super) fn ask_effect(
     rules: &Rules,
     tool: Option<&Tool>,
@@ -296,7 +296,7 @@ pub(super) fn ask_effect(
 ) -> Result<Pending, ToolOutcome> {
     if !call.context.is_suspension_stored() {
         let tool = call.name();
-        tracing::warn!(%tool, "nobody is asked what a call did, since no layer stores its run");
+        tracing::warn!(%tool, "the outcome of a call is unknown; no interrupt was raised, since interrupted runs are not stored");
         return Err(nobody_knows());
     }
     let asked = Asked {

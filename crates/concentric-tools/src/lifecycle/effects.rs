@@ -1,4 +1,4 @@
-//! What tools do to the world, written down before and after.
+//! The ledger: records effects before and after tools execute.
 
 use super::{
     asked::Asked,
@@ -19,7 +19,7 @@ use std::{
     task::{self, Poll, ready},
 };
 
-/// Where effects are written down.
+/// The ledger of a toolset.
 #[derive(Clone)]
 pub(crate) struct Effects(Arc<dyn Ledger>);
 
@@ -28,24 +28,24 @@ impl Effects {
         Self(Arc::new(ledger))
     }
 
-    /// What is known of the effect of `key`.
+    /// Returns the ledger entry of `key`.
     pub(super) async fn known(&self, key: EffectKey) -> Result<Effect, Error> {
         stored(|| self.0.known(key)).await.map_err(failed)
     }
 
-    /// Writes down what a person says that a call did, and returns what counts.
+    /// Records the outcome that an operator reported, and returns the recorded one.
     pub(super) async fn resolve(&self, key: EffectKey, outcome: ToolOutcome) -> ToolOutcome {
         match self.settle(key, outcome.clone()).await {
             Ok(settled) => settled,
             Err(error) => {
-                tracing::error!(%error, "what came of a call can't be written down");
+                tracing::error!(%error, "recording the outcome of a call in the ledger failed");
                 outcome
             }
         }
     }
 
-    /// Writes down what came of a call that was begun, and returns what counts: a process that was
-    /// thought dead may have said before what it did.
+    /// Records the outcome of a started call, and returns the recorded one: a slow process that was
+    /// considered dead may have recorded its outcome first.
     pub(super) async fn settle(
         &self,
         key: EffectKey,
@@ -56,7 +56,7 @@ impl Effects {
             .map_err(failed)?;
         Ok(match self.known(key).await? {
             Effect::Done(first) => *first,
-            // A ledger that has forgotten what it was told.
+            // The ledger has lost the outcome.
             _ => outcome,
         })
     }
@@ -68,7 +68,7 @@ impl fmt::Debug for Effects {
     }
 }
 
-/// Calls `tool`, unless the ledger says that it was called.
+/// Calls `tool`, unless the ledger has an entry of the call.
 pub(crate) async fn run(
     rules: Arc<Rules>,
     effects: Effects,
@@ -84,8 +84,8 @@ pub(crate) async fn run(
     let begun = Begin::new(&call.context, &effects, key.clone(), intent).await;
     match begun.map_err(failed)? {
         Effect::New => {}
-        // A failed effect may be repeated where that does no harm; its success then replaces the
-        // failure in the ledger.
+        // A failed call may be repeated if that is harmless; its success then replaces the failure
+        // in the ledger.
         Effect::Done(outcome) if outcome.status == ToolStatus::Done || !tool.may_run_again() => {
             return Ok(*outcome);
         }
@@ -98,31 +98,31 @@ pub(crate) async fn run(
             };
             return effects.settle(key, outcome).await;
         }
-        // Begun before, and to begin it again does no harm.
+        // Started before, and repeating it is harmless.
         _ => {}
     }
     let result = tool.start_function(call).await;
-    // The effect of a call that failed with an error, waits, or was given up is not known: it stays
-    // begun.
+    // The effect of a call that failed with an error, is suspended or was abandoned is unknown, so
+    // its entry stays started.
     if let Ok(outcome) = &result
         && outcome.status != ToolStatus::Unknown
         && let Err(error) = stored(|| effects.0.finish(key, outcome.clone())).await
     {
-        // It stays begun, and somebody is asked about it if the run goes on elsewhere.
-        tracing::error!(%error, "what came of a call can't be written down");
+        // The entry stays started; a run that resumes elsewhere asks for the outcome.
+        tracing::error!(%error, "recording the outcome of a call in the ledger failed");
     }
     result
 }
 
-/// The record of an effect that is about to begin.
+/// The creation of a ledger entry before an effect.
 ///
-/// If it is dropped before it resolves, the call never starts: once the record was made, it is
-/// retracted.
+/// If the future is dropped before it resolves, the call never starts, and the entry is retracted
+/// after it was created.
 struct Begin<'a> {
     context: &'a Context,
     effects: &'a Effects,
     key: EffectKey,
-    // Taken out when it resolves.
+    // Taken when the future resolves.
     record: Option<StoreFuture<Effect>>,
 }
 
@@ -159,45 +159,46 @@ impl Drop for Begin<'_> {
         };
         let (ledger, key) = (Arc::clone(&self.effects.0), self.key.clone());
         self.context.defer(async move {
-            // Another attempt may have begun it before.
+            // Another attempt may have created the entry.
             if let Ok(Effect::New) = record.await
                 && let Err(error) = stored(|| ledger.retract(key)).await
             {
-                tracing::warn!(%error, "the record of a call that never started was not retracted");
+                tracing::warn!(%error, "retracting the ledger entry of a call that never started failed");
             }
         });
     }
 }
 
-/// What is not known to be written down is not done.
+/// A call without a ledger entry must not run.
 fn failed(error: StoreError) -> Error {
     fatal(Error::from(error))
 }
 
-/// What the ledger calls the effect of a call that was answered so; `None` outside a call.
+/// The ledger key of a call with these replies; `None` outside of a call.
 pub(super) fn key_of(context: &Context, answered: Option<&Answered>) -> Option<EffectKey> {
     let mut key = EffectKey::of(context)?;
-    // What it does once it has its replies is begun for itself: that it was begun to ask says
-    // nothing of it.
+    // The effect after the replies has its own entry: the entry of the part that raised the
+    // interrupts does not cover it.
     if let Some(asked) = answered.and_then(asked_by_itself) {
         key.key = format!("{}#{asked}", key.key).into();
     }
     Some(key)
 }
 
-/// Whether the tool itself has asked something, and this is what was replied.
+/// Whether the call resumes with replies to its tool's own interrupts.
 pub(crate) fn goes_on(call: &ToolCall) -> bool {
     call.answered().and_then(of_itself).is_some()
 }
 
-/// What the tool itself has asked, if this is what was replied.
+/// The tool's own suspension, if the replies are to it.
 fn of_itself(answered: &Answered) -> Option<&Pending> {
     let pending = answered.pending.as_ref()?;
     (!pending.is_held() && Asked::of(pending).is_none()).then_some(pending)
 }
 
-/// Names what the tool itself has asked and which of it was replied to, whatever the replies say: it
-/// is begun once from there. A tool that asks again does so under another id, or in another state.
+/// Identifies the tool's own suspension and the set of answered interrupts, independent of the
+/// replies' contents: the tool continues once from there. A tool that waits again uses another id
+/// or state.
 fn asked_by_itself(answered: &Answered) -> Option<Digest> {
     let pending = of_itself(answered)?;
     let replies = &answered.replies;

@@ -28,7 +28,7 @@ use std::{
     task::Poll,
 };
 
-/// A call that is to enter the stack.
+/// A call that may enter the stack.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) index: usize,
@@ -37,10 +37,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Has the call not run any more; returns what comes of it.
+    /// Settles the call without running it, and returns the outcome.
     pub(crate) fn give_up(&mut self) -> Arc<ToolOutcome> {
         if let Permit::Settled(outcome) = &self.permit {
-            // It is over already: its client executed it, or it was refused.
+            // Already settled: the client executed it, or it was refused.
             return Arc::clone(outcome);
         }
         let outcome = given_up(&self.call);
@@ -49,45 +49,46 @@ impl Entry {
     }
 }
 
-/// What the gates have made of a round.
+/// The result of the gates for a round.
 #[derive(Default)]
 pub(crate) struct Gated {
     /// The calls that may enter the stack, in order.
     pub(crate) entries: Vec<Entry>,
-    /// Those that wait.
+    /// The calls that are suspended.
     pub(crate) waiting: Vec<RoundEvent>,
-    /// Those that wait while the run stays open.
+    /// The calls that wait for a reply while the run stays open.
     pub(crate) live: Vec<LiveCall>,
-    /// The same calls, for when nobody is waited for any more.
+    /// The indexes and states of the calls in `live`, for when the run stops.
     pub(crate) asking: Vec<(usize, RoundCall)>,
 }
 
-/// A call that enters the stack when somebody has replied, or waits after all.
+/// Resolves when a call that waits in an open run may enter the stack, or must be suspended.
 pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Replied> + Send>>;
 
-/// What a reply has made of a call while the run stays open.
+/// The result of a reply to a call that waits in an open run.
 pub(crate) enum Replied {
-    /// It enters the stack.
+    /// The call enters the stack.
     Enter(Box<Entry>),
-    /// It waits: a gate asks about an edit that does not keep the run open.
+    /// The call is suspended: a gate asks about edited arguments and does not keep the run open.
     Wait(usize, Box<Pending>),
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 pub(super) enum Step {
-    /// It enters the stack. `free`: nobody was asked about it, so it can wait for its siblings.
+    /// The call enters the stack. `free`: no interrupt was raised for it, so it may be held with
+    /// its siblings.
     Enter { permit: Permit, free: bool },
-    /// It waits.
+    /// The call is suspended.
     Wait(Pending),
-    /// Somebody is asked whether it may run.
+    /// The call requires an approval.
     Ask(Box<Question>),
-    /// It ends the run, with this outcome of its own.
+    /// The call ends the run, with this outcome.
     Halt(ToolOutcome),
-    /// Nothing can be said of it, and it fails the run.
+    /// The decision failed, and the run fails.
     Fail(Error),
 }
 
-/// What somebody is asked, and what is written down of it.
+/// An interrupt for a call, with the state to store.
 pub(super) struct Question {
     ask: Ask,
     interrupt: Interrupt,
@@ -95,7 +96,8 @@ pub(super) struct Question {
 }
 
 impl Step {
-    /// Says of a call that is not to run that it may have been done, if that is so.
+    /// Converts the outcome of a call that will not run to an unknown one, if the call may have
+    /// executed.
     fn without_doubt(self, call: &RoundCall) -> Self {
         match self {
             Self::Enter {
@@ -122,11 +124,11 @@ impl Step {
     }
 }
 
-/// Prepares the calls of a round, and asks the gates about all of them before any runs.
+/// Prepares the calls of a round, and decides about all of them before any runs.
 ///
 /// # Errors
 ///
-/// The ledger failed.
+/// Returns an error if the ledger fails.
 pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gated, Error> {
     let gating = Gating {
         toolset,
@@ -162,7 +164,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
                 let permit = Permit::Settled(Arc::new(outcome));
                 gated.entries.push(enter(call, permit));
             }
-            // It is over already: its client executed it, or it was refused.
+            // Already settled: the client executed it, or it was refused.
             Step::Enter {
                 permit: permit @ Permit::Settled(_),
                 ..
@@ -214,7 +216,7 @@ pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gat
     Ok(gated)
 }
 
-/// What comes of a call that does not start, since its run stops.
+/// The outcome of a call that does not start because its run stops.
 fn given_up(call: &RoundCall) -> Arc<ToolOutcome> {
     let stopped = || ToolOutcome::cancelled("The run was stopped before the call was started.");
     Arc::new(match (&call.refusal, call.call.executor) {
@@ -224,12 +226,12 @@ fn given_up(call: &RoundCall) -> Arc<ToolOutcome> {
     })
 }
 
-/// What came of a call that does not run.
+/// The clearance of a call that does not run.
 fn settled(call: &RoundCall, outcome: ToolOutcome) -> Permit {
     Permit::Settled(Arc::new(without_doubt(call, outcome)))
 }
 
-/// What a tool waits for, with what is needed to call it again.
+/// The suspension of a tool that waits, with the state for calling it again.
 pub(crate) fn suspend_tool(
     rules: &Rules,
     context: &Context,
@@ -240,7 +242,7 @@ pub(crate) fn suspend_tool(
 ) -> Pending {
     let mut suspended = pending.clone();
     suspended.together |= rules.together;
-    // What the lifecycle itself asks on behalf of a call is whole.
+    // A suspension by the lifecycle is already complete.
     if pending.by == Some(SuspendedBy::Lifecycle) {
         return suspended;
     }
@@ -254,7 +256,7 @@ pub(crate) fn suspend_tool(
         bound: match permit {
             Permit::Any => Bound::No,
             Permit::Passed(_) => Bound::ToGates,
-            // The strictest, for what is not known here.
+            // Unknown variants get the strictest bound.
             _ => Bound::ToDecision,
         },
         arrived,
@@ -294,7 +296,7 @@ impl Gating {
         });
     }
 
-    /// Whether a call that nobody is asked about waits for those that somebody is.
+    /// Whether a call without an interrupt waits for its siblings with one.
     fn holds(&self, call: &RoundCall) -> bool {
         match self.toolset.rules().siblings {
             Siblings::RunAll => false,
@@ -310,23 +312,23 @@ impl Gating {
         }
     }
 
-    /// The call as gates and people are shown it.
+    /// The call as gates and approvers receive it.
     pub(super) fn view(&self, call: &RoundCall) -> ToolCall {
         let transcript = self.transcript.clone();
         ToolCall::of_round(call.clone(), Permit::Any, transcript, &self.context)
     }
 
-    /// Decides about each of `calls`; `None`, if the run is cancelled meanwhile.
+    /// Decides about each of `calls`; `None` if the run is cancelled meanwhile.
     async fn steps(&self, calls: &mut [RoundCall]) -> Option<Vec<Step>> {
         let steps = async {
             match calls {
-                // Most rounds are one call, which needs no list to be waited for.
+                // Most rounds have one call and need no `join_all`.
                 [call] => vec![self.step(call).await],
                 calls => join_all(calls.iter_mut().map(|call| self.step(call))).await,
             }
         };
         let mut steps = pin!(steps);
-        // Whoever polls the round is woken when its run is cancelled.
+        // Cancelling the run wakes the task that polls the round.
         poll_fn(|cx| match self.context.is_cancelled() {
             true => Poll::Ready(None),
             false => steps.as_mut().poll(cx).map(Some),
@@ -355,8 +357,8 @@ impl Gating {
         }
     }
 
-    /// Says of a call that only a history knows, and that is not to run, that it may have been done,
-    /// if the ledger says so.
+    /// Converts the outcome of a call that is known only from a history and will not run to an
+    /// unknown one, if the ledger has an entry for it.
     async fn unless_begun(&self, call: &RoundCall, step: Step) -> Step {
         let claimed = call
             .answered
@@ -367,7 +369,7 @@ impl Gating {
                 permit: Permit::Settled(outcome),
                 free,
             } if claimed && !is_read_only(call) => match self.effect_of(call).await {
-                // Nothing is known of it; or that is what was said.
+                // The ledger has no entry of an execution.
                 Ok(None | Some(Effect::New)) => Step::Enter {
                     permit: Permit::Settled(outcome),
                     free,
@@ -380,23 +382,23 @@ impl Gating {
         }
     }
 
-    /// Decides about a call that the loop lets run, and that is known not to be done.
+    /// Decides about a call that the loop accepted and that has not executed.
     async fn decided(&self, call: &mut RoundCall) -> Step {
         let Some(tool) = self.toolset.find(&call.call.name) else {
             let refusal = Refusal::NotOffered(self.toolset.names());
             self.tell_gone(call).await;
             return Step::settled(refusal.outcome(&call.call));
         };
-        // What runs is the tool that is here, whatever the model was told.
+        // The toolset's own spec applies, not the one that the model received.
         call.spec = Some(tool.spec().clone());
-        // It keeps what it was answered: whoever is told of the call is told that it was taken up.
+        // The replies are kept: observers can tell a resumed call by them.
         match call.answered.clone() {
             Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
             _ => self.fresh(tool, call).await,
         }
     }
 
-    /// A call that nobody was asked about.
+    /// Decides about a call without an interrupt.
     pub(super) async fn fresh(&self, tool: &Tool, call: &mut RoundCall) -> Step {
         if !self.toolset.has_gates(&self.context) {
             return match self.prepare(tool, call).await {
@@ -408,7 +410,7 @@ impl Gating {
             };
         }
         if let Err(outcome) = self.prepare(tool, call).await {
-            // It enters as it is, and nothing else may be made of it: the gates have not seen it.
+            // Settled, so that the arguments, which no gate has checked, cannot run.
             self.record(call, ProtocolStep::Invalid);
             return Step::settled(outcome);
         }
@@ -434,7 +436,7 @@ impl Gating {
     ///
     /// # Errors
     ///
-    /// They are no good; the outcome tells the model where and why.
+    /// Returns an outcome with the position and the reason if the arguments are invalid.
     pub(super) async fn prepare(
         &self,
         tool: &Tool,
@@ -442,7 +444,7 @@ impl Gating {
     ) -> Result<(), ToolOutcome> {
         let rules = self.toolset.rules();
         call.call.arguments = tool.normal(&call.call.arguments);
-        // Without a gate, and without an edit, the tool's own check is soon enough.
+        // Without gates and edits, the tool's own validation suffices.
         let is_soon_enough = rules.prepare.is_empty() && !call.recovered;
         if is_soon_enough && !self.toolset.has_gates(&self.context) {
             return Ok(());
@@ -468,13 +470,13 @@ impl Gating {
         Ok(())
     }
 
-    /// The strictest of what the gates say.
+    /// The strictest verdict of the gates.
     pub(super) async fn decide(&self, call: &ToolCall) -> Verdict {
         decide(self.toolset.rules(), call).await
     }
 
-    /// Decides about `edited`, which is `call` with arguments that a person edited: it is asked about
-    /// if a gate asks that had not asked about `call`.
+    /// Decides about `edited`, which is `call` with arguments that an approver edited. Another
+    /// approval is required only if a gate asks that did not ask about `call`.
     pub(super) async fn decide_edited(&self, call: &ToolCall, edited: &ToolCall) -> Verdict {
         let rules = self.toolset.rules();
         let verdicts = decide_each(rules, edited).await;
@@ -489,17 +491,17 @@ impl Gating {
             .partition(|(at, _)| had_asked(*at));
         match new.is_empty() {
             true => Verdict::Allow,
-            // In the words of those that ask anew; all that watch are told.
+            // The interrupt has the message of the new gates, and the observers of all.
             false => strictest(new.into_iter().chain(known).map(|(_, verdict)| verdict)),
         }
     }
 
-    /// Asks somebody about `call`.
+    /// Requires an approval for `call`.
     pub(super) fn ask(&self, tool: &Tool, call: &ToolCall, ask: Ask) -> Step {
         self.ask_as(tool, call, ask, question::id(call, ""))
     }
 
-    /// Asks somebody about `call`, by that id.
+    /// Requires an approval for `call`, with the given interrupt id.
     pub(super) fn ask_as(&self, tool: &Tool, call: &ToolCall, ask: Ask, id: InterruptId) -> Step {
         let edited = question::is_edit(call, &id);
         let rules = self.toolset.rules();
@@ -512,7 +514,7 @@ impl Gating {
         if edited {
             interrupt = interrupt.with_metadata("edited", true);
         }
-        // Who is asked while the run stays open needs no proof, and one would outlive the reply.
+        // A live interrupt needs no token, which would remain valid after the reply.
         if let (Some(tokens), Some(expires_at), None) = (tokens, interrupt.expires_at, &ask.live)
             && let Some(token) = tokens.sign(call, id, definition, policy, expires_at, edited)
         {
@@ -574,7 +576,7 @@ impl Gating {
         }))
     }
 
-    /// Asks while the run stays open, and does what is replied.
+    /// Raises an interrupt while the run stays open, and applies the reply.
     async fn ask_live(&self, call: &mut RoundCall, ask: Ask, interrupt: Interrupt) -> Step {
         let view = self.view(call);
         let id = interrupt.id.clone();
@@ -590,7 +592,7 @@ impl Gating {
             }
             None => None,
         };
-        // What comes of it is told below.
+        // From here on observers receive the actual end.
         open.0 = None;
         drop(open);
         let ruling = reply.as_ref().map(Reply::ruling);
@@ -601,8 +603,8 @@ impl Gating {
             },
             _ => {
                 let reason = Str::from_static(match self.context.is_cancelled() {
-                    true => "The run was stopped before anybody approved the call.",
-                    false => "Nobody has approved the call in time.",
+                    true => "The run was stopped before the call was approved.",
+                    false => "The call was not approved in time.",
                 });
                 ask.tell(&ApprovalEvent::Denied {
                     call: &view,
@@ -614,8 +616,7 @@ impl Gating {
     }
 }
 
-/// A question that is waited for while the run stays open: its watchers are told when it is given
-/// up.
+/// A live interrupt that waits for a reply: notifies the observers if it is dropped.
 struct OpenQuestion<'a>(Option<(&'a Ask, &'a ToolCall)>);
 
 impl Drop for OpenQuestion<'_> {
@@ -626,17 +627,17 @@ impl Drop for OpenQuestion<'_> {
     }
 }
 
-/// Logs why a question has no answer: that it was not asked is for the host to mend.
+/// Logs why a live interrupt has no reply: a warning if it was not delivered.
 fn log_unanswered(error: &Unanswered) {
     match error {
         Unanswered::Late | Unanswered::Cancelled => {
-            tracing::debug!(%error, "a live question has no answer");
+            tracing::debug!(%error, "a live interrupt was not answered");
         }
-        _ => tracing::warn!(%error, "a live question was not asked"),
+        _ => tracing::warn!(%error, "a live interrupt was not delivered"),
     }
 }
 
-/// The strictest of what the gates say.
+/// The strictest verdict of the gates.
 pub(super) async fn decide(rules: &Rules, call: &ToolCall) -> Verdict {
     strictest(decide_each(rules, call).await)
 }
@@ -645,7 +646,7 @@ fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     verdicts.into_iter().fold(Verdict::Pass, Verdict::and)
 }
 
-/// What the gates say, each at its place.
+/// The verdicts of the gates, in their order.
 async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
     let own = call.context.extensions().get::<Approval>();
     let gates = || rules.gates(&call.context).map(|gate| &**gate);
@@ -671,14 +672,14 @@ async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
     verdicts
 }
 
-/// What is made of a gate that failed.
+/// The verdict of a gate that failed.
 fn undecided(gate: &dyn Gate, error: &BoxError) -> Verdict {
     let gate = catch(|| gate.policy()).unwrap_or_default();
-    tracing::error!(%error, %gate, "a gate failed, so the call is denied");
-    Verdict::deny("Whether the call may run could not be decided.")
+    tracing::error!(%error, %gate, "a gate failed; the call is denied");
+    Verdict::deny("The permission check of this call failed. The call was not run.")
 }
 
-/// What comes of a call that a gate ends the run for.
+/// The outcome of a call for which a gate ends the run.
 pub(super) fn halting(reason: Str) -> ToolOutcome {
     ToolOutcome::denied(reason.clone()).and_halt(reason)
 }

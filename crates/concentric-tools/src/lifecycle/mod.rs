@@ -1,8 +1,8 @@
-//! What happens to a tool call between the model's wish and its outcome.
+//! The lifecycle of a tool call, from the model's request to the outcome.
 //!
-//! A round goes through four stages, and a call that is taken up after it waited goes through the
-//! same: prepare (decode, validate, edit), gate, execute (the layers and the tool), settle. The
-//! first two are here; [`Toolset`](crate::Toolset) drives them.
+//! A round passes through four stages: prepare (decode, validate, edit), gate, execute (the layers
+//! and the tool), settle. A resumed call passes through the same stages. The first two are
+//! implemented here and driven by [`Toolset`](crate::Toolset).
 
 mod asked;
 mod changed;

@@ -13,13 +13,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Proofs that a call was asked about, for hosts that keep no record of it: the question carries a
-/// [token](crate::token), and a reply that brings it back is believed, once.
+/// Signed approval tokens, for hosts that do not store interrupts: an interrupt carries a
+/// [token](crate::token), and a reply that returns it is accepted once.
 ///
-/// The question whether a call may run carries one, and so does the question about arguments that a
-/// person edited, if they have less than about 2 KiB. What a layer changed on the way, what a crash
-/// leaves in doubt, and what an agent that is a tool asks are answered where the run's state is kept:
-/// in a [`RunStore`](concentric_core::store::RunStore), or in the process that asked.
+/// Interrupts that ask whether a call may run carry one, including those about edited arguments of
+/// less than about 2 KiB. Interrupts for arguments that a layer changed, for unknown outcomes after
+/// a crash, and of nested agents need the run's state: from a
+/// [`RunStore`](concentric_core::store::RunStore), or in the process that raised them.
 ///
 /// ```
 /// use concentric_tools::{Tokens, Toolset, token::{Key, Keys}};
@@ -28,7 +28,7 @@ use std::{
 ///
 /// # fn tools(store: impl Once, secret: Vec<u8>) -> Result<Toolset, Box<dyn std::error::Error>> {
 /// let keys = Keys::new(Key::new("2026-11", secret)?);
-/// // `store` is shared by all processes that take replies.
+/// // All processes that accept replies share `store`.
 /// let tools = Toolset::new().tokens(Tokens::new(keys, "https://agent.example", store));
 /// # Ok(tools)
 /// # }
@@ -44,18 +44,18 @@ struct Inner {
     lifetime: Duration,
 }
 
-/// How long it is known at least that a question was answered.
+/// The minimum time for which a used token is remembered.
 const USED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// How long a question can be answered that says nothing of it.
+/// The default lifetime of an interrupt.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A hundred years: a longer time may be none that a clock can tell.
+/// A hundred years: longer times may overflow a `SystemTime`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Tokens {
-    /// Creates proofs for `audience`, which names this service; `once` sees to it that each question
-    /// is answered once, however often it was asked.
+    /// Creates tokens for `audience`, the name of this service; `once` ensures that each interrupt
+    /// is answered once, even if it was raised repeatedly.
     pub fn new(keys: Keys, audience: impl Into<Str>, once: impl Once) -> Self {
         Self(Arc::new(Inner {
             keys,
@@ -65,17 +65,17 @@ impl Tokens {
         }))
     }
 
-    /// Sets how long a question can be answered that does not say so itself; the default is a day.
+    /// Sets the lifetime of interrupts that do not set their own; the default is one day.
     ///
-    /// No question can be answered for longer than a token [may count](Keys::max_lifetime). With zero,
-    /// such a question has no token, and can't be answered by one.
+    /// The lifetime is limited by [`Keys::max_lifetime`]. With zero, such an interrupt has no
+    /// token, and cannot be answered with one.
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         Arc::make_mut(&mut self.0).lifetime = lifetime;
         self
     }
 
-    /// How long a question can be answered that is to be answered within `wanted`.
+    /// The lifetime of an interrupt that requests `wanted`.
     pub(super) fn lifetime_of(&self, wanted: Option<Duration>) -> Duration {
         let lifetime = wanted.unwrap_or(self.0.lifetime);
         lifetime.min(self.0.keys.longest()).min(LONGEST)
@@ -103,7 +103,8 @@ impl Tokens {
         })
     }
 
-    /// The proof that `call` was asked about; `edited`: with arguments that a person edited.
+    /// Signs the token for an interrupt about `call`; `edited`: about arguments that an approver
+    /// edited.
     pub(super) fn sign(
         &self,
         call: &ToolCall,
@@ -128,29 +129,29 @@ impl Tokens {
         match self.0.keys.sign(&claims) {
             Ok(token) => Some(token.as_str().into()),
             Err(error) => {
-                tracing::error!(%error, "a question can't be proved, and not be answered");
+                tracing::error!(%error, "signing an approval token failed; replies without the run's state are rejected");
                 None
             }
         }
     }
 
-    /// The edited arguments that the proof of `reply` says the question was about, if it is one.
+    /// The edited arguments in the token of `reply`, if its interrupt was about an edit.
     ///
     /// # Errors
     ///
-    /// No key of ours has signed it.
+    /// Returns an error if the token has no valid signature.
     pub(super) fn edited(&self, reply: &Reply, now: SystemTime) -> Result<Option<Str>, Invalid> {
         let token = reply.token.as_deref().ok_or(Invalid::Missing)?;
         let claims = self.0.keys.open(token, now).map_err(Invalid::Token)?;
         Ok(claims.edited)
     }
 
-    /// Checks the proof of `reply` to a question about `call`, and does not use it up. One that has
-    /// expired still proves a denial.
+    /// Verifies the token of `reply` for an interrupt about `call`, without using it up. An expired
+    /// token is still valid for a denial.
     ///
     /// # Errors
     ///
-    /// Why it does not hold.
+    /// Returns the reason if the token is invalid.
     pub(super) fn check(
         &self,
         reply: &Reply,
@@ -165,33 +166,33 @@ impl Tokens {
         let now = call.context.now();
         match self.0.keys.verify(token, &Expected::new(subject), now) {
             Ok(_) => Ok(()),
-            // Nothing runs by it.
+            // A denial executes nothing.
             Err(TokenError::Expired) if denies(reply) => Ok(()),
             Err(error) => Err(Invalid::Token(error)),
         }
     }
 
-    /// Uses the proof of `reply` up, with all others that were given for the same question.
+    /// Uses up the token of `reply`, and all others for the same interrupt.
     ///
     /// # Errors
     ///
-    /// It was used before, or may have been.
+    /// Returns an error if it was used before, or may have been.
     pub(super) async fn take(&self, reply: &Reply, context: &Context) -> Result<(), Invalid> {
         let until = self.used_until(context.now());
         self.spend(&reply.interrupt_id, context, until).await
     }
 
-    /// Uses all proofs up that were given for a question that was decided about without one.
+    /// Uses up all tokens for an interrupt that was decided about without one.
     ///
     /// # Errors
     ///
-    /// They are used up, or may be.
+    /// Returns an error if they were used before, or may have been.
     pub(super) async fn decided(&self, id: &InterruptId, context: &Context) -> Result<(), Invalid> {
         self.spend(id, context, later(context.now(), LONGEST)).await
     }
 
-    /// Until when it must be known that a question was answered at `now`: other tokens of the same
-    /// question may count for longer than the one that was used.
+    /// The time until which an interrupt that was answered at `now` is remembered: its other tokens
+    /// may be valid for longer than the used one.
     fn used_until(&self, now: SystemTime) -> SystemTime {
         later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
     }
@@ -202,28 +203,28 @@ impl Tokens {
         context: &Context,
         until: SystemTime,
     ) -> Result<(), Invalid> {
-        // Not the token: whoever lists a question again gets another one for it (F38).
+        // Not the token itself: listing an interrupt again creates another token for it (F38).
         let key = format!("token:{id}").into();
         let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
         match first {
             Ok(true) => Ok(()),
             Ok(false) => Err(Invalid::Used),
             Err(error) => {
-                tracing::error!(%error, "a proof can't be used up, so it is not believed");
+                tracing::error!(%error, "marking an approval token as used failed; the reply is rejected");
                 Err(Invalid::Unsure)
             }
         }
     }
 }
 
-/// `by` after `now`; the latest time that a clock can tell, or `now` itself, if that is later.
+/// `now` plus `by`, or the latest representable time before it.
 fn later(now: SystemTime, by: Duration) -> SystemTime {
     let halves = std::iter::successors(Some(by), |by| (!by.is_zero()).then(|| *by / 2));
     let mut times = halves.map(|by| now.checked_add(by));
     times.find_map(|time| time).unwrap_or(now)
 }
 
-/// Whether a reply denies its call, or gives it up.
+/// Whether a reply denies or cancels its call.
 fn denies(reply: &Reply) -> bool {
     matches!(
         reply.ruling(),
@@ -231,20 +232,20 @@ fn denies(reply: &Reply) -> bool {
     )
 }
 
-/// Why a reply is not believed.
+/// The reason why a reply is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Invalid {
-    /// There is no proof.
+    /// There is no token.
     Missing,
-    /// It is not one, or not of this.
+    /// The token is malformed, or does not match the call.
     Token(TokenError),
-    /// It was used before.
+    /// The token was used before.
     Used,
-    /// Whether it was used before is not known.
+    /// The lookup of earlier uses failed.
     Unsure,
-    /// The question does not accept such a reply.
+    /// The interrupt does not accept this kind of reply.
     NotAccepted,
-    /// The edited arguments are none that the tool takes.
+    /// The tool does not accept the edited arguments.
     Edit,
 }
 
@@ -260,7 +261,7 @@ impl Invalid {
         }
     }
 
-    /// Whether the tool, or the policy, is another than when it was asked.
+    /// Whether the tool or the policy changed after the interrupt was raised.
     pub(super) const fn is_drift(self) -> bool {
         matches!(
             self,

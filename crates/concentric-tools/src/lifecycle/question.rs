@@ -1,4 +1,4 @@
-//! The questions that are asked about calls.
+//! The interrupts that are raised for calls.
 
 use crate::Digest;
 use crate::approval::Ask;
@@ -13,8 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The schema of a reply to the question whether a call may run: the fields of the kinds that the
-/// question accepts.
+/// The schema of a reply to an approval interrupt: the fields of the accepted kinds of reply.
 fn reply_schema(ask: &Ask) -> Arc<Value> {
     static DEFAULT: LazyLock<Arc<Value>> =
         LazyLock::new(|| Arc::new(schema_of(&Ask::default().accepted(), None)));
@@ -57,22 +56,22 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
     if accepts(ReplyKind::Edit) {
         put(
             "editedArgs",
-            json!({"type": "object", "description": "The arguments to run the call with instead."}),
+            json!({"type": "object", "description": "The arguments that replace those of the call."}),
         );
     }
     if accepts(ReplyKind::Deny) {
         put(
             "reason",
-            json!({"type": "string", "description": "Why the call may not run."}),
+            json!({"type": "string", "description": "The reason for denying the call."}),
         );
     }
     if accepts(ReplyKind::Answer) {
         put(
             "result",
-            json!({"description": "The result of the call, instead of running it."}),
+            json!({"description": "The result of the call; the call is not run."}),
         );
     }
-    // Who may neither approve nor deny has nothing to be remembered.
+    // A scope needs a decision to approve or deny.
     if let Some(most) = remember.filter(|_| runs || accepts(ReplyKind::Deny)) {
         let what = [RememberWhat::Arguments, RememberWhat::Tool];
         let what: Vec<_> = what.into_iter().filter(|it| *it <= most.what).collect();
@@ -82,7 +81,7 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
             "remember",
             json!({
                 "type": "object",
-                "description": "Which other calls this holds for.",
+                "description": "The further calls that this decision applies to.",
                 "properties": {"what": {"enum": what}, "for": {"enum": span}},
                 "required": ["what", "for"],
                 "additionalProperties": false
@@ -102,17 +101,17 @@ fn schema_of(accepted: &BTreeSet<ReplyKind>, remember: Option<Remember>) -> Valu
     })
 }
 
-/// The schema of a reply to a question what a call did.
+/// The schema of a reply that reports the outcome of a call.
 static EFFECT: LazyLock<Arc<Value>> = LazyLock::new(|| {
     Arc::new(json!({
         "type": "object",
-        "properties": {"result": {"description": "What came of the call."}},
+        "properties": {"result": {"description": "The result of the call."}},
         "required": ["result"],
         "additionalProperties": false
     }))
 });
 
-/// Asks whether `call` may run.
+/// The interrupt that asks whether `call` may run.
 pub(super) fn approval(
     call: &ToolCall,
     id: InterruptId,
@@ -120,14 +119,14 @@ pub(super) fn approval(
     message: Option<Str>,
     expires_after: Option<Duration>,
 ) -> Interrupt {
-    let message = message.unwrap_or_else(|| format!("May `{}` be called?", call.name()).into());
+    let message = message.unwrap_or_else(|| format!("Allow the call of `{}`?", call.name()).into());
     let accepted = ask.accepted();
     let edits = accepted.contains(&ReplyKind::Edit);
     let interrupt = about(call, id, interrupt::TOOL_CALL, message, expires_after)
         .with_response_schema(reply_schema(ask))
         .with_replies(accepted);
     match call.spec() {
-        // So that a form can offer them.
+        // Lets a form offer the arguments.
         Some(spec) if edits => {
             interrupt.with_metadata("argumentsSchema", Value::clone(&spec.input_schema))
         }
@@ -135,10 +134,10 @@ pub(super) fn approval(
     }
 }
 
-/// Asks what `call` did, which was given up, or whose process ended.
+/// The interrupt that asks for the outcome of `call`, which was abandoned or whose process ended.
 pub(super) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
     let message = format!(
-        "`{}` was started, and did not report an outcome. What happened?",
+        "`{}` was started, and its outcome is unknown. What is the result?",
         call.name()
     );
     about(call, id, interrupt::UNKNOWN_EFFECT, message.into(), None)
@@ -153,7 +152,7 @@ fn about(
     expires_after: Option<Duration>,
 ) -> Interrupt {
     let text = call.arguments().as_str();
-    // What was validated is JSON. What is nested deep could not be read again where this is kept.
+    // Validated arguments are JSON. Deeply nested ones could not be parsed again from a store.
     let arguments: Value = serde_json::from_str(text)
         .ok()
         .filter(|arguments| !is_deeper_than(MAX_DEPTH, arguments))
@@ -165,7 +164,7 @@ fn about(
         .with_metadata("tool", call.name().as_str())
         .with_metadata("arguments", arguments);
     if !is_exact {
-        // They are deep, or a number has more digits than a value keeps: this is what runs.
+        // Too deep, or with a number that a `Value` cannot represent: this text is what runs.
         interrupt = interrupt.with_metadata("argumentsText", text);
     }
     match expires_after.and_then(|after| whole(call.context.now()).checked_add(after)) {
@@ -174,7 +173,7 @@ fn about(
     }
 }
 
-/// How deep arguments are nested at the most that are shown as a value.
+/// The nesting limit of arguments that are sent as a value.
 const MAX_DEPTH: usize = 32;
 
 fn is_deeper_than(levels: usize, value: &Value) -> bool {
@@ -186,7 +185,7 @@ fn is_deeper_than(levels: usize, value: &Value) -> bool {
     }
 }
 
-/// The arguments that were asked about.
+/// The arguments in an interrupt.
 pub(super) fn arguments(asked: &Interrupt) -> Option<Arguments> {
     Some(match asked.metadata.get("argumentsText") {
         Some(text) => Arguments::new(text.as_str()?),
@@ -194,7 +193,7 @@ pub(super) fn arguments(asked: &Interrupt) -> Option<Arguments> {
     })
 }
 
-/// A time in whole milliseconds, as it is written down.
+/// A time truncated to milliseconds, as it is stored.
 fn whole(time: SystemTime) -> SystemTime {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -203,31 +202,30 @@ fn whole(time: SystemTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
-/// The id of what is asked about `call`; `kind` tells a second question about it apart.
+/// The interrupt id for `call`; `kind` distinguishes a second interrupt for it.
 pub(super) fn id(call: &ToolCall, kind: &str) -> InterruptId {
     let id = call.context.interrupt_id();
     let id = id.map_or_else(|| call.id().to_string(), |id| id.to_string());
     InterruptId::new(id + kind)
 }
 
-/// The id of the question about an edit of `call`, which came as the reply to `answered`: each edit
-/// is another question.
+/// The interrupt id for an edit of `call`, which replied to `answered`: each edit has its own.
 pub(super) fn edited_id(call: &ToolCall, answered: &InterruptId) -> InterruptId {
     let (before, count) = edit_of(call, answered).unwrap_or((answered.as_str(), 0));
     InterruptId::new(format!("{before}{EDIT}{}", count.saturating_add(1)))
 }
 
-/// Whether `id` is that of a question about an edit of `call`.
+/// Whether `id` is that of an interrupt about an edit of `call`.
 pub(super) fn is_edit(call: &ToolCall, id: &InterruptId) -> bool {
     edit_of(call, id).is_some()
 }
 
 const EDIT: &str = "#edit-";
 
-/// The id of the question that was edited, and the number of the edit.
+/// The id of the edited interrupt, and the number of the edit.
 fn edit_of<'a>(call: &ToolCall, id: &'a InterruptId) -> Option<(&'a str, u64)> {
     let first = self::id(call, "");
-    // What stands before is the model's to choose.
+    // The prefix contains text that the model controls.
     let kind = id.as_str().strip_prefix(first.as_str())?;
     let (kind, count) = kind.rsplit_once(EDIT)?;
     let before = id.as_str().get(..first.as_str().len() + kind.len())?;

@@ -2,9 +2,9 @@ use concentric_core::{Arguments, CallId, Origin, Str, ToolStatus, method::catch}
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 
-/// One entry of the protocol of tool calls: what the lifecycle did, for tests and audits.
+/// A trace entry of a lifecycle step, for tests and audits.
 ///
-/// Two ways to drive the same calls have the same protocol, but for its [origin](Self::origin). See
+/// Two ways to execute the same calls have the same trace, except for [`origin`](Self::origin). See
 /// [`Toolset::protocol`](crate::Toolset::protocol).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -13,40 +13,40 @@ pub struct ProtocolEntry {
     pub call_id: CallId,
     /// The tool.
     pub tool: Str,
-    /// Whether the call is made for the first time, or taken up.
+    /// Whether the call is executed for the first time or resumed.
     pub origin: Origin,
-    /// What was done.
+    /// The step.
     pub step: ProtocolStep,
 }
 
-/// What the lifecycle did with a call.
+/// A step in the lifecycle of a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ProtocolStep {
-    /// Its arguments were decoded, validated and prepared; these they are.
+    /// The arguments were decoded, validated and prepared, with this result.
     Prepared(Arguments),
-    /// Its arguments are no good.
+    /// The arguments are invalid.
     Invalid,
     /// The gates decided: `pass`, `allow`, `ask`, `deny` or `halt`.
     Gated(&'static str),
-    /// It was suspended: it waits for replies, or for its siblings.
+    /// The call is suspended: it waits for replies, or for its siblings.
     Suspended,
-    /// It was taken up with a reply: `approved`, `edited` (and is asked about
-    /// as edited), `denied`, `answered`, `cancelled` or `invalid`.
+    /// The call resumed with a reply: `approved`, `edited` (and requires another approval),
+    /// `denied`, `answered`, `cancelled` or `invalid`.
     Resumed(&'static str),
-    /// It has its outcome.
+    /// The call has an outcome.
     Settled(ToolStatus),
 }
 
-/// Where the protocol goes.
+/// The callback that receives the trace.
 #[derive(Clone)]
 pub(crate) struct Protocol(pub(crate) Arc<dyn Fn(ProtocolEntry) + Send + Sync>);
 
 impl Protocol {
     pub(crate) fn record(&self, entry: ProtocolEntry) {
         if catch(|| (self.0)(entry)).is_err() {
-            tracing::error!("the sink of a toolset's protocol panicked");
+            tracing::error!("the `protocol` callback of a toolset panicked");
         }
     }
 }

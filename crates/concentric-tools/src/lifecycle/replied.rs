@@ -1,4 +1,4 @@
-//! Calls that waited, and are taken up with what was replied.
+//! Resumption of suspended calls with their replies.
 
 use super::{
     asked::{Asked, Bound, Why},
@@ -16,7 +16,7 @@ use concentric_core::{
 use serde_json::{Value, json};
 
 impl Gating {
-    /// A call that waited.
+    /// Resumes a suspended call.
     pub(super) async fn take_up(
         &self,
         tool: &Tool,
@@ -27,7 +27,7 @@ impl Gating {
         let Some(reply) = answered.replies.first() else {
             return match answered.pending {
                 None => self.claimed(tool, call).await,
-                // It is its process that ended, and not a person that replied.
+                // The process ended before a reply.
                 Some(_) => self.fresh(tool, call).await,
             };
         };
@@ -55,11 +55,11 @@ impl Gating {
             && asked.why == Why::Gate
             && answered.pending.is_some()
         {
-            // The question is used from here on, so its reply must not be given back.
+            // The interrupt is used up now, so the reply must not be returned to the caller.
             self.context.count_effect();
             match tokens.decided(id, &self.context).await {
                 Ok(()) => {}
-                // By the process that died.
+                // Used by the process that ended.
                 Err(Invalid::Used) if recovered => {}
                 Err(Invalid::Used) => return self.used(tool, call).await,
                 Err(invalid) => return self.invalid(call, invalid),
@@ -74,7 +74,7 @@ impl Gating {
             self.tell_denied(id, &view, CHANGED_SINCE).await;
             return Step::settled(changed_since());
         }
-        // Who is to be told is what the gates say; and one may deny now what it asked about then.
+        // The gates determine the observers, and a gate may deny the call now.
         let verdict = match verdict {
             Some(verdict) => verdict,
             None => self.decide(&view).await,
@@ -92,8 +92,8 @@ impl Gating {
             Verdict::Ask(ask) => ask,
             Verdict::Pass | Verdict::Allow => self.watchers(),
         };
-        // What lists the kinds of reply that it accepts was checked when the reply was taken. What an
-        // older version has stored lists none.
+        // The reply was checked on arrival if the interrupt lists accepted kinds; those of older
+        // versions do not.
         let mut asking = answered.pending.iter().flat_map(|it| &it.interrupts);
         if asking.any(|interrupt| interrupt.id == *id && !interrupt.lists_replies())
             && asked.why == Why::Gate
@@ -108,8 +108,8 @@ impl Gating {
         self.rule(tool, call, &ask, id, ruling, Some(&asked)).await
     }
 
-    /// A call that a history says is open, and that nobody has replied to: it is asked about, or it
-    /// does not run, since nothing but the history says that the model made it.
+    /// Decides about an open call without a reply that is known only from a history: it requires an
+    /// approval or does not run, since the history is no proof that the model made it.
     pub(super) async fn claimed(&self, tool: &Tool, call: &mut RoundCall) -> Step {
         if let Err(outcome) = self.prepare_for_proof(tool, call).await {
             return Step::settled(outcome);
@@ -122,13 +122,13 @@ impl Gating {
             Verdict::Deny(reason) => Step::settled(ToolOutcome::denied(reason)),
             Verdict::Halt(reason) => Step::halt(reason),
             Verdict::Pass | Verdict::Allow => Step::settled(ToolOutcome::cancelled(
-                "The call was not run while another one was decided about. Call the tool again if \
-                 that is still needed.",
+                "The call was not run while another call waited for a decision. Call the tool again \
+                 if it is still needed.",
             )),
         }
     }
 
-    /// Checks that a reply is to a question that was asked, where nobody has recorded it.
+    /// Verifies the token of a reply to an interrupt that is not stored.
     pub(super) async fn prove(
         &self,
         tool: &Tool,
@@ -142,12 +142,12 @@ impl Gating {
             .as_ref()
             .map(|tokens| tokens.edited(reply, self.context.now()));
         let prepared = match edited {
-            // What a person edited is not prepared again.
+            // Edited arguments are not prepared again.
             Some(Ok(Some(edited))) => {
                 call.call.arguments = Arguments::new(edited);
                 tool.validate(&call.call)
             }
-            // What is wrong with the proof is said below.
+            // An invalid token is reported below.
             _ => self.prepare_for_proof(tool, call).await,
         };
         if let Err(outcome) = prepared {
@@ -170,7 +170,7 @@ impl Gating {
             None => Err(Invalid::Missing),
         };
         let proved = match proved {
-            // By the process that took the reply up, and died.
+            // Used by the process that resumed the run and ended.
             Err(Invalid::Used) if recovered => Ok(()),
             proved => proved,
         };
@@ -199,8 +199,8 @@ impl Gating {
         }
     }
 
-    /// What becomes of a call whose question does not accept such a reply: it is asked about again,
-    /// and the proofs of the question are not used up.
+    /// Handles a reply of a kind that the interrupt does not accept: the interrupt is raised again,
+    /// and its tokens are not used up.
     fn not_accepted(
         &self,
         tool: &Tool,
@@ -239,30 +239,30 @@ impl Gating {
         self.prepare(tool, call).await
     }
 
-    /// A reply that is not believed: the model and the host are told.
+    /// Denies a call whose reply is invalid, and reports the reply.
     pub(super) fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
         self.disbelieve(call, why);
         Step::settled(ToolOutcome::denied(Str::from_static(match why {
             Invalid::Used => {
-                "approval-invalid: this call was decided about before, so it was not run again."
+                "approval-invalid: the approval of this call was already used. The call was not run again."
             }
-            _ => "approval-invalid: the approval of this call is not valid, so it was not run.",
+            _ => "approval-invalid: the approval of this call is invalid. The call was not run.",
         })))
     }
 
-    /// Tells the host and the client that a reply is not believed.
+    /// Reports an invalid reply in the log and in the event stream.
     fn disbelieve(&self, call: &RoundCall, why: Invalid) {
         let code = why.code();
         let tool = &call.call.name;
-        tracing::warn!(%tool, code, "a reply about a tool call is not believed");
+        tracing::warn!(%tool, code, "a reply to the interrupt of a tool call is invalid");
         self.record(call, ProtocolStep::Resumed("invalid"));
         let event = Custom::new("approval-invalid", json!({"tool": tool, "code": code}))
             .for_call(call.call.id.clone());
-        // A consumer that is far behind is not worth the call's outcome.
+        // The outcome does not depend on a slow consumer.
         let _ = self.context.emit(Event::Custom(Box::new(event)));
     }
 
-    /// A call whose token was used before: it may have run then.
+    /// Handles a call whose token was used before: it may have executed.
     async fn used(&self, tool: &Tool, call: &RoundCall) -> Step {
         let denied = self.invalid(call, Invalid::Used);
         if is_read_only(call) {
@@ -274,16 +274,16 @@ impl Gating {
                 Ok(step) => step,
                 Err(error) => Step::Fail(error),
             },
-            // Who has used it may be about to begin.
+            // The process that used the token may be about to start the call.
             Ok(_) => Step::settled(ToolOutcome::unknown(Str::from_static(
-                "approval-invalid: this call was decided about before, and may have been run then. \
-                 It was not run again.",
+                "approval-invalid: the approval of this call was already used, and the call may \
+                 have been executed. It was not run again.",
             ))),
             Err(error) => Step::Fail(error),
         }
     }
 
-    /// Does what was decided about a call.
+    /// Applies a decision to a call.
     pub(super) async fn rule(
         &self,
         tool: &Tool,
@@ -303,13 +303,13 @@ impl Gating {
                 ("denied", Some(ToolOutcome::denied(told)))
             }
             Ruling::Answered(result) => ("answered", Some(self.given(call, result))),
-            // `Cancelled`; there is no other.
+            // `Cancelled`, the only other variant.
             _ => {
                 let outcome = ToolOutcome::cancelled("The call was cancelled.");
                 ("cancelled", Some(outcome))
             }
         };
-        // What was asked about, and is told and remembered, is the call as it had arrived.
+        // Observers receive the call as it was decided about; the same is stored.
         let mut view = self.view(call);
         let arrived = asked.and_then(|asked| asked.arrived.clone());
         let mut permit = match arrived.map(Arguments::new) {
@@ -337,7 +337,7 @@ impl Gating {
                         Some((reason.clone(), Step::settled(ToolOutcome::denied(reason))))
                     }
                     Verdict::Halt(reason) => Some((reason.clone(), Step::halt(reason))),
-                    // The end of this question is that of the next one.
+                    // The next interrupt's end ends this one.
                     Verdict::Ask(ask) => {
                         self.record(call, ProtocolStep::Resumed("edited"));
                         let id = question::edited_id(&view, id);
@@ -369,14 +369,14 @@ impl Gating {
         }
     }
 
-    /// The call as a person edited it, for gates to decide about: nobody has replied to that yet.
+    /// The call with the edited arguments and without a reply, for the gates.
     pub(super) fn edited_view(&self, call: &RoundCall) -> ToolCall {
         let mut edited = call.clone();
         edited.answered = None;
         self.view(&edited)
     }
 
-    /// Calls a tool again that waited itself, with the replies; if the gates still let it.
+    /// Calls a tool again after its own interrupts, if the gates still allow it.
     async fn call_again(
         &self,
         call: &mut RoundCall,
@@ -393,7 +393,7 @@ impl Gating {
         let refused = match self.decide(&view).await {
             Verdict::Deny(reason) => Some(Step::settled(ToolOutcome::denied(reason))),
             Verdict::Halt(reason) => Some(Step::halt(reason)),
-            // Nobody has said that it may run, and its replies are not about that.
+            // The call was never approved, and the replies are to the tool's own interrupts.
             Verdict::Ask(_) if asked.bound != Bound::ToDecision => {
                 Some(Step::settled(cannot_go_on()))
             }
@@ -419,7 +419,7 @@ impl Gating {
 }
 
 const CHANGED_SINCE: Str = Str::from_static(
-    "The tool, or the rules for it, changed since the call was approved, so it was not run. \
+    "The tool or its approval rules changed after the call was approved. The call was not run. \
      Request approval again.",
 );
 
@@ -429,6 +429,6 @@ fn changed_since() -> ToolOutcome {
 
 fn cannot_go_on() -> ToolOutcome {
     ToolOutcome::failed(Str::from_static(
-        "The tool, or the rules for it, changed since the call began, so it can't go on.",
+        "The tool or its approval rules changed after the call started. The call was not continued.",
     ))
 }

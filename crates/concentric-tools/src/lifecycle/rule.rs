@@ -3,24 +3,24 @@ use crate::{Approval, Digest, ToolError, gate::Gate};
 use concentric_core::{Arguments, Context, ToolCall, store::Once};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-/// What becomes of the other calls of a round while some are asked about.
+/// The treatment of the other calls of a round while some wait for an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Siblings {
-    /// Those of read-only tools run at once; the others wait.
+    /// Calls of read-only tools run at once; the others wait.
     #[default]
     RunReadOnly,
-    /// They run at once.
+    /// All of them run at once.
     RunAll,
-    /// They wait.
+    /// All of them wait.
     HoldAll,
 }
 
-/// The gates of the agents that a run is inside of, as an extension of its context.
+/// The gates of the outer agents, as an extension of the context.
 #[derive(Clone)]
 struct Inherited(Arc<[Arc<dyn Gate>]>);
 
-/// What a toolset does with calls before they enter the stack.
+/// The rules that a toolset applies to calls before they enter the stack.
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
     pub(crate) gates: Vec<Arc<dyn Gate>>,
@@ -34,8 +34,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The gates that decide about the calls of a run: the toolset's, and those of the agents that
-    /// its agent is a tool of.
+    /// The gates that decide about the calls of a run: those of the toolset and of the outer
+    /// agents.
     pub(crate) fn gates<'a>(
         &'a self,
         context: &'a Context,
@@ -45,7 +45,7 @@ impl Rules {
         self.gates.iter().chain(inherited)
     }
 
-    /// Has the gates decide about the calls of agents that the run of `context` calls, too.
+    /// Makes the gates decide about the calls of agents that the run of `context` starts, too.
     pub(crate) fn bequeath(&self, context: &mut Context) {
         let all: Vec<_> = self.gates(context).cloned().collect();
         if !all.is_empty() {
@@ -53,8 +53,8 @@ impl Rules {
         }
     }
 
-    /// What the gates of a run are, its own rules among them; an approval that was asked for under
-    /// another policy does not hold.
+    /// The digest of the gates of a run, including the run's own rules; an approval under another
+    /// policy is invalid.
     pub(crate) fn policy(&self, context: &Context) -> Digest {
         let own = context.extensions().get::<Approval>();
         let own = own.map(|own| own as &dyn Gate);
@@ -79,7 +79,7 @@ impl fmt::Debug for Rules {
 
 type Prepared = Pin<Box<dyn Future<Output = Result<Arguments, ToolError>> + Send>>;
 
-/// Edits a call's arguments before the gates see them.
+/// Edits a call's arguments before the gates receive them.
 #[derive(Clone)]
 pub(crate) struct Prepare(Arc<dyn Fn(ToolCall) -> Prepared + Send + Sync>);
 

@@ -17,15 +17,15 @@ use std::{
 };
 use tower::ServiceExt;
 
-/// How many events are handed on before others have their turn.
+/// The number of events that are processed before the task yields.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// The tools of a loop that is not [`AgentLayer`](concentric_core::AgentLayer)'s: one's own, or a
-/// foreign one's.
+/// Executes the tool calls of a loop other than [`AgentLayer`](concentric_core::AgentLayer)'s, such
+/// as a hand-written one.
 ///
-/// Whoever drives the loop hands each of the model's messages to [`execute_round`], and appends what
-/// comes of it. The calls go the same way as an agent's: the same machine, the same toolset; and a
-/// round stops, as an agent does, when its context is cancelled or its deadline has passed.
+/// The loop passes each message of the model to [`execute_round`], and appends the results. The
+/// calls use the same state machine and toolset as an agent's; a round stops, as in an agent, when
+/// its context is cancelled or its deadline has passed.
 ///
 /// ```
 /// use concentric_core::{CallId, Message, Part, PartKind, Role, ToolCallPart};
@@ -33,13 +33,13 @@ const EVENTS_AT_ONCE: usize = 64;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), concentric_core::Error> {
-/// let tools = Toolset::new().tool(tool("now", "Tells the time.", |NoArguments {}| async { "noon" }));
+/// let tools = Toolset::new().tool(tool("now", "Returns the time.", |NoArguments {}| async { "noon" }));
 /// let mut lifecycle = ToolLifecycle::new(tools);
 ///
 /// let call = ToolCallPart::new(CallId::new("call_1"), "now", "{}");
 /// let message = Message::new(Role::Assistant, vec![Part::new(PartKind::ToolCall(call))]);
 /// let RoundEnd::Closed(round) = lifecycle.execute_round(message).await? else {
-///     panic!("nobody is asked");
+///     panic!("no gate requires an approval");
 /// };
 /// assert_eq!(round.results()[0].outcome.content.text(), "noon");
 /// # Ok(())
@@ -51,36 +51,36 @@ pub struct ToolLifecycle {
     tools: Toolset,
     context: Context,
     client_tools: ToolSpecs,
-    // Has asked for the model, or has ended.
+    // Has requested a model call, or has ended.
     machine: Machine,
     suspended: Option<MachineState>,
-    // What the open round has had its replies to: a state that still asks it is an older one.
+    // The answered interrupts of the open round: a state in which they are still open is outdated.
     replied: HashSet<InterruptId>,
-    // What the model is offered now, if that is not all.
+    // The offered tools; all if `None`.
     offered: Option<Arc<[Str]>>,
     captured: bool,
     on_event: Box<dyn FnMut(Event) + Send>,
 }
 
-/// How a round ended.
+/// The end of a round.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RoundEnd {
-    /// Every call has its outcome; the model is to be called with them.
+    /// Every call has an outcome; the model can be called with them.
     Closed(Round),
-    /// Calls wait; the round goes on with [`ToolLifecycle::resume`].
+    /// Calls are suspended; [`ToolLifecycle::resume`] continues the round.
     Suspended(Box<MachineState>),
-    /// Every call has its outcome, and the loop is to end.
+    /// Every call has an outcome, and the loop must end.
     Ended {
         /// The round.
         round: Round,
-        /// Why.
+        /// The reason.
         outcome: Outcome,
     },
 }
 
 impl ToolLifecycle {
-    /// Creates the lifecycle of a run of its own.
+    /// Creates the lifecycle of a new run.
     pub fn new(tools: Toolset) -> Self {
         Self {
             machine: begin(Transcript::new(), &tools),
@@ -95,36 +95,36 @@ impl ToolLifecycle {
         }
     }
 
-    /// Hands what tools and layers put into the run's stream to `take`, while a round goes on; by
-    /// default it is dropped.
+    /// Passes events that tools and layers emit during a round to `take`; by default they are
+    /// dropped.
     #[must_use]
     pub fn on_event(mut self, take: impl FnMut(Event) + Send + 'static) -> Self {
         self.on_event = Box::new(take);
         self
     }
 
-    /// Sets the run.
+    /// Sets the context of the run.
     #[must_use]
     pub fn with_context(mut self, context: Context) -> Self {
         self.context = context;
         self
     }
 
-    /// Says what was said before.
+    /// Sets the earlier conversation.
     #[must_use]
     pub fn after(mut self, transcript: Transcript) -> Self {
         self.machine = begin(transcript, &self.tools);
         self
     }
 
-    /// Says which tools the client executes.
+    /// Sets the tools that the client executes.
     #[must_use]
     pub fn with_client_tools(mut self, tools: ToolSpecs) -> Self {
         self.client_tools = tools;
         self
     }
 
-    /// The tools that the model is to be offered.
+    /// The tools to offer to the model.
     pub fn specs(&self) -> ToolSpecs {
         let mut specs = self.tools.specs();
         if self.context.parent().is_some() {
@@ -133,8 +133,8 @@ impl ToolLifecycle {
         self.client_tools.iter().chain(&specs).cloned().collect()
     }
 
-    /// The request to call the model with: it is told of `skills`, and offered the tools of those that
-    /// it has loaded. A call of another tool is refused in the next round.
+    /// Returns the request for the next model call, with the descriptions of `skills` and the tools
+    /// of the loaded ones. A call of another tool is refused in the next round.
     pub fn apply_skill_loads(&mut self, skills: &SkillsLayer) -> ChatRequest {
         let mut request = ChatRequest::new(self.transcript().clone());
         request.tools = self.specs();
@@ -143,31 +143,33 @@ impl ToolLifecycle {
         request
     }
 
-    /// Executes the calls of `message`, which a model has written.
+    /// Executes the tool calls in a `message` of the model.
     ///
     /// # Errors
     ///
-    /// The message makes no call that is executed here or by the client, and is to be
-    /// [pushed](Self::push); or a round before is suspended. Nothing has changed then.
+    /// Returns an error without any change if a round is suspended, or if the message contains no
+    /// call that is executed here or by the client; [`push`](Self::push) such a message.
     ///
-    /// The message can't be part of a conversation, a tool failed in a way that ends the run, or the
-    /// run's deadline has passed. It has ended then.
+    /// Returns an error and ends the run if the message does not fit the conversation, a tool fails
+    /// in a way that ends the run, or the run's deadline has passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the tools that run, and leaves the round as if its process had
-    /// ended: [`suspend`](Self::suspend) has its state, and [`resume`](Self::resume) goes on with it.
-    /// What had its outcome keeps it; of the other calls nobody knows how far they came.
+    /// Dropping the future drops the running tools, and leaves the round as if its process had
+    /// ended: [`suspend`](Self::suspend) returns its state, and [`resume`](Self::resume) continues
+    /// it. Recorded outcomes are kept; the progress of the other calls is unknown.
     pub async fn execute_round(&mut self, message: Message) -> Result<RoundEnd, Error> {
         if self.suspend().is_some() {
-            return Err(invalid("a round is suspended: it is to be resumed first"));
+            return Err(invalid("a round is suspended; call `resume` first"));
         }
         if self.machine.is_ended() {
             return Err(invalid("the run has ended"));
         }
         let own = |of: &Executor| matches!(of, Executor::Loop | Executor::Client);
         if !message.tool_calls().any(|call| own(&call.executor)) {
-            return Err(invalid("the message makes no call that is executed here"));
+            return Err(invalid(
+                "the message contains no tool call to execute; call `push` instead",
+            ));
         }
         self.captured = false;
         self.replied.clear();
@@ -193,34 +195,35 @@ impl ToolLifecycle {
         self.drive().await
     }
 
-    /// Goes on with a round that was suspended, here or elsewhere.
+    /// Continues a suspended round, of this or another process.
     ///
-    /// `state` is to come from a store that nobody else writes.
+    /// `state` must come from a store that only trusted processes write.
     ///
     /// # Errors
     ///
-    /// A reply is not to what is asked, or the round went on here since it was in this state
-    /// ([`ErrorKind::Conflict`]). Nothing was run then, and the round stays as it was.
+    /// Returns an error and changes nothing if a reply does not match an open interrupt, or if the
+    /// round was already resumed from this state ([`ErrorKind::Conflict`]).
     ///
-    /// A tool failed in a way that ends the run, or the run's deadline has passed. It has ended then.
+    /// Returns an error and ends the run if a tool fails in a way that ends the run, or the run's
+    /// deadline has passed.
     ///
     /// # Cancel safety
     ///
-    /// That of [`execute_round`](Self::execute_round). The replies were taken.
+    /// See [`execute_round`](Self::execute_round). The replies are kept.
     pub async fn resume(
         &mut self,
         state: MachineState,
         replies: Vec<Reply>,
     ) -> Result<RoundEnd, Error> {
         let mut asked = state.interrupts().into_iter();
-        // A tool may ask the same once more.
+        // A tool may raise the same interrupt again.
         let is_last = self.suspended.as_ref() == Some(&state);
         if state.transcript().len() < self.machine.transcript().len()
             || (!is_last && asked.any(|asked| self.replied.contains(&asked.id)))
         {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                "the round was taken up already, and went on since it was in this state",
+                "the state is outdated: the round was already resumed from it",
             ));
         }
         let slots = state.slots().to_vec();
@@ -229,7 +232,7 @@ impl ToolLifecycle {
         machine
             .reply(replies, self.context.now())
             .map_err(|error| unfit(&error))?;
-        // It says that it goes on, which whoever calls this knows.
+        // Consumes the action that reports the resumption.
         if machine.state().is_none() {
             machine.action();
         }
@@ -241,12 +244,13 @@ impl ToolLifecycle {
         self.drive().await
     }
 
-    /// Tells the watchers of [`Approval`](crate::Approval)s of decisions that are about to be taken
-    /// up elsewhere, and runs nothing. With [`Toolset::tell_once`] they are not told again when they are.
+    /// Notifies the observers of [`Approval`](crate::Approval)s of decisions that another process
+    /// will apply, without running anything. With [`Toolset::tell_once`] that process does not
+    /// notify them again.
     ///
     /// # Errors
     ///
-    /// A reply is not to what is asked, and nobody was told.
+    /// Returns an error, without a notification, if a reply does not match an open interrupt.
     pub async fn notify_decisions(
         &self,
         state: &MachineState,
@@ -259,8 +263,8 @@ impl ToolLifecycle {
         Ok(())
     }
 
-    /// The state of the round that is suspended, to be written down, with the values of the run's
-    /// durable [slots](concentric_core::state); or of one whose future was dropped.
+    /// The state to store of a suspended round, or of one whose future was dropped, with the values
+    /// of the run's durable [slots](concentric_core::state).
     pub fn suspend(&self) -> Option<MachineState> {
         let dropped = || {
             let state = self
@@ -270,7 +274,7 @@ impl ToolLifecycle {
             Some(match self.context.stored_state() {
                 Ok(slots) => state.with_slots(slots),
                 Err(error) => {
-                    tracing::error!(%error, "the slots of a run can't be stored with it");
+                    tracing::error!(%error, "serializing the slots of a run failed");
                     state
                 }
             })
@@ -278,8 +282,8 @@ impl ToolLifecycle {
         self.suspended.clone().or_else(dropped)
     }
 
-    /// The conversation with the results of all its tools, once after each round: `None` while a
-    /// round is suspended, and when it was captured before.
+    /// Returns the conversation, including all tool results, once after each round. Returns `None`
+    /// while a round is suspended, and on further calls.
     pub fn capture_turn(&mut self) -> Option<Transcript> {
         if self.captured || self.suspend().is_some() {
             return None;
@@ -288,19 +292,19 @@ impl ToolLifecycle {
         Some(self.machine.transcript().clone())
     }
 
-    /// Appends what is said between rounds.
+    /// Appends a turn between rounds.
     ///
     /// # Errors
     ///
-    /// A round is suspended, or the run has ended.
+    /// Returns an error if a round is suspended or the run has ended.
     pub fn push(&mut self, turn: Turn) -> Result<(), Error> {
         match self.machine.push(turn) {
             true => Ok(()),
-            false => Err(invalid("nothing can be said now")),
+            false => Err(invalid("a round is suspended or the run has ended")),
         }
     }
 
-    /// The conversation so far; every round in it is closed.
+    /// The conversation so far, with closed rounds only.
     pub fn transcript(&self) -> &Transcript {
         self.machine.transcript()
     }
@@ -327,15 +331,15 @@ impl ToolLifecycle {
                     None => break Some(finish.outcome),
                 },
                 Some(Action::Fail(error)) => return Err(error),
-                // The round is closed. It is the caller who calls the model.
+                // The round is closed; the caller calls the model.
                 Some(Action::CallModel { .. }) => break None,
                 Some(_) => {}
-                None => return Err(invalid("the run stands still")),
+                None => return Err(invalid("the run has no next action")),
             }
         };
         let last = self.machine.transcript().last();
         let Some(round) = last.and_then(Turn::as_round).cloned() else {
-            return Err(invalid("there is no round to go on with"));
+            return Err(invalid("there is no open round"));
         };
         Ok(match outcome {
             Some(outcome) => RoundEnd::Ended { round, outcome },
@@ -384,10 +388,10 @@ impl ToolLifecycle {
                 Next::Stop => {
                     let stop = self.stop().unwrap_or(Input::Deadline);
                     if let Input::Deadline = stop {
-                        // So that the tools see it.
+                        // Running tools observe the cancellation.
                         context.cancel(CancelReason::Other(Str::from_static("deadline")));
                     }
-                    // The toolset knows which calls it has started; the others it settles as cancelled.
+                    // The toolset settles calls that it has not started as cancelled.
                     while let Some(Some(Ok(event))) = events.next().now_or_never() {
                         self.machine.input(Input::of_round(Ok(event)));
                     }
@@ -401,7 +405,7 @@ impl ToolLifecycle {
         Ok(())
     }
 
-    /// What stops the run now.
+    /// The input that stops the run now, if any.
     fn stop(&self) -> Option<Input> {
         let late = self.context.remaining().is_some_and(|left| left.is_zero());
         match self.context.cancel_reason() {
@@ -410,7 +414,7 @@ impl ToolLifecycle {
         }
     }
 
-    /// Ends the run, and tells those who watch that nobody is asked any more.
+    /// Ends the run, and notifies observers that its interrupts are cancelled.
     async fn stop_round(&mut self, stop: Input) {
         if let Some(state) = self.machine.state() {
             give_up(&self.tools, &self.context, &state).await;
@@ -419,7 +423,7 @@ impl ToolLifecycle {
     }
 }
 
-/// What a round waits for.
+/// The next event of a round.
 enum Next {
     Event(Option<Result<RoundEvent, Error>>),
     Stop,
@@ -436,15 +440,15 @@ async fn stopped(context: &Context) {
     select(pin!(context.cancelled()), pin!(late)).await;
 }
 
-/// The machine of a loop that calls its model.
+/// Creates the machine of a loop whose caller calls the model.
 fn begin(transcript: Transcript, tools: &Toolset) -> Machine {
     let mut machine = Machine::new(transcript, rules(tools));
-    // It asks for the model, which is the caller's to call.
+    // Consumes the action that requests the model call.
     machine.action();
     machine
 }
 
-/// What the tools limit; how often the model is called is for the caller to limit.
+/// The limits of the tools; the caller limits the model calls.
 fn rules(tools: &Toolset) -> Rules {
     let mut rules = ToolSource::rules(tools);
     rules.steps = u32::MAX;

@@ -1,4 +1,4 @@
-//! Whom else a decision concerns: those who watch, and the calls that it is to hold for.
+//! Notification of observers, and storage of decisions for further calls.
 
 use super::{
     asked::{Asked, Why},
@@ -21,10 +21,10 @@ use concentric_core::{
 };
 use serde_json::Value;
 
-/// How long a decision is known to have been told.
+/// How long notifications are remembered.
 const TOLD_FOR: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Tells the watchers that somebody is asked about `call`, unless they were told.
+/// Notifies the observers of an interrupt for `call`, unless they were notified before.
 pub(super) async fn tell_requested(
     rules: &Rules,
     ask: &Ask,
@@ -36,7 +36,7 @@ pub(super) async fn tell_requested(
     }
 }
 
-/// Whether nobody was told of this about a question before.
+/// Whether this is the first notification of this kind for an interrupt.
 async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) -> bool {
     let Some(once) = &rules.once else {
         return true;
@@ -46,14 +46,14 @@ async fn is_first(rules: &Rules, what: &str, id: &InterruptId, call: &ToolCall) 
     let until = now.checked_add(TOLD_FOR).unwrap_or(now);
     let first = stored(|| once.once(Tenant::of(&call.context), key.into(), until));
     first.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "whether a {what} was told is not known");
+        tracing::error!(%error, "looking up the notification of a {what} failed; notifying again");
         true
     })
 }
 
 impl Gating {
-    /// Whom a question about a call of this run may concern, if the gates that asked it would not
-    /// ask any more.
+    /// The observers of the gates of this run, even if those gates would not raise the interrupt
+    /// again.
     pub(super) fn watchers(&self) -> Ask {
         let own = self.context.extensions().get::<Approval>();
         let gates = self.toolset.rules().gates(&self.context);
@@ -63,7 +63,7 @@ impl Gating {
         asks.fold(Ask::default(), Ask::and).only_watched()
     }
 
-    /// Tells the watchers that a call is denied, for `reason`, that somebody was asked about.
+    /// Notifies the observers that a waiting call is denied for `reason`.
     pub(super) async fn tell_denied(&self, id: &InterruptId, call: &ToolCall, reason: Str) {
         let ruling = Ruling::Denied {
             reason: Some(reason),
@@ -72,7 +72,7 @@ impl Gating {
         self.tell(&self.watchers(), id, call, &ruling).await;
     }
 
-    /// Tells the watchers that a call was asked about whose tool is gone.
+    /// Notifies the observers that the tool of a waiting call no longer exists.
     pub(super) async fn tell_gone(&self, call: &RoundCall) {
         let Some(answered) = &call.answered else {
             return;
@@ -81,13 +81,13 @@ impl Gating {
         if let (Some(reply), Some(Why::Gate | Why::Changed)) =
             (answered.replies.first(), asked.map(|asked| asked.why))
         {
-            let reason = Str::from_static("The tool is gone.");
+            let reason = Str::from_static("The tool no longer exists.");
             self.tell_denied(&reply.interrupt_id, &self.view(call), reason)
                 .await;
         }
     }
 
-    /// Tells the watchers of a decision, unless they were told.
+    /// Notifies the observers of a decision, unless they were notified before.
     pub(super) async fn tell(&self, ask: &Ask, id: &InterruptId, call: &ToolCall, ruling: &Ruling) {
         if !ask.is_watched() || !is_first(self.toolset.rules(), "decision", id, call).await {
             return;
@@ -103,7 +103,7 @@ impl Gating {
         });
     }
 
-    /// Keeps a decision for other calls.
+    /// Stores a decision for further calls.
     pub(super) async fn remember(&self, call: &ToolCall, ask: &Ask, ruling: &Ruling) {
         let (remember, allow, reason) = match ruling {
             Ruling::Approved { remember, .. } => (remember, true, None),
@@ -115,10 +115,8 @@ impl Gating {
         };
         let most = ask.remember_at_most;
         if most.is_some_and(|most| remember.what > most.what || remember.span > most.span) {
-            // Nobody has recorded the question, or it was asked before there was this limit.
-            tracing::warn!(
-                "a decision holds for its call only: it is to hold for more than it may"
-            );
+            // The interrupt was not stored, or is older than the limit.
+            tracing::warn!("a decision applies only to its call: its scope exceeds the limit");
             return;
         }
         let context = &call.context;
@@ -147,16 +145,16 @@ impl Gating {
             reason,
             context.now(),
         );
-        // Before the write, which may take place even if its future is dropped: a reply that is given
-        // back leaves no decision behind.
+        // Before the write, which may complete even if its future is dropped: after a stored
+        // decision the reply must not be returned to the caller.
         context.count_effect();
         if let Err(error) = stored(|| decisions.remember(kept)).await {
-            tracing::error!(%error, "a decision holds for its call only: it can't be kept");
+            tracing::error!(%error, "a decision applies only to its call: storing it failed");
         }
     }
 }
 
-/// Tells the watchers what was decided about the calls of a suspended round.
+/// Notifies the observers of the decisions about the calls of a suspended round.
 pub(super) async fn notify(
     toolset: &Toolset,
     context: &Context,
@@ -172,7 +170,7 @@ pub(super) async fn notify(
         let (Some(tool), Verdict::Ask(ask)) =
             (toolset.find(call.name()), gating.decide(&call).await)
         else {
-            // What is made of it is told when it is taken up.
+            // Its observers are notified when the call resumes.
             continue;
         };
         if let Ruling::Approved {
@@ -195,7 +193,7 @@ pub(super) async fn notify(
     }
 }
 
-/// Tells the watchers that the calls of a round are given up that somebody was asked about.
+/// Notifies the observers that the waiting calls of a round are cancelled.
 pub(super) async fn give_up(toolset: &Toolset, context: &Context, state: &MachineState) {
     let (gating, asked) = asked(toolset, context, state);
     let ask = gating.watchers();
@@ -204,7 +202,7 @@ pub(super) async fn give_up(toolset: &Toolset, context: &Context, state: &Machin
     }
 }
 
-/// The questions about the calls of a round, each with its call as it was asked about.
+/// The interrupts of a round, each with its call as the approver received it.
 fn asked(
     toolset: &Toolset,
     context: &Context,
@@ -226,7 +224,7 @@ fn asked(
             .find(&call.call.name)
             .map(|tool| tool.spec().clone());
         let id = question::id(&gating.view(&call), "");
-        // The questions about this very call: one of an agent that it calls is another's.
+        // Without the interrupts of agents that the call has started.
         let about = interrupts.iter().filter(|asked| {
             let rest = asked.id.as_str().strip_prefix(id.as_str());
             asked.reason == interrupt::TOOL_CALL

@@ -15,9 +15,9 @@ pin_project! {
     pub struct OutputBody<B> {
         #[pin]
         inner: B,
-        // The schema's name, if the answer is to be the value.
+        // The schema's name, if the answer is the typed value.
         schema: Option<Str>,
-        // It is yet to be said.
+        // Whether the event has yet to be emitted.
         due: bool,
     }
 }
@@ -48,7 +48,7 @@ where
             return Poll::Ready(Some(Ok(Event::Custom(Box::new(event)))));
         }
         let polled = this.inner.poll_next(cx);
-        // What was said is void, or of the step before: of an agent in the model's place.
+        // Earlier text is void, or belongs to the previous step of an agent in the model's place.
         if let Poll::Ready(Some(Ok(Event::Reset | Event::StepStart(_)))) = &polled {
             *this.due = this.schema.is_some();
         }

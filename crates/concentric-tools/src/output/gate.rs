@@ -7,7 +7,7 @@ use concentric_core::{
 use serde::de::DeserializeOwned;
 use std::fmt;
 
-/// Has the model try again, if its answer is not of the type that it is to be.
+/// Makes the model try again if its answer does not match the type.
 ///
 /// See the [module docs](super).
 pub struct OutputGate<T> {
@@ -48,7 +48,7 @@ where
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {
-        // What stands there is of another attempt, or of another call of an agent in a model's place.
+        // The stored progress belongs to another attempt, or to another call of a nested agent.
         if step.step == 0 && self.progress(step)? != Progress::default() {
             self.note(step, Progress::default())?;
         }
@@ -65,7 +65,7 @@ where
             let asked = true;
             self.note(step, Progress { asked, ..progress })?;
             let name = &output.schema().name;
-            let ask = format!("Now give your answer as JSON, as the schema `{name}` says.");
+            let ask = format!("Now answer with JSON that matches the schema `{name}`.");
             return Ok(BeforeFinish::Continue(vec![said(ask)?]));
         }
         let last = step.transcript.last().map(Turn::as_message);
@@ -79,7 +79,7 @@ where
         }
         let told = progress.told.saturating_add(1);
         self.note(step, Progress { told, ..progress })?;
-        let correct = format!("{error}. Answer again, with nothing but the JSON.");
+        let correct = format!("{error}. Answer again with only the JSON.");
         Ok(BeforeFinish::Reject(vec![said(correct)?]))
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// [`Layer`] that tells the model what its answer is to be.
+/// [`Layer`] that sends the schema of the typed answer to the model.
 ///
 /// See the [module docs](super).
 #[derive(Clone, Debug)]
@@ -40,9 +40,9 @@ impl<S> Layer<S> for OutputLayer {
     }
 }
 
-/// Middleware that tells the model what its answer is to be.
+/// Middleware that sends the schema of the typed answer to the model.
 ///
-/// Made by [`OutputLayer`].
+/// Created by [`OutputLayer`].
 #[derive(Clone, Debug)]
 pub struct WithOutput<S> {
     inner: S,
@@ -57,7 +57,7 @@ impl<S> WithOutput<S> {
 }
 
 impl OutputLayer {
-    /// Asks for the value, and returns the schema's name, if this call is for it.
+    /// Sets the schema in the request, and returns its name if this call produces the typed value.
     fn apply(&self, request: &mut ChatRequest) -> Option<Str> {
         let given = request.options.output_schema.as_ref();
         if given.is_some_and(|given| *given != self.schema) {
@@ -81,7 +81,7 @@ impl OutputLayer {
         Some(self.schema.name.clone())
     }
 
-    /// Whether the loop's gate has asked for the value.
+    /// Whether the loop's gate has requested the value.
     fn is_asked(&self, context: &RunContext) -> Result<bool, SlotError> {
         let Some(depth) = of_loop(context) else {
             return Ok(false);
@@ -89,7 +89,7 @@ impl OutputLayer {
         Ok(Progress::of(context, depth, &self.schema.name)?.asked)
     }
 
-    /// Tells the loop's gate that its answers are to be of another schema.
+    /// Records for the loop's gate that the run uses another schema.
     fn note_other(&self, context: &RunContext) -> Result<(), SlotError> {
         let Some(depth) = of_loop(context) else {
             return Ok(());
@@ -104,13 +104,13 @@ impl OutputLayer {
     }
 }
 
-/// How many model calls the loop is inside of that makes this one, if one does.
+/// The nesting depth of the loop that makes this model call, if one does.
 fn of_loop(context: &RunContext) -> Option<u32> {
     context.depth().checked_sub(1)
 }
 
 fn unknown<T: Default>(error: &SlotError) -> T {
-    tracing::error!(%error, "how far a run is with its typed answer is not known");
+    tracing::error!(%error, "reading the progress of a typed answer failed");
     T::default()
 }
 
@@ -128,7 +128,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; an agent inside of it does.
+        // A failure of `enter` is reported by the agent inside.
         let _ = request.context.enter::<OutputLayer>();
         let schema = self.layer.apply(&mut request);
         ResponseFuture::new(self.inner.call(request), schema)

@@ -1,4 +1,4 @@
-//! Typed answers: the last answer of a run is a value of a type.
+//! Typed answers: the last answer of a run as a value of a Rust type.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel, ChatRequest, Error};
@@ -9,7 +9,7 @@
 //!
 //! #[derive(Deserialize, JsonSchema)]
 //! struct Folder {
-//!     /// What it is for.
+//!     /// The purpose of the folder.
 //!     purpose: String,
 //!     files: Vec<String>,
 //! }
@@ -26,25 +26,24 @@
 //! # let _ = describe;
 //! ```
 //!
-//! # Two ways
+//! # When the schema is sent
 //!
 //! | | the schema is sent | for |
 //! |---|---|---|
-//! | by default | with every call of the model, beside the tools | providers that combine the two |
-//! | [`separately`](Output::separately) | with one more call once the model has answered, which offers no tools | the others, and models that answer worse while they have to write JSON |
+//! | by default | with every model call, together with the tools | providers that support this combination |
+//! | [`separately`](Output::separately) | with one additional call after the model has answered, which offers no tools | other providers, and models whose answers are worse while they must write JSON |
 //!
-//! The further call is a step of the same run: it goes through the same layers, its usage counts, and
-//! its events are of a step of their own. A layer inside of [`OutputLayer`] sees the schema in the
-//! request's options, and may change it, either way.
+//! The additional call is a step of the same run: it passes through the same layers, its usage
+//! counts, and its events belong to a separate step. A layer inside of [`OutputLayer`] finds the
+//! schema in the request's options, and may change it.
 //!
-//! Whoever reads the run's events tells what is said for the value from what is said before it: the
-//! first event of an answer that is to be the value is an [`Event::Custom`] named [`VALUE_FOLLOWS`],
-//! whose value is `{"schema": name}`. It holds to the end of the step, is said again where a
-//! [`Event::Reset`] makes it void, and goes out to the clients of a server like the others.
+//! The first event of an answer that is the typed value is an [`Event::Custom`] named
+//! [`VALUE_FOLLOWS`] with the value `{"schema": name}`. It applies until the end of the step, is
+//! repeated after an [`Event::Reset`], and is sent to the clients of a server like other events.
 //!
-//! # While it is written
+//! # Partial values
 //!
-//! [`Partials`] read the value from a run's events as it grows:
+//! [`Partials`] parse the value from a run's events while it is streamed:
 //!
 //! ```
 //! # use concentric_core::{BoxModel, ChatRequest, Error, ErrorKind, Event};
@@ -74,47 +73,46 @@
 //! # let _ = show;
 //! ```
 //!
-//! # An answer that does not fit
+//! # Answers that do not match
 //!
-//! The [gate](Output::gate) rejects it: the consumer receives an
+//! The [gate](Output::gate) rejects them: the consumer receives an
 //! [`Event::Reset`](concentric_core::Event::Reset), and the model is called again with the reason,
 //! [twice](Output::tries) by default. Then the run fails with an error whose
-//! [source](std::error::Error::source) is an [`OutputError`], which has the last answer. Without the gate
-//! there is one try, and [`of_answer`](Output::of_answer) returns that error.
+//! [source](std::error::Error::source) is an [`OutputError`] that contains the last answer. Without
+//! the gate there is one try, and [`of_answer`](Output::of_answer) returns that error.
 //!
 //! # Place in the stack
 //!
-//! The layer goes just inside of the loop, the gate on the loop. A run that is given another schema
-//! for its answers keeps that ([`ChatOptions::output_schema`](concentric_core::ChatOptions)), and the
-//! gate lets its answers be.
+//! The layer is placed directly inside of the loop, the gate on the loop. If a run's request has
+//! another schema ([`ChatOptions::output_schema`](concentric_core::ChatOptions)), that schema takes
+//! precedence, and the gate accepts any answer.
 //!
 //! Around an agent the layer fails the run with
-//! [`Configuration`](concentric_core::ErrorKind::Configuration), and so do gates in another order than
-//! that of the table.
+//! [`Configuration`](concentric_core::ErrorKind::Configuration). So do gates in a wrong order.
+//! Gates that may continue a run are called in order, and the first one that continues it is the
+//! last one called ([`StepGate`](concentric_core::agent::StepGate)). Therefore:
 //!
-//! Gates that have a run go on are asked one after the other, and the first that does so is the last
-//! that is asked ([`StepGate`](concentric_core::agent::StepGate)). So among the gates of a loop
-//!
-//! | gate | goes | since |
+//! | gate | place | reason |
 //! |---|---|---|
-//! | one that puts messages in, as `Steering` does | before this one | what is said as the model's answer ends is answered with tools, and the value is asked for after that |
-//! | one that judges the answer, as `OutputConstraint` does | after this one | it is asked about a value that fits, and not about what is said before it, nor about one that is tried again |
+//! | one that adds messages, such as `Steering` | before this gate | a message that arrives at the end of an answer is answered with tools, before the value is requested |
+//! | one that judges the answer, such as `OutputConstraint` | after this gate | it only receives values that match, no earlier answers and no rejected ones |
 //!
-//! The gates of one run, as that of a steering, are before those of its agent by themselves. Once the
-//! value is asked for, whatever else has the run go on is answered by another value, without tools.
+//! The gates of a run, such as that of a steering, are always before those of its agent. After the
+//! value has been requested, every further answer of the run is a value, without tools.
 //!
-//! # An agent in a model's place
+//! # Nested agents
 //!
-//! Its typed answer is its own: it is asked for by itself, has tries of its own, and begins anew with
-//! each call. If the agent around it asks for a typed answer, too, that is another schema that its run
-//! is given: it answers with that, and the gate of the outer one judges it.
+//! An agent in a model's place has its own typed answer: it is requested separately, has its own
+//! tries, and starts again with each call. If the outer agent requests a typed answer, too, the
+//! inner run's request has another schema: the inner agent answers with that, and the outer agent's
+//! gate checks it.
 //!
-//! | the outer one's | what the inner one answers |
+//! | the outer agent's schema is sent | the inner agent answers with |
 //! |---|---|
-//! | by default | the outer one's value, always |
-//! | [`separately`](Output::separately) | its own, and in the further call, the outer one's |
+//! | by default | the outer agent's value, always |
+//! | [`separately`](Output::separately) | its own value, and the outer agent's in the additional call |
 //!
-//! The further call offers none of the outer one's tools; the inner one has its own.
+//! The additional call offers none of the outer agent's tools; the inner agent has its own.
 //!
 //! [`Event::Custom`]: concentric_core::Event::Custom
 //! [`Event::Reset`]: concentric_core::Event::Reset
@@ -143,12 +141,12 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::{error::Error as StdError, fmt, marker::PhantomData, sync::Arc};
 
-/// Names the event that the text of the step is the value from here on.
+/// The name of the event after which the text of the step is the value.
 ///
-/// See the [module docs](self).
+/// See the [module docs](self#when-the-schema-is-sent).
 pub const VALUE_FOLLOWS: Str = Str::from_static("value-follows");
 
-/// Describes answers that are a `T`, under a name that a provider is told.
+/// Defines answers of type `T`, with a schema name that is sent to the provider.
 ///
 /// See the [module docs](self) for an example.
 pub fn output<T>(name: impl Into<Str>) -> Output<T>
@@ -168,7 +166,7 @@ where
     }
 }
 
-/// Answers that are a `T`.
+/// The definition of a typed answer.
 ///
 /// See the [module docs](self).
 pub struct Output<T> {
@@ -180,7 +178,7 @@ pub struct Output<T> {
 
 struct Inner {
     schema: OutputSchema,
-    // Why the schema cannot be enforced, if that is so: no answer fits then.
+    // The reason if the schema cannot be enforced; then no answer matches.
     validator: Result<Validator, String>,
 }
 
@@ -188,38 +186,38 @@ impl<T> Output<T>
 where
     T: DeserializeOwned,
 {
-    /// Sets how often the model may try again, if its answer does not fit; the default is 2, and 0
-    /// fails the run with the first such answer. The steps of the run are limited as well.
+    /// Sets how often the model may try again after an answer that does not match; the default is
+    /// 2, and 0 fails the run with the first such answer. The step limit of the run also applies.
     #[must_use]
     pub const fn tries(mut self, tries: u32) -> Self {
         self.tries = tries;
         self
     }
 
-    /// Asks for the value by a call of its own, once the model has answered.
+    /// Requests the value with an additional call, after the model has answered.
     #[must_use]
     pub const fn separately(mut self) -> Self {
         self.separately = true;
         self
     }
 
-    /// The schema.
+    /// The JSON Schema of `T`.
     pub fn schema(&self) -> &OutputSchema {
         &self.inner.schema
     }
 
-    /// The layer that sends the schema.
+    /// Returns the layer that sends the schema.
     pub fn layer(&self) -> OutputLayer {
         OutputLayer::new(self.inner.schema.clone(), self.separately)
     }
 
-    /// The gate that has the model try again.
+    /// Returns the gate that makes the model try again.
     pub fn gate(&self) -> OutputGate<T> {
         OutputGate::new(self.clone())
     }
 
-    /// Reads the value while it is written, as a `P`: a [`Value`](serde_json::Value), or a type
-    /// that bears that something is still missing.
+    /// Returns a parser of partial values of type `P`: a [`Value`](serde_json::Value), or a type
+    /// whose missing fields are optional.
     pub fn partials<P>(&self) -> Partials<P>
     where
         P: DeserializeOwned,
@@ -227,13 +225,13 @@ where
         Partials::new(self.schema().name.clone())
     }
 
-    /// Reads the value out of a text. Whitespace, a byte order mark, a fence around the value
-    /// (` ```json `, in any spelling) and sentences around the fence are ignored. A whole number may
-    /// be written as `1.0`.
+    /// Parses the value from a text. Ignores whitespace, a byte order mark, a fence around the
+    /// value (` ```json `, in any spelling) and sentences around the fence. An integer may be
+    /// written as `1.0`.
     ///
     /// # Errors
     ///
-    /// It is not JSON, or does not fit the schema or the type.
+    /// Returns an error if the text is not JSON, or does not match the schema or the type.
     pub fn of_text(&self, text: &str) -> Result<T, OutputError> {
         let json = unfenced(text);
         let failed = |why: String| OutputError {
@@ -247,22 +245,22 @@ where
         decode(json).map_err(|error| failed(error.to_string()))
     }
 
-    /// Reads the value out of a run's last answer.
+    /// Parses the value from a run's last answer.
     ///
     /// # Errors
     ///
-    /// Those of [`of_text`](Self::of_text).
+    /// Returns the errors of [`of_text`](Self::of_text).
     pub fn of_answer(&self, answer: &Answer) -> Result<T, OutputError> {
-        // What the run's last message says: not what was said before it was asked for the value.
+        // Only the last message: an answer before the value was requested is no part of it.
         self.of_text(&last_text(&answer.finish).unwrap_or_else(|| answer.text()))
     }
 
-    /// Reads the value out of a run's last event, for whoever reads the events one by one.
+    /// Parses the value from a run's last event, for consumers that process events one by one.
     ///
     /// # Errors
     ///
-    /// Those of [`of_text`](Self::of_text). A model's own answer has no conversation in it, and so no
-    /// value.
+    /// Returns the errors of [`of_text`](Self::of_text). The finish event of a bare model contains
+    /// no conversation, and therefore no value.
     pub fn of_finish(&self, finish: &Finish) -> Result<T, OutputError> {
         self.of_text(&last_text(finish).unwrap_or_default())
     }
@@ -273,18 +271,18 @@ fn last_text(finish: &Finish) -> Option<String> {
     Some(last.as_message().text())
 }
 
-/// The value in a whole text: without a byte order mark, and of a text with one fenced block, what is
-/// in the block. Sentences around the block are left out.
+/// The value in a complete text: without a byte order mark and, if the text has one fenced block,
+/// the content of the block. Sentences around the block are ignored.
 fn unfenced(text: &str) -> &str {
     let text = text.trim_matches(is_blank);
-    // A string in the block may have a fence in it; nothing after the block does.
+    // A string in the block may contain a fence; the text after the block does not.
     match after_fence(text).and_then(|rest| rest.rsplit_once(FENCE)) {
         Some((inside, _)) => without_info(inside).trim_end_matches(is_blank),
         None => text,
     }
 }
 
-/// The value at the start of a text that is still written: [`unfenced`] without the end.
+/// The value at the start of a partial text: [`unfenced`] without the end.
 fn opened(text: &str) -> &str {
     let text = text.trim_start_matches(is_blank);
     after_fence(text).map_or(text, without_info)
@@ -300,8 +298,8 @@ fn after_fence(text: &str) -> Option<&str> {
     text.split_once(FENCE).map(|(_, rest)| rest)
 }
 
-/// The text of a fenced block without the info string: one word, such as `json` or `JSON`, which may
-/// be left out. On one line, `json` may touch the value.
+/// The content of a fenced block without the info string: an optional word such as `json` or
+/// `JSON`. On one line, `json` may touch the value.
 fn without_info(inside: &str) -> &str {
     let info = inside.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c));
     let value = info.trim_start_matches(is_blank);
@@ -340,13 +338,13 @@ impl<T> fmt::Debug for Output<T> {
     }
 }
 
-/// An answer is not of the type that it is to be.
+/// An answer that does not match its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutputError {
-    /// What was received, whole.
+    /// The whole answer.
     pub received: Str,
-    /// Where and why it does not fit.
+    /// The position and the reason.
     pub why: Str,
 }
 
@@ -355,7 +353,7 @@ impl fmt::Display for OutputError {
         const MAX: usize = 500;
         write!(
             f,
-            "the answer does not fit its type: {}",
+            "the answer does not match its type: {}",
             short(&self.why, MAX)
         )
     }

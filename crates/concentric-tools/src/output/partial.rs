@@ -5,11 +5,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 use std::{fmt, marker::PhantomData};
 
-/// Reads the typed answer of a run while it is written.
+/// Parses the typed answer of a run while it is streamed.
 ///
-/// Hand it each event of the run, as it arrives. What it returns is the value as far as it is
-/// written, each time that there is more of it. It is not validated: the schema and the type are
-/// looked at when it is whole ([`Output::of_finish`](super::Output::of_finish)).
+/// Pass each event of the run to [`push`](Self::push). It returns the partial value each time the
+/// value grows. Partial values are not validated: the schema and the type are checked when the
+/// value is complete ([`Output::of_finish`](super::Output::of_finish)).
 ///
 /// ```
 /// use concentric_core::{Custom, Event};
@@ -24,7 +24,7 @@ use std::{fmt, marker::PhantomData};
 ///     files: u32,
 /// }
 ///
-/// /// A folder that is not all there yet.
+/// /// A partial folder.
 /// #[derive(Deserialize)]
 /// struct Sketch {
 ///     purpose: Option<String>,
@@ -32,7 +32,7 @@ use std::{fmt, marker::PhantomData};
 /// }
 ///
 /// let mut partials = output::<Folder>("folder").partials::<Sketch>();
-/// // The layer says this first, if the answer is to be the value.
+/// // The layer emits this event before the value.
 /// let follows = Custom::new(VALUE_FOLLOWS, json!({"schema": "folder"}));
 /// assert!(partials.push(&Event::Custom(Box::new(follows))).is_none());
 ///
@@ -41,45 +41,46 @@ use std::{fmt, marker::PhantomData};
 /// assert_eq!(sketch.files, None);
 /// ```
 ///
-/// # What is read
+/// # Events
 ///
-/// | event | |
+/// | event | effect |
 /// |---|---|
-/// | [`VALUE_FOLLOWS`], for this schema | the text of this step is the value; that of other steps is not looked at |
-/// | [`Event::TextDelta`], a part that is text | more of it |
-/// | [`Event::Reset`], [`Event::StepStart`] | the value begins anew, as when the model tries again |
-/// | [`Event::StepFinish`], [`Event::Finish`] | it is whole |
+/// | [`VALUE_FOLLOWS`], for this schema | the text of this step is the value; the text of other steps is ignored |
+/// | [`Event::TextDelta`], a text part | appends to the value |
+/// | [`Event::Reset`], [`Event::StepStart`] | the value starts again, as when the model tries again |
+/// | [`Event::StepFinish`], [`Event::Finish`] | the value is complete |
 ///
 /// A byte order mark, a fence around the value and sentences around the fence are ignored, as by
-/// [`Output::of_text`](super::Output::of_text). A string shows as far as it is written, unless
-/// [`whole_strings`](Self::whole_strings) is set; a number, `true`, `false` and `null` show once they
-/// are whole, and a field once it has a value. At the end of the step only shows a value that is but a
-/// number, `true`, `false` or `null`, and what comes after a whole number that is beyond an [`i64`].
+/// [`Output::of_text`](super::Output::of_text). A string is returned as far as it has arrived,
+/// unless [`whole_strings`](Self::whole_strings) is set; a number, `true`, `false` and `null` once
+/// they are complete, and a field once it has a value. A value that is only a number, `true`,
+/// `false` or `null`, and the text after an integer beyond an [`i64`], are returned at the end of
+/// the step.
 ///
-/// What is not JSON shows as far as it was, and as nothing if it never was; it is no error here. Nor
-/// is a value that is not a `P` yet: it does not show.
+/// Invalid JSON is no error here: the value is returned as far as it was valid. A value that does
+/// not decode as a `P` yet is not returned.
 ///
 /// # Cost
 ///
-/// Up to 4 KiB of text, each delta has the text read again; from there on, it is read each time that
-/// it has grown by a sixteenth. So a value of n bytes costs no more than to read 17 n bytes, and
-/// 8 MiB before that if it arrives byte by byte; and the last sixteenth of a long one shows when more
-/// arrives, or the step ends. What is held is the text, up to [`max_bytes`](Self::max_bytes), and the
-/// last value.
+/// Up to 4 KiB of text, the text is parsed again for each delta; after that, each time it has grown
+/// by a sixteenth. A value of n bytes therefore costs at most as much as parsing 17 n bytes, and
+/// another 8 MiB for the first 4 KiB if it arrives byte by byte. The last sixteenth of a long value
+/// is returned when more arrives or the step ends. The parser keeps the text, up to
+/// [`max_bytes`](Self::max_bytes), and the last value.
 pub struct Partials<P> {
     schema: Str,
     mode: PartialMode,
     max_bytes: usize,
-    // The step is for the value.
+    // Whether the step is for the value.
     here: bool,
     text: String,
-    // How long the text is when it is read again.
+    // The length of the text at which it is parsed again.
     next: usize,
     shown: Option<Value>,
     of: PhantomData<fn() -> P>,
 }
 
-/// Up to this length, a text is read again whenever it grows, and then when it did by its share.
+/// Up to `SHORT` bytes, a text is parsed whenever it grows; after that, when it grows by 1/`SHARE`.
 const SHORT: usize = 4096;
 const SHARE: usize = 16;
 
@@ -100,22 +101,22 @@ where
         }
     }
 
-    /// Leaves a string out until it is whole: for types that take some strings only.
+    /// Omits a string until it is complete: for types that accept only some strings.
     #[must_use]
     pub const fn whole_strings(mut self) -> Self {
         self.mode = PartialMode::On;
         self
     }
 
-    /// Sets how many bytes of text are read; the default is 1 MiB. A longer value shows no more
-    /// from there on; with 0, none does.
+    /// Limits the parsed text (bytes); the default is 1 MiB. After that no more of the value is
+    /// returned; with 0, none of it.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Takes in one event of the run, and returns the value if there is more of it now.
+    /// Processes an event of the run, and returns the value if it has grown.
     pub fn push(&mut self, event: &Event) -> Option<P> {
         match event {
             Event::TextDelta(text) => self.more(text),
@@ -129,7 +130,7 @@ where
                 }
                 None
             }
-            // The step is still the same.
+            // The step stays the same.
             Event::Reset => {
                 self.begin(self.here);
                 None
@@ -173,7 +174,7 @@ where
             length => length + length / SHARE,
         };
         let json = opened(&self.text);
-        // Else it is prose, as "15 times 27 is", or short.
+        // Otherwise it is prose that starts with a number ("15 times 27 is"), or too short to grow.
         if !json.starts_with(['{', '[', '"']) {
             return None;
         }
@@ -190,7 +191,7 @@ where
         self.show(value)
     }
 
-    /// What does not change the value, as whitespace and what is not JSON, does not show.
+    /// Omits values that did not change, after whitespace or invalid JSON.
     fn show(&mut self, value: Value) -> Option<P> {
         if self.shown.as_ref() == Some(&value) {
             return None;
@@ -210,9 +211,10 @@ impl<P> fmt::Debug for Partials<P> {
     }
 }
 
-/// `json` without a number at its end: `jiter` would take the 12 of 123 for a 12.
+/// `json` without a number at its end, which may be incomplete: `jiter` would return 12 for the
+/// start of 123.
 ///
-/// What looks like one in a string is left out, too, until more arrives.
+/// A number-like end of a string is removed, too, until more text arrives.
 fn settled(json: &str) -> &str {
     let before = json
         .trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'));
@@ -222,7 +224,7 @@ fn settled(json: &str) -> &str {
     }
 }
 
-/// `None` if a number is none that JSON has, as one beyond all floats.
+/// `None` if a number cannot be represented, for example one beyond the range of `f64`.
 fn value_of(json: &JsonValue<'_>) -> Option<Value> {
     Some(match json {
         JsonValue::Null => Value::Null,

@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Where a loop stands with its typed answer.
+/// The progress of a loop with its typed answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Progress {
-    /// The next calls are for the value.
+    /// Whether the value has been requested.
     pub(super) asked: bool,
-    /// How often the model was told that it does not fit.
+    /// The number of rejected answers.
     pub(super) told: u32,
-    /// The loop was given another schema for its answers.
+    /// Whether the request of the loop has another schema.
     pub(super) other: bool,
 }
 
 impl Progress {
-    /// That of the loop that is inside of `depth` model calls, with its answers of `schema`.
+    /// Reads the progress of the loop at nesting depth `depth` with the schema named `schema`.
     pub(super) fn of(context: &Context, depth: u32, schema: &str) -> Result<Self, SlotError> {
         Ok(context.state::<Loops>()?.progress(depth, schema))
     }
 
-    /// Has it be as this says.
+    /// Stores the progress of that loop.
     pub(super) fn note(self, context: &Context, depth: u32, schema: &Str) -> Result<(), SlotError> {
         context.update_state::<Loops>(|loops| {
             let mut loops = loops.clone();
@@ -36,13 +36,13 @@ impl Progress {
     }
 }
 
-/// Where the loops of a run stand: an agent in a model's place has another one.
+/// The progress of the loops of a run: nested agents each have one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Loops {
-    /// By how many model calls the loop is inside of, and the schema's name.
+    /// By nesting depth and schema name.
     at: BTreeMap<u32, BTreeMap<Str, Progress>>,
-    /// What version 1 has written down, which was of all loops.
+    /// The state of version 1, which was shared by all loops.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_all: Option<Progress>,
 }
