@@ -1,9 +1,9 @@
 use concentric_core::{Arguments, Str, ToolCall, ToolOutcome};
 use std::ops::Deref;
 
-/// A call that is about to be made, as [`ToolHooks::before`](super::ToolHooks::before) sees it.
+/// A call before it is made, for [`ToolHooks::before`](super::ToolHooks::before).
 ///
-/// Its arguments can be changed, and what travels with it; its id and the tool's name can't.
+/// Its arguments and extensions can be changed; its id and its tool's name cannot.
 #[derive(Debug)]
 pub struct BeforeCall {
     call: ToolCall,
@@ -22,20 +22,20 @@ impl BeforeCall {
         self.call
     }
 
-    /// Whether it is another than it was.
+    /// Whether the call was changed.
     pub(super) const fn is_edited(&self) -> bool {
         self.edited
     }
 
-    /// Changes the arguments. They are checked again before the tool runs; if somebody, or a rule,
-    /// has decided about the others, the call asks again.
+    /// Changes the arguments. They are validated again before the tool runs; if a gate or an
+    /// approver had decided about the old ones, the call requires another approval.
     pub fn set_arguments(&mut self, arguments: impl Into<Arguments>) {
         self.edited = true;
         self.call.set_arguments(arguments.into());
     }
 
-    /// Puts a value into the [extensions](concentric_core::Context::extensions) of the call's
-    /// context, for inner layers and the tool; returns the one of that type that was there.
+    /// Inserts a value into the [extensions](concentric_core::Context::extensions) of the call's
+    /// context, for inner layers and the tool; returns the previous value of that type.
     pub fn insert<T>(&mut self, value: T) -> Option<T>
     where
         T: Clone + Send + Sync + 'static,
@@ -53,23 +53,23 @@ impl Deref for BeforeCall {
     }
 }
 
-/// Whether a call goes on.
+/// Whether a call continues.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Flow {
-    /// It does.
+    /// Continues with the inner layers.
     Continue,
-    /// It does not: this is its outcome.
+    /// Answers the call with this outcome.
     Answer(ToolOutcome),
-    /// It does not: it is denied, and the model is told why.
+    /// Denies the call; the model receives the reason.
     Block(Str),
-    /// It does not, and neither do the other calls of the round that have not started: the run ends
-    /// once the round is closed, for this reason.
+    /// Denies the call and all calls of the round that have not started, and ends the run after the
+    /// round for this reason.
     Halt(Str),
 }
 
 impl Flow {
-    /// Answers the call.
+    /// Answers the call with an outcome.
     pub const fn answer(outcome: ToolOutcome) -> Self {
         Self::Answer(outcome)
     }

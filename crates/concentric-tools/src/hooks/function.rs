@@ -7,19 +7,19 @@ use std::{
     time::Duration,
 };
 
-/// Creates a layer that calls `f` before each tool call: see [`ToolHooks::before`].
+/// Creates a layer that calls `f` before each tool call; see [`ToolHooks::before`].
 ///
 /// ```
 /// use concentric_tools::{Flow, before_fn};
 ///
 /// let layer = before_fn("no_root", |call| match call.arguments().as_str().contains("/root") {
-///     true => Ok(Flow::block("That folder is closed.")),
+///     true => Ok(Flow::block("Access to /root is not allowed.")),
 ///     false => Ok(Flow::Continue),
 /// });
 /// # let _ = layer;
 /// ```
 ///
-/// A function that waits is a [`tool_from_fn`](concentric_core::layers::tool_from_fn).
+/// For an async function use [`tool_from_fn`](concentric_core::layers::tool_from_fn).
 pub fn before_fn<F>(id: impl Into<Str>, f: F) -> ToolHooksLayer<BeforeFn<F>>
 where
     F: Fn(&mut BeforeCall) -> Result<Flow, BoxError> + Send + Sync + 'static,
@@ -27,7 +27,7 @@ where
     ToolHooksLayer::new(BeforeFn { id: id.into(), f })
 }
 
-/// Creates a layer that calls `f` with the outcome of each tool call: see [`ToolHooks::after`], and
+/// Creates a layer that calls `f` with the outcome of each tool call; see [`ToolHooks::after`], and
 /// [`Toolset::hooks`](crate::Toolset::hooks) for the outcomes of calls that do not run.
 ///
 /// ```
@@ -49,7 +49,7 @@ where
     ToolHooksLayer::new(AfterFn { id: id.into(), f })
 }
 
-/// [`ToolHooks`] made by [`before_fn`].
+/// [`ToolHooks`] created by [`before_fn`].
 #[derive(Clone)]
 pub struct BeforeFn<F> {
     id: Str,
@@ -78,7 +78,7 @@ impl<F> fmt::Debug for BeforeFn<F> {
     }
 }
 
-/// [`ToolHooks`] made by [`after_fn`].
+/// [`ToolHooks`] created by [`after_fn`].
 #[derive(Clone)]
 pub struct AfterFn<F> {
     id: Str,

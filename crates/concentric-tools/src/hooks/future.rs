@@ -25,7 +25,7 @@ pin_project! {
         S: Service<ToolCall>,
         H: ToolHooks,
     {
-        // Dropped before `guard` tells.
+        // Dropped before `guard`, which reports the cancellation.
         #[pin]
         step: Step<S>,
         guard: Guard<H>,
@@ -42,7 +42,7 @@ pin_project! {
             matching: BoxFuture<bool>,
             rest: Option<(S, ToolCall)>,
         },
-        // The hook is not about the call.
+        // The hook does not apply to the call.
         Passing {
             #[pin]
             future: S::Future,
@@ -65,14 +65,14 @@ pin_project! {
     }
 }
 
-/// The call that a hook has been told of; tells it, when it is dropped with the call still in it.
+/// A call that entered a hook; reports a cancellation if it is dropped with the call.
 pub(super) struct Guard<H>
 where
     H: ToolHooks,
 {
     shared: Arc<Shared<H>>,
     call: Option<ToolCall>,
-    // When the rest of the stack was called, if somebody is to be told how long it took.
+    // The start time of the inner layers, if a method needs the duration.
     started: Option<SystemTime>,
 }
 
@@ -88,7 +88,7 @@ where
         }
     }
 
-    /// A guard of a call that the hook is about.
+    /// A guard for a call that the hook applies to.
     pub(super) fn of(shared: Arc<Shared<H>>, call: ToolCall) -> Self {
         Self {
             shared,
@@ -97,8 +97,7 @@ where
         }
     }
 
-    /// Calls `after` with the outcome of a call that was settled before. What it returns changes
-    /// nothing.
+    /// Calls `after` with the outcome of a settled call, and ignores its return value.
     pub(super) fn observed(mut self) -> Observation {
         Box::pin(async move {
             let Some(call) = self.call.take() else { return };
@@ -150,23 +149,23 @@ fn is_to_run(call: &ToolCall) -> bool {
     call.settled().is_none() && call.refusal().is_none()
 }
 
-/// Whether a hook is about a call.
+/// Whether a hook applies to a call.
 pub(super) fn matched<H>(result: Result<bool, Error>, hooks: &H) -> bool
 where
     H: ToolHooks,
 {
     result.unwrap_or_else(|error| {
         let hook = hooks.id();
-        tracing::warn!(hook, %error, "a hook's matcher failed, so the hook applies");
+        tracing::warn!(hook, %error, "the matcher of a hook failed; the hook applies");
         true
     })
 }
 
-/// Tells the hook of a call.
+/// Calls the hook's `before`.
 ///
 /// # Errors
 ///
-/// The hook waits, and this is to be polled.
+/// Returns the step that waits for the hook.
 pub(super) fn begin<S, H>(
     guard: &mut Guard<H>,
     inner: &mut S,
@@ -188,7 +187,7 @@ where
     }
 }
 
-/// Does what `before` said.
+/// Applies the result of `before`.
 fn decide<S, H>(guard: &mut Guard<H>, inner: &mut S, (call, flow): Before) -> Step<S>
 where
     S: Service<ToolCall>,
@@ -215,7 +214,7 @@ where
     }
 }
 
-/// What comes of a call whose hook failed.
+/// The outcome of a call whose hook failed.
 fn failed<H>(shared: &Shared<H>, call: &ToolCall, error: Error) -> After
 where
     H: ToolHooks,
@@ -229,7 +228,7 @@ where
 
 fn not_checked() -> ToolOutcome {
     ToolOutcome::failed(Str::from_static(
-        "The call was not run, since a check of it failed.",
+        "A check of this call failed. The call was not run.",
     ))
 }
 
@@ -237,7 +236,7 @@ fn waits(error: &Error) -> bool {
     error.kind() == ErrorKind::Waiting || error.pending().is_some()
 }
 
-/// Calls the rest of the stack.
+/// Calls the inner layers.
 fn enter<S, H>(guard: &mut Guard<H>, inner: &mut S, call: ToolCall) -> Step<S>
 where
     S: Service<ToolCall>,
@@ -322,7 +321,7 @@ where
                 }
                 StepProj::After { running } => return guard.shared.poll_after(running, cx),
             };
-            // What is done is dropped before the hook is told; a panic of that changes nothing.
+            // The completed step is dropped before the hook is called; its panic is ignored.
             let _ = catch(|| step.set(next));
         }
     }

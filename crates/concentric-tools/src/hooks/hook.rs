@@ -2,50 +2,49 @@ use super::{BeforeCall, Flow};
 use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, method::unset};
 use std::{future::Future, sync::Arc, time::Duration};
 
-/// What is to be done before and after each tool call.
+/// Callbacks before and after each tool call.
 ///
-/// See the [module docs](super) for an example, and for when each method is called. An
-/// implementation may answer with `async fn`s.
+/// See the [module docs](super) for an example and the order of calls. The methods can be
+/// implemented as `async fn`s.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a hook on tool calls",
     label = "not a `ToolHooks`",
     note = "implement `ToolHooks`, of which only `id` is required; or use `before_fn` or `after_fn` for a closure, `tool_from_fn` for an async function"
 )]
 pub trait ToolHooks: Send + Sync + 'static {
-    /// Names the hook, for the log.
+    /// Returns the name of the hook, for logs.
     fn id(&self) -> &str;
 
-    /// Decides whether a call goes on, and may change its arguments.
+    /// Decides whether a call continues, and may change its arguments.
     ///
     /// # When
     ///
-    /// Before anything inside of this place is called; once per call that comes in here, and not
-    /// for those that are [settled](ToolCall::settled) or [refused](ToolCall::refusal) already. It
-    /// begins when the call is made, even if the call's future is never polled.
+    /// Before anything inside of the hook; once per call that reaches the hook, except for
+    /// [settled](ToolCall::settled) and [refused](ToolCall::refusal) calls. The method starts when
+    /// the service is called, even if the call's future is never polled.
     ///
     /// # Errors
     ///
-    /// The call is not run, and the model is told no more than that a check failed. An error that
-    /// is [`fatal`](crate::fatal), [halts](Error::halted) the run, or says that the call
-    /// [waits](Error::waiting), is handed on.
+    /// The call is not run, and the model only reads that a check failed. An error that is
+    /// [`fatal`](crate::fatal), [halts](Error::halted) the run or [suspends](Error::waiting) the
+    /// call is propagated.
     fn before(&self, call: &mut BeforeCall) -> impl Future<Output = Result<Flow, BoxError>> + Send {
         let _ = call;
         unset(|| Ok(Flow::Continue))
     }
 
-    /// Sees what came of a call, and may put another outcome in its place.
+    /// Receives the outcome of a call, and may replace it.
     ///
     /// # When
     ///
-    /// Once the call has an outcome, whatever its [status](ToolOutcome::status). A hook that was added
-    /// by [`Toolset::hooks`](crate::Toolset::hooks) is also called for a call that does not run
-    /// ([`ToolCall::settled`]); the outcome that it returns then is ignored. `took` is the time that
-    /// everything inside of this place took, by the context's clock; zero, if the call did not come
-    /// further than here or was settled before.
+    /// After the call has an outcome of any [status](ToolOutcome::status). Hooks added by
+    /// [`Toolset::hooks`](crate::Toolset::hooks) are also called for calls that do not run
+    /// ([`ToolCall::settled`]); the returned outcome is then ignored. `took` is the duration of
+    /// everything inside of the hook by the context's clock; zero if the call did not continue.
     ///
     /// # Errors
     ///
-    /// They are [told](Self::failed), and change nothing.
+    /// Errors are passed to [`failed`](Self::failed), and the outcome is unchanged.
     fn after(
         &self,
         call: &ToolCall,
@@ -56,16 +55,17 @@ pub trait ToolHooks: Send + Sync + 'static {
         unset(|| Ok(None))
     }
 
-    /// Sees that a call failed, and may make an outcome of it. Else the error goes on as it is.
+    /// Receives the error of a call, and may replace it by an outcome. By default the error is
+    /// propagated.
     ///
     /// # When
     ///
-    /// A layer inside of this place returned an error, or a tool that is a service, or one that is
-    /// [`fatal`](crate::fatal). That a tool says that it failed is an outcome.
+    /// After an inner layer or a tool service returned an error, or a tool a
+    /// [`fatal`](crate::fatal) one. Other failures of a tool are outcomes.
     ///
     /// # Errors
     ///
-    /// They are [told](Self::failed), and change nothing.
+    /// Errors are passed to [`failed`](Self::failed), and the original error is propagated.
     fn on_error(
         &self,
         call: &ToolCall,
@@ -76,23 +76,23 @@ pub trait ToolHooks: Send + Sync + 'static {
         unset(|| Ok(None))
     }
 
-    /// Is told that a call was given up.
+    /// Called when a call is cancelled.
     ///
     /// # When
     ///
-    /// The call's future was dropped before there was an outcome or an error: the run was
-    /// cancelled, its consumer is gone, or a layer outside gave up. What ran inside is dropped by
-    /// now. It is called while that is so, and must not block.
+    /// After the call's future was dropped before an outcome or an error: the run was cancelled,
+    /// its consumer is gone, or an outer layer abandoned the call. The inner futures are dropped
+    /// already. The method is called while the call's future is dropped, and must not block.
     fn cancelled(&self, call: &ToolCall) {
         let _ = call;
     }
 
-    /// Is told that another `method` of the hook failed: it returned an error, or panicked. By
-    /// default that is logged.
+    /// Called when another `method` of the hook returns an error or panics. The default logs the
+    /// error.
     ///
     /// # When
     ///
-    /// At once. It must not block, or panic.
+    /// Immediately. The method must not block or panic.
     fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
         let (hook, tool) = (self.id(), call.name().as_str());
         let error = format_args!("{error:#}");

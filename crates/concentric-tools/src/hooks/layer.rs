@@ -12,9 +12,9 @@ use concentric_core::ToolCall;
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
 
-/// [`Layer`] that puts a [`ToolHooks`] on tool calls.
+/// [`Layer`] that calls [`ToolHooks`] for tool calls.
 ///
-/// See the [module docs](super) for an example. Its services share the hook.
+/// See the [module docs](super) for an example. Its services share the hooks.
 pub struct ToolHooksLayer<H> {
     shared: Arc<Shared<H>>,
     scope: Option<Matcher>,
@@ -24,7 +24,7 @@ impl<H> ToolHooksLayer<H>
 where
     H: ToolHooks,
 {
-    /// Calls `hooks` for every tool call.
+    /// Creates a layer that calls `hooks` for every tool call.
     pub fn new(hooks: H) -> Self {
         Self {
             shared: Arc::new(Shared::new(hooks)),
@@ -32,9 +32,9 @@ where
         }
     }
 
-    /// Calls the hook only for the calls that match, and for those that the matcher fails on.
+    /// Calls the hooks only for calls that match, or for which the matcher fails.
     ///
-    /// The call is matched as it comes in here, before the hook changes it.
+    /// The call is matched before the hooks change it.
     #[must_use]
     pub fn scoped(mut self, matcher: impl Into<Matcher>) -> Self {
         let matcher = matcher.into();
@@ -50,7 +50,7 @@ impl<H> ToolHooksLayer<H>
 where
     H: ToolHooks,
 {
-    /// Calls the hook with the outcomes of settled calls.
+    /// Returns a function that calls the hooks with the outcomes of settled calls.
     pub(crate) fn observe(&self) -> Arc<Observe> {
         let (shared, scope) = (Arc::clone(&self.shared), self.scope.clone());
         Arc::new(move |call: &ToolCall| {

@@ -1,8 +1,8 @@
-//! Hooks: what is to be done before and after each tool call.
+//! Hooks, which are called before and after each tool call.
 //!
-//! A hook is a [`ToolHooks`], whose methods are all optional; [`ToolHooksLayer`] puts it on the stack.
-//! [`Toolset::hooks`](crate::Toolset::hooks) adds it for all calls, [`Toolset::layer`](crate::Toolset::layer)
-//! only for those that may run.
+//! Hooks implement [`ToolHooks`], whose methods are optional, and are added by
+//! [`Toolset::hooks`](crate::Toolset::hooks) for all calls, or as a [`ToolHooksLayer`] by
+//! [`Toolset::layer`](crate::Toolset::layer) for calls that may run.
 //!
 //! ```
 //! use concentric_tools::{BeforeCall, Flow, NoArguments, ToolHooks, ToolHooksLayer, Toolset, tool};
@@ -18,7 +18,7 @@
 //!
 //!     async fn before(&self, call: &mut BeforeCall) -> Result<Flow, BoxError> {
 //!         if call.arguments().as_str().contains("DROP TABLE") {
-//!             return Ok(Flow::block("Tables are not dropped here."));
+//!             return Ok(Flow::block("Tables must not be dropped."));
 //!         }
 //!         Ok(Flow::Continue)
 //!     }
@@ -40,59 +40,58 @@
 //! # let _ = tools;
 //! ```
 //!
-//! [`before_fn`] and [`after_fn`] make a hook of a closure that does not wait. What stands *around* a
-//! call (a span, a lock, a second attempt) is a layer, most easily a
-//! [`tool_from_fn`](concentric_core::layers::tool_from_fn).
+//! [`before_fn`] and [`after_fn`] create hooks from closures. To wrap a call (in a span, a lock, a
+//! retry), use a layer such as [`tool_from_fn`](concentric_core::layers::tool_from_fn).
 //!
-//! # When the methods are called
+//! # When
 //!
 //! | moment | method |
 //! |---|---|
-//! | a call that is to run comes in | [`before`](ToolHooks::before) |
-//! | it has its outcome, from the tool, an inner layer or this hook's own `before` | [`after`](ToolHooks::after) |
-//! | a call has its outcome already: it was refused, denied or executed elsewhere | [`after`](ToolHooks::after) alone, and only if the hook was added by [`Toolset::hooks`](crate::Toolset::hooks); what it returns is ignored |
-//! | something inside panics, which makes it a failed outcome | [`after`](ToolHooks::after) |
-//! | something inside returns an error | [`on_error`](ToolHooks::on_error) |
-//! | the future of the call is dropped before either | [`cancelled`](ToolHooks::cancelled) |
-//! | the call [waits](concentric_core::Error::pending) for somebody | none: it will be made again |
+//! | a call that may run arrives | [`before`](ToolHooks::before) |
+//! | the call has an outcome, from the tool, an inner layer or the hooks' own `before` | [`after`](ToolHooks::after) |
+//! | a call arrives with an outcome: it was refused, denied or executed elsewhere | only [`after`](ToolHooks::after), if the hooks were added by [`Toolset::hooks`](crate::Toolset::hooks); the return value is ignored |
+//! | an inner layer or the tool panics, which is a failed outcome | [`after`](ToolHooks::after) |
+//! | an inner layer or the tool returns an error | [`on_error`](ToolHooks::on_error) |
+//! | the future of the call is dropped first | [`cancelled`](ToolHooks::cancelled) |
+//! | the call [is suspended](concentric_core::Error::pending) | none: it will be made again |
 //!
-//! So each call that comes in ends in exactly one of `after`, `on_error`, `cancelled` and waiting.
+//! Each call ends in exactly one of `after`, `on_error`, `cancelled` and a suspension.
 //!
-//! # When a hook fails
+//! # Failing hooks
 //!
-//! | a method that returns an error or panics | means |
+//! | a method that returns an error or panics | effect |
 //! |---|---|
-//! | `before` | the call is not run; the model is told that a check failed, and the log, why |
-//! | `after` | nothing: the outcome is what it was |
-//! | `on_error` | nothing: the error is what it was |
-//! | `cancelled` | nothing |
+//! | `before` | the call is not run; the model reads that a check failed, and the error is logged |
+//! | `after` | none: the outcome is unchanged |
+//! | `on_error` | none: the error is unchanged |
+//! | `cancelled` | none |
 //!
-//! A `before` that returns an error of its own that is [`fatal`](crate::fatal) ends the run, and one
-//! that [waits](concentric_core::Error::waiting) has the call wait.
+//! A `before` that returns a [`fatal`](crate::fatal) error ends the run; one that returns a
+//! [suspension](concentric_core::Error::waiting) suspends the call.
 //!
 //! # Place in the stack
 //!
-//! Hooks nest as layers do: `before` runs in the order in which they were added, `after` in the
-//! reverse one, and each sees the arguments and the outcome as they are at its place. An audit goes
-//! outermost, where it also sees what other layers block; it is told the time that all inside of it
-//! took. Inside of a retry a hook is told of each attempt.
+//! Hooks nest as layers do: `before` runs in the order in which they were added, `after` in reverse
+//! order, and each receives the arguments and the outcome at its place. An audit is best placed
+//! outermost, where it also observes calls that other layers block, and measures the duration of
+//! all inner layers. Inside of a retry, hooks are called for each attempt.
 //!
 //! # Backpressure
 //!
-//! Readiness is that of the rest of the stack. What it reserved is kept while `before` runs, and
-//! given back if the call does not go on.
+//! Forwards readiness. Reserved capacity is held while `before` runs, and released if the call does
+//! not continue.
 //!
 //! # Cancel safety
 //!
-//! Dropping the call's future drops the method that runs, and the rest of the stack; then `cancelled`
-//! is called, unless `after` or `on_error` had begun.
+//! Dropping the call's future drops the running method and the inner layers; then `cancelled` is
+//! called, unless `after` or `on_error` had started.
 //!
 //! # Cost
 //!
-//! A method that a hook does not have costs nothing. For one that it has, its future is boxed; the
-//! box is used again by the next call, so that a method that does not wait does not allocate. The
-//! call is cloned once, and again if `before` changes it: a few reference counts, and what is in its
-//! context's extensions. The rest of the stack is cloned only if `before` or a matcher waits.
+//! A method that is not implemented costs nothing. The future of an implemented one is boxed, and
+//! the box is reused by the next call, so that a method that does not wait does not allocate. The
+//! call is cloned once, and again if `before` changes it: a few reference counts and the extensions
+//! of its context. The inner service is cloned only if `before` or a matcher waits.
 
 mod before;
 mod function;

@@ -13,7 +13,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that calls a [`ToolHooks`].
+/// Middleware that calls [`ToolHooks`].
 ///
 /// See the [module docs](super) for an example.
 pub struct HookedTool<S, H> {
@@ -41,7 +41,7 @@ impl<S, H> HookedTool<S, H>
 where
     S: Clone,
 {
-    /// The service that was polled ready; a clone of it, which was not, takes its place.
+    /// Takes the service that was polled ready, and leaves a clone that was not.
     fn take_inner(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)
@@ -75,8 +75,8 @@ where
             let future = self.inner.call(call);
             return ResponseFuture::new(guard, Step::Passing { future });
         }
-        // Most hooks don't wait, and then the inner service is called at once, and need not be
-        // cloned. One that does is polled again by whoever polls the future.
+        // Most hooks do not wait; the inner service is then called at once and need not be cloned.
+        // A hook that waits is polled again with the task's waker.
         let mut cx = Context::from_waker(Waker::noop());
         let step = match begin(&mut guard, &mut self.inner, call, &mut cx) {
             Ok(step) => step,

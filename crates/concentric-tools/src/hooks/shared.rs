@@ -11,10 +11,10 @@ use std::{
 };
 use tokio_util::sync::ReusableBoxFuture;
 
-/// A hook, shared by all services of its layer.
+/// Hooks shared by all services of a layer.
 pub(super) struct Shared<H> {
     pub(super) hooks: H,
-    /// Which of its methods there are.
+    /// The methods that are implemented.
     pub(super) has: Has,
     before: Idle<Before>,
     after: Idle<After>,
@@ -27,9 +27,9 @@ pub(super) struct Has {
     pub(super) on_error: bool,
 }
 
-/// The call as `before` left it, and what it said.
+/// The call after `before`, and the result of the method.
 pub(super) type Before = (BeforeCall, Result<Result<Flow, BoxError>, Panic>);
-/// What there is after `after` or `on_error`.
+/// The result of `after` or `on_error`.
 pub(super) type After = Result<ToolOutcome, Error>;
 
 impl<H> Shared<H>
@@ -94,11 +94,11 @@ where
         })
     }
 
-    /// Calls the hooks' [`failed`](ToolHooks::failed), whose panic changes nothing.
+    /// Calls [`failed`](ToolHooks::failed), and ignores its panic.
     pub(super) fn failed(&self, method: &'static str, error: &Error, call: &ToolCall) {
         if let Err(panic) = catch(|| self.hooks.failed(method, error, call)) {
             let tool = call.name();
-            tracing::error!(%tool, method, panic = panic.text(), "a hook panicked when it failed");
+            tracing::error!(%tool, method, panic = panic.text(), "the `failed` method of a hook panicked");
         }
     }
 
@@ -111,17 +111,17 @@ where
     }
 }
 
-/// Whether a hook has that `before`.
+/// Whether `before` is implemented.
 fn returns<'a, H: 'a, F>(_: fn(&'a H, &'a mut BeforeCall) -> F) -> bool {
     is_set::<F>()
 }
 
-/// Whether a hook has that `after` or `on_error`.
+/// Whether `after` or `on_error` is implemented.
 fn returns_after<'a, H: 'a, O: 'a, F>(_: fn(&'a H, &'a ToolCall, &'a O, Duration) -> F) -> bool {
     is_set::<F>()
 }
 
-/// The box of a method's last future, for the next one.
+/// The box of a method's last future, for reuse.
 struct Idle<T>(Mutex<Option<ReusableBoxFuture<'static, T>>>);
 
 impl<T> Idle<T> {
@@ -143,7 +143,7 @@ impl<T> Default for Idle<T> {
     }
 }
 
-/// A method that runs.
+/// A running method.
 pub(super) struct Running<T>(Option<ReusableBoxFuture<'static, T>>);
 
 impl<T> Running<T> {
@@ -152,7 +152,7 @@ impl<T> Running<T> {
             return Poll::Pending;
         };
         let output = ready!(future.poll(cx));
-        // It is done, and holds nothing any more.
+        // Completed, so the box is empty.
         if let Ok(mut idle) = idle.0.try_lock() {
             *idle = self.0.take();
         }

@@ -13,7 +13,7 @@ pub(super) struct Asked {
     /// The arguments that were decided about, if a layer had changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arrived: Option<Str>,
-    /// What it may run with.
+    /// The check of the arguments when the call resumes.
     pub(super) bound: Bound,
     /// The definition of the tool when the call was suspended.
     pub(super) definition: Digest,
@@ -31,11 +31,11 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Bound {
-    /// Whatever it arrives with: no gate was there.
+    /// Any arguments: there was no gate.
     No,
-    /// What it enters the stack with; the gates, which did not mind, are asked about the rest.
+    /// The stored arguments, which the gates passed; the gates decide about others.
     ToGates,
-    /// What was decided about.
+    /// Only the arguments that were decided about.
     ToDecision,
 }
 

@@ -336,7 +336,7 @@ impl Gating {
         .await
     }
 
-    /// Decides about one call, and leaves in it what it is to enter the stack with.
+    /// Decides about one call, and updates it for the stack.
     async fn step(&self, call: &mut RoundCall) -> Step {
         if let Some(refusal) = &call.refusal {
             return Step::settled(refusal.outcome(&call.call));

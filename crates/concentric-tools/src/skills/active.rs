@@ -1,5 +1,5 @@
-//! Which skills are active: those that were loaded here, as slots of the conversation keep them. What
-//! a history says of it is not believed, since a client may have written it.
+//! The active skills: those that were loaded in this process, stored in slots of the conversation.
+//! Loads in the history are ignored, since a client may have written it.
 
 use concentric_core::{
     Context, Str,
@@ -14,7 +14,7 @@ pub(super) struct Load {
     pub(super) name: Str,
 }
 
-/// The skills that were loaded, in the order in which they were, by the tool that loads them.
+/// The loaded skills in load order, by the name of the load tool.
 type Loaded = BTreeMap<Str, Vec<Str>>;
 
 /// The skills that a conversation has loaded.
@@ -27,7 +27,7 @@ impl Slot for OfThread {
     const SCOPE: Scope = Scope::Thread;
 }
 
-/// The skills that the run of an agent has loaded that is a tool: its conversation is its run.
+/// The skills that the run of a nested agent has loaded, whose conversation is its run.
 struct OfRun;
 
 impl Slot for OfRun {
@@ -37,7 +37,7 @@ impl Slot for OfRun {
     const SCOPE: Scope = Scope::Run;
 }
 
-/// What was loaded in this round only: the step that makes its calls was not offered it.
+/// The skills that were loaded in this round: the step of the round did not offer their tools.
 struct OfRound;
 
 impl Slot for OfRound {
@@ -47,11 +47,11 @@ impl Slot for OfRound {
     const SCOPE: Scope = Scope::Round;
 }
 
-/// The skills that were loaded by the tool `load`, in the order in which they were.
+/// Returns the skills that were loaded by the tool `load`, in load order.
 ///
 /// # Errors
 ///
-/// What was stored can't be read.
+/// Returns an error if the stored slot cannot be read.
 pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotError> {
     let loaded = match context.parent() {
         Some(_) => context.state::<OfRun>()?,
@@ -60,12 +60,12 @@ pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotErro
     Ok(loaded.get(load).cloned().unwrap_or_default())
 }
 
-/// Makes `skill` active, which is loaded by the tool `load`; returns whether it was not active when
-/// the round began.
+/// Activates `skill`, loaded by the tool `load`; returns whether it was inactive when the round
+/// began.
 ///
 /// # Errors
 ///
-/// What was stored can't be read.
+/// Returns an error if the stored slot cannot be read.
 pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<bool, SlotError> {
     let mut is_new = false;
     let add = |loaded: &Loaded| {
@@ -83,7 +83,7 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
     };
     let of_round = (load.clone(), skill.clone());
     if is_new {
-        // Outside a round there is none that could have begun before.
+        // Outside of a round there is no earlier activation to distinguish.
         let _ = context.update_state::<OfRound>(|fresh| {
             let mut fresh = fresh.clone();
             fresh.insert(of_round.clone());
@@ -100,7 +100,7 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
 ///
 /// # Errors
 ///
-/// What was stored can't be read.
+/// Returns an error if the stored slot cannot be read.
 pub(super) fn was_active(context: &Context, load: &Str, skills: &[Str]) -> Result<bool, SlotError> {
     let active = active(context, load)?;
     let fresh = context.state::<OfRound>().unwrap_or_default();

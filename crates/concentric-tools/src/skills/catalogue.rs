@@ -10,12 +10,12 @@ use std::{
     sync::Arc,
 };
 
-/// The skills of an agent, and which tools wait for them.
+/// The skills of an agent, and the tools that they unlock.
 #[derive(Debug)]
 pub(super) struct Catalogue {
     // By name.
     pub(super) skills: BTreeMap<Str, Skill>,
-    // The skills that unlock a tool, by its name.
+    // The skills that unlock a tool, by the tool's name.
     pub(super) hidden: BTreeMap<Str, Vec<Str>>,
     pub(super) load_tool: Str,
     pub(super) read_tool: Str,
@@ -32,8 +32,8 @@ impl Catalogue {
         in_system: bool,
     ) -> Self {
         let mut text = format!(
-            "These skills are instructions for particular tasks. When a task is what one of them is \
-             for, call `{load_tool}` with its name before you begin, and do as it says.\n"
+            "The following skills provide instructions for particular tasks. If a task matches a \
+             skill, call `{load_tool}` with its name first, and follow its instructions.\n"
         );
         for skill in skills.values() {
             let _ = write!(text, "\n- {}: {}", skill.name, one_line(&skill.description));
@@ -48,17 +48,17 @@ impl Catalogue {
         }
     }
 
-    /// Tells the model of the skills, and takes the tools out of the request whose skills are not
-    /// active; returns what is offered, if that is not all.
+    /// Adds the catalogue to the system prompt, and removes the tools of inactive skills from the
+    /// request; returns the offered tools, if not all.
     pub(super) fn tell(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
-        // Without it nothing could be loaded.
+        // Without the load tool no skill can be loaded.
         request.tools.get(&self.load_tool)?;
         insert(&mut request.system, self.segment.clone());
         if !self.in_system && self.hidden.is_empty() {
             return None;
         }
         let active = active(&request.context, &self.load_tool).unwrap_or_else(|error| {
-            tracing::error!(%error, "which skills are active is not known, so none is");
+            tracing::error!(%error, "reading the active skills failed; none is active");
             Vec::new()
         });
         if self.in_system {
@@ -86,7 +86,7 @@ impl Catalogue {
         })
     }
 
-    /// What is said of a call of a tool whose skills are not active.
+    /// The hint for a call of a tool whose skills are inactive.
     pub(super) fn hint(&self, call: &ToolCall) -> Option<Str> {
         let by = self.hidden.get(call.name())?;
         if was_active(&call.context, &self.load_tool, by).unwrap_or(false) {
@@ -104,7 +104,7 @@ impl Catalogue {
     }
 }
 
-/// Puts a segment behind those that stay as long as it, and before those that change sooner.
+/// Inserts a segment after those that are at least as stable.
 fn insert(system: &mut System, segment: SystemSegment) {
     let at = system
         .iter()

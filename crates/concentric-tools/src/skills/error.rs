@@ -5,72 +5,72 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a skill can't be used.
+/// The error of a skill that cannot be loaded or used.
 #[derive(Debug)]
 pub struct SkillError {
-    // Where it is, if it is a file's.
+    // Only for skills from files.
     path: Option<PathBuf>,
     kind: SkillErrorKind,
 }
 
-/// What is wrong with a skill.
+/// The reason of a [`SkillError`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SkillErrorKind {
-    /// It can't be read.
+    /// The file or folder cannot be read.
     Io(io::Error),
-    /// It is not a file.
+    /// The path is not a regular file.
     NotAFile,
-    /// It is a link that leads out of its folder.
+    /// A symbolic link points outside of the skill's folder.
     Escapes,
-    /// It has more than so many bytes.
+    /// A file or text is too large.
     TooLarge {
-        /// How many it may have.
+        /// The limit (bytes).
         limit: usize,
     },
-    /// The skill has more than so many files.
+    /// The skill has too many files.
     TooManyFiles {
-        /// How many it may have.
+        /// The maximum number of files.
         limit: usize,
     },
-    /// A folder of the skill is too deep in others.
+    /// A folder of the skill is nested too deeply.
     TooDeep {
-        /// How deep it may be.
+        /// The maximum depth.
         limit: usize,
     },
-    /// It is not UTF-8.
+    /// The file is not UTF-8.
     NotUtf8,
-    /// It does not begin with front matter between two lines of `---`.
+    /// The text does not start with front matter between two lines of `---`.
     NoFrontMatter,
-    /// Its front matter is not YAML of the right fields.
+    /// The front matter is not YAML with the expected fields.
     FrontMatter(Str),
-    /// A field is missing.
+    /// A required field is missing.
     Missing(&'static str),
-    /// A field is not what it is to be.
+    /// A field is invalid.
     Invalid {
         /// The field.
         field: &'static str,
-        /// What it is to be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// Its name is not its folder's.
+    /// The name of the skill differs from that of its folder.
     NameMismatch {
-        /// Its name.
+        /// The skill's name.
         name: Str,
     },
     /// Two skills have this name.
     DuplicateName(Str),
-    /// There is no skill of this name.
+    /// No skill has this name.
     Unknown(Str),
 }
 
 impl SkillError {
-    /// What is wrong.
+    /// Returns the reason.
     pub const fn kind(&self) -> &SkillErrorKind {
         &self.kind
     }
 
-    /// The file or folder that it is about, unless it is about a skill that is written in code.
+    /// Returns the file or folder, unless the skill was created in code.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -102,25 +102,25 @@ impl From<io::Error> for SkillErrorKind {
 impl fmt::Display for SkillErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The source says the rest.
-            Self::Io(_) => f.write_str("it can't be read"),
-            Self::NotAFile => f.write_str("it is not a file"),
-            Self::Escapes => f.write_str("it is a link that leads out of its folder"),
-            Self::TooLarge { limit } => write!(f, "it has more than {limit} bytes"),
+            // The source has the details.
+            Self::Io(_) => f.write_str("the file cannot be read"),
+            Self::NotAFile => f.write_str("not a regular file"),
+            Self::Escapes => f.write_str("a symbolic link points outside of the skill's folder"),
+            Self::TooLarge { limit } => write!(f, "larger than {limit} bytes"),
             Self::TooManyFiles { limit } => write!(f, "the skill has more than {limit} files"),
-            Self::TooDeep { limit } => write!(f, "it is in more than {limit} folders"),
-            Self::NotUtf8 => f.write_str("it is not UTF-8"),
-            Self::NoFrontMatter => {
-                f.write_str("it does not begin with front matter between two lines of `---`")
+            Self::TooDeep { limit } => write!(f, "nested in more than {limit} folders"),
+            Self::NotUtf8 => f.write_str("not valid UTF-8"),
+            Self::NoFrontMatter => f.write_str("missing front matter between two lines of `---`"),
+            Self::FrontMatter(reason) => write!(f, "invalid front matter: {reason}"),
+            Self::Missing(field) => write!(f, "missing field `{field}`"),
+            Self::Invalid { field, expected } => {
+                write!(f, "invalid field `{field}`: expected {expected}")
             }
-            Self::FrontMatter(reason) => write!(f, "its front matter: {reason}"),
-            Self::Missing(field) => write!(f, "it has no `{field}`"),
-            Self::Invalid { field, expected } => write!(f, "its `{field}` is not {expected}"),
             Self::NameMismatch { name } => {
-                write!(f, "its name is `{name}`, and not that of its folder")
+                write!(f, "the name `{name}` differs from that of the folder")
             }
             Self::DuplicateName(name) => write!(f, "two skills are named `{name}`"),
-            Self::Unknown(name) => write!(f, "there is no skill `{name}`"),
+            Self::Unknown(name) => write!(f, "no skill is named `{name}`"),
         }
     }
 }

@@ -7,21 +7,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many bytes of a file a model reads at the most.
+/// The limit of a file that a model reads (bytes).
 pub(super) const MAX_FILE_BYTES: usize = 256 * 1024;
 
 const MAX_FILES: usize = 256;
 const MAX_DEPTH: usize = 8;
 const MANIFEST: &str = "SKILL.md";
 
-/// Where the text of a skill's file is.
+/// The location of the text of a skill's file.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Text(Str),
     Disk(PathBuf),
 }
 
-/// Reads the skill of `folder`.
+/// Reads the skill in `folder`.
 pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
     let root = folder
         .canonicalize()
@@ -30,7 +30,7 @@ pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
     let mut skill = read_text(&root.join(MANIFEST), &root, parse::MAX_BYTES)
         .and_then(|text| parse::parse(&text))
         .map_err(|kind| kind.at(&manifest))?;
-    // A link to a folder is named as its owner named it.
+    // A link to a folder has the name that the link's owner chose.
     let name = folder.file_name().or_else(|| root.file_name());
     if name.is_none_or(|name| *name != *skill.name) {
         let name = skill.name;
@@ -41,7 +41,7 @@ pub(super) fn read_skill(folder: &Path) -> Result<Skill, SkillError> {
     Ok(skill)
 }
 
-/// The folders with skills in `root`, in the order of their names.
+/// Lists the folders with skills in `root`, sorted by name.
 pub(super) fn skill_folders(root: &Path) -> Result<Vec<Result<PathBuf, SkillError>>, SkillError> {
     let real = root
         .canonicalize()
@@ -61,7 +61,7 @@ pub(super) fn skill_folders(root: &Path) -> Result<Vec<Result<PathBuf, SkillErro
     Ok(folders)
 }
 
-/// The text of a skill's file.
+/// Reads the text of a skill's file.
 pub(super) fn read_file(source: &Source, folder: Option<&Path>) -> Result<Str, SkillErrorKind> {
     match (source, folder) {
         (Source::Text(text), _) => Ok(text.clone()),
@@ -89,7 +89,7 @@ fn walk(
             .file_type();
         let name = format!("{before}{name}");
         if kind.is_symlink() {
-            // What is inside is listed where it is.
+            // Links to files inside of the skill are listed at their targets.
             match path.canonicalize() {
                 Ok(target) if !target.starts_with(root) => {
                     return Err(SkillErrorKind::Escapes.at(&path));
@@ -108,7 +108,7 @@ fn walk(
     Ok(())
 }
 
-/// What is in a folder, in order, but for what is hidden or can't be named to a model.
+/// Lists the entries of a folder in order, except for hidden ones and names that are not UTF-8.
 fn names(folder: &Path) -> Result<Vec<String>, SkillError> {
     let at = |error| SkillErrorKind::Io(error).at(folder);
     let mut names = Vec::new();
@@ -124,13 +124,13 @@ fn names(folder: &Path) -> Result<Vec<String>, SkillError> {
     Ok(names)
 }
 
-/// The text of a file in `root`, which has at most `limit` bytes.
+/// Reads the text of a file in `root`, of at most `limit` bytes.
 fn read_text(path: &Path, root: &Path, limit: usize) -> Result<String, SkillErrorKind> {
     let path = path.canonicalize()?;
     if !path.starts_with(root) {
         return Err(SkillErrorKind::Escapes);
     }
-    // Before it is opened: to open a pipe waits for its other end.
+    // Checked before opening: opening a named pipe blocks.
     if !path.metadata()?.is_file() {
         return Err(SkillErrorKind::NotAFile);
     }

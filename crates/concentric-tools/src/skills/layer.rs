@@ -6,7 +6,7 @@ use concentric_core::{
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies [`WithSkills`]; made by [`Skills::wrap`](super::Skills::wrap).
+/// [`Layer`] that applies [`WithSkills`]; created by [`Skills::wrap`](super::Skills::wrap).
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing unless it is inside an agent"]
 pub struct SkillsLayer {
@@ -14,7 +14,7 @@ pub struct SkillsLayer {
 }
 
 impl SkillsLayer {
-    /// Tells a model of the skills, as the layer does; returns what is offered, if that is not all.
+    /// Applies the layer to a request; returns the offered tools, if not all.
     pub(crate) fn apply(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
         self.catalogue.tell(request)
     }

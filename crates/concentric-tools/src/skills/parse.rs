@@ -5,7 +5,7 @@ use concentric_core::Str;
 use serde::{Deserialize, Deserializer, de};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-/// How many bytes a `SKILL.md` may have.
+/// The limit of a `SKILL.md` (bytes).
 pub(super) const MAX_BYTES: usize = 256 * 1024;
 
 const MAX_FRONT_MATTER: usize = 32 * 1024;
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Skill, SkillErrorKind> {
     let (front, body) = split(&text)?;
     if front.len() > MAX_FRONT_MATTER {
         return Err(SkillErrorKind::FrontMatter(
-            format!("it has more than {MAX_FRONT_MATTER} bytes").into(),
+            format!("larger than {MAX_FRONT_MATTER} bytes").into(),
         ));
     }
     let front = read(front)?;
@@ -55,7 +55,7 @@ pub(super) fn parse(text: &str) -> Result<Skill, SkillErrorKind> {
     Ok(skill)
 }
 
-/// Whether a skill keeps to the format's limits.
+/// Checks that a skill complies with the format's limits.
 pub(super) fn check(skill: &Skill) -> Result<(), SkillErrorKind> {
     let invalid = |field, expected| Err(SkillErrorKind::Invalid { field, expected });
     let name = skill.name.as_str();
@@ -83,8 +83,8 @@ pub(super) fn check(skill: &Skill) -> Result<(), SkillErrorKind> {
     }
 }
 
-/// The text without a byte order mark, and with the line ends of Unix: a skill is the same bytes
-/// however it was checked out.
+/// Removes the byte order mark, and converts line ends to `\n`: the checkout of a skill does not
+/// change its bytes.
 fn normal(text: &str) -> Cow<'_, str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.contains('\r') {
@@ -93,7 +93,7 @@ fn normal(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Splits a text into what is between the first two lines of `---`, and what comes after them.
+/// Splits a text into the part between the first two lines of `---`, and the rest.
 fn split(text: &str) -> Result<(&str, &str), SkillErrorKind> {
     let rest = text
         .split_once('\n')
@@ -116,7 +116,7 @@ fn read(yaml: &str) -> Result<FrontMatter, SkillErrorKind> {
         Ok(front) => return Ok(front),
         Err(error) => error,
     };
-    // `description: Use this: when …` is not YAML, and is in many skills all the same.
+    // `description: Use this: when …` is invalid YAML, but common.
     if let Some(quoted) = quote(yaml)
         && let Ok(front) = from_yaml(&quoted)
     {
@@ -124,7 +124,7 @@ fn read(yaml: &str) -> Result<FrontMatter, SkillErrorKind> {
     }
     let mut reason = one_line(&error.without_snippet().to_string());
     if yaml.lines().any(|line| line.matches(": ").count() > 1) {
-        reason.push_str(" (a value with `: ` in it stands in quotes)");
+        reason.push_str(" (put values that contain `: ` in quotes)");
     }
     Err(SkillErrorKind::FrontMatter(reason.into()))
 }
@@ -146,7 +146,7 @@ fn from_yaml(yaml: &str) -> Result<FrontMatter, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options(yaml, options)
 }
 
-/// The fields of text in quotes, where one has a colon in it and no quotes; `None` if there is none.
+/// Quotes the text fields whose unquoted values contain a colon; `None` if there are none.
 fn quote(yaml: &str) -> Option<String> {
     const FIELDS: [&str; 5] = [
         "name",
@@ -183,8 +183,8 @@ fn one_line(text: &str) -> String {
     crate::lazy::one_line(text)
 }
 
-/// Names of tools: a list, or a text with spaces or commas between them, which do not count in
-/// `Bash(git add:*)`.
+/// Tool names: a list, or a text separated by spaces or commas, which are ignored inside of
+/// parentheses as in `Bash(git add:*)`.
 #[derive(Default)]
 struct Names(Vec<Str>);
 
@@ -211,7 +211,7 @@ impl<'de> Deserialize<'de> for Names {
             type Value = Names;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("names of tools, with spaces between them")
+                f.write_str("tool names separated by spaces")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Names, E> {
@@ -270,18 +270,18 @@ mod tests {
         let lenient = lenient.unwrap();
         assert_eq!(lenient.description(), "Use this: when it's \"x\": now");
         assert_eq!(lenient.license(), Some("MIT"));
-        // What goes on in the next line can't be helped.
+        // A value that continues on the next line is not repaired.
         let error = skill("name: a\ndescription: Use this: when\n  x").unwrap_err();
         assert!(error.contains("in quotes"), "{error}");
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_field() {
         let long = |n| "x".repeat(n);
         for (front, said) in [
-            (String::new(), "it has no `name`"),
-            ("name: a".to_owned(), "it has no `description`"),
-            ("name:\ndescription: b".to_owned(), "it has no `name`"),
+            (String::new(), "missing field `name`"),
+            ("name: a".to_owned(), "missing field `description`"),
+            ("name:\ndescription: b".to_owned(), "missing field `name`"),
             ("name: [a]\ndescription: b".to_owned(), "front matter"),
             ("- a\n- b".to_owned(), "front matter"),
             ("name: a\nname: b\ndescription: c".to_owned(), "duplicate"),

@@ -7,7 +7,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// Middleware that tells a model of skills, and offers the tools of those that are active.
+/// Middleware that adds the skill catalogue to requests, and offers the tools of active skills.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; an agent inside of it does.
+        // A failure of `enter` is reported by the agent inside.
         let _ = request.context.enter::<SkillsLayer>();
         let offered = self.catalogue.tell(&mut request);
         ResponseFuture::new(self.inner.call(request), offered)

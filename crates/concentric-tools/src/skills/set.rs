@@ -32,23 +32,23 @@ impl Default for Skills {
 }
 
 impl Skills {
-    /// Creates a set of no skills.
+    /// Creates an empty set of skills.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the skills of a folder: of each folder in it that has a `SKILL.md`. Blocks.
+    /// Reads the skills in a folder: one from each subfolder with a `SKILL.md`. Blocks.
     ///
     /// # Errors
     ///
-    /// One of them [can't be read](Skill::from_dir).
+    /// Returns an error if one of them [cannot be read](Skill::from_dir).
     pub fn from_dir(root: impl AsRef<Path>) -> Result<Self, SkillError> {
         let (skills, errors) = Self::scan(root);
         errors.into_iter().next().map_or(Ok(skills), Err)
     }
 
-    /// Reads the skills of a folder as [`from_dir`](Self::from_dir) does, and goes on with the
-    /// rest where one can't be read: returns the skills, and what is wrong with the others.
+    /// Reads the skills in a folder like [`from_dir`](Self::from_dir), but skips invalid ones:
+    /// returns the valid skills, and the errors of the others.
     pub fn scan(root: impl AsRef<Path>) -> (Self, Vec<SkillError>) {
         let mut skills = Self::new();
         let mut errors = Vec::new();
@@ -73,18 +73,19 @@ impl Skills {
         self
     }
 
-    /// Adds skills, as of another folder.
+    /// Adds skills, such as those of another folder.
     #[must_use]
     pub fn skills(mut self, skills: impl IntoIterator<Item = Skill>) -> Self {
         self.skills.extend(skills);
         self
     }
 
-    /// Changes the skill of that name, as to say what one that was read from a folder unlocks.
+    /// Changes the skill named `name`, for example to add the tools that a skill from a folder
+    /// unlocks.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// Returns an error if no skill has this name.
     pub fn edit(
         mut self,
         name: &str,
@@ -97,41 +98,39 @@ impl Skills {
         Ok(self)
     }
 
-    /// Names the tool that loads a skill; the default is `load_skill`.
+    /// Sets the name of the tool that loads a skill; the default is `load_skill`.
     ///
-    /// Under another name, what was loaded before is not active. An agent and one in its model's place
-    /// that both have skills need two names, so that each has its own active skills.
+    /// Skills that were loaded under another name are inactive. An agent and a nested one in its
+    /// model's place that both have skills need two names, so that each has its own active skills.
     #[must_use]
     pub fn load_tool_name(mut self, name: impl Into<Str>) -> Self {
         self.load_tool = name.into();
         self
     }
 
-    /// Names the tool that reads a skill's file; the default is `read_skill_file`.
+    /// Sets the name of the tool that reads a skill's file; the default is `read_skill_file`.
     #[must_use]
     pub fn read_tool_name(mut self, name: impl Into<Str>) -> Self {
         self.read_tool = name.into();
         self
     }
 
-    /// Puts the instructions of active skills into the system prompt, in the order in which they
-    /// were loaded, and not into the result of the tool that loads them.
+    /// Adds the instructions of active skills to the system prompt, in load order, instead of to
+    /// the result of the load tool.
     ///
-    /// Each load then changes what stands before the conversation, and the provider's prompt cache
-    /// of it is lost; see the [module docs](super#where-the-instructions-are).
+    /// Each load then changes the text before the conversation, which invalidates the provider's
+    /// prompt cache; see the [module docs](super#place-of-the-instructions).
     #[must_use]
     pub const fn instructions_in_system(mut self) -> Self {
         self.in_system = true;
         self
     }
 
-    /// The calls that are made while the skill of that name is active, of any tool: for a gate or a
-    /// layer that is to hold for so long.
+    /// Matches calls of any tool while the skill named `name` is active, for gates and layers.
     ///
-    /// It goes by what was [loaded here](super#which-skills-are-active), never by the history, so
-    /// that no client can open or close a gate by it. For a skill that is not in the set by now it
-    /// fails, which is [taken with care](crate::matcher#when-a-predicate-fails). It depends on the name
-    /// of the tool that loads a skill, as it is now.
+    /// The matcher uses the [active skills](super#active-skills), never the history, so a client
+    /// cannot open or close a gate with it. It [fails](crate::matcher#failing-predicates) if the
+    /// set does not contain the skill yet. It uses the present name of the load tool.
     pub fn active(&self, name: impl Into<Str>) -> Matcher {
         let name = name.into();
         let load_tool = self.load_tool.clone();
@@ -144,21 +143,22 @@ impl Skills {
         })
     }
 
-    /// The skills, in the order they were added.
+    /// Iterates over the skills in the order they were added.
     pub fn iter(&self) -> std::slice::Iter<'_, Skill> {
         self.skills.iter()
     }
 
-    /// Adds the tools of the skills, and those that load and read them, to `tools`, and returns the
-    /// layer that tells the model of them.
+    /// Adds the tools of the skills, and those that load and read skills, to `tools`; returns the
+    /// layer that adds the skills to requests.
     ///
-    /// The layer belongs inside the [`AgentLayer`](concentric_core::AgentLayer) that gets the
-    /// toolset. Tools that are added to the toolset later are not hidden. Without skills, the toolset
-    /// stays as it is.
+    /// The layer must be inside of the [`AgentLayer`](concentric_core::AgentLayer) that receives
+    /// the toolset. Tools that are added to the toolset later are not hidden. Without skills, the
+    /// toolset is unchanged.
     ///
     /// # Errors
     ///
-    /// Two skills have one name, or one is [over the limits](Skill::check).
+    /// Returns an error if two skills have the same name, or one is [over the
+    /// limits](Skill::check).
     pub fn wrap(self, mut tools: Toolset) -> Result<(Toolset, SkillsLayer), SkillError> {
         let mut skills = BTreeMap::new();
         for skill in self.skills {

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Instructions for one kind of task, with the files and tools that belong to them.
+/// Instructions for a kind of task, with their files and tools.
 ///
 /// See the [module docs](super).
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Skill {
     pub(super) compatibility: Option<Str>,
     pub(super) metadata: BTreeMap<Str, Str>,
     pub(super) allowed_tools: Vec<Str>,
-    // Without symbolic links in it.
+    // Canonical path, without symbolic links.
     pub(super) folder: Option<PathBuf>,
     pub(super) files: BTreeMap<Str, Source>,
     pub(super) tools: Vec<Tool>,
@@ -30,7 +30,7 @@ pub struct Skill {
 }
 
 impl Skill {
-    /// Creates a skill: what it is named, when a model is to load it, and what it says then.
+    /// Creates a skill from its name, a description of when to load it, and its instructions.
     ///
     /// The [limits](super#limits) are checked by [`check`](Self::check) and by
     /// [`Skills::wrap`](super::Skills::wrap).
@@ -54,11 +54,11 @@ impl Skill {
         }
     }
 
-    /// Reads the text of a `SKILL.md`, as of one that is part of the program
+    /// Parses the text of a `SKILL.md`, such as one that is compiled into the program
     /// ([`include_str!`]).
     ///
-    /// Fields that the format does not have are passed over. A text with `: ` in it and without
-    /// quotes, which is not YAML, is taken as it was meant, if it is on one line.
+    /// Unknown fields are ignored. An unquoted value with `: `, which is invalid YAML, is accepted
+    /// if it is on one line.
     ///
     /// ```
     /// use concentric_tools::Skill;
@@ -72,28 +72,28 @@ impl Skill {
     ///
     /// # Errors
     ///
-    /// It is not in the format, or over its limits.
+    /// Returns an error if the text does not comply with the format or its limits.
     pub fn parse(text: &str) -> Result<Self, SkillError> {
         Ok(parse::parse(text)?)
     }
 
-    /// Reads the skill of a folder: `SKILL.md`, and the names of the other files. Blocks.
+    /// Reads the skill in a folder: `SKILL.md`, and the names of the other files. Blocks.
     ///
-    /// The files are read when the model asks for them.
+    /// The files are read when the model requests them.
     ///
     /// # Errors
     ///
-    /// It can't be read, is not in the format or over its limits, is not named as its folder, or
-    /// something in it leads out of it.
+    /// Returns an error if the skill cannot be read, does not comply with the format or its limits,
+    /// has another name than its folder, or contains a link that points outside of the folder.
     pub fn from_dir(folder: impl AsRef<Path>) -> Result<Self, SkillError> {
         files::read_skill(folder.as_ref())
     }
 
-    /// Whether it keeps to the [limits](super#limits).
+    /// Checks that the skill complies with the [limits](super#limits).
     ///
     /// # Errors
     ///
-    /// It does not.
+    /// Returns an error if it does not.
     pub fn check(&self) -> Result<(), SkillError> {
         let checked = parse::check(self).map_err(SkillError::from);
         match &self.folder {
@@ -102,25 +102,24 @@ impl Skill {
         }
     }
 
-    /// Adds a file, under a relative path as `references/forms.md`.
+    /// Adds a file with a relative path such as `references/forms.md`.
     #[must_use]
     pub fn file(mut self, path: impl Into<Str>, text: impl Into<Str>) -> Self {
         self.files.insert(path.into(), Source::Text(text.into()));
         self
     }
 
-    /// Brings a tool along, which is offered while the skill is active.
+    /// Adds a tool that is offered while the skill is active.
     #[must_use]
     pub fn tool(mut self, tool: Tool) -> Self {
         self.tools.push(tool);
         self
     }
 
-    /// Hides tools of the toolset until the skill, or another one that unlocks them, is active.
+    /// Hides tools of the toolset until this skill, or another one that unlocks them, is active.
     ///
-    /// Those of the names, patterns or groups; a matcher that asks for more than the tool is asked
-    /// with the arguments `{}`, and a tool of which it can't say anything, or not at once, is not
-    /// hidden.
+    /// `tools` selects them by name, pattern or group. A matcher that depends on the call is
+    /// evaluated with the arguments `{}`; if it fails or is asynchronous, the tool is not hidden.
     #[must_use]
     pub fn unlocks(mut self, tools: impl Into<Matcher>) -> Self {
         let tools = tools.into();
@@ -131,60 +130,60 @@ impl Skill {
         self
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is for, and when to load it.
+    /// The purpose of the skill, and when to load it.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// What the model reads when it loads it.
+    /// The instructions that the model reads after loading the skill.
     pub fn instructions(&self) -> &str {
         &self.instructions
     }
 
-    /// Its license, as it says.
+    /// The license field.
     pub fn license(&self) -> Option<&str> {
         self.license.as_deref()
     }
 
-    /// What it needs, as it says.
+    /// The compatibility field: the requirements of the skill.
     pub fn compatibility(&self) -> Option<&str> {
         self.compatibility.as_deref()
     }
 
-    /// What else it says of itself.
+    /// Further metadata.
     pub const fn metadata(&self) -> &BTreeMap<Str, Str> {
         &self.metadata
     }
 
-    /// The tools it says it uses (`allowed-tools`, experimental in the format).
+    /// The tools in the `allowed-tools` field (experimental in the format).
     ///
-    /// It neither hides nor allows anything by itself: what a skill's author would allow is for you
-    /// to decide. To hide them is `skill.unlocks(names)`.
+    /// The field neither hides nor allows any tool. To hide these tools, call
+    /// `skill.unlocks(names)`.
     pub fn allowed_tools(&self) -> &[Str] {
         &self.allowed_tools
     }
 
-    /// Its folder, with symbolic links resolved, if it is from one.
+    /// The canonical path of the skill's folder, if it was read from one.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The paths of its files, in order, relative and with `/` between their parts.
+    /// The relative paths of the skill's files, sorted, with `/` as the separator.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &Str> {
         self.files.keys()
     }
 
-    /// The text of a file; blocks.
+    /// Reads the text of a file; blocks. Returns `None` if the skill has no such file.
     ///
     /// # Errors
     ///
-    /// It is too large, or not UTF-8, or can't be read, or leads out of the folder by now. `None` if
-    /// the skill has no such file.
+    /// Returns an error if the file is too large, not UTF-8 or cannot be read, or if its path now
+    /// points outside of the folder.
     pub(super) fn read(&self, path: &str) -> Option<Result<Str, SkillErrorKind>> {
         let path = path.strip_prefix("./").unwrap_or(path);
         let source = self.files.get(path)?;

@@ -12,10 +12,10 @@ use serde_json::json;
 use std::{convert::Infallible, fmt::Write, future::ready, sync::Arc};
 use tower::service_fn;
 
-/// How many names of files or skills a result lists.
+/// The limit of file or skill names in a result.
 const MAX_LISTED: usize = 100;
 
-/// The tool that loads a skill.
+/// Creates the tool that loads a skill.
 pub(super) fn load_tool(catalogue: Arc<Catalogue>) -> Tool {
     let schema = json!({
         "type": "object",
@@ -27,7 +27,7 @@ pub(super) fn load_tool(catalogue: Arc<Catalogue>) -> Tool {
     let description = "Loads a skill: returns its instructions, and makes its tools available.";
     let spec = ToolSpec::new(catalogue.load_tool.clone(), description, schema);
     let answer = move |call| ready(Ok::<_, Infallible>(load(&catalogue, &call)));
-    // What there is to say was limited when the skill was read.
+    // The texts were limited when the skill was read.
     Tool::new(spec, service_fn(answer))
         .read_only()
         .revealing()
@@ -44,7 +44,7 @@ fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
     let is_new = match activate(&call.context, &catalogue.load_tool, &skill.name) {
         Ok(is_new) => is_new,
         Err(error) => {
-            tracing::error!(%error, "a skill can't be loaded");
+            tracing::error!(%error, "activating a skill failed");
             return ToolOutcome::failed("The skill could not be loaded.");
         }
     };
@@ -54,17 +54,17 @@ fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
     };
     if !skill.files.is_empty() {
         let read = &catalogue.read_tool;
-        let _ = write!(text, "\n\nIts files, to be read with `{read}`:");
+        let _ = write!(text, "\n\nFiles, readable with `{read}`:");
         list(&mut text, skill.files());
     }
     let tools = catalogue.hidden.iter();
     let tools: Vec<_> = tools.filter(|(_, by)| by.contains(&name)).collect();
     if !tools.is_empty() {
-        text.push_str("\n\nIts tools, to be called from the next step on:");
+        text.push_str("\n\nTools, available from the next step:");
         list(&mut text, tools.iter().map(|(tool, _)| *tool));
     }
     let outcome = ToolOutcome::done(text).with_data(json!({ "skill": name }));
-    // Only the first time, so that nobody loads for ever.
+    // Only the first time, so that repeated loads reach the step limit.
     match is_new {
         true => outcome.free_of_charge(),
         false => outcome,
@@ -75,11 +75,11 @@ fn load(catalogue: &Catalogue, call: &ToolCall) -> ToolOutcome {
 struct ReadFile {
     /// The skill's name.
     skill: String,
-    /// The file's path, as the skill lists it.
+    /// The file's path, as listed by the skill.
     path: String,
 }
 
-/// The tool that reads a skill's files; `None` if there are none.
+/// Creates the tool that reads a skill's files; `None` if there are none.
 pub(super) fn read_tool(catalogue: Arc<Catalogue>) -> Option<Tool> {
     if catalogue
         .skills
@@ -106,22 +106,22 @@ fn read(catalogue: &Catalogue, file: &ReadFile) -> Result<Str, ToolError> {
         Some(Ok(text)) => return Ok(text),
         Some(Err(failure)) => failure,
         None => {
-            let mut text = format!("The skill `{skill}` has no file `{path}`. It has:");
+            let mut text = format!("The skill `{skill}` has no file `{path}`. Available files:");
             list(&mut text, of.files());
             return Err(ToolError::new(text));
         }
     };
     let why = match &failure {
         SkillErrorKind::TooLarge { limit } => format!("has more than {limit} bytes"),
-        SkillErrorKind::NotUtf8 => "is not text".to_owned(),
-        _ => "can't be read".to_owned(),
+        SkillErrorKind::NotUtf8 => "is not UTF-8 text".to_owned(),
+        _ => "could not be read".to_owned(),
     };
     let error = ToolError::new(format!("The file `{path}` {why}."));
     Err(error.with_source(super::SkillError::from(failure)))
 }
 
 fn unknown(catalogue: &Catalogue, name: &str) -> String {
-    let mut text = format!("There is no skill `{name}`. There are:");
+    let mut text = format!("There is no skill `{name}`. Available skills:");
     list(&mut text, catalogue.skills.keys());
     text
 }
