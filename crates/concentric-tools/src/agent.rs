@@ -1,15 +1,15 @@
 //! Agents as tools.
 //!
-//! [`agent_tool`] makes a tool of an agent: the model hands it a task, and reads what it answers.
-//! The run that a call is goes on inside the run that makes the call:
+//! [`agent_tool`] creates a tool from an agent: the model sends a task, and receives the agent's
+//! answer. The run of the nested agent is part of the run that makes the call:
 //!
 //! - its events are in the outer run's stream, each in an [`Event::SubAgent`];
-//! - it is cancelled with the outer run, has its deadline, its environment and its extensions;
-//! - the gates of the outer toolset decide about its tool calls beside its own, and so on inwards;
-//! - when it asks something, the outer run is interrupted with the question, its state is written
-//!   down in the outer state, and the reply finds its way by the question's id;
-//! - a tool that calls an agent is not offered deeper than [`Tool::max_depth`], so that agents that
-//!   call one another end.
+//! - it is cancelled with the outer run, and has its deadline, environment and extensions;
+//! - the gates of the outer toolset and its own decide about its tool calls, at every level;
+//! - its interrupts also interrupt the outer run, its state is stored in the outer run's state, and
+//!   a reply is routed by the interrupt's id;
+//! - a tool that calls an agent is not offered beyond the depth [`Tool::max_depth`], so that the
+//!   nesting of agents is finite.
 //!
 //! ```
 //! use concentric_core::{AgentLayer, BoxModel};
@@ -19,7 +19,7 @@
 //! fn editor(model: BoxModel, researcher: BoxModel) -> BoxModel {
 //!     let tools = Toolset::new().tool(agent_tool(
 //!         "research",
-//!         "Finds out about a subject, and reports.",
+//!         "Researches a subject and returns a report.",
 //!         researcher,
 //!     ));
 //!     BoxModel::new(ServiceBuilder::new().layer(AgentLayer::new(tools)).service(model))
@@ -42,18 +42,17 @@ use std::{error::Error as _, pin::pin, sync::Arc};
 use tower::{BoxError, ServiceExt, service_fn};
 use tower_service::Service;
 
-/// How many bytes the state of an inner run may have.
+/// The limit of the state of a nested run (bytes).
 const MAX_STATE: usize = 64 * 1024 * 1024;
 
-/// What an agent that is a tool is asked to do.
+/// The arguments of a nested agent.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 struct Task {
-    /// What to do, with all that is needed to know for it: nothing else of this conversation is
-    /// seen.
+    /// The task, with all necessary context: the agent does not receive this conversation.
     task: String,
 }
 
-/// Makes a tool of an agent, which is given a task in words.
+/// Creates a tool from an agent, which receives a task as text.
 ///
 /// See the [module docs](self).
 ///
@@ -75,9 +74,10 @@ where
     })
 }
 
-/// Makes a tool of an agent, which is called with the request that `request` makes of the arguments.
+/// Creates a tool from an agent that is called with the request that `request` creates from the
+/// arguments.
 ///
-/// The request's context is replaced by that of the inner run. For the rest see [`agent_tool`].
+/// The request's context is replaced by that of the nested run. See [`agent_tool`] for the rest.
 pub fn agent_tool_with<S, B, A, F>(
     name: impl Into<Str>,
     description: impl Into<Str>,
@@ -112,7 +112,7 @@ where
     Tool::new(spec, service).calling_agent()
 }
 
-/// The run that a call is.
+/// The nested run of a call.
 struct Inner {
     call: ToolCall,
     agent: Str,
@@ -120,12 +120,12 @@ struct Inner {
     request: ChatRequest,
 }
 
-/// What is written down of a run that waits.
+/// The stored state of a suspended run.
 #[derive(Serialize, Deserialize)]
 struct Written {
     run_id: RunId,
     state: Value,
-    // How often a reply was refused: each time it waits anew is another effect of the call.
+    // The number of refused replies: each new suspension is another effect of the call.
     #[serde(default, skip_serializing_if = "is_zero")]
     refused: u32,
 }
@@ -139,7 +139,7 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 impl Inner {
-    /// A new run, or one that goes on.
+    /// Creates a new run, or one that resumes.
     fn of<A>(
         call: &ToolCall,
         agent: Str,
@@ -148,7 +148,7 @@ impl Inner {
     where
         A: DeserializeOwned,
     {
-        // What a gate asked about the call is no state of its run.
+        // Replies to a gate of the call do not belong to the nested run.
         let replied = call.answered().filter(|_| goes_on(call));
         let waited = replied.and_then(|answered| {
             let state = answered.pending.as_ref()?.state.as_ref()?;
@@ -156,8 +156,8 @@ impl Inner {
         });
         let (run_id, request) = match waited {
             Some((state, answered)) => take_up(state, answered).map_err(|error| {
-                tracing::error!(%error, %agent, "an agent's run can't go on");
-                ToolOutcome::failed(Str::from_static("The agent can't go on."))
+                tracing::error!(%error, %agent, "resuming the run of a nested agent failed");
+                ToolOutcome::failed(Str::from_static("The agent could not be resumed."))
             })?,
             None => {
                 let arguments = serde_json::from_str(call.arguments().as_str())
@@ -206,11 +206,11 @@ impl Inner {
         }
         Ok(failed(&Error::new(
             concentric_core::ErrorKind::Truncated,
-            "the agent's answer ended early",
+            "the agent's response ended early",
         )))
     }
 
-    /// Puts an event of the inner run into the outer one's stream.
+    /// Emits an event of the nested run in the outer run's stream.
     async fn show(&self, event: Event) {
         let event = SubAgentEvent::new(
             self.run_id.clone(),
@@ -218,7 +218,7 @@ impl Inner {
             Some(self.call.id().clone()),
             event,
         );
-        // A run that has ended has nobody to be shown anything.
+        // The send fails if the outer run has ended, which needs no handling.
         let _ = self
             .call
             .context
@@ -236,25 +236,25 @@ impl Inner {
                 ToolOutcome::failed(format!("The agent was stopped: {reason}"))
             }
             Outcome::Aborted { .. } => ToolOutcome::cancelled("The agent was cancelled."),
-            _ => ToolOutcome::failed("The agent reached its limit before it was done."),
+            _ => ToolOutcome::failed("The agent reached its limit before it completed the task."),
         };
         Ok(outcome.with_data(data))
     }
 
-    /// Says that the inner run waits.
+    /// The error that suspends the call with the nested run.
     fn waiting(&self, finish: &Finish) -> Error {
         let written = finish
             .state
             .as_ref()
-            .ok_or_else(|| "it has no state".into())
+            .ok_or_else(|| "the finish event has no state".into())
             .and_then(|state| written(self.run_id.clone(), state));
         let state: Value = match written {
             Ok(state) => state,
             Err(error) => {
-                tracing::error!(%error, "an agent's run can't be written down");
+                tracing::error!(%error, "serializing the state of a nested agent failed");
                 return Error::new(
                     concentric_core::ErrorKind::Tool,
-                    "the agent waits, and its state can't be written down",
+                    "the agent is suspended, and serializing its state failed",
                 );
             }
         };
@@ -268,7 +268,7 @@ impl Inner {
         })
     }
 
-    /// What the inner run goes on waiting for, if it has refused the reply.
+    /// The suspension of the nested run, if it refused the reply.
     fn refused(&self, error: &Error) -> Option<Pending> {
         let source = error.source()?.downcast_ref();
         let Some(ReplyError::Malformed { .. }) = source else {
@@ -278,17 +278,17 @@ impl Inner {
         let mut written = Written::deserialize(&**waited.state.as_ref()?).ok()?;
         written.refused = written.refused.saturating_add(1);
         let state = serde_json::to_value(written).ok()?;
-        tracing::warn!(%error, agent = %self.agent, "a reply to an agent that is a tool is refused");
+        tracing::warn!(%error, agent = %self.agent, "a nested agent refused a reply");
         let value = json!({"tool": self.agent, "code": error.code()});
         let event = Custom::new("approval-invalid", value).for_call(self.call.id().clone());
-        // A consumer that is far behind is not worth the call's outcome.
+        // The outcome does not depend on a slow consumer.
         let _ = self.call.context.emit(Event::Custom(Box::new(event)));
         let mut pending = Pending::asking(waited.interrupts.clone()).with_state(state);
         pending.together = waited.together;
         Some(pending)
     }
 
-    /// A question, with the name of the run that asks it; the innermost stays.
+    /// Adds the id of the run to an interrupt, unless a more deeply nested run did.
     fn named(&self, interrupt: Interrupt) -> Interrupt {
         if interrupt.metadata.contains_key("subagentRunId") {
             return interrupt;
@@ -320,9 +320,6 @@ fn take_up(state: &Value, answered: &Answered) -> Result<(RunId, ChatRequest), B
 }
 
 fn failed(error: &Error) -> ToolOutcome {
-    tracing::warn!(
-        error = format!("{error:#}"),
-        "an agent that is a tool failed"
-    );
+    tracing::warn!(error = format!("{error:#}"), "a nested agent failed");
     ToolOutcome::failed(Str::from_static("The agent failed."))
 }

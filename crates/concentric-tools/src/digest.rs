@@ -13,15 +13,14 @@ use std::{
 };
 use subtle::ConstantTimeEq;
 
-/// What something was, in 32 bytes (SHA-256): two things that differ have different ones.
+/// A SHA-256 digest (32 bytes) of a value.
 ///
-/// Of JSON it is what the text says that counts, not how: white space, the order of keys and the
-/// way a string is escaped make no difference. Numbers are taken by their text, for no other
-/// reading of them is exact: `1`, `1.0` and `1e0` differ, and so do 2^70 and 2^70 + 1.
+/// JSON is hashed by content: white space, the order of keys and escapes in strings make no
+/// difference. Numbers are hashed by their text, the only exact representation: `1`, `1.0` and
+/// `1e0` differ, and so do 2^70 and 2^70 + 1.
 ///
-/// As text, and in serde, it is base64url without padding, 43 characters. It compares in constant
-/// time. It hides nothing that can be guessed: whoever knows the few values that an argument may
-/// have can try them all.
+/// Text and serde formats are unpadded base64url, 43 characters. Comparison takes constant time. A
+/// digest does not hide predictable values, which can be guessed.
 ///
 /// ```
 /// use concentric_tools::Digest;
@@ -35,26 +34,27 @@ use subtle::ConstantTimeEq;
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of one JSON value, and nothing after it.
+    /// The digest of exactly one JSON value.
     ///
     /// # Errors
     ///
-    /// It is not one, a key stands twice in an object, a string has half a surrogate pair, or it
-    /// is nested deeper than serde_json allows (127 levels).
+    /// Returns an error for invalid JSON, duplicate keys, unpaired surrogates, and values nested
+    /// deeper than serde_json allows (127 levels).
     pub fn of_json(text: &str) -> Result<Self, serde_json::Error> {
-        // The reader below relies on a sound text. This looks at all of it, and does not recurse.
+        // The reader below requires valid JSON; this check does not recurse.
         serde_json::from_str::<IgnoredAny>(text)?;
         let mut encoder = Encoder::new(JSON);
         encoder.node(&Reader(text).value(LEVELS)?);
         Ok(encoder.finish())
     }
 
-    /// The digest of `value`: that of the text serde_json writes of it.
+    /// The digest of `value`, equal to that of the text that serde_json writes for it.
     ///
-    /// It need not be that of the text `value` was read from, whose numbers it may have rounded.
+    /// It may differ from the digest of the text that `value` was parsed from, whose numbers may
+    /// have been rounded.
     pub fn of_value(value: &Value) -> Self {
         let mut encoder = Encoder::new(JSON);
-        // Not by recursion: a value may be nested deeper than any text that is read.
+        // Iterative: a value may be nested deeper than parsed text.
         let mut todo = vec![(None, value)];
         while let Some((key, value)) = todo.pop() {
             if let Some(key) = key {
@@ -86,8 +86,8 @@ impl Digest {
 
     /// The digest of `fields`, in order.
     ///
-    /// `domain` says what they are, such as `myapp/policy/v1`: the same fields in another one have
-    /// another digest.
+    /// `domain` identifies their meaning, such as `myapp/policy/v1`: the same fields in another
+    /// domain have another digest.
     pub fn of_fields(domain: &str, fields: &[&[u8]]) -> Self {
         let mut encoder = Encoder::new(FIELDS);
         encoder.bytes(domain.as_bytes());
@@ -98,8 +98,8 @@ impl Digest {
         encoder.finish()
     }
 
-    /// The digest of a tool's definition: all that a model is told of it, what it does to the
-    /// world, and its groups.
+    /// The digest of a tool's definition: its specification for the model, its annotations and its
+    /// groups.
     pub fn of_spec(spec: &ToolSpec) -> Self {
         let output = spec.output_schema.as_deref().map(Self::of_value);
         let Annotations {
@@ -130,7 +130,7 @@ impl Digest {
         Self::of_fields(SPEC, &fields)
     }
 
-    /// Takes what [`as_bytes`](Self::as_bytes) gave.
+    /// Creates a digest from [`as_bytes`](Self::as_bytes).
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -178,19 +178,19 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-// What kind of thing a digest is of.
+// The kind of a digested value.
 const JSON: &str = "concentric/json/v1";
 const FIELDS: &str = "concentric/fields/v1";
 
-// What fields are of.
+// The domains of fields.
 const SPEC: &str = "concentric/tool-spec/v1";
 const GROUPS: &str = "concentric/tool-groups/v1";
 
-/// How deep serde_json reads.
+/// The nesting limit of serde_json.
 const LEVELS: usize = 127;
 
-/// Feeds the hash, so that what it is fed can be read in one way only: each value begins with what
-/// it is, and nothing ends by a mark, only by a length.
+/// Writes an unambiguous encoding to the hash: each value starts with its type, and lengths are
+/// explicit.
 struct Encoder(Sha256);
 
 impl Encoder {
@@ -229,7 +229,7 @@ impl Encoder {
         self.len(len);
     }
 
-    /// Its entries follow, sorted by the bytes of their keys.
+    /// The entries follow, sorted by the bytes of their keys.
     fn object(&mut self, len: usize) {
         self.0.update(b"o");
         self.len(len);
@@ -261,7 +261,7 @@ impl Encoder {
     }
 }
 
-/// A JSON value whose numbers are still text.
+/// A JSON value with numbers as text.
 enum Node<'a> {
     Word(&'a str),
     Number(&'a str),
@@ -270,9 +270,9 @@ enum Node<'a> {
     Object(BTreeMap<Cow<'a, str>, Self>),
 }
 
-/// The rest of a JSON text that is known to be sound.
-// serde_json hands out the text of a number only with a feature that changes its types for the
-// whole program, or at the price of reading each level of nesting again.
+/// The remaining part of a valid JSON text.
+// serde_json exposes the text of numbers only with a feature that changes its types for the whole
+// program, or by parsing each nesting level again.
 struct Reader<'a>(&'a str);
 
 impl<'a> Reader<'a> {
@@ -302,7 +302,7 @@ impl<'a> Reader<'a> {
             match entries.entry(self.string()?) {
                 Entry::Occupied(entry) => {
                     let key = entry.key();
-                    return Err(error(format_args!("the key `{key}` stands twice")));
+                    return Err(error(format_args!("duplicate key `{key}`")));
                 }
                 Entry::Vacant(entry) => {
                     self.expect(':')?;
@@ -382,7 +382,7 @@ fn deeper(levels: usize) -> Result<usize, serde_json::Error> {
 }
 
 fn unsound() -> serde_json::Error {
-    error("this is not JSON")
+    error("invalid JSON")
 }
 
 fn error(message: impl fmt::Display) -> serde_json::Error {

@@ -2,22 +2,22 @@ use crate::panic;
 use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
 use std::{error::Error as StdError, fmt};
 
-/// A tool's failure: a short text for the model, and the whole error for the log.
+/// The error of a tool: a short text for the model, and the source error for the log.
 ///
-/// [`ToolError::new`] sets the text that the model reads. Any other error converts by `?` or `into`,
-/// and its own text, which may name hosts, paths or people, does not reach the model: the error and
-/// its sources go to the log (`tracing`, at warn level), and the model reads a fixed text, such as
-/// `The tool failed.` Like `anyhow::Error` it does not implement [`std::error::Error`], which is what
-/// makes that conversion possible.
+/// [`ToolError::new`] sets the text for the model. Other errors convert by `?` or `into`; their
+/// text, which may contain hosts, paths or personal data, is not sent to the model: the error and
+/// its sources are logged (`tracing`, at warn level), and the model reads a fixed text, such as
+/// `The tool failed.` Like `anyhow::Error`, this type does not implement [`std::error::Error`],
+/// which makes the conversion possible.
 ///
 /// ```
 /// use concentric_tools::ToolError;
 ///
 /// fn read(path: &str) -> Result<String, ToolError> {
 ///     std::fs::read_to_string(path)
-///         .map_err(|e| ToolError::new("There is no such file.").with_source(e))
+///         .map_err(|e| ToolError::new("The file does not exist.").with_source(e))
 /// }
-/// assert_eq!(read("/no/such/file").unwrap_err().message(), "There is no such file.");
+/// assert_eq!(read("/no/such/file").unwrap_err().message(), "The file does not exist.");
 ///
 /// fn count(text: &str) -> Result<u32, ToolError> {
 ///     Ok(text.parse()?)
@@ -28,14 +28,14 @@ pub struct ToolError {
     message: Str,
     source: Option<BoxError>,
     fatal: bool,
-    /// It was converted, and states that an operation of the tool was given up on time.
+    /// Converted from a timeout of one of the tool's operations.
     timed_out: bool,
-    /// It was converted, so its own text is for the log only.
+    /// Converted, so its text is only logged.
     foreign: bool,
 }
 
 impl ToolError {
-    /// Creates an error of which the model reads `message`.
+    /// Creates an error with `message` as the text for the model.
     pub fn new(message: impl Into<Str>) -> Self {
         Self {
             message: message.into(),
@@ -46,26 +46,26 @@ impl ToolError {
         }
     }
 
-    /// Keeps what caused the error; the model does not read it.
+    /// Sets the source of the error, which is not sent to the model.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Makes the error end the run, with [`ErrorKind::Tool`], instead of being told to the model.
+    /// Makes the error end the run, with [`ErrorKind::Tool`]. By default the model reads it.
     #[must_use]
     pub fn fatal(mut self) -> Self {
         self.fatal = true;
         self
     }
 
-    /// What the model reads.
+    /// The text for the model.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What caused the error, for logs.
+    /// The source of the error, for logs.
     pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as _)
     }
@@ -76,11 +76,11 @@ impl ToolError {
         self.timed_out
     }
 
-    /// The outcome of the call.
+    /// Converts the error into the outcome of the call.
     ///
     /// # Errors
     ///
-    /// The error is fatal, or says that the call waits.
+    /// Returns an error if `self` is fatal, or suspends the call.
     pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
         let source = self.source.as_deref();
         if let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) {
@@ -101,7 +101,7 @@ impl ToolError {
             return Ok(ToolOutcome::failed(self.message));
         }
         let source = match self.source.map(|source| source.downcast::<Error>()) {
-            // It is an error of ours already, with all its fields.
+            // Already an `Error`, with all its fields.
             Some(Ok(error)) if is_fatal(&error) => return Err(*error),
             Some(Ok(error)) => Some(error as BoxError),
             Some(Err(other)) => Some(other),
@@ -133,10 +133,10 @@ where
     }
 }
 
-/// The text that a model reads of an error that was not written for it.
+/// The text for the model of an error that was not written for it.
 pub(crate) fn for_model(error: &Error) -> Str {
     Str::from_static(match error.kind() {
-        // The reason is the host's own text, and the run ends with it.
+        // The run ends with the host's own reason.
         ErrorKind::Halted => return error.message().into(),
         ErrorKind::Timeout => "The tool timed out.",
         ErrorKind::Overloaded | ErrorKind::RateLimited => {
@@ -177,11 +177,11 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Marks `error`, so that it ends the run instead of being told to the model.
+/// Marks `error` as fatal, so that it ends the run instead of being sent to the model.
 ///
-/// For layers on tools and for tools that are services; a function returns [`ToolError::fatal`].
-/// The error keeps its fields; one without a kind of its own gets [`ErrorKind::Tool`]. Layers may
-/// wrap it: the mark is looked for in the sources, too.
+/// Use it in tool layers and tool services; a function returns [`ToolError::fatal`]. The error
+/// keeps its fields; one without a kind gets [`ErrorKind::Tool`]. Layers may wrap it: the mark is
+/// also found among the sources.
 pub fn fatal(error: impl Into<BoxError>) -> Error {
     let error = Error::from(error.into());
     if is_fatal(&error) {
@@ -194,18 +194,18 @@ pub fn fatal(error: impl Into<BoxError>) -> Error {
     marked.with_phase(Phase::Call).with_source(Fatal(error))
 }
 
-/// Whether `error` was marked by [`fatal`], or says that a stack lacks what it requires.
+/// Whether `error` was marked by [`fatal`], or reports a missing capability of the stack.
 pub fn is_fatal(error: &Error) -> bool {
     StdError::source(error).is_some_and(|source| source.is::<Fatal>() || source.is::<Fault>())
 }
 
-/// Marks the error that has it as its source.
+/// Marks the error whose source it is.
 #[derive(Debug)]
 struct Fatal(Error);
 
 impl fmt::Display for Fatal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it was marked to end the run")
+        f.write_str("the error was marked as fatal")
     }
 }
 
@@ -215,32 +215,32 @@ impl StdError for Fatal {
     }
 }
 
-/// Why a [`Toolset`](crate::Toolset) can't be used.
+/// The reason why a [`Toolset`](crate::Toolset) is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolsetError {
-    /// Two tools have this name.
+    /// Two tools have the same name.
     DuplicateName(Str),
-    /// The schema of a tool's arguments is not one that arguments can be checked against.
+    /// Arguments cannot be checked against the schema of a tool.
     InvalidSchema {
         /// The tool.
         tool: Str,
-        /// What is wrong with it.
+        /// The reason.
         reason: Str,
     },
-    /// A rule of a gate is for an empty list of tools; this is the gate's policy.
+    /// A rule of a gate has an empty list of tools; the value is the gate's policy.
     EmptyRule(Str),
-    /// A rule of a gate names a tool, or has a pattern of names, that no tool has.
+    /// A rule of a gate has a name or a pattern that no tool matches.
     UnknownTool(Str),
-    /// A gate panicked when it was checked; this is its policy.
+    /// A gate panicked in [`check`](crate::Gate::check); the value is its policy.
     GatePanicked(Str),
-    /// A layer panicked when it was put around the tools.
+    /// A layer panicked while it was applied.
     LayerPanicked,
     /// A run's context lacks what a tool [requires](crate::Tool::requires).
     MissingContext {
         /// The tool.
         tool: Str,
-        /// The type of what it requires.
+        /// The required type.
         type_name: &'static str,
     },
 }
@@ -254,23 +254,17 @@ impl fmt::Display for ToolsetError {
             }
             Self::EmptyRule(policy) => write!(
                 f,
-                "a rule of a gate is for an empty list of tools and never matches: {policy}; name the \
-                 tools, or remove the rule"
+                "a rule of the gate `{policy}` has an empty list of tools; name the tools, or remove the \
+                 rule"
             ),
             Self::UnknownTool(name) => write!(
                 f,
-                "a rule of a gate is for the tool `{name}`, and no tool has that name; correct it, or \
-                 add the tool"
+                "a rule of a gate names the unknown tool `{name}`; correct the name, or add the tool"
             ),
             Self::GatePanicked(policy) => {
-                write!(
-                    f,
-                    "the gate `{policy}` panicked when its tools were checked"
-                )
+                write!(f, "the gate `{policy}` panicked in `check`")
             }
-            Self::LayerPanicked => {
-                f.write_str("a layer on the tools panicked when it was put around them")
-            }
+            Self::LayerPanicked => f.write_str("a tool layer panicked in `Layer::layer`"),
             Self::MissingContext { tool, type_name } => write!(
                 f,
                 "the tool `{tool}` requires a `{type_name}` in the extensions of the run's context"

@@ -1,7 +1,7 @@
 use concentric_core::{Context, Part, PartKind, Str, ToolCallPart, ToolContent, ToolOutcome};
 use std::{fmt, sync::Arc};
 
-/// A result that was too long for the model, whole: what [`Tool::on_overlong`] is given.
+/// A result that exceeded the size limit, in full: the argument of [`Tool::on_overlong`].
 ///
 /// [`Tool::on_overlong`]: crate::Tool::on_overlong
 #[derive(Clone, Debug)]
@@ -9,9 +9,9 @@ use std::{fmt, sync::Arc};
 pub struct Overlong {
     /// The call.
     pub call: ToolCallPart,
-    /// The run it belongs to.
+    /// The run of the call.
     pub context: Context,
-    /// What the tool returned.
+    /// The tool's full result.
     pub content: ToolContent,
 }
 
@@ -25,7 +25,7 @@ impl Overlong {
     }
 }
 
-/// Who is given what was too long.
+/// The callback for results that exceed the limit.
 #[derive(Clone)]
 pub(crate) struct Sink(pub(crate) Arc<dyn Fn(Overlong) + Send + Sync>);
 
@@ -35,7 +35,7 @@ impl fmt::Debug for Sink {
     }
 }
 
-/// `outcome` with what the model is to read of it, if its text may have `max` bytes.
+/// Truncates the text of `outcome` to `max` bytes.
 pub(crate) fn limited(mut outcome: ToolOutcome, max: usize) -> ToolOutcome {
     if let Some(short) = cut(&outcome.content, max) {
         outcome.content = short;
@@ -43,8 +43,8 @@ pub(crate) fn limited(mut outcome: ToolOutcome, max: usize) -> ToolOutcome {
     outcome
 }
 
-/// What is left of `content` if its text has more than `max` bytes: the first 80 % and the last
-/// 20 %, and a marker between them.
+/// Truncates `content` if its text has more than `max` bytes, to the first 80 % and the last 20 %
+/// with a marker between them.
 pub(crate) fn cut(content: &ToolContent, max: usize) -> Option<ToolContent> {
     match content {
         ToolContent::Text(text) if text.len() <= max => None,
@@ -72,7 +72,7 @@ pub(crate) fn cut(content: &ToolContent, max: usize) -> Option<ToolContent> {
                     .collect(),
             ))
         }
-        // Later kinds of content have no text that we know of.
+        // Kinds of content that are added later have no known text.
         _ => None,
     }
 }
@@ -84,9 +84,9 @@ fn text_of(part: &Part) -> Option<&str> {
     }
 }
 
-/// Shortens the texts of one result, in order.
+/// Truncates the texts of a result, in order.
 struct Cutter {
-    // The end of the head and the start of the tail, as offsets into all the text.
+    // The end of the head and the start of the tail, as offsets into the whole text.
     head: usize,
     tail: usize,
     at: usize,
@@ -96,7 +96,7 @@ struct Cutter {
 impl Cutter {
     fn new(total: usize, max: usize) -> Self {
         let marker = format!("\n[... cut here: the whole result has {total} bytes ...]\n");
-        // The marker counts, unless there would be nothing left beside it.
+        // The marker counts, unless it is larger than the limit.
         let max = max.checked_sub(marker.len()).unwrap_or(max);
         let head = max - max / 5;
         Self {
@@ -107,7 +107,7 @@ impl Cutter {
         }
     }
 
-    /// What is left of the next text; `None` if nothing is.
+    /// Truncates the next text; `None` if nothing of it is left.
     fn cut(&mut self, text: &str) -> Option<Str> {
         let start = self.at;
         self.at += text.len();
@@ -124,7 +124,7 @@ impl Cutter {
     }
 }
 
-/// `text`, cut off after `max` bytes.
+/// `text`, truncated to `max` bytes.
 pub(crate) fn short(text: &str, max: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= max {
         return text.into();

@@ -10,15 +10,14 @@ use std::{
     task::{Context, Poll},
 };
 
-/// What the model is told of a tool, or of a layer on it, that panicked; the panic's own text goes to
-/// the log.
+/// The outcome of a tool or a tool layer that panicked. The panic message is only logged.
 pub(crate) fn outcome(panic: &Panic, tool: &str) -> ToolOutcome {
     let text = panic.text();
-    tracing::error!(tool, panic = text, "a tool, or a layer on it, panicked");
+    tracing::error!(tool, panic = text, "a tool or one of its layers panicked");
     ToolOutcome::failed(Str::from_static("The tool failed unexpectedly."))
 }
 
-/// Calls a store; its panic is a failure of it.
+/// Calls a store, and converts a panic into an error.
 pub(crate) async fn stored<T>(call: impl FnOnce() -> StoreFuture<T>) -> Result<T, StoreError> {
     caught(call).await.unwrap_or_else(|panic| {
         tracing::error!(panic = panic.text(), "a store panicked");
@@ -26,14 +25,14 @@ pub(crate) async fn stored<T>(call: impl FnOnce() -> StoreFuture<T>) -> Result<T
     })
 }
 
-/// A text of foreign code, for the log.
+/// Formats a value of foreign code for the log.
 pub(crate) fn text(text: &dyn fmt::Display) -> String {
-    catch(|| text.to_string()).unwrap_or_else(|_| "a text that panicked".to_owned())
+    catch(|| text.to_string()).unwrap_or_else(|_| "a value whose `Display` panicked".to_owned())
 }
 
-/// A future whose panics are caught: when it is polled, and when it is dropped.
+/// A future whose panics are caught when it is polled or dropped.
 ///
-/// It is dropped as soon as it is done.
+/// The inner future is dropped as soon as it completes.
 pub(crate) struct Caught<F>(Option<F>);
 
 impl<F> Caught<F> {
@@ -43,7 +42,7 @@ impl<F> Caught<F> {
 
     pub(crate) fn clear(&mut self) {
         if let Some(future) = self.0.take() {
-            // Nobody is left to be told.
+            // No caller is left to receive the panic.
             let _ = catch(|| drop(future));
         }
     }

@@ -1,4 +1,4 @@
-//! Another attempt at a tool call that failed: a policy for tower's own retry.
+//! A policy for tower's retry layer that repeats failed tool calls.
 //!
 //! ```
 //! use concentric_tools::{NoArguments, RetryTool, Toolset, tool};
@@ -13,30 +13,29 @@
 //! # let _ = tools;
 //! ```
 //!
-//! Only a tool that may run again is called again: one that is
-//! [read-only](crate::Tool::read_only), idempotent or [keyed](crate::Tool::keyed). It receives the
-//! same call, with the same [idempotency key](concentric_core::Context::idempotency_key).
+//! Only tools that may run again are retried: [read-only](crate::Tool::read_only), idempotent or
+//! [keyed](crate::Tool::keyed) ones. Each attempt receives the same call with the same [idempotency
+//! key](concentric_core::Context::idempotency_key).
 //!
-//! | the attempt | is followed by another |
+//! | result of the attempt | retried |
 //! |---|---|
 //! | a layer returns an error | yes |
 //! | the tool's function returns `Err` | yes |
-//! | a layer returns an error that another attempt would repeat, such as [`ErrorKind::Permission`] | no |
+//! | a layer returns an error that would recur, such as [`ErrorKind::Permission`] | no |
 //! | the error is [`fatal`](crate::fatal) | no |
-//! | the call [waits](Error::pending) for a reply, or the run was cancelled | no |
+//! | the call [is suspended](Error::pending), or the run was cancelled | no |
 //! | the tool's function returns [`ToolOutcome::failed`], times out or panics, or the arguments are invalid | no; with [`RetryTool::failures_too`], yes |
-//! | any other outcome, also an unknown one | no |
+//! | any other outcome, including an unknown one | no |
 //!
 //! # Place in the stack
 //!
-//! Outside of what is to be done for each attempt, as a time limit; inside of what is to be told of
-//! each call once, as [hooks](crate::hooks). An attempt that follows waits until the rest of the
-//! stack is ready again.
+//! Outside of layers for each attempt, such as a timeout; inside of layers for each call, such as
+//! [hooks](crate::hooks). A retry waits until the inner service is ready again.
 //!
 //! # Cancel safety
 //!
-//! Dropping the call's future ends the attempt, or the pause before the next one. No attempt follows
-//! once the run is cancelled, nor one for which the run's deadline leaves no time.
+//! Dropping the call's future drops the attempt or the pause. There is no retry after the run is
+//! cancelled, or if the pause would exceed the run's deadline.
 
 use crate::is_fatal;
 use concentric_core::{
@@ -46,13 +45,13 @@ use concentric_core::{
 use std::time::Duration;
 use tower::retry::Policy;
 
-/// Calls a tool again that only reads or is idempotent, if the call fails.
+/// Retries failed calls of tools that are read-only, idempotent or keyed.
 ///
 /// See the [module docs](self) for an example.
 #[derive(Clone, Debug)]
 pub struct RetryTool {
     attempts: u32,
-    // Of the call that this clone is for.
+    // The number of attempts at the call of this clone.
     made: u32,
     pause: Duration,
     longest: Duration,
@@ -60,10 +59,10 @@ pub struct RetryTool {
 }
 
 impl RetryTool {
-    /// Makes at most `attempts` attempts at a call, the first of them included; 0 means 1.
+    /// Limits the attempts at a call to `attempts`, including the first; 0 means 1.
     ///
-    /// The pause before the next one is half a second at first, and doubles up to 10 seconds; a
-    /// random part of its second half is left out.
+    /// The first pause is half a second and doubles up to 10 seconds; each pause is shortened
+    /// randomly by up to one half.
     pub const fn new(attempts: u32) -> Self {
         Self {
             attempts,
@@ -74,10 +73,9 @@ impl RetryTool {
         }
     }
 
-    /// Sets the pause before the second attempt, and the longest there may be; one that an
-    /// [error asks for](Error::retry_after) may be longer. [`Duration::ZERO`] means no pause. A pause
-    /// that the run's deadline leaves no time for ends the attempts; without a deadline, a pause of
-    /// [`Duration::MAX`] lasts until the run is cancelled.
+    /// Sets the first and the longest pause; an [error's request](Error::retry_after) may exceed
+    /// the longest. [`Duration::ZERO`] means no pause. A pause that would exceed the run's deadline
+    /// ends the attempts; without a deadline, [`Duration::MAX`] lasts until the run is cancelled.
     #[must_use]
     pub const fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.pause = first;
@@ -85,7 +83,7 @@ impl RetryTool {
         self
     }
 
-    /// Retries every outcome with [`ToolStatus::Failed`], whatever its reason.
+    /// Retries every outcome with [`ToolStatus::Failed`], independent of the reason.
     #[must_use]
     pub const fn failures_too(mut self) -> Self {
         self.failures_too = true;
@@ -93,7 +91,7 @@ impl RetryTool {
     }
 
     fn after_outcome(&mut self, call: &ToolCall, outcome: &ToolOutcome) -> Option<Sleep> {
-        // An unknown outcome is never followed by another attempt.
+        // Unknown outcomes are never retried.
         let has_failed = outcome.status == ToolStatus::Failed && outcome.halt.is_none();
         let with_error = || call.attempts().is_some_and(Attempts::ended_with_error);
         let again = has_failed && (self.failures_too || with_error());
@@ -107,14 +105,14 @@ impl RetryTool {
             .flatten()
     }
 
-    /// The pause before the next attempt, if there is to be one.
+    /// Returns the pause before the next attempt; `None` if there is none.
     fn again(&mut self, context: &Context, least: Option<Duration>) -> Option<Sleep> {
         if self.made >= self.attempts || context.is_cancelled() {
             return None;
         }
         let doubled = 1_u32.checked_shl(self.made - 1).unwrap_or(u32::MAX);
         let pause = self.pause.saturating_mul(doubled).min(self.longest);
-        // Calls that failed together are not to come back together.
+        // Jitter: calls that failed together must not retry together.
         let random = context.environment().random().next_u64();
         let share = 0.5 + 0.5 * (random as f64 / u64::MAX as f64);
         let share = Duration::try_from_secs_f64(pause.as_secs_f64() * share).unwrap_or(pause);
@@ -125,19 +123,19 @@ impl RetryTool {
         self.made += 1;
         let context = context.clone();
         Some(Box::pin(async move {
-            // It ends early if the run is cancelled; then whoever runs it drops the call.
+            // Ends early if the run is cancelled; the caller then drops the call.
             let _ = context.sleep(pause).await;
         }))
     }
 }
 
-/// Whether `call` can be made twice.
+/// Whether `call` may be made twice.
 fn is_repeatable(call: &ToolCall) -> bool {
     let runs = call.settled().is_none() && call.refusal().is_none();
     runs && call.spec().is_some_and(|spec| spec.may_run_again())
 }
 
-/// Whether what failed may not fail the next time.
+/// Whether a retry after `error` may succeed.
 fn may_pass(error: &Error) -> bool {
     let lasting = matches!(
         error.kind(),

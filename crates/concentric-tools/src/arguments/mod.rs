@@ -1,4 +1,4 @@
-//! The arguments of a call: from the model's own bytes to a value of the tool's type.
+//! Decoding and validation of a call's arguments.
 
 mod schema;
 mod strict;
@@ -16,27 +16,27 @@ use serde_json::Value;
 /// ```
 /// use concentric_tools::{NoArguments, tool};
 ///
-/// let now = tool("now", "Tells the time.", |NoArguments {}| async { "noon" });
+/// let now = tool("now", "Returns the time.", |NoArguments {}| async { "noon" });
 /// assert_eq!(now.spec().input_schema["type"], "object");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 pub struct NoArguments {}
 
-/// What arguments are checked against before they are decoded.
+/// The checks of arguments before they are decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Checks {
-    /// The schema that the model was shown; `None` if every object is valid by it.
+    /// The tool's schema; `None` if it accepts every object.
     pub(crate) validator: Option<Validator>,
-    /// How many bytes they may have.
+    /// The limit of the arguments (bytes).
     pub(crate) max_bytes: usize,
 }
 
 impl Checks {
-    /// Reads the arguments of `call`, once they are known to be sound.
+    /// Checks and decodes the arguments of `call`.
     ///
     /// # Errors
     ///
-    /// They are not; the outcome tells the model where and why.
+    /// Returns an outcome with the position and the reason if they are invalid.
     pub(crate) fn decode<A>(&self, call: &ToolCallPart) -> Result<A, ToolOutcome>
     where
         A: DeserializeOwned,
@@ -45,23 +45,23 @@ impl Checks {
         decode(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
     }
 
-    /// The text of the arguments, once they are known to be sound.
+    /// Checks the arguments of `call`, and returns their text.
     ///
     /// # Errors
     ///
-    /// They are not; the outcome tells the model where and why.
+    /// Returns an outcome with the position and the reason if they are invalid.
     pub(crate) fn check<'a>(&self, call: &'a ToolCallPart) -> Result<&'a str, ToolOutcome> {
         let text = text(&call.arguments);
         if text.len() > self.max_bytes {
             let max = self.max_bytes;
-            return Err(invalid(call, &format!("they are longer than {max} bytes")));
+            return Err(invalid(call, &format!("longer than {max} bytes")));
         }
-        // A pass of its own, since serde looks at the keys that a type has, and at the depth of
-        // what it keeps: an approval must be about what runs, whoever reads it.
+        // A separate pass: serde only checks the keys of the target type and the depth of stored
+        // values, but every reader of an approved call must find the same arguments.
         strict::check(text).map_err(|error| invalid(call, &malformed(&error)))?;
         if !text.starts_with('{') {
-            // serde would take an array's items for a struct's fields.
-            return Err(invalid(call, "they are not a JSON object"));
+            // serde would decode an array as a struct's fields.
+            return Err(invalid(call, "not a JSON object"));
         }
         if let Some(validator) = &self.validator {
             validator.check(text).map_err(|why| invalid(call, &why))?;
@@ -70,11 +70,11 @@ impl Checks {
     }
 }
 
-/// Reads a value that is valid by its schema. For a schema `1.0` is an integer, for serde it is not.
+/// Decodes a value that matches its schema. A schema accepts `1.0` as an integer, serde does not.
 ///
 /// # Errors
 ///
-/// It is not a `T`.
+/// Returns an error if the value is not a `T`.
 pub(crate) fn decode<T>(text: &str) -> Result<T, serde_json::Error>
 where
     T: DeserializeOwned,
@@ -88,9 +88,9 @@ where
     })
 }
 
-/// Writes whole numbers such as `1.0` as integers. Returns whether there was one.
+/// Converts whole numbers such as `1.0` to integers. Returns whether there was one.
 fn integral(value: &mut Value) -> bool {
-    // Above this, not every integer is a float.
+    // Above this limit floats cannot represent all integers.
     const MAX: f64 = 9_007_199_254_740_992.0;
     match value {
         Value::Number(number) if !number.is_i64() && !number.is_u64() => {
@@ -112,7 +112,7 @@ fn integral(value: &mut Value) -> bool {
     }
 }
 
-/// The same arguments, `{}` if the model wrote nothing.
+/// The same arguments; `{}` if the model sent none.
 pub(crate) fn normal(arguments: &Arguments) -> Arguments {
     match text(arguments) {
         text if text == arguments.as_str() => arguments.clone(),
@@ -120,7 +120,7 @@ pub(crate) fn normal(arguments: &Arguments) -> Arguments {
     }
 }
 
-/// What the model wrote; `{}` if it wrote nothing, which some models do for no arguments.
+/// The text of the arguments; `{}` if it is empty, as some models send it for no arguments.
 fn text(arguments: &Arguments) -> &str {
     match arguments.as_str().trim_ascii() {
         "" | "null" => "{}",
@@ -132,7 +132,7 @@ fn invalid(call: &ToolCallPart, why: &str) -> ToolOutcome {
     const MAX: usize = 2048;
     let name = &call.name;
     ToolOutcome::failed(format!(
-        "The arguments of `{name}` are invalid, and it was not run: {}",
+        "The call was not run. The arguments of `{name}` are invalid: {}",
         short(why, MAX)
     ))
 }
@@ -140,21 +140,21 @@ fn invalid(call: &ToolCallPart, why: &str) -> ToolOutcome {
 fn malformed(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     if error.is_eof() {
-        return format!("the JSON is cut short, at line {line} column {column}");
+        return format!("the JSON ends early, at line {line} column {column}");
     }
     let text = error.to_string();
     if text.starts_with("recursion limit exceeded") {
-        format!("they are nested deeper than 127 levels, at line {line} column {column}")
+        format!("nested deeper than 127 levels, at line {line} column {column}")
     } else if text.starts_with("trailing characters") {
-        format!("something follows the end of the JSON, at line {line} column {column}")
+        format!("unexpected text after the JSON, at line {line} column {column}")
     } else if error.is_data() {
         text
     } else {
-        format!("they are not JSON: {text}")
+        format!("not JSON: {text}")
     }
 }
 
-/// Names the field that does not fit; only worked out once one does not.
+/// Names the invalid field; only called after an error.
 fn explain<A>(text: &str, error: &serde_json::Error) -> String
 where
     A: DeserializeOwned,

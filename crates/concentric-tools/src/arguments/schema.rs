@@ -1,15 +1,16 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
-/// The schema of a Rust type.
+/// The JSON Schema of a Rust type.
 #[derive(Debug)]
 pub(crate) struct Generated {
     pub(crate) schema: Value,
-    /// Why it is not a schema of arguments.
+    /// The reason why the schema cannot describe arguments.
     pub(crate) fault: Option<&'static str>,
 }
 
-/// The schema of `T`: draft 2020-12, with its parts in place, which all providers understand.
+/// Generates the schema of `T` (draft 2020-12) with inlined definitions, which all providers
+/// support.
 pub(crate) fn generate<T>() -> Generated
 where
     T: JsonSchema + ?Sized,
@@ -20,12 +21,12 @@ where
     });
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
-    // `serde_json::Value` and its like take anything; arguments are an object by themselves.
+    // `serde_json::Value` and similar types accept anything; arguments are always an object.
     if schema == Value::Bool(true) {
         schema = Value::Object(Map::new());
     }
     if let Value::Object(root) = &mut schema {
-        // The type's name says nothing to a model.
+        // The name of the Rust type is no information for a model.
         root.remove("title");
         if !root.contains_key("type") && (root.is_empty() || has_objects_only(root)) {
             root.insert("type".to_owned(), "object".into());
@@ -33,12 +34,12 @@ where
     }
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
     Generated {
-        fault: (!is_object).then_some("the arguments must be an object, as of a struct"),
+        fault: (!is_object).then_some("the arguments must be a JSON object; use a struct"),
         schema,
     }
 }
 
-/// Whether this is a choice between objects, as of an enum.
+/// Whether the schema is a choice between objects, as for an enum.
 fn has_objects_only(root: &Map<String, Value>) -> bool {
     ["oneOf", "anyOf"].iter().any(|keyword| {
         let choices = root.get(*keyword).and_then(Value::as_array);

@@ -1,13 +1,13 @@
-//! What JSON allows and we don't: keys that stand twice, in whatever depth.
+//! Rejects JSON with duplicate keys at any depth.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{borrow::Cow, collections::HashSet, fmt};
 
-/// Reads `text` as one JSON value, and nothing after it.
+/// Checks that `text` is exactly one JSON value.
 ///
 /// # Errors
 ///
-/// It is not one, a key stands twice in an object, a number is out of range, or it is nested
+/// Returns an error for invalid JSON, duplicate keys, numbers out of range, and values nested
 /// deeper than serde_json allows (127 levels).
 pub(super) fn check(text: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<Sound>(text).map(drop)
@@ -61,17 +61,15 @@ impl<'de> Visitor<'de> for Sound {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
         let mut keys = Keys::default();
         while let Some(Key(key)) = entries.next_key()? {
-            // serde_json reads an object of such a key as what its value says, so that people would
-            // be shown something else than what a tool gets.
+            // serde_json replaces an object with such a key by its value, so approvers would
+            // receive other arguments than the tool.
             if key.starts_with("$serde_json::private::") {
                 return Err(A::Error::custom(format_args!(
                     "the key `{key}` is reserved"
                 )));
             }
             if let Err(key) = keys.insert(key) {
-                return Err(A::Error::custom(format_args!(
-                    "the key `{key}` stands twice"
-                )));
+                return Err(A::Error::custom(format_args!("duplicate key `{key}`")));
             }
             entries.next_value::<Self>()?;
         }
@@ -79,7 +77,7 @@ impl<'de> Visitor<'de> for Sound {
     }
 }
 
-/// A key, borrowed unless it has escapes.
+/// A key, borrowed unless it contains escapes.
 struct Key<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -109,7 +107,7 @@ impl<'de> Visitor<'de> for KeyVisitor {
 
 const FEW: usize = 8;
 
-/// The keys of one object; the first few cost no allocation.
+/// The keys of an object; the first few need no allocation.
 #[derive(Default)]
 struct Keys<'de> {
     few: [&'de str; FEW],
@@ -122,7 +120,7 @@ impl<'de> Keys<'de> {
     ///
     /// # Errors
     ///
-    /// It stands there already.
+    /// Returns the key if it is a duplicate.
     #[inline]
     fn insert(&mut self, key: Cow<'de, str>) -> Result<(), Cow<'de, str>> {
         if self.few.iter().take(self.len).any(|few| **few == *key) {

@@ -3,18 +3,18 @@ use jsonschema::{PatternOptions, ValidationError};
 use serde_json::Value;
 use std::{fmt::Write, sync::Arc};
 
-/// A JSON Schema, compiled once for each tool.
+/// A compiled JSON Schema.
 #[derive(Clone, Debug)]
 pub(crate) struct Validator(Arc<jsonschema::Validator>);
 
 impl Validator {
-    /// Compiles `schema`, which may be untrusted: it reaches neither files nor the network, and its
+    /// Compiles `schema`, which may be untrusted: it cannot access files or the network, and its
     /// patterns take linear time.
     ///
     /// # Errors
     ///
-    /// It is not a schema, it refers to another document, or it has a pattern with look-around or
-    /// back-references.
+    /// Returns an error if `schema` is invalid, refers to another document, or has a pattern with
+    /// look-around or back-references.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
         jsonschema::options()
             .offline()
@@ -24,11 +24,11 @@ impl Validator {
             .map_err(|error| short(&describe(&error), 512).into_owned())
     }
 
-    /// Compiles the schema of arguments, which are an object; `None` if every object is valid by it.
+    /// Compiles the schema of arguments, which are an object; `None` if it accepts every object.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn for_arguments(schema: &Value) -> Result<Option<Self>, String> {
         match accepts_every_object(schema) {
             true => Ok(None),
@@ -36,13 +36,13 @@ impl Validator {
         }
     }
 
-    /// Checks `text`, which is JSON.
+    /// Validates `text`, which must be JSON.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and where.
+    /// Returns the positions and reasons of the first few violations.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
-        // Enough for the model to correct, and few enough to be read.
+        // Enough for a correction, and short enough to read.
         const SHOWN: usize = 5;
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if self.0.is_valid(&value) {

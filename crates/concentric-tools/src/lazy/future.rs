@@ -9,12 +9,12 @@ use std::{
 };
 
 pin_project! {
-    /// Response future of the layers that decide which tools a step offers.
+    /// Response future of the layers that restrict the offered tools.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // What was offered, if it is not all that the request had.
+        // The names of the offered tools, if the layer removed any.
         offered: Option<Arc<[Str]>>,
     }
 }
@@ -34,7 +34,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.inner.poll(cx))?;
-        // Who stands inside knows better.
+        // An inner layer's restriction is the final one.
         if response.head.tools.is_none() {
             response.head.tools = this.offered.take();
         }

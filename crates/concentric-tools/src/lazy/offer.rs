@@ -2,19 +2,19 @@ use crate::{Matcher, matcher::Matched};
 use concentric_core::{CallId, Context, Str, ToolCall, ToolCallPart, ToolSpec, ToolSpecs};
 use std::sync::Arc;
 
-/// Where a tool stands in what a step offers.
+/// The position of a tool in the offered list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// Where it stood.
+    /// At its original position.
     Always,
-    /// Behind those, the lowest first: what comes later changes nothing before it, which providers
-    /// have in their caches.
+    /// After those, in ascending order: a later tool does not change the earlier part, which
+    /// providers cache.
     Revealed(usize),
-    /// Not in it.
+    /// Not offered.
     Hidden,
 }
 
-/// Leaves in `tools` what is not hidden, and returns the names of these, if something is.
+/// Removes hidden tools from `tools`; returns the names of the others if any was hidden.
 pub(crate) fn offer(
     tools: &mut ToolSpecs,
     mut place: impl FnMut(&ToolSpec) -> Place,
@@ -38,8 +38,8 @@ pub(crate) fn offer(
     (tools.len() < all).then(|| tools.iter().map(|spec| spec.name.clone()).collect())
 }
 
-/// Whether `matcher` is about the tool of `spec`, whatever the arguments; if that can't be told, it
-/// is not.
+/// Whether `matcher` matches the tool of `spec` for any arguments; `false` if the matcher fails or
+/// is asynchronous.
 pub(crate) fn is_about(matcher: &Matcher, spec: &Arc<ToolSpec>) -> bool {
     let call = ToolCallPart::new(CallId::new(""), spec.name.clone(), "{}");
     let call = ToolCall::new(call, Context::new()).with_spec(Arc::clone(spec));

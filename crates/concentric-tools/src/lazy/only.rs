@@ -11,16 +11,15 @@ use std::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Creates a layer that offers, in each step, the tools that `f` says.
+/// Creates a layer that offers, in each step, only the tools for which `f` returns `true`.
 ///
-/// `f` is asked about each tool of the request, once per model call. What it leaves out is there
-/// again in the next step, unless it says no again. A model that is left without any tool that it
-/// [must](concentric_core::ToolChoice::Required) call is an error of most providers.
+/// `f` is called for each tool of the request, once per model call. Most providers reject a request
+/// without any tool if the model [must](concentric_core::ToolChoice::Required) call one.
 ///
 /// ```
 /// use concentric_tools::lazy::offer_tools;
 ///
-/// // After eight steps the model is to answer with what it has.
+/// // After eight steps the model must answer with the available information.
 /// let layer = offer_tools(|request, _tool| request.context.step() < 8);
 /// # let _ = layer;
 /// ```
@@ -31,7 +30,7 @@ where
     OfferToolsLayer { f }
 }
 
-/// [`Layer`] that applies [`OfferTools`]; made by [`offer_tools`].
+/// [`Layer`] that applies [`OfferTools`]; created by [`offer_tools`].
 #[derive(Clone, Copy)]
 pub struct OfferToolsLayer<F> {
     f: F,
@@ -63,7 +62,7 @@ impl<F> fmt::Debug for OfferToolsLayer<F> {
     }
 }
 
-/// Middleware that offers the tools that a function says; made by [`offer_tools`].
+/// Middleware that offers the tools selected by a function; created by [`offer_tools`].
 #[derive(Clone, Copy)]
 pub struct OfferTools<S, F> {
     inner: S,
@@ -91,7 +90,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; an agent inside of it does.
+        // A failure of `enter` is reported by the agent inside.
         let _ = request.context.enter::<OfferToolsLayer<F>>();
         let mut tools = request.tools.clone();
         let offered = offer(&mut tools, |spec| match (self.f)(&request, spec) {

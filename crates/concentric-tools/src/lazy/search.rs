@@ -1,22 +1,22 @@
 use concentric_core::{Str, ToolSpec};
 use std::collections::BTreeSet;
 
-/// How many characters of a description a search shows.
+/// The limit of a description in search results (characters).
 const SUMMARY_CHARS: usize = 200;
 
-/// Tools, to be found by name and by the words of their descriptions.
+/// A search index of tools by name and by the words of their descriptions.
 ///
-/// What is found depends on nothing else: the same query finds the same tools, in the same order.
+/// Deterministic: the same query finds the same tools, in the same order.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    // In the order of their names.
+    // Sorted by name.
     tools: Vec<Entry>,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: Str,
-    /// The beginning of its description, on one line.
+    /// The start of the description, on one line.
     pub(super) summary: String,
     // In lower case.
     whole: String,
@@ -41,7 +41,7 @@ impl Index {
         self.tools.binary_search_by(by_name).is_ok()
     }
 
-    /// The best `limit` tools for `query`, the best first; and whether there are more.
+    /// Returns the best `limit` tools for `query`, the best first; and whether there are more.
     pub(super) fn find(&self, query: &str, limit: usize) -> (Vec<&Entry>, bool) {
         let query = query.to_lowercase();
         let named: BTreeSet<&str> = query
@@ -51,7 +51,7 @@ impl Index {
         for word in words(&query) {
             let hits: Vec<_> = self.tools.iter().map(|tool| tool.hit(&word)).collect();
             let missed = hits.iter().filter(|hit| **hit == 0).count();
-            // A word that all of them have tells nothing.
+            // A word that matches all tools has little weight.
             let rare = 1 + 8 * missed / self.tools.len().max(1);
             for (score, hit) in scores.iter_mut().zip(hits) {
                 *score += hit * rare;
@@ -67,7 +67,7 @@ impl Index {
             })
             .filter(|(score, _)| *score > 0)
             .collect();
-        // Stable: those of equal score stay in the order of their names.
+        // Stable: tools of equal score stay sorted by name.
         found.sort_by(|(a, _), (b, _)| b.cmp(a));
         let more = found.len() > limit;
         let best = found.into_iter().take(limit).map(|(_, tool)| tool);
@@ -92,7 +92,7 @@ impl Entry {
         }
     }
 
-    /// How well `word` fits.
+    /// The score of `word`.
     fn hit(&self, word: &str) -> usize {
         let fields = [
             (&self.name_words, 8),
@@ -112,12 +112,12 @@ impl Entry {
     }
 }
 
-/// Whether one of them begins with the other, as `mail` and `mails` do.
+/// Whether one of the words is a prefix of the other, as in `mail` and `mails`.
 fn is_akin(a: &str, b: &str) -> bool {
     a.len().min(b.len()) >= 3 && (a.starts_with(b) || b.starts_with(a))
 }
 
-/// The words of a text, in lower case; those of `readFile` and `read_file` are the same.
+/// The words of a text in lower case; those of `readFile` and `read_file` are the same.
 fn words(text: &str) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let mut word = String::new();
@@ -136,7 +136,7 @@ fn words(text: &str) -> BTreeSet<String> {
     words
 }
 
-/// The text with each run of white space as one space.
+/// Replaces each sequence of white space by one space.
 pub(crate) fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ")
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(find("read a file")[0], "readFile");
         assert_eq!(find("mails")[0], "send_email");
         assert_eq!(find("billing"), ["a_tool"]);
-        // A name is the name, however many words fit others.
+        // An exact name is always the best match.
         assert_eq!(find("FILES")[0], "files");
         assert_eq!(find("list folder `files`")[..2], ["files", "list_files"]);
         assert!(find("").is_empty() && find("?! 漢字").is_empty());

@@ -10,7 +10,7 @@ use std::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// [`Layer`] that applies [`Lazy`]; made by [`LazyTools::wrap`](super::LazyTools::wrap).
+/// [`Layer`] that applies [`Lazy`]; created by [`LazyTools::wrap`](super::LazyTools::wrap).
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing unless it is inside an agent"]
 pub struct LazyLayer {
@@ -32,7 +32,7 @@ impl<S> Layer<S> for LazyLayer {
     }
 }
 
-/// Middleware that leaves tools out of each request until they are found.
+/// Middleware that removes tools from each request until they are found.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ where
     }
 
     fn call(&mut self, mut request: ChatRequest) -> Self::Future {
-        // It fails nowhere; an agent inside of it does.
+        // A failure of `enter` is reported by the agent inside.
         let _ = request.context.enter::<LazyLayer>();
         let offered = self.hidden.hide(&mut request);
         ResponseFuture::new(self.inner.call(request), offered)

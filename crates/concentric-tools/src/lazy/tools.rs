@@ -15,10 +15,10 @@ use std::{
 };
 use tower::service_fn;
 
-/// How many tools a search finds, unless it is said otherwise.
+/// Default limit of the tools in a search result.
 const MAX_RESULTS: usize = 8;
 
-/// How many groups the discovery tool names.
+/// The limit of the groups in the description of the discovery tool.
 const MAX_GROUPS: usize = 20;
 
 /// Tools that are hidden until the model has found them.
@@ -32,10 +32,10 @@ pub struct LazyTools {
 }
 
 impl LazyTools {
-    /// Hides the tools of these names, patterns or groups.
+    /// Hides the tools selected by name, pattern or group.
     ///
-    /// A matcher that asks for more than the tool is asked with the arguments `{}`; a tool of which
-    /// it can't say anything, or not at once, is not hidden.
+    /// A matcher that depends on the call is evaluated with the arguments `{}`; if it fails or is
+    /// asynchronous, the tool is not hidden.
     pub fn new(hidden: impl Into<Matcher>) -> Self {
         Self {
             hidden: hidden.into(),
@@ -44,29 +44,29 @@ impl LazyTools {
         }
     }
 
-    /// Names the discovery tool; the default is `find_tools`.
+    /// Sets the name of the discovery tool; the default is `find_tools`.
     ///
-    /// Under another name, what was found in older conversations is hidden again.
+    /// Tools that were found under another name are hidden again.
     #[must_use]
     pub fn tool_name(mut self, name: impl Into<Str>) -> Self {
         self.tool = name.into();
         self
     }
 
-    /// Sets how many tools a search finds at the most; the default is 8. Zero counts as 1.
+    /// Limits the tools that a search returns; the default is 8. Zero counts as 1.
     #[must_use]
     pub fn max_results(mut self, results: usize) -> Self {
         self.max_results = results.max(1);
         self
     }
 
-    /// Adds the discovery tool to `tools`, and returns the layer that hides what it finds.
+    /// Adds the discovery tool to `tools`; returns the layer that hides tools until they are found.
     ///
-    /// The layer belongs inside the [`AgentLayer`](concentric_core::AgentLayer) that gets the
-    /// toolset. Tools that are added to the toolset later are not hidden. If there is nothing to
-    /// hide, the toolset stays as it is.
+    /// The layer must be inside of the [`AgentLayer`](concentric_core::AgentLayer) that receives
+    /// the toolset. Tools that are added to the toolset later are not hidden. If there is nothing
+    /// to hide, the toolset is unchanged.
     pub fn wrap(self, tools: Toolset) -> (Toolset, LazyLayer) {
-        // A tool that makes others available is always offered.
+        // Tools that make others available are always offered.
         let specs = tools.iter().filter(|tool| !tool.reveals()).map(Tool::spec);
         let specs: Vec<_> = specs.filter(|spec| is_about(&self.hidden, spec)).collect();
         let mut groups: Vec<_> = specs.iter().flat_map(|spec| &spec.groups).collect();
@@ -95,15 +95,11 @@ impl LazyTools {
 
 fn description(tools: usize, groups: &[&Str]) -> String {
     let mut text = format!(
-        "Finds tools by keywords or by their exact names. {tools} tools are not offered until they \
-         are found. Search before you say that something can't be done."
+        "Finds tools by keywords or exact names. {tools} tools become available only after a \
+         search. Search before you report that a task is impossible."
     );
     for (at, group) in groups.iter().enumerate() {
-        let before = if at == 0 {
-            " There are tools for: "
-        } else {
-            ", "
-        };
+        let before = if at == 0 { " Tool groups: " } else { ", " };
         let _ = write!(text, "{before}{group}");
     }
     if !groups.is_empty() {
@@ -112,7 +108,7 @@ fn description(tools: usize, groups: &[&Str]) -> String {
     text
 }
 
-/// The tool that finds tools.
+/// Creates the discovery tool.
 fn discovery(hidden: Arc<Hidden>, description: String) -> Tool {
     let schema = json!({
         "type": "object",
@@ -139,8 +135,8 @@ struct Query {
     query: String,
 }
 
-/// The names that were found before a round, by the tool that finds them: all calls of the round need
-/// the same, and the history may be long.
+/// The names that were found before a round, by discovery tool: all calls of the round need them,
+/// and the history may be long.
 struct FoundBefore;
 
 impl Slot for FoundBefore {
@@ -154,15 +150,16 @@ impl Slot for FoundBefore {
 #[derive(Debug)]
 pub(super) struct Hidden {
     index: Index,
-    // The discovery tool.
+    // The name of the discovery tool.
     tool: Str,
     max_results: usize,
 }
 
 impl Hidden {
-    /// Takes out of a request what was not found; returns what is offered, if that is not all.
+    /// Removes tools that were not found from a request; returns the names of the offered tools, if
+    /// not all.
     pub(super) fn hide(&self, request: &mut ChatRequest) -> Option<Arc<[Str]>> {
-        // Without it nothing could be found.
+        // Without the discovery tool no tool can be found.
         request.tools.get(&self.tool)?;
         let found = self.found(&request.transcript);
         let found: HashMap<&str, usize> = found.iter().map(Str::as_str).zip(0..).collect();
@@ -179,8 +176,8 @@ impl Hidden {
         })
     }
 
-    /// The hidden tools that were found in `transcript`, each once, what was found first before the
-    /// rest.
+    /// The hidden tools that were found in `transcript`, without duplicates, in the order they were
+    /// found.
     fn found(&self, transcript: &Transcript) -> Vec<Str> {
         let mut found: Vec<Str> = Vec::new();
         let mut seen: HashSet<Str> = HashSet::new();
@@ -189,7 +186,7 @@ impl Hidden {
                 if result.name != self.tool || result.outcome.status != ToolStatus::Done {
                     continue;
                 }
-                // A history may name what it likes, as often as it likes.
+                // A history may contain any names, and repeat them.
                 each_listed(&result.outcome, |name| {
                     if self.index.contains(name) && !seen.contains(name) {
                         let name = Str::from(name);
@@ -211,7 +208,7 @@ impl Hidden {
         }
         let found: Arc<HashSet<Str>> =
             Arc::new(self.found(call.transcript()).into_iter().collect());
-        // Outside a round, it is looked for anew each time.
+        // Outside of a round the result is not stored.
         let _ = call.context.update_state::<FoundBefore>(|known| {
             let mut known = known.clone();
             known.insert(self.tool.clone(), Arc::clone(&found));
@@ -220,7 +217,7 @@ impl Hidden {
         found
     }
 
-    /// Answers a call of the discovery tool.
+    /// Executes a call of the discovery tool.
     fn find(&self, call: &ToolCall) -> ToolOutcome {
         let Ok(Query { query }) = serde_json::from_str(call.arguments().as_str()) else {
             return ToolOutcome::failed("The arguments are not `{\"query\": \"…\"}`.");
@@ -228,11 +225,11 @@ impl Hidden {
         let (tools, more) = self.index.find(&query, self.max_results);
         if tools.is_empty() {
             return ToolOutcome::done(format!(
-                "None of {} tools fits. Try other words.",
+                "None of {} tools matches. Try other keywords.",
                 self.index.len()
             ));
         }
-        let mut text = String::from("Found; to be called from the next step on:");
+        let mut text = String::from("Found these tools, available from the next step:");
         for tool in &tools {
             let _ = write!(text, "\n- {}", tool.name);
             if !tool.summary.is_empty() {
@@ -240,19 +237,19 @@ impl Hidden {
             }
         }
         if more {
-            text.push_str("\nThere are more; search for more exact words.");
+            text.push_str("\nMore tools match. Use more specific keywords.");
         }
         let names: Vec<&Str> = tools.iter().map(|tool| &tool.name).collect();
         let before = self.found_before(call);
         let outcome = ToolOutcome::done(text).with_data(json!({ "tools": names }));
-        // As often as there is something new, so that nobody searches for ever.
+        // Only if something new was found, so that repeated searches reach the step limit.
         match names.iter().all(|name| before.contains(*name)) {
             true => outcome,
             false => outcome.free_of_charge(),
         }
     }
 
-    /// What is said of a call of a tool that was not found.
+    /// The hint for a call of a tool that was not found.
     fn hint(&self, call: &ToolCall) -> Option<Str> {
         let name = call.name();
         if !self.index.contains(name) || self.found_before(call).contains(name) {
@@ -260,16 +257,16 @@ impl Hidden {
         }
         let arguments = json!({ "query": name });
         let hint = format!(
-            "The call was not run: `{name}` is not offered yet. Call `{}` with `{arguments}` first, \
-             and then `{name}`, with the parameters it has.",
+            "The call was not run: `{name}` is not available yet. Call `{}` with `{arguments}` first, \
+             then call `{name}` with the parameters of its definition.",
             self.tool
         );
         Some(hint.into())
     }
 }
 
-/// Calls `read` with each tool that a search has found: by its data, or, in a history that came
-/// without it, by what the model read.
+/// Calls `read` with each tool of a search result: from its data or, in a history without it, from
+/// the text.
 fn each_listed(outcome: &ToolOutcome, read: impl FnMut(&str)) {
     let data = outcome.data.as_ref().and_then(|data| data.get("tools"));
     if let Some(names) = data.and_then(|names| names.as_array()) {

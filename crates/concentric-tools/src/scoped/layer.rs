@@ -2,7 +2,7 @@ use super::Scoped;
 use crate::Matcher;
 use tower_layer::Layer;
 
-/// [`Layer`] that applies another one to some of the tool calls.
+/// [`Layer`] that applies another layer to some of the tool calls.
 ///
 /// See the [module docs](super) for an example.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct ScopedLayer<L> {
 }
 
 impl<L> ScopedLayer<L> {
-    /// Applies `layer` to the calls that match.
+    /// Applies `layer` to calls that match.
     pub fn new(matcher: impl Into<Matcher>, layer: L) -> Self {
         Self {
             matcher: matcher.into(),
@@ -33,9 +33,9 @@ where
     }
 }
 
-/// Scopes layers to some of the tool calls.
+/// Extension trait that applies layers to some of the tool calls.
 pub trait ScopedExt: Sized {
-    /// Applies this layer only to the calls that match.
+    /// Applies this layer only to calls that match.
     fn scoped(self, matcher: impl Into<Matcher>) -> ScopedLayer<Self> {
         ScopedLayer::new(matcher, self)
     }

@@ -10,13 +10,13 @@ use tower_service::Service;
 #[derive(Clone, Debug)]
 pub struct Scoped<L, S> {
     matcher: Matcher,
-    // Neither is ever polled; clones are.
+    // Never polled; calls use clones.
     layered: L,
     inner: S,
 }
 
 impl<L, S> Scoped<L, S> {
-    /// Sends the calls that match to `layered`, and the others to `inner`.
+    /// Sends calls that match to `layered`, and the others to `inner`.
     pub const fn new(matcher: Matcher, layered: L, inner: S) -> Self {
         Self {
             matcher,
@@ -60,5 +60,5 @@ where
 }
 
 pub(super) fn failed(error: &Error) {
-    tracing::warn!(%error, "a layer's matcher failed, so the layer applies");
+    tracing::warn!(%error, "the matcher of a scoped layer failed; the layer applies");
 }

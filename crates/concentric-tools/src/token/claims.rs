@@ -3,60 +3,58 @@ use crate::Digest;
 use concentric_core::{CallId, InterruptId, MessageId, RunId, Str, store::Tenant};
 use std::time::SystemTime;
 
-/// What an approval is for: what both the one who asks and the one who verifies the answer see for
-/// themselves, and must see alike.
+/// The subject of an approval, determined independently by the issuer and the verifier.
 ///
-/// It is made by a literal, so that none of it is forgotten; a field that is added breaks whoever
-/// makes one, on purpose.
+/// There is no constructor: a struct literal ensures that every field is set, and that a new field
+/// is a compile error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Whose call it is, by the request's authentication.
+    /// The tenant of the call, from the request's authentication.
     pub tenant: Tenant,
-    /// The service that asks, and that alone may take the answer.
+    /// The service that issues the token, and that alone accepts it.
     pub audience: Str,
-    /// The message that makes the call.
+    /// The message that contains the call.
     pub message_id: Option<MessageId>,
     /// The call (`gen_ai.tool.call.id`).
     pub call_id: CallId,
-    /// Which of its message's calls it is, from 0.
+    /// The index of the call in its message, from 0.
     pub position: usize,
-    /// The question (AG-UI `interruptId`).
+    /// The interrupt (AG-UI `interruptId`).
     pub interrupt_id: InterruptId,
     /// The tool's name (`gen_ai.tool.name`).
     pub tool: Str,
     /// The tool's definition ([`Digest::of_spec`]).
     pub definition: Digest,
-    /// The policy by which the call needs an approval.
+    /// The policy under which the call requires an approval.
     pub policy: Digest,
     /// The call's arguments ([`Digest::of_json`]).
     pub arguments: Digest,
 }
 
-/// What a token says.
+/// The contents of a token.
 ///
-/// Its times are kept in whole milliseconds.
+/// Times have a resolution of milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Claims {
-    /// What was asked about.
+    /// The subject of the approval.
     pub subject: Subject,
-    /// The run that asked. The one that gets the answer may be another.
+    /// The run that raised the interrupt. Another run may receive the reply.
     pub run_id: RunId,
-    /// The step that asked, from 0.
+    /// The step that raised the interrupt, from 0.
     pub step: u32,
-    /// Names this token; no other one may have it. To be spent, for single use.
+    /// The unique id of this token, to be used up by the verifier.
     pub nonce: Str,
-    /// The arguments that the question is about, if they are not those that the call has in the
-    /// transcript: a person has edited them.
+    /// The arguments that the interrupt is about, if an approver edited those in the transcript.
     pub edited: Option<Str>,
-    /// When it was asked.
+    /// The time of issue.
     pub issued_at: SystemTime,
-    /// From when on the token does not count.
+    /// The time from which the token is invalid.
     pub expires_at: SystemTime,
 }
 
 impl Claims {
-    /// Creates the claims of one question, asked by `step` of the run at `issued_at`.
+    /// Creates the claims for an interrupt that was raised by `step` of the run at `issued_at`.
     pub fn new(
         subject: Subject,
         run_id: RunId,
@@ -76,8 +74,8 @@ impl Claims {
         }
     }
 
-    /// Says that the question is about arguments that a person has edited; the
-    /// [subject's](Subject::arguments) digest is that of these.
+    /// Sets the edited arguments that the interrupt is about; [`Subject::arguments`] must be their
+    /// digest.
     #[must_use]
     pub fn edited(mut self, arguments: impl Into<Str>) -> Self {
         self.edited = Some(arguments.into());
@@ -85,25 +83,24 @@ impl Claims {
     }
 }
 
-/// What a verifier knows by itself, and wants a token to say.
+/// The expectations of a verifier, from its own knowledge.
 ///
-/// All of the [`Subject`]: the call and its arguments are in the transcript that is resumed, the
-/// tool and the policy are the verifier's own, the tenant is authenticated. Of the run that asked
-/// it knows nothing, unless it keeps one: a client resumes in a new run, whose steps are counted
-/// anew.
+/// The whole [`Subject`] is expected: the call and its arguments are in the resumed transcript, the
+/// tool and the policy are configured, the tenant is authenticated. The issuing run is only known
+/// to a verifier that stores runs: a client resumes in a new run, whose steps start at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expected {
-    /// What the token must be for.
+    /// The expected subject.
     pub subject: Subject,
-    /// The run that must have asked; any, if `None`.
+    /// The expected issuing run; any, if `None`.
     pub run_id: Option<RunId>,
-    /// The step that must have asked; any, if `None`.
+    /// The expected issuing step; any, if `None`.
     pub step: Option<u32>,
 }
 
 impl Expected {
-    /// Expects an approval of `subject`, whichever run asked.
+    /// Expects an approval of `subject`, issued by any run.
     pub const fn new(subject: Subject) -> Self {
         Self {
             subject,
@@ -112,7 +109,7 @@ impl Expected {
         }
     }
 
-    /// Expects this very run and step to have asked.
+    /// Expects the given run and step as the issuer.
     #[must_use]
     pub fn asked_by(mut self, run_id: RunId, step: u32) -> Self {
         self.run_id = Some(run_id);
@@ -121,7 +118,7 @@ impl Expected {
     }
 
     pub(super) fn check(&self, claims: &Claims) -> Result<(), TokenError> {
-        // Taken apart, so that a new field can't be forgotten here.
+        // Destructured, so that a new field is a compile error here.
         let Subject {
             tenant,
             audience,

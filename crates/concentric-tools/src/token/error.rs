@@ -1,56 +1,56 @@
 use concentric_core::{Error, ErrorKind, Str};
 use std::{error::Error as StdError, fmt};
 
-/// Why a token does not count.
+/// The reason why a token is invalid.
 ///
-/// Neither it nor its text has anything of the token or of a key in it. All but
-/// [`Malformed`](Self::Malformed), [`UnknownKey`](Self::UnknownKey) and [`Forged`](Self::Forged)
-/// are of tokens that this service did sign.
+/// Its text contains no part of the token or of a key. Except for [`Malformed`](Self::Malformed),
+/// [`UnknownKey`](Self::UnknownKey) and [`Forged`](Self::Forged), the token was signed by this
+/// service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It is no token, or one of another version.
+    /// Not a token, or one of another version.
     Malformed,
-    /// It names a key that is not there.
+    /// Signed with an unknown key.
     UnknownKey,
-    /// Its tag is not what its key makes of it.
+    /// The tag does not match.
     Forged,
-    /// Its key is no longer accepted.
+    /// The key is no longer accepted.
     RetiredKey,
-    /// It is for another tenant.
+    /// Issued for another tenant.
     Tenant,
-    /// It is for another service.
+    /// Issued for another service.
     Audience,
-    /// Another run asked.
+    /// Issued by another run.
     Run,
-    /// Another step asked.
+    /// Issued by another step.
     Step,
-    /// It is for a call of another message.
+    /// Issued for a call of another message.
     Message,
-    /// It is for another call.
+    /// Issued for another call.
     Call,
-    /// It is for a call at another place of its message.
+    /// Issued for a call at another position in its message.
     Position,
-    /// It answers another question.
+    /// Issued for another interrupt.
     Interrupt,
-    /// It is for another tool.
+    /// Issued for another tool.
     Tool,
-    /// The tool is not what it was.
+    /// The definition of the tool has changed.
     Definition,
-    /// The policy is not what it was.
+    /// The policy has changed.
     Policy,
-    /// It is for other arguments.
+    /// Issued for other arguments.
     Arguments,
-    /// It is for longer than tokens may be.
+    /// The lifetime exceeds the maximum.
     Lifetime,
-    /// It was issued in the future.
+    /// Issued in the future.
     NotYet,
-    /// Its time is over.
+    /// Expired.
     Expired,
 }
 
 impl TokenError {
-    /// The reason as a word for logs and answers.
+    /// Returns the reason as an identifier for logs and replies.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -89,13 +89,13 @@ impl fmt::Display for TokenError {
             Self::Step => "the approval is for another step",
             Self::Message => "the approval is for another message",
             Self::Call => "the approval is for another tool call",
-            Self::Position => "the approval is for a tool call at another place",
-            Self::Interrupt => "the approval answers another question",
+            Self::Position => "the approval is for a tool call at another position",
+            Self::Interrupt => "the approval is for another interrupt",
             Self::Tool => "the approval is for another tool",
-            Self::Definition => "the tool has changed since the approval was asked for",
-            Self::Policy => "the policy has changed since the approval was asked for",
+            Self::Definition => "the tool has changed since the approval was requested",
+            Self::Policy => "the policy has changed since the approval was requested",
             Self::Arguments => "the approval is for other arguments",
-            Self::Lifetime => "the approval is for too long a time",
+            Self::Lifetime => "the lifetime of the approval exceeds the maximum",
             Self::NotYet => "the approval was issued in the future",
             Self::Expired => "the approval has expired",
         })
@@ -104,15 +104,15 @@ impl fmt::Display for TokenError {
 
 impl StdError for TokenError {}
 
-/// Why claims can't be signed.
+/// The reason why claims cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignError {
-    /// The token would be longer than [`MAX_TOKEN_LEN`](super::MAX_TOKEN_LEN). Ids that clients
-    /// choose may be of any length.
+    /// The token would be longer than [`MAX_TOKEN_LEN`](super::MAX_TOKEN_LEN). Ids from clients may
+    /// have any length.
     TooLong,
-    /// It expires before it is issued, or after more than the
-    /// [longest lifetime](super::Keys::max_lifetime), or is from before 1970.
+    /// The token would expire before its issue or exceed the [maximum
+    /// lifetime](super::Keys::max_lifetime), or was issued before 1970.
     Times,
 }
 
@@ -120,30 +120,32 @@ impl fmt::Display for SignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooLong => "the claims are too long for an approval token",
-            Self::Times => "the times of the claims are not those of an approval token",
+            Self::Times => {
+                "the lifetime of the claims is negative, exceeds the maximum or starts before 1970"
+            }
         })
     }
 }
 
 impl StdError for SignError {}
 
-/// Why a key can't be used.
+/// The reason why a key is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Its id is empty, or has more than 64 bytes.
+    /// The id is empty, or has more than 64 bytes.
     Id,
-    /// Its secret has less than 32 bytes.
+    /// The secret has fewer than 32 bytes.
     ShortSecret,
-    /// Another key has its id.
+    /// Another key has the same id.
     DuplicateId(Str),
 }
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Id => f.write_str("a key's id has between 1 and 64 bytes"),
-            Self::ShortSecret => f.write_str("a key's secret has at least 32 bytes"),
+            Self::Id => f.write_str("the id of a key must have 1 to 64 bytes"),
+            Self::ShortSecret => f.write_str("the secret of a key must have at least 32 bytes"),
             Self::DuplicateId(id) => write!(f, "two keys have the id `{id}`"),
         }
     }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The longest token, in bytes. Longer ones are not even decoded.
+/// The maximum length of a token (bytes). Longer ones are not decoded.
 pub const MAX_TOKEN_LEN: usize = 4096;
 
 const DOMAIN: &[u8] = b"concentric/approval/v1\0";
@@ -20,9 +20,9 @@ const TAG_LEN: usize = 32;
 const MIN_SECRET_LEN: usize = 32;
 const MAX_ID_LEN: usize = 64;
 
-/// One key, and the id that tokens name it by.
+/// A signing key with a public id.
 ///
-/// `Debug` does not show the secret, and it is wiped when dropped.
+/// `Debug` does not contain the secret, and the secret is wiped on drop.
 #[derive(Clone)]
 pub struct Key {
     id: Str,
@@ -31,11 +31,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// Takes a secret of 32 bytes or more, which must be random ones. Everybody can read the id.
+    /// Creates a key from a secret of at least 32 random bytes. The id is part of each token and
+    /// public.
     ///
     /// # Errors
     ///
-    /// The secret is shorter, or the id is empty or has more than 64 bytes.
+    /// Returns an error if the secret is shorter, or the id is empty or longer than 64 bytes.
     pub fn new(id: impl Into<Str>, secret: impl Into<SecretSlice<u8>>) -> Result<Self, KeyError> {
         let (id, secret) = (id.into(), secret.into());
         if id.is_empty() || id.len() > MAX_ID_LEN {
@@ -45,13 +46,13 @@ impl Key {
         if secret.len() < MIN_SECRET_LEN {
             return Err(KeyError::ShortSecret);
         }
-        // HMAC takes a key of any length.
+        // HMAC accepts keys of any length.
         let mac = Hmac::new_from_slice(secret).map_err(|_| KeyError::ShortSecret)?;
         let until = None;
         Ok(Self { id, mac, until })
     }
 
-    /// What names it.
+    /// The id.
     pub fn id(&self) -> &Str {
         &self.id
     }
@@ -70,14 +71,14 @@ impl fmt::Debug for Key {
     }
 }
 
-// A key is kept as the state of its MAC, two states of this hash, which wipe themselves only with a
+// The key is stored as the state of its MAC, two hash states, which are wiped on drop only with a
 // feature of sha2.
 const _: fn() = || {
     fn is_wiped<T: sha2::digest::zeroize::ZeroizeOnDrop>() {}
     is_wiped::<Sha256>();
 };
 
-/// The key that signs tokens, and others whose tokens still count.
+/// The key that signs tokens, and further keys whose tokens are accepted.
 ///
 /// ```
 /// use concentric_tools::token::{Key, KeyError, Keys};
@@ -108,11 +109,11 @@ impl Keys {
         }
     }
 
-    /// Accepts the tokens of another key, too.
+    /// Also accepts the tokens of another key.
     ///
     /// # Errors
     ///
-    /// A key of that id is there already.
+    /// Returns an error if there is a key with the same id.
     pub fn accept(mut self, key: Key) -> Result<Self, KeyError> {
         if self.get(&key.id).is_some() {
             return Err(KeyError::DuplicateId(key.id));
@@ -121,28 +122,28 @@ impl Keys {
         Ok(self)
     }
 
-    /// Accepts the tokens of another key, too, but from `until` on none of them.
+    /// Also accepts the tokens of another key, until the time `until`.
     ///
     /// # Errors
     ///
-    /// A key of that id is there already.
+    /// Returns an error if there is a key with the same id.
     pub fn accept_until(self, mut key: Key, until: SystemTime) -> Result<Self, KeyError> {
         key.until = Some(until);
         self.accept(key)
     }
 
-    /// How far the clock of another process may be ahead (default: 30 s).
+    /// Sets the tolerated clock difference of issuers (default: 30 s).
     ///
-    /// It lets a token begin earlier, and never end later. With zero, a token from the future does not
-    /// count.
+    /// A token may be valid earlier by this time, but never longer. With zero, tokens from the
+    /// future are invalid.
     #[must_use]
     pub const fn max_skew(mut self, skew: Duration) -> Self {
         self.max_skew = skew;
         self
     }
 
-    /// How long a token may count (default: 7 days), whatever its claims say. With zero, none
-    /// counts. That a question was answered is stored for at least as long.
+    /// Limits the lifetime of tokens (default: 7 days), independent of their claims. With zero, no
+    /// token is valid. Used tokens are remembered for at least as long.
     #[must_use]
     pub const fn max_lifetime(mut self, lifetime: Duration) -> Self {
         self.max_lifetime = lifetime;
@@ -153,11 +154,11 @@ impl Keys {
         self.max_lifetime
     }
 
-    /// Makes the token that says `claims`.
+    /// Signs `claims`.
     ///
     /// # Errors
     ///
-    /// It would be too long, or its times are such that it would never count.
+    /// Returns an error if the token would be too long, or never valid.
     pub fn sign(&self, claims: &Claims) -> Result<Token, SignError> {
         if !self.is_lifetime(claims) {
             return Err(SignError::Times);
@@ -173,14 +174,14 @@ impl Keys {
         Ok(Token(token.into()))
     }
 
-    /// What `token` says, if it counts at `now` for what is `expected`.
+    /// Verifies `token` at the time `now`, and returns its claims.
     ///
-    /// The tag is looked at before anything else that the token says, in constant time; then what
-    /// it is for; then its times. The nonce is the caller's to spend.
+    /// The tag is checked first, in constant time; then the subject; then the times. The caller
+    /// must use up the nonce.
     ///
     /// # Errors
     ///
-    /// It does not count, for the first of these reasons that applies.
+    /// Returns the first reason that applies, in this order.
     pub fn verify(
         &self,
         token: &str,
@@ -193,12 +194,12 @@ impl Keys {
         Ok(claims)
     }
 
-    /// What `token` says, if one of the keys has signed it; whether it counts is not checked.
+    /// Returns the claims of `token` if one of the keys has signed it, without further checks.
     pub(crate) fn open(&self, token: &str, now: SystemTime) -> Result<Claims, TokenError> {
         if token.len() > MAX_TOKEN_LEN {
             return Err(TokenError::Malformed);
         }
-        // Strict: it refuses padding, and bits that would mean nothing.
+        // Strict decoding: padding and unused bits are errors.
         let bytes = URL_SAFE_NO_PAD.decode(token);
         let bytes = bytes.map_err(|_| TokenError::Malformed)?;
         let (signed, tag) = bytes
@@ -242,9 +243,9 @@ impl Keys {
     }
 }
 
-/// A signed token: whoever has it may answer the question.
+/// A signed token: a bearer may answer the interrupt.
 ///
-/// [`Display`](fmt::Display) and [`as_str`](Self::as_str) show it; `Debug` does not.
+/// [`Display`](fmt::Display) and [`as_str`](Self::as_str) contain the token; `Debug` does not.
 #[derive(Clone)]
 pub struct Token(Str);
 

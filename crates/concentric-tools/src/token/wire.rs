@@ -1,4 +1,4 @@
-//! The bytes of a token.
+//! The binary encoding of a token.
 
 use super::{Claims, Subject};
 use crate::Digest;
@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 const VERSION: u8 = 1;
 
-/// What is signed: the version, the key's id and the claims.
+/// Encodes the signed part: the version, the key's id and the claims.
 ///
-/// `None` if they have a time from before 1970, or a text of 4 GiB or more.
+/// Returns `None` for times before 1970, and texts of 4 GiB or more.
 pub(super) fn encode(key_id: &str, claims: &Claims) -> Option<Vec<u8>> {
-    // Taken apart, so that a new field can't be forgotten here.
+    // Destructured, so that a new field is a compile error here.
     let Claims {
         subject,
         run_id,
@@ -55,14 +55,14 @@ pub(super) fn encode(key_id: &str, claims: &Claims) -> Option<Vec<u8>> {
     for time in [issued_at, expires_at] {
         to.extend(millis(*time)?.to_be_bytes());
     }
-    // Only where it is there, so that other tokens are as they were before there was such a field.
+    // Omitted if absent, for compatibility with older tokens.
     if let Some(edited) = edited {
         put_text(&mut to, edited)?;
     }
     Some(to)
 }
 
-/// Whole milliseconds since 1970, which is all that is kept of a time.
+/// Milliseconds since 1970, the resolution of a stored time.
 pub(super) fn millis(time: SystemTime) -> Option<u64> {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok()
@@ -74,11 +74,11 @@ fn put_text(to: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// What of a token was not read yet.
+/// The unread part of a token.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Starts at the claims; before them is the id of the key.
+    /// Reads the key id, and returns it with a reader of the claims.
     pub(super) fn new(signed: &'a [u8]) -> Option<(&'a str, Self)> {
         let mut reader = Self(signed);
         if reader.array()? != [VERSION] {
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         Some((reader.text()?, reader))
     }
 
-    /// The claims, if nothing follows them.
+    /// Reads the claims; `None` if they are invalid or followed by other bytes.
     pub(super) fn claims(mut self) -> Option<Claims> {
         let subject = self.subject()?;
         let claims = Claims {
