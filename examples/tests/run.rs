@@ -479,7 +479,7 @@ async fn approval_is_given_in_another_process() {
     let folder = Folder::new("approve");
     let (code, _, notes) = approval(&folder, &["write hello to note.txt"]).await;
     assert_eq!(code, Some(3), "{notes}");
-    assert!(notes.contains("May `write_file` be called?"), "{notes}");
+    assert!(notes.contains("Allow the call of `write_file`?"), "{notes}");
     assert!(
         notes.contains(r#"  write_file {"path":"note.txt","text":"hello"}"#),
         "{notes}"

@@ -155,7 +155,7 @@ async fn an_interrupt_has_all_fields_that_a_reply_needs() {
     assert_eq!(asked["id"], format!("{message}/0/call_0"));
     assert_eq!(asked["reason"], "tool_call");
     assert_eq!(asked["toolCallId"], "call_0");
-    assert_eq!(asked["message"], "May `refund` be called?");
+    assert_eq!(asked["message"], "Allow the call of `refund`?");
     assert_eq!(asked["responseSchema"]["type"], "object");
     assert_eq!(asked["metadata"]["tool"], "refund");
     assert_eq!(asked["metadata"]["arguments"], json!({"order": 7}));

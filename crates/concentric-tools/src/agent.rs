@@ -132,7 +132,7 @@ struct Written {
 
 #[allow(
     clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde asks for"
+    reason = "the signature is required by serde"
 )]
 const fn is_zero(count: &u32) -> bool {
     *count == 0

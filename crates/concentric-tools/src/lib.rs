@@ -70,7 +70,6 @@
 //! # When
 //!
 //! | event | the model reads | the run |
-//! | | the model reads | the run |
 //! |---|---|---|
 //! | the function returns `Ok` | the returned value | continues |
 //! | it returns [`ToolError::new`] | the error's text, without its sources | continues |

@@ -169,7 +169,10 @@ async fn a_question_has_one_end_also_if_its_call_does_not_run() {
             "the tool changed",
             "denied call-0-0 The tool, or the rules for it, changed",
         ),
-        ("the tool is gone", "denied call-0-0 The tool is gone."),
+        (
+            "the tool is gone",
+            "denied call-0-0 The tool no longer exists.",
+        ),
         ("a gate denies", "denied call-0-0 not now"),
         ("a gate halts", "denied call-0-0 stop"),
         ("it runs", r#"approved call-0-0 {"n":1}"#),

@@ -168,7 +168,10 @@ async fn c091_a_call_that_waits_live_is_not_said_to_have_been_started() {
     .await;
     let (status, text) = ran.result("call-0-0");
     assert_eq!(status, ToolStatus::Denied, "{text}");
-    assert!(text.contains("stopped before anybody approved"), "{text}");
+    assert!(
+        text.contains("stopped before the call was approved"),
+        "{text}"
+    );
 }
 
 paced!(c091_a_dropped_run_takes_its_live_question_back);

@@ -64,7 +64,11 @@ paced!(the_clients_tools_interrupt_the_run_and_are_answered);
 async fn the_clients_tools_interrupt_the_run_and_are_answered() {
     for (reply, status, text) in [
         ("answer", ToolStatus::Done, r#"{"city":"Zug"}"#),
-        ("wrong", ToolStatus::Failed, "is not what it is to be"),
+        (
+            "wrong",
+            ToolStatus::Failed,
+            "does not match the output schema",
+        ),
         ("deny", ToolStatus::Denied, "no GPS"),
         ("cancel", ToolStatus::Cancelled, "cancelled"),
     ] {

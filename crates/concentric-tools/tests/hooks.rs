@@ -678,7 +678,7 @@ async fn without_its_check_a_call_is_not_run() {
             .layer(recorder("A", &log))
             .layer(before(fails));
         let outcome = one(&tools, "t", r#"{"n":1}"#).await;
-        let told = "The call was not run, since a check of it failed.";
+        let told = "A check of this call failed. The call was not run.";
         assert_eq!(outcome, ToolOutcome::failed(told));
         assert_eq!(log.lines()[1..], ["A after call-0 Failed 0"]);
     }

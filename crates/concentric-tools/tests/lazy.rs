@@ -204,17 +204,17 @@ async fn exact_names_and_groups_are_found_and_the_rest_is_said() {
     let results = results(&answer);
     assert_eq!(
         results[0],
-        "call-0-0: Found; to be called from the next step on:\n- crm_update: Changes a customer's \
-         address.\nThere are more; search for more exact words."
+        "call-0-0: Found these tools, available from the next step:\n- crm_update: Changes a customer's \
+         address.\nMore tools match. Use more specific keywords."
     );
     assert!(results[1].contains("- crm_update"));
     assert_eq!(
         results[2],
-        "call-2-0: None of 3 tools fits. Try other words."
+        "call-2-0: None of 3 tools matches. Try other keywords."
     );
     let schema = &seen.0.lock().unwrap()[0].tools;
     let about = &schema.get("find_tools").unwrap().description;
-    assert!(about.contains("3 tools") && about.ends_with("There are tools for: billing."));
+    assert!(about.contains("3 tools") && about.ends_with("Tool groups: billing."));
 }
 
 /// A history as a client brings it: without data.

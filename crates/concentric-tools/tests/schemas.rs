@@ -141,7 +141,7 @@ async fn each_keyword_is_enforced_on_calls() {
             let invalid = one(&tools, "t", row.invalid).await;
             assert_eq!(invalid.status, ToolStatus::Failed, "{keyword}");
             let told = invalid.content.text();
-            assert!(told.contains("it was not run"), "{keyword}: {told}");
+            assert!(told.contains("The call was not run"), "{keyword}: {told}");
         }
     }
 }

@@ -142,8 +142,8 @@ const LOAD_PDF: (&str, &str) = ("load_skill", r#"{"name":"pdf"}"#);
 const LOAD_REFUNDS: (&str, &str) = ("load_skill", r#"{"name":"refunds"}"#);
 const LOAD_HAIKU: (&str, &str) = ("load_skill", r#"{"name":"haiku"}"#);
 
-const CATALOGUE: &str = "These skills are instructions for particular tasks. When a task is what \
-    one of them is for, call `load_skill` with its name before you begin, and do as it says.\n\n\
+const CATALOGUE: &str = "The following skills provide instructions for particular tasks. If a \
+    task matches a skill, call `load_skill` with its name first, and follow its instructions.\n\n\
     - haiku: Writes haiku.\n- pdf: Fills forms.\n- refunds: Pays orders back.";
 
 paced!(c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_costs_no_step);
@@ -175,13 +175,13 @@ async fn c129_tools_of_a_skill_are_offered_from_the_next_step_on_and_loading_cos
     assert_eq!(
         said(&events),
         [
-            "call-0-0: The skill `refunds` is active.\n\nLook the order up.\n\nIts tools, to be \
-             called from the next step on:\n- orders_find\n- refund",
-            "call-1-0: The skill `pdf` is active.\n\nUse pdf_fill.\n\nIts files, to be read with \
-             `read_skill_file`:\n- reference/forms.md\n\nIts tools, to be called from the next step \
-             on:\n- pdf_fill",
-            "call-1-1: The skill `haiku` is active.\n\n5, 7, 5.\n\nIts tools, to be called from the \
-             next step on:\n- count_syllables",
+            "call-0-0: The skill `refunds` is active.\n\nLook the order up.\n\nTools, available \
+             from the next step:\n- orders_find\n- refund",
+            "call-1-0: The skill `pdf` is active.\n\nUse pdf_fill.\n\nFiles, readable with \
+             `read_skill_file`:\n- reference/forms.md\n\nTools, available from the next \
+             step:\n- pdf_fill",
+            "call-1-1: The skill `haiku` is active.\n\n5, 7, 5.\n\nTools, available from the next \
+             step:\n- count_syllables",
             "call-2-0: refund ran",
             "call-2-1: pdf_fill ran",
             "call-2-2: count_syllables ran",
@@ -626,7 +626,7 @@ async fn skills_of_a_folder_are_read_and_their_files_when_asked_for() {
     );
     let large = "The file `large.txt` has more than 262144 bytes.".to_owned();
     assert_eq!(read("b", "large.txt").await, (false, large));
-    let image = "The file `image.png` is not text.".to_owned();
+    let image = "The file `image.png` is not UTF-8 text.".to_owned();
     assert_eq!(read("b", "image.png").await, (false, image));
     for path in [
         "../a/SKILL.md",
@@ -642,7 +642,7 @@ async fn skills_of_a_folder_are_read_and_their_files_when_asked_for() {
         assert!(!done && text.contains("has no file"), "{path}: {text}");
     }
     let (_, text) = read("c", "run.py").await;
-    assert_eq!(text, "There is no skill `c`. There are:\n- a\n- b");
+    assert_eq!(text, "There is no skill `c`. Available skills:\n- a\n- b");
 }
 
 #[test]
@@ -761,7 +761,7 @@ async fn no_link_leads_out_of_a_skill() {
     let (tools, _) = Skills::new().skill(skill).wrap(Toolset::new()).unwrap();
     let arguments = r#"{"skill":"inside","path":"later.md"}"#;
     let text = common::text(&tools, "read_skill_file", arguments).await;
-    assert_eq!(text, "The file `later.md` can't be read.");
+    assert_eq!(text, "The file `later.md` could not be read.");
 }
 
 proptest! {

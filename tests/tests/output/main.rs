@@ -130,7 +130,7 @@ async fn an_answer_that_does_not_fit_is_corrected_a_few_times_and_not_for_ever()
         assert!(
             error
                 .message()
-                .starts_with("the answer does not fit its type"),
+                .starts_with("the answer does not match its type"),
             "{error}"
         );
         let output: &OutputError = error.source().unwrap().downcast_ref().unwrap();

@@ -180,7 +180,7 @@ impl Approval {
         self
     }
 
-    /// Sets the message of interrupts; the default asks whether the tool may be called.
+    /// Sets the message of interrupts; the default is "Allow the call of `…`?".
     #[must_use]
     pub fn message(
         mut self,
@@ -215,7 +215,7 @@ impl Approval {
         self
     }
 
-    /// Lets the [rules of a run](self#rules-of-one-run) allow calls for which this approval
+    /// Permits the [rules of a run](self#rules-of-one-run) to allow calls for which this approval
     /// requires a reply, if they are as exact. By default they can only make it stricter. A rule
     /// that denies is never loosened.
     ///
@@ -267,9 +267,9 @@ impl Approval {
         self
     }
 
-    /// Lets a reply apply to further calls, and stores such decisions in `decisions`: matching
-    /// calls are then approved or denied without an interrupt. If the reply edited the arguments,
-    /// the edited ones are stored. A call that already waits keeps waiting.
+    /// Accepts replies that apply to further calls, and stores such decisions in `decisions`:
+    /// matching calls are then approved or denied without an interrupt. If the reply edited the
+    /// arguments, the edited ones are stored. A call that already waits keeps waiting.
     ///
     /// Such a reply [counts as an effect](concentric_core::Context::count_effect) of its run before
     /// the decision is stored: if the run is dropped or fails after that, its interrupt is not
@@ -289,8 +289,8 @@ impl Approval {
     }
 
     /// Limits the calls that a reply may apply to, and for how long; the default is all calls of
-    /// the tool, without a time limit. The limit is part of the interrupt, and a reply that exceeds
-    /// it is refused.
+    /// the tool, without a time limit. The interrupt contains the limit, and replies that exceed it
+    /// are refused.
     ///
     /// ```
     /// use concentric_core::interrupt::{RememberFor, RememberWhat};

@@ -69,7 +69,8 @@ pub(crate) type LiveCall = Pin<Box<dyn Future<Output = Replied> + Send>>;
 pub(crate) enum Replied {
     /// The call enters the stack.
     Enter(Box<Entry>),
-    /// The call is suspended: a gate asks about edited arguments and does not keep the run open.
+    /// The call is suspended: the edited arguments require an approval that does not keep the
+    /// run open.
     Wait(usize, Box<Pending>),
 }
 
@@ -391,7 +392,7 @@ impl Gating {
         };
         // The toolset's own spec applies, not the one that the model received.
         call.spec = Some(tool.spec().clone());
-        // The replies are kept: observers can tell a resumed call by them.
+        // The replies are kept: they identify a resumed call to observers.
         match call.answered.clone() {
             Some(answered) if !is_held(&answered) => self.take_up(tool, call, &answered).await,
             _ => self.fresh(tool, call).await,
@@ -476,7 +477,7 @@ impl Gating {
     }
 
     /// Decides about `edited`, which is `call` with arguments that an approver edited. Another
-    /// approval is required only if a gate asks that did not ask about `call`.
+    /// approval is required only if a gate requires one that did not require one for `call`.
     pub(super) async fn decide_edited(&self, call: &ToolCall, edited: &ToolCall) -> Verdict {
         let rules = self.toolset.rules();
         let verdicts = decide_each(rules, edited).await;

@@ -126,7 +126,7 @@ pub(super) fn approval(
         .with_response_schema(reply_schema(ask))
         .with_replies(accepted);
     match call.spec() {
-        // Lets a form offer the arguments.
+        // For forms that edit the arguments.
         Some(spec) if edits => {
             interrupt.with_metadata("argumentsSchema", Value::clone(&spec.input_schema))
         }
@@ -137,7 +137,7 @@ pub(super) fn approval(
 /// The interrupt that asks for the outcome of `call`, which was abandoned or whose process ended.
 pub(super) fn effect(call: &ToolCall, id: InterruptId) -> Interrupt {
     let message = format!(
-        "`{}` was started, and its outcome is unknown. What is the result?",
+        "`{}` was started, and its outcome is unknown. Enter its result.",
         call.name()
     );
     about(call, id, interrupt::UNKNOWN_EFFECT, message.into(), None)
