@@ -76,11 +76,8 @@ impl ToolError {
         self.timed_out
     }
 
-    /// Converts the error into the outcome of the call.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `self` is fatal, or suspends the call.
+    /// Converts the error into the outcome of the call. Returns an error if `self` is fatal, or
+    /// suspends the call.
     pub(crate) fn settle(self, tool: &str) -> Result<ToolOutcome, Error> {
         let source = self.source.as_deref();
         if let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) {

@@ -105,7 +105,6 @@ impl Layers {
         Self(self.0.iter().chain(&inner.0).cloned().collect())
     }
 
-    /// The name of the innermost layer.
     pub(crate) fn innermost(&self) -> &'static str {
         self.0.last().map_or("?", |layer| layer.name)
     }

@@ -217,11 +217,8 @@ impl Matcher {
         }
     }
 
-    /// Checks that each name and pattern matches one of `tools`.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first one that does not.
+    /// Checks that each name and pattern matches one of `tools`. Returns the first one that does
+    /// not.
     pub(crate) fn check_names(&self, tools: &ToolSpecs) -> Result<(), ToolsetError> {
         let unknown = |name: &Str| Err(ToolsetError::UnknownTool(name.clone()));
         match &self.0 {

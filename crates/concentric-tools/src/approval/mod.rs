@@ -64,7 +64,7 @@
 //!
 //! # After an approval
 //!
-//! An approval lets a call start and does not depend on its outcome. A call that is abandoned while
+//! An approval allows a call to start, and does not imply an outcome. A call that is abandoned while
 //! it runs ([`Tool::timeout`](crate::Tool::timeout)) may have taken effect. Whether the run is
 //! interrupted to ask for its outcome depends on the toolset's [ledger](crate::Toolset::ledger),
 //! not on its approvals:
@@ -90,8 +90,8 @@
 //! [`ChatRequest::resume`](concentric_core::ChatRequest::resume) with that state and the replies
 //! continues the run. An agent with an approval and without a store is therefore valid. If the
 //! state does not reach a caller, a store is necessary, and its absence is reported: an AG-UI
-//! endpoint ends a run whose interrupt cannot be answered with an error, and a detached run whose
-//! consumer has left logs one.
+//! endpoint fails a run whose interrupt cannot be answered, and a detached run whose consumer has
+//! left logs an error.
 
 mod ask;
 
@@ -493,11 +493,8 @@ impl Gate for Approval {
 }
 
 impl Approval {
-    /// Checks the rules without knowing the tools.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a rule has an empty list of tools.
+    /// Checks the rules without knowing the tools. Returns an error if a rule has an empty list of
+    /// tools.
     pub(crate) fn check_rules(&self) -> Result<(), ToolsetError> {
         match self.rules.iter().any(|(matcher, _)| matcher.has_none()) {
             true => Err(ToolsetError::EmptyRule(format!("{:?}", self.rules).into())),

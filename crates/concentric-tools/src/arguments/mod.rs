@@ -32,11 +32,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Checks and decodes the arguments of `call`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an outcome with the position and the reason if they are invalid.
+    /// Checks and decodes the arguments of `call`. Returns an outcome with the position and the
+    /// reason if they are invalid.
     pub(crate) fn decode<A>(&self, call: &ToolCallPart) -> Result<A, ToolOutcome>
     where
         A: DeserializeOwned,
@@ -45,11 +42,8 @@ impl Checks {
         decode(text).map_err(|error| invalid(call, &explain::<A>(text, &error)))
     }
 
-    /// Checks the arguments of `call`, and returns their text.
-    ///
-    /// # Errors
-    ///
-    /// Returns an outcome with the position and the reason if they are invalid.
+    /// Checks the arguments of `call`, and returns their text. Returns an outcome with the position
+    /// and the reason if they are invalid.
     pub(crate) fn check<'a>(&self, call: &'a ToolCallPart) -> Result<&'a str, ToolOutcome> {
         let text = text(&call.arguments);
         if text.len() > self.max_bytes {
@@ -71,9 +65,6 @@ impl Checks {
 }
 
 /// Decodes a value that matches its schema. A schema accepts `1.0` as an integer, serde does not.
-///
-/// # Errors
-///
 /// Returns an error if the value is not a `T`.
 pub(crate) fn decode<T>(text: &str) -> Result<T, serde_json::Error>
 where

@@ -3,12 +3,8 @@
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{borrow::Cow, collections::HashSet, fmt};
 
-/// Checks that `text` is exactly one JSON value.
-///
-/// # Errors
-///
-/// Returns an error for invalid JSON, duplicate keys, numbers out of range, and values nested
-/// deeper than serde_json allows (127 levels).
+/// Checks that `text` is exactly one JSON value. Returns an error for invalid JSON, duplicate keys,
+/// numbers out of range, and values nested deeper than serde_json allows (127 levels).
 pub(super) fn check(text: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<Sound>(text).map(drop)
 }
@@ -116,11 +112,7 @@ struct Keys<'de> {
 }
 
 impl<'de> Keys<'de> {
-    /// Adds a key.
-    ///
-    /// # Errors
-    ///
-    /// Returns the key if it is a duplicate.
+    /// Adds a key. Returns the key if it is a duplicate.
     #[inline]
     fn insert(&mut self, key: Cow<'de, str>) -> Result<(), Cow<'de, str>> {
         if self.few.iter().take(self.len).any(|few| **few == *key) {

@@ -3,18 +3,13 @@ use jsonschema::{PatternOptions, ValidationError};
 use serde_json::Value;
 use std::{fmt::Write, sync::Arc};
 
-/// A compiled JSON Schema.
 #[derive(Clone, Debug)]
 pub(crate) struct Validator(Arc<jsonschema::Validator>);
 
 impl Validator {
     /// Compiles `schema`, which may be untrusted: it cannot access files or the network, and its
-    /// patterns take linear time.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `schema` is invalid, refers to another document, or has a pattern with
-    /// look-around or back-references.
+    /// patterns take linear time. Returns an error if `schema` is invalid, refers to another
+    /// document, or has a pattern with look-around or back-references.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
         jsonschema::options()
             .offline()
@@ -25,9 +20,6 @@ impl Validator {
     }
 
     /// Compiles the schema of arguments, which are an object; `None` if it accepts every object.
-    ///
-    /// # Errors
-    ///
     /// Returns the errors of [`new`](Self::new).
     pub(crate) fn for_arguments(schema: &Value) -> Result<Option<Self>, String> {
         match accepts_every_object(schema) {
@@ -36,11 +28,8 @@ impl Validator {
         }
     }
 
-    /// Validates `text`, which must be JSON.
-    ///
-    /// # Errors
-    ///
-    /// Returns the positions and reasons of the first few violations.
+    /// Validates `text`, which must be JSON. Returns the positions and reasons of the first few
+    /// violations.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         // Enough for a correction, and short enough to read.
         const SHOWN: usize = 5;

@@ -22,7 +22,6 @@ impl BeforeCall {
         self.call
     }
 
-    /// Whether the call was changed.
     pub(super) const fn is_edited(&self) -> bool {
         self.edited
     }

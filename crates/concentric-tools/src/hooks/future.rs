@@ -161,11 +161,7 @@ where
     })
 }
 
-/// Calls the hook's `before`.
-///
-/// # Errors
-///
-/// Returns the step that waits for the hook.
+/// Calls the hook's `before`. Returns the step that waits for the hook.
 pub(super) fn begin<S, H>(
     guard: &mut Guard<H>,
     inner: &mut S,

@@ -60,12 +60,8 @@ pub(crate) fn check_arrival(tool: &Tool, call: &ToolCall) -> Arrival {
     }
 }
 
-/// Decides about a call that a layer has changed since `decided`.
-///
-/// # Errors
-///
-/// Returns an outcome if the call is denied, or a suspension if the changed call requires an
-/// approval.
+/// Decides about a call that a layer has changed since `decided`. Returns an outcome if the call is
+/// denied, or a suspension if the changed call requires an approval.
 pub(crate) async fn decide_changed(
     rules: &Rules,
     tool: &Tool,

@@ -109,11 +109,7 @@ impl Gating {
     }
 
     /// Settles a call whose process ended, or raises an interrupt that asks for its outcome; `None`
-    /// if the call did not execute or may run again.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the ledger fails.
+    /// if the call did not execute or may run again. Returns an error if the ledger fails.
     pub(super) async fn recover(&self, call: &mut RoundCall) -> Result<Option<Step>, Error> {
         let tool = self.toolset.find(&call.call.name);
         if let Some(tool) = tool {
@@ -220,11 +216,8 @@ fn nobody_knows() -> ToolOutcome {
     ToolOutcome::unknown(UNKNOWN)
 }
 
-/// Recovers the outcome of a call that was abandoned while it ran, as after a crash.
-///
-/// # Errors
-///
-/// Returns a suspension if the run must ask for the outcome, or an error if the ledger fails.
+/// Recovers the outcome of a call that was abandoned while it ran, as after a crash. Returns a
+/// suspension if the run must ask for the outcome, or an error if the ledger fails.
 pub(crate) async fn find_outcome(
     rules: Arc<Rules>,
     tool: Tool,
@@ -283,9 +276,6 @@ pub(super) async fn reconciled(tool: &Tool, call: &ToolCall) -> Option<ToolOutco
 }
 
 /// Creates the interrupt that asks for the outcome of a started call; `key` is its ledger key.
-///
-/// # Errors
-///
 /// Returns an unknown outcome if an interrupted run is not stored, so that no reply could be
 /// accepted. The ledger entry stays started.
 pub(super) fn ask_effect(

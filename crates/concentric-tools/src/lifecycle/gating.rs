@@ -125,11 +125,8 @@ impl Step {
     }
 }
 
-/// Prepares the calls of a round, and decides about all of them before any runs.
-///
-/// # Errors
-///
-/// Returns an error if the ledger fails.
+/// Prepares the calls of a round, and decides about all of them before any runs. Returns an error
+/// if the ledger fails.
 pub(crate) async fn gate_round(toolset: Toolset, round: ToolRound) -> Result<Gated, Error> {
     let gating = Gating {
         toolset,
@@ -433,11 +430,8 @@ impl Gating {
         }
     }
 
-    /// Decodes, validates and edits the arguments.
-    ///
-    /// # Errors
-    ///
-    /// Returns an outcome with the position and the reason if the arguments are invalid.
+    /// Decodes, validates and edits the arguments. Returns an outcome with the position and the
+    /// reason if the arguments are invalid.
     pub(super) async fn prepare(
         &self,
         tool: &Tool,

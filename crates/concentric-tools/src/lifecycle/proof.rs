@@ -135,11 +135,8 @@ impl Tokens {
         }
     }
 
-    /// The edited arguments in the token of `reply`, if its interrupt was about an edit.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the token has no valid signature.
+    /// The edited arguments in the token of `reply`, if its interrupt was about an edit. Returns an
+    /// error if the token has no valid signature.
     pub(super) fn edited(&self, reply: &Reply, now: SystemTime) -> Result<Option<Str>, Invalid> {
         let token = reply.token.as_deref().ok_or(Invalid::Missing)?;
         let claims = self.0.keys.open(token, now).map_err(Invalid::Token)?;
@@ -147,11 +144,7 @@ impl Tokens {
     }
 
     /// Verifies the token of `reply` for an interrupt about `call`, without using it up. An expired
-    /// token is still valid for a denial.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the token is invalid.
+    /// token is still valid for a denial. Returns the reason if the token is invalid.
     pub(super) fn check(
         &self,
         reply: &Reply,
@@ -172,21 +165,15 @@ impl Tokens {
         }
     }
 
-    /// Uses up the token of `reply`, and all others for the same interrupt.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it was used before, or may have been.
+    /// Uses up the token of `reply`, and all others for the same interrupt. Returns an error if it
+    /// was used before, or may have been.
     pub(super) async fn take(&self, reply: &Reply, context: &Context) -> Result<(), Invalid> {
         let until = self.used_until(context.now());
         self.spend(&reply.interrupt_id, context, until).await
     }
 
-    /// Uses up all tokens for an interrupt that was decided about without one.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if they were used before, or may have been.
+    /// Uses up all tokens for an interrupt that was decided about without one. Returns an error if
+    /// they were used before, or may have been.
     pub(super) async fn decided(&self, id: &InterruptId, context: &Context) -> Result<(), Invalid> {
         self.spend(id, context, later(context.now(), LONGEST)).await
     }

@@ -47,11 +47,8 @@ impl Slot for OfRound {
     const SCOPE: Scope = Scope::Round;
 }
 
-/// Returns the skills that were loaded by the tool `load`, in load order.
-///
-/// # Errors
-///
-/// Returns an error if the stored slot cannot be read.
+/// Returns the skills that were loaded by the tool `load`, in load order. Returns an error if the
+/// stored slot cannot be read.
 pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotError> {
     let loaded = match context.parent() {
         Some(_) => context.state::<OfRun>()?,
@@ -61,11 +58,7 @@ pub(super) fn active(context: &Context, load: &str) -> Result<Vec<Str>, SlotErro
 }
 
 /// Activates `skill`, loaded by the tool `load`; returns whether it was inactive when the round
-/// began.
-///
-/// # Errors
-///
-/// Returns an error if the stored slot cannot be read.
+/// began. Returns an error if the stored slot cannot be read.
 pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<bool, SlotError> {
     let mut is_new = false;
     let add = |loaded: &Loaded| {
@@ -96,11 +89,8 @@ pub(super) fn activate(context: &Context, load: &Str, skill: &Str) -> Result<boo
         .is_ok_and(|fresh| fresh.contains(&of_round)))
 }
 
-/// Whether one of `skills` was active when the round of `context` began.
-///
-/// # Errors
-///
-/// Returns an error if the stored slot cannot be read.
+/// Whether one of `skills` was active when the round of `context` began. Returns an error if the
+/// stored slot cannot be read.
 pub(super) fn was_active(context: &Context, load: &Str, skills: &[Str]) -> Result<bool, SlotError> {
     let active = active(context, load)?;
     let fresh = context.state::<OfRound>().unwrap_or_default();

@@ -70,7 +70,6 @@ pub(super) fn read_file(source: &Source, folder: Option<&Path>) -> Result<Str, S
     }
 }
 
-/// Lists the files below `folder`.
 fn walk(
     root: &Path,
     folder: &Path,

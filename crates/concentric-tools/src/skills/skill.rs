@@ -178,12 +178,9 @@ impl Skill {
         self.files.keys()
     }
 
-    /// Reads the text of a file; blocks. Returns `None` if the skill has no such file.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file is too large, not UTF-8 or cannot be read, or if its path now
-    /// points outside of the folder.
+    /// Reads the text of a file; blocks. Returns `None` if the skill has no such file. Returns an
+    /// error if the file is too large, not UTF-8 or cannot be read, or if its path now points
+    /// outside of the folder.
     pub(super) fn read(&self, path: &str) -> Option<Result<Str, SkillErrorKind>> {
         let path = path.strip_prefix("./").unwrap_or(path);
         let source = self.files.get(path)?;

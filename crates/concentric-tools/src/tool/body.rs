@@ -14,11 +14,8 @@ pub(super) trait Body: Send + Sync + 'static {
     /// Starts a call after checking its arguments with `checks`.
     fn start(&self, call: ToolCall, checks: &Checks) -> Started;
 
-    /// Checks that the arguments of a call pass `checks` and decode to the function's type.
-    ///
-    /// # Errors
-    ///
-    /// Returns the outcome for the model if the arguments are invalid.
+    /// Checks that the arguments of a call pass `checks` and decode to the function's type. Returns
+    /// the outcome for the model if the arguments are invalid.
     fn validate(&self, call: &ToolCallPart, checks: &Checks) -> Result<(), ToolOutcome>;
 }
 

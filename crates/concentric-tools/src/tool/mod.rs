@@ -235,7 +235,6 @@ impl Tool {
         self
     }
 
-    /// Whether it calls an agent.
     pub(crate) fn calls_agent(&self) -> bool {
         self.is_agent
     }
@@ -279,9 +278,6 @@ impl Tool {
     }
 
     /// Checks that the arguments of a call match the schema and decode to the function's type.
-    ///
-    /// # Errors
-    ///
     /// Returns an outcome that states the position and the reason.
     pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
         match catch(|| self.core.body.validate(call, &self.core.checks)) {
@@ -290,17 +286,14 @@ impl Tool {
         }
     }
 
-    /// Whether a repeated call is harmless.
     pub(crate) fn may_run_again(&self) -> bool {
         self.core.spec.may_run_again()
     }
 
-    /// Whether the tool has layers of its own.
     pub(crate) fn has_layers(&self) -> bool {
         !self.layers.is_empty()
     }
 
-    /// Whether the tool can report the outcome of an abandoned call.
     pub(crate) const fn has_reconcile(&self) -> bool {
         self.reconcile.is_some()
     }

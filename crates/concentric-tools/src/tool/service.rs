@@ -137,7 +137,6 @@ impl Tool {
         }
     }
 
-    /// Calls the function.
     pub(crate) fn start_function(&self, call: ToolCall) -> ToolFuture {
         self.core.start(call)
     }

@@ -387,7 +387,6 @@ impl Toolset {
         }
     }
 
-    /// Returns a stack for the calls of a round.
     fn take_stack(&self, context: &Context) -> Stack {
         match context.own().get::<ToolLayers>() {
             Some(own) => self.inner.stack(&self.built().table, &own.0),
@@ -395,7 +394,6 @@ impl Toolset {
         }
     }
 
-    /// Returns a stack whose readiness was used by a call.
     fn put_back(&self, stack: Stack, context: &Context) {
         if context.own().get::<ToolLayers>().is_none() {
             self.built().put_back(stack);
@@ -576,7 +574,7 @@ impl Built {
         idle.unwrap_or_else(|| self.stack.clone())
     }
 
-    /// Returns a stack whose readiness was used by a call.
+    /// Keeps a stack whose readiness was used by a call, for the next round.
     fn put_back(&self, stack: Stack) {
         if let Ok(mut idle) = self.idle.try_lock() {
             *idle = Some(stack);

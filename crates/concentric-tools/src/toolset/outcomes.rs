@@ -249,11 +249,8 @@ impl Round {
                 .is_some_and(crate::Tool::is_exclusive)
     }
 
-    /// Starts the next call once the stack is ready.
-    ///
-    /// # Errors
-    ///
-    /// Returns the event of the call if the stack failed before the call was made.
+    /// Starts the next call once the stack is ready. Returns the event of the call if the stack
+    /// failed before the call was made.
     fn poll_start(
         &mut self,
         cx: &mut task::Context<'_>,
@@ -298,11 +295,7 @@ impl Round {
         })
     }
 
-    /// Makes a call if the stack is ready.
-    ///
-    /// # Errors
-    ///
-    /// Returns the ended call if the stack failed.
+    /// Makes a call if the stack is ready. Returns the ended call if the stack failed.
     fn start(
         &mut self,
         entry: Entry,
@@ -410,7 +403,6 @@ impl Round {
         (started, outcome)
     }
 
-    /// Calls the hooks that observe a settled call.
     fn observe(&self, started: &Started) -> Option<Observation> {
         let view = || self.view(&started.call, started.permit.clone());
         self.toolset.observe(&self.context, view)

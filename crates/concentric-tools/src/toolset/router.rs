@@ -6,7 +6,6 @@ use std::{
 };
 use tower_service::Service;
 
-/// Tools by name.
 pub(super) struct Table {
     // Sorted by name.
     tools: Vec<Tool>,
