@@ -163,11 +163,11 @@ async fn a_question_has_one_end_also_if_its_call_does_not_run() {
     for (case, told_last) in [
         (
             "the policy changed",
-            "denied call-0-0 The tool, or the rules for it, changed",
+            "denied call-0-0 The tool or its approval rules changed",
         ),
         (
             "the tool changed",
-            "denied call-0-0 The tool, or the rules for it, changed",
+            "denied call-0-0 The tool or its approval rules changed",
         ),
         (
             "the tool is gone",

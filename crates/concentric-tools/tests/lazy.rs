@@ -133,9 +133,9 @@ async fn c129_what_is_found_is_offered_from_the_next_step_on_and_costs_no_step()
     assert_eq!(
         results[1..2],
         [
-            "call-0-1: The call was not run: `crm_find` is not offered yet. Call \
-         `find_tools` with `{\"query\":\"crm_find\"}` first, and then `crm_find`, with the parameters \
-         it has."
+            "call-0-1: The call was not run: `crm_find` is not available yet. Call \
+         `find_tools` with `{\"query\":\"crm_find\"}` first, then call `crm_find` with the \
+         parameters of its definition."
         ]
     );
     assert_eq!(
@@ -410,7 +410,7 @@ fn a_history_of_half_a_million_names_takes_linear_time() {
         let hinted = results(&answer);
         let hinted = hinted
             .iter()
-            .filter(|text| text.contains("is not offered yet"));
+            .filter(|text| text.contains("is not available yet"));
         done.send(hinted.count()).unwrap();
     });
     let hinted = wait

@@ -322,5 +322,5 @@ async fn a_message_that_comes_as_the_answer_ends_is_answered_before_the_value_is
     assert_eq!(offered, [1, 1, 1, 0]);
     let said = |call: usize| sent[call].transcript.last().unwrap().as_message().text();
     assert_eq!(said(2), "And how many folders?");
-    assert!(said(3).starts_with("Now give your answer"), "{}", said(3));
+    assert!(said(3).starts_with("Now answer with JSON"), "{}", said(3));
 }
