@@ -264,7 +264,7 @@ impl Brought {
         assert_eq!(*status, expected, "{about}: {self:?}");
         match wanted {
             // The model may ask again.
-            Some("changed") => assert!(text.contains("changed since"), "{about}: {text}"),
+            Some("changed") => assert!(text.contains("changed after"), "{about}: {text}"),
             wanted => {
                 assert!(text.starts_with("approval-invalid"), "{about}: {text}");
                 assert!(code.is_some(), "{about}: {text}");
