@@ -191,7 +191,7 @@ async fn layers_see_calls_that_may_run_and_no_refused_ones() {
         .map(|settled| settled.outcome.content.text())
         .collect();
     assert_eq!(told[0], "There is no tool `unknown`. Available tools: t.");
-    assert!(told[1].contains("cut short"));
+    assert!(told[1].contains("ends early"));
     assert!(told[2].contains("at `/n`: 700 is greater than"));
     assert_eq!(told[3], "There is no tool `t`. Available tools: a.");
     for index in 1..3 {

@@ -304,7 +304,7 @@ async fn c040_f027_a_call_of_an_unknown_tool_is_answered_and_its_siblings_run() 
         "call-0-0: There is no tool `tt`. Available tools: t."
     );
     assert_eq!(results[1], "call-0-1: ok");
-    assert!(results[2].contains("cut short"), "{results:?}");
+    assert!(results[2].contains("ends early"), "{results:?}");
     assert_eq!(answer.text(), "done");
 }
 
