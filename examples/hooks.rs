@@ -1,7 +1,7 @@
 //! An agent with an audit log, which is written without delaying any event.
 //!
 //! ```console
-//! $ cargo run --example hooks -- "what is in this folder?"
+//! $ cargo run --example hooks -- "which files are here?"
 //! ```
 //!
 //! One value observes the run, its steps and its tool calls. It collects entries in the run's

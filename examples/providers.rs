@@ -28,7 +28,7 @@ use std::{
 use tower::{Layer, ServiceBuilder, ServiceExt, util::MapRequestLayer};
 
 const QUESTIONS: [&str; 3] = [
-    "What is in this folder?",
+    "Which files are here?",
     "Which of these would you read first?",
     "Why that one?",
 ];

@@ -1,7 +1,7 @@
 //! An agent that answers questions about the files of the current folder.
 //!
 //! ```console
-//! $ cargo run --example quickstart -- "what is in this folder?"
+//! $ cargo run --example quickstart -- "which files are here?"
 //! ```
 //!
 //! The example uses the first provider with a key in the environment: `OPENAI_API_KEY`,

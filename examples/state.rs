@@ -1,7 +1,7 @@
 //! A conversation with a token limit that holds over several processes.
 //!
 //! ```console
-//! $ cargo run --example state -- "what is in this folder?"
+//! $ cargo run --example state -- "which files are here?"
 //! ```
 //!
 //! The number of used tokens is stored in `state.json`, or in the file `CONCENTRIC_STATE`. Once it

@@ -1,7 +1,7 @@
 //! An agent whose output is a typed value, which is shown while it streams.
 //!
 //! ```console
-//! $ cargo run --example structured -- "what is in this folder?"
+//! $ cargo run --example structured -- "which files are here?"
 //! ```
 //!
 //! Partial values are printed to stderr, one line for each change. The final value is printed to

@@ -62,6 +62,6 @@ pub async fn stop_signal() {
 
 /// Returns a command line that sends a question to the agent at `url`.
 pub fn curl(url: &str) -> String {
-    let body = r#"{"threadId":"t1","runId":"r1","messages":[{"id":"m1","role":"user","content":"what is in this folder?"}],"tools":[],"context":[],"state":{},"forwardedProps":{}}"#;
+    let body = r#"{"threadId":"t1","runId":"r1","messages":[{"id":"m1","role":"user","content":"which files are here?"}],"tools":[],"context":[],"state":{},"forwardedProps":{}}"#;
     format!("curl -N {url} -H 'content-type: application/json' -d '{body}'")
 }

@@ -32,7 +32,7 @@ use tokio::{
 /// The time limit of each run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const LIST: &str = "what is in this folder?";
+const LIST: &str = "which files are here?";
 const ABOUT: &str = "what is this project about?";
 
 /// Returns the path of an example, which is built if necessary.

@@ -3,7 +3,7 @@
 /** Answered with text alone. */
 export const HELLO = "hello";
 /** Makes the agent call a tool. */
-export const FOLDER = "what is in this folder?";
+export const FOLDER = "which files are here?";
 
 /** Makes the agent call a tool that is asked about. */
 export const REFUND = "please refund order 7";
