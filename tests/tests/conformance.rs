@@ -3,10 +3,10 @@
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     Event, EventStream, FinishReason, Outcome, ToolCall, ToolOutcome, ToolSpec, Usage,
-    layers::{
-        CommitLayer, DefaultsLayer, Emit, End, Next, NextTool, Transform, TransformLayer, from_fn,
-        inspect_events, map_events, on_end, tool_from_fn,
-    },
+};
+use concentric_layers::{
+    CommitLayer, DefaultsLayer, Emit, End, Next, NextTool, Transform, TransformLayer, from_fn,
+    inspect_events, map_events, on_end, tool_from_fn,
 };
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, TestEnvironment, assert_fails, assert_finishes,

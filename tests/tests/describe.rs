@@ -1,13 +1,11 @@
 //! A stack tells what it is made of.
 
-use concentric_core::{
-    AgentLayer, BoxModel, ChatRequest, Description, Event,
-    layers::{
-        CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
-        inspect_events, on_end,
-    },
-};
+use concentric_core::{AgentLayer, BoxModel, ChatRequest, Description, Event};
 use concentric_layers::InFlightLimitLayer;
+use concentric_layers::{
+    CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
+    inspect_events, on_end,
+};
 use concentric_test::{ScriptedModel, ScriptedTools};
 use std::time::Duration;
 use tower::{Layer, ServiceBuilder};

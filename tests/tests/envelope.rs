@@ -2,10 +2,11 @@
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
-    AgentLayer, BoxError, BoxModel, CallId, ChatRequest, ChatResponse, Context, Envelope, Event,
-    EventStream, ModelService, Reply, RunId, Str, ToolCallDelta, ToolCallPart, ToolCallStart,
-    ToolStatus, machine::MachineState,
+    AgentLayer, BoxError, BoxModel, CallId, ChatRequest, Context, Event, EventStream, ModelService,
+    Reply, RunId, Str, ToolCallDelta, ToolCallPart, ToolCallStart, ToolStatus,
+    machine::MachineState,
 };
+use concentric_layers::{Envelope, Envelopes};
 use concentric_test::ScriptedModel;
 use concentric_tools::{
     Approval, NoArguments, Tool, Toolset, Verdict, agent_tool, gate_fn, tool, tool_with_context,
@@ -60,8 +61,7 @@ async fn run(
     let context = request.context.clone();
     let answer = agent.oneshot(request).await;
     let answer = answer.map_err(Into::<BoxError>::into).unwrap();
-    let body = EventStream::new(answer.body);
-    let body = ChatResponse::new(body).envelopes(&context).body;
+    let body = Envelopes::new(EventStream::new(answer.body), &context);
     body.map(Result::unwrap).collect().await
 }
 
@@ -193,7 +193,7 @@ async fn c124_a_run_that_was_asked_about_goes_on_under_the_same_ids() {
     let open = state.open_round().unwrap();
     let request = ChatRequest::resume(state, replies).with_context(context());
     let answer = agent.oneshot(request).await.unwrap();
-    let body = answer.envelopes(&context()).body;
+    let body = Envelopes::new(answer.body, &context());
     let seq = u64::try_from(first.len()).unwrap();
     let second = body.with_open_round(&open).starting_at(seq);
     let second: Vec<Envelope> = second.map(Result::unwrap).collect().await;

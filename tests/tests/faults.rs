@@ -8,13 +8,13 @@
 use concentric_core::{
     Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, EmitError, Error,
     ErrorKind, Event, EventStream, FinishReason, Outcome, Reply, ToolOutcome, Usage,
-    layers::{
-        CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, OfRunLayer, Transform,
-        TransformLayer, from_fn, inspect_events, map_events, on_end,
-    },
-    machine::MachineState,
+    machine::MachineState, of_run::OfRunLayer,
 };
 use concentric_layers::InFlightLimitLayer;
+use concentric_layers::{
+    CommitLayer, DebugLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
+    inspect_events, map_events, on_end,
+};
 use concentric_test::{
     ScriptedModel, ScriptedTools, Strict, TestEnvironment, TestModel, assert_fails,
     assert_finishes, check_layer, shape, text_of,

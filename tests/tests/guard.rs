@@ -3,8 +3,8 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Event, MessageId, StepStart,
-    layers::{Emit, Transform, TransformLayer},
 };
+use concentric_layers::{Emit, Transform, TransformLayer};
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes};
 use serde_json::json;
 use std::sync::{

@@ -5,8 +5,8 @@
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Custom, Event, Finish, Interrupt,
     InterruptId, Outcome, Reply,
-    layers::{CommitLayer, Emit, Transform, TransformLayer},
 };
+use concentric_layers::{CommitLayer, Emit, Transform, TransformLayer};
 use concentric_test::{PACE, Pace, ScriptedModel, ScriptedTools, watched};
 use concentric_tools::{Approval, NoArguments, Toolset, agent_tool, tool_with_context};
 use futures_util::StreamExt;

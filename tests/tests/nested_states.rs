@@ -8,10 +8,10 @@ use concentric_core::{
     Transcript, Usage,
     agent::ToolSource,
     interrupt,
-    layers::CommitLayer,
     machine::{MachineState, Rules},
     store::Checkpoint,
 };
+use concentric_layers::CommitLayer;
 use concentric_test::{Pace, watched};
 use futures_util::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use serde_json::{Value, json};

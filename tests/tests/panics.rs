@@ -4,10 +4,9 @@
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Context as RunContext, EmitError, Error,
     ErrorKind, Event, FinishReason, Outcome, Phase, ToolSource, ToolSpecs, ToolStatus, Usage,
-    layers::{Next, from_fn, map_events, on_end},
-    machine::Rules,
-    store::Checkpoint,
+    machine::Rules, store::Checkpoint,
 };
+use concentric_layers::{Next, from_fn, map_events, on_end};
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};
 use concentric_tools::Toolset;
 use futures_util::{StreamExt, stream};

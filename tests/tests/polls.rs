@@ -4,10 +4,9 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, InterruptId, Reply,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepGate, StepView},
-    envelope::Envelopes,
-    layers::{CommitLayer, Next, from_fn},
     store::{Checkpoint, Tenant},
 };
+use concentric_layers::{CommitLayer, Next, envelope::Envelopes, from_fn};
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, Spurious, drop_at_each_wait, watched};
 use concentric_tools::Toolset;
 use futures_util::StreamExt;

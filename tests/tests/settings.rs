@@ -6,9 +6,9 @@ use concentric_core::{
     InterruptId, Outcome, Reply, ToolSpecs, ToolStatus, Transcript, Turn,
     agent::{ToolSource, WithTools},
     ask::Unanswered,
-    layers::CommitLayer,
     machine::{Machine, MachineState, Rules},
 };
+use concentric_layers::CommitLayer;
 use concentric_test::{Pace, ScriptedModel, ScriptedTools, watched};
 use serde_json::json;
 use std::{

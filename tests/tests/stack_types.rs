@@ -5,13 +5,13 @@ use concentric_core::{
     Agent, AgentLayer, BoxModel, BoxTool, ChatRequest, Context, Environment, Error, Event,
     EventStream, ModelService, NoTools, Transcript,
     agent::AgentBody,
-    layers::{
-        CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
-        inspect_events, map_events, on_end,
-    },
     service::{BoxFuture, check_model},
 };
 use concentric_layers::InFlightLimitLayer;
+use concentric_layers::{
+    CommitLayer, DefaultsLayer, Emit, End, Next, Transform, TransformLayer, from_fn,
+    inspect_events, map_events, on_end,
+};
 use concentric_test::{
     Gate, ManualClock, ScriptedModel, ScriptedTools, Strict, TestEnvironment, assert_finishes,
 };

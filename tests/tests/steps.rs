@@ -5,8 +5,9 @@ use concentric_core::{
     AgentLayer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,
     Outcome, Phase, Reply, ToolSpec, Usage,
     agent::{BeforeStep, StepGate, StepView},
-    layers::{ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
+    of_run::{ModelLayers, OfRunLayer},
 };
+use concentric_layers::{Next, from_fn, inspect_events};
 use concentric_providers::{ApiKey, OpenAiLayer};
 use concentric_test::{ScriptedModel, ScriptedTools, assert_finishes, shape};
 use concentric_tools::{NoArguments, Toolset, tool};

@@ -4,9 +4,9 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event, Phase,
     RoundEvent, ToolCall, ToolOutcome, ToolRound, ToolSource, ToolSpec, ToolSpecs,
-    layers::{CommitLayer, NextTool, from_fn, tool_from_fn},
 };
 use concentric_layers::InFlightLimitLayer;
+use concentric_layers::{CommitLayer, NextTool, from_fn, tool_from_fn};
 use concentric_test::{
     Gate, ScriptedModel, ScriptedTools, Strict, assert_fails, assert_finishes, shape, text_of,
 };
@@ -558,7 +558,7 @@ async fn concurrency_limit_under_from_fn_is_asked_first() {
     let service = ServiceBuilder::new()
         // Calls twice, the second time on readiness of its own.
         .layer(from_fn(
-            async |request: ChatRequest, mut next: concentric_core::layers::Next| match next
+            async |request: ChatRequest, mut next: concentric_layers::Next| match next
                 .run(request.clone())
                 .await
             {

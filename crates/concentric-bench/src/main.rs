@@ -65,8 +65,8 @@
 //! be compared: on 2026-11-21, in process and by instructions, rig 0.44 took 7,836 Ir for an event
 //! of W1 (K=0), 650,000 for a step of W2 (K=5), and 204,000 for a trivial run.
 //!
-//! [`inspect_events`]: concentric_core::layers::inspect_events
-//! [`tool_from_fn`]: concentric_core::layers::tool_from_fn
+//! [`inspect_events`]: concentric_layers::inspect_events
+//! [`tool_from_fn`]: concentric_layers::tool_from_fn
 
 mod bare;
 mod goals;

@@ -1,4 +1,4 @@
-//! Services, the agent loop and building blocks for LLM agents as tower service stacks.
+//! The services and the loop of LLM agents as tower service stacks.
 //!
 //! An agent is a tower stack. A model is a [`Service`](tower_service::Service) from a
 //! [`ChatRequest`] to a [`ChatResponse`], whose body is a stream of [`Event`]s. A tool is a service
@@ -45,15 +45,13 @@ pub mod ask;
 pub mod capability;
 pub mod context;
 pub mod describe;
-pub mod envelope;
 mod environment;
 mod fault;
 mod hub;
-pub mod layers;
 mod marks;
 #[doc(hidden)]
 pub mod method;
-mod model_layers;
+pub mod of_run;
 mod outbox;
 mod request;
 mod response;
@@ -70,7 +68,6 @@ pub use self::{
     capability::{Capability, Declares, Layers},
     context::Context,
     describe::Description,
-    envelope::{Envelope, Envelopes},
     environment::Environment,
     hub::LiveInterrupts,
     outbox::EmitError,

@@ -324,7 +324,8 @@ impl ClaimCell {
 /// `AgUiLayer` of `concentric-http` use it to avoid presenting an interrupt that can't be answered.
 ///
 /// ```
-/// use concentric_core::{ChatRequest, ChatResponse, Error, EventStream, layers::Next, store::Resumable};
+/// use concentric_core::{ChatRequest, ChatResponse, Error, EventStream, store::Resumable};
+/// use concentric_layers::Next;
 ///
 /// async fn store(request: ChatRequest, mut next: Next) -> Result<ChatResponse<EventStream>, Error> {
 ///     // If the request has replies, load the state here,

@@ -11,8 +11,8 @@ use concentric_core::{
         Checked, CheckedLayer, Declaring, Fault, Optional, Provides, Replaces, Requires, Table,
         declaring,
     },
-    layers::{NextTool, tool_from_fn},
 };
+use concentric_layers::{NextTool, tool_from_fn};
 use futures_util::stream;
 use std::{
     error::Error as StdError,

@@ -11,8 +11,9 @@ use concentric_core::{
         Around, CheckedLayer, Encloses, Expects, Fault, InLoop, Outside, Provides, Region,
         Requires, Table, Within,
     },
-    layers::{DefaultsLayer, ModelLayers, Next, OfRunLayer, from_fn, inspect_events},
+    of_run::{ModelLayers, OfRunLayer},
 };
+use concentric_layers::{DefaultsLayer, Next, from_fn, inspect_events};
 use futures_util::stream;
 use std::{
     error::Error as StdError,

@@ -4,11 +4,9 @@
 
 mod support;
 
-use concentric_core::{
-    AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec,
-    layers::{Next, from_fn},
-};
+use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec};
 use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+use concentric_layers::{Next, from_fn};
 use concentric_tools::{ToolError, Toolset, tool};
 use proptest::prelude::*;
 use serde_json::{Value, json};

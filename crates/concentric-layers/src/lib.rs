@@ -1,31 +1,59 @@
-//! The built-in layers of Concentric.
+//! Building blocks for layers, and the built-in layers of Concentric.
 //!
-//! Each layer has its own module and feature. No feature is on by default; `full` enables all of
-//! them.
+//! # Building blocks
+//!
+//! | to | use | cost |
+//! |---|---|---|
+//! | observe or map single events | [`inspect_events`], [`map_events()`] | none |
+//! | drop, add, delay or reject events | a [`Transform`] | one box per call |
+//! | change a request, skip a call, repeat a call | [`from_fn()`], [`tool_from_fn`] | three boxes per call, one indirect call per event |
+//! | do any of these without overhead, or control readiness | a [`Layer`] and a [`Service`] | none |
+//!
+//! [`DefaultsLayer`] adds a system prompt and options, [`CommitLayer`] sets the commit point of a response,
+//! [`on_end()`] reports the end of a response once, and [`DebugLayer`] logs requests and events.
+//!
+//! All of them forward readiness, and work outside and inside the loop. They do not require `Clone`, `Send`
+//! or `'static` of the inner service, except [`from_fn()`] and [`tool_from_fn`], which erase its type.
+//!
+//! # Built-in layers
+//!
+//! Each has a feature and a module of its own. None is enabled by default; `full` enables all.
 //!
 //! | layer | feature | purpose |
 //! |---|---|---|
 //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
-//! | `DetachLayer` | `detach` | continues a run to its end after its consumer disconnects |
-//! | `HooksLayer` | `hooks` | calls one value at the lifecycle points of runs, model calls and tool calls |
-//! | `InFlightLimitLayer` | `in-flight` | limits concurrent responses until their bodies end |
-//! | `Sessions` | `session` | keeps a conversation and runs one turn at a time |
-//! | `Steering` | `steering` | inserts messages into an active run |
-//! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or prevent it from ending |
-//! | `SuspendLayer` | `suspend` | resumes suspended and abandoned runs, also in another process |
+//! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
+//! | `Envelopes` | `envelope` | numbers and correlates the events of a run |
+//! | `HooksLayer` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
+//! | `InFlightLimitLayer` | `in-flight` | limits calls until their bodies end |
+//! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
+//! | `Steering` | `steering` | adds messages to a run in progress |
+//! | `StopWhen`, `LoopDetector` and others in `stop` | `stop` | end a run, or continue it |
+//! | `SuspendLayer` | `suspend` | persists interrupted runs, and resumes runs whose process died |
 //!
-//! tower's layers can wrap models and agents, but they stop observing a call when its response
-//! future resolves: `ConcurrencyLimit` counts a call until its first token, and `Timeout` limits
-//! the time to the first token. The layers of this crate observe a call until its body ends.
+//! tower's own layers work with models and agents, but only until the response future resolves: a
+//! `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to it. The layers
+//! here cover the body as well, up to the last token.
+//!
+//! [`Layer`]: https://docs.rs/tower-layer/0.3/tower_layer/trait.Layer.html
+//! [`Service`]: tower_service::Service
 
 #[cfg(feature = "budget")]
 pub mod budget;
+pub mod commit;
+pub mod debug;
+pub mod defaults;
 #[cfg(feature = "detach")]
 pub mod detach;
+#[cfg(feature = "envelope")]
+pub mod envelope;
+pub mod from_fn;
 #[cfg(feature = "hooks")]
 pub mod hooks;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
+pub mod map_events;
+pub mod on_end;
 #[cfg(feature = "session")]
 pub mod session;
 #[cfg(feature = "steering")]
@@ -34,6 +62,7 @@ pub mod steering;
 pub mod stop;
 #[cfg(feature = "suspend")]
 pub mod suspend;
+pub mod transform;
 #[cfg(any(
     feature = "detach",
     feature = "in-flight",
@@ -42,10 +71,22 @@ pub mod suspend;
 ))]
 mod wait;
 
+pub use self::{
+    commit::CommitLayer,
+    debug::DebugLayer,
+    defaults::DefaultsLayer,
+    from_fn::{Next, NextTool, from_fn, tool_from_fn},
+    map_events::{inspect_events, map_events},
+    on_end::{End, on_end},
+    transform::{Emit, Transform, TransformLayer},
+};
+
 #[cfg(feature = "budget")]
 pub use self::budget::{Budget, BudgetLayer};
 #[cfg(feature = "detach")]
 pub use self::detach::DetachLayer;
+#[cfg(feature = "envelope")]
+pub use self::envelope::{Envelope, Envelopes};
 #[cfg(feature = "hooks")]
 pub use self::hooks::{Hooks, hooks};
 #[cfg(feature = "in-flight")]

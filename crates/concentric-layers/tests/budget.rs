@@ -11,14 +11,12 @@ use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,
     EventStream, Layers, Media, MediaSource, Message, ModelService, Outcome, Part, PartKind,
     Permit, Reply, Role, ToolCall, ToolCallPart, ToolOutcome, ToolSpec, ToolStatus, Transcript,
-    Turn, Usage,
-    context::Random,
-    layers::{Next, from_fn},
-    machine::MachineState,
+    Turn, Usage, context::Random, machine::MachineState,
 };
 use concentric_layers::budget::{
     Amounts, BUDGET, Budget, BudgetLayer, Dimension, Limits, OVER_BUDGET, OverBudget,
 };
+use concentric_layers::{Next, from_fn};
 use concentric_test::{
     Pace, ScriptedModel, ScriptedTools, SeededRandom, Spurious, Strict, TestEnvironment,
     check_layer, drop_at_each_wait, watched,
@@ -870,13 +868,12 @@ async fn f034_a_run_that_may_ask_does_not_fail_wherever_the_limit_lies() {
 #[tokio::test]
 async fn a_call_that_needs_more_than_was_thought_between_the_steps_halts_the_run() {
     // What only the layer around the model sees: the conversation grows on the way.
-    let grows =
-        concentric_core::layers::from_fn(|mut request: ChatRequest, mut next: Next| async move {
-            if request.context.step() == 1 {
-                request.transcript.push_user("long ".repeat(1_000));
-            }
-            next.run(request).await
-        });
+    let grows = concentric_layers::from_fn(|mut request: ChatRequest, mut next: Next| async move {
+        if request.context.step() == 1 {
+            request.transcript.push_user("long ".repeat(1_000));
+        }
+        next.run(request).await
+    });
     let model = searches();
     let budget = BudgetLayer::new(Limits::new().total_tokens(500));
     let agent = ServiceBuilder::new()

@@ -4,14 +4,13 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,
-    Event, EventStream, Outcome, ToolCall, ToolOutcome, Usage,
-    layers::{
-        End,
-        on_end::{OnEndLayer, on_end},
-    },
-    store::Resumable,
+    Event, EventStream, Outcome, ToolCall, ToolOutcome, Usage, store::Resumable,
 };
 use concentric_layers::{DetachLayer, detach::Consumer};
+use concentric_layers::{
+    End,
+    on_end::{OnEndLayer, on_end},
+};
 use concentric_test::{
     Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, check_layer,
     drop_at_each_wait, layer_check,

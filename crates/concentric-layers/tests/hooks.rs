@@ -13,8 +13,8 @@ use concentric_core::{
     Outcome, Part, PartKind, Phase, Reply, Role, StepFinish, StepStart, SystemSegment, ToolCall,
     ToolCallPart, ToolOutcome, ToolResult, ToolStatus, Transcript, Usage,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    layers::End,
 };
+use concentric_layers::End;
 use concentric_layers::hooks::{
     HookFailure, HookFailures, Hooks, HooksLayer, ModelFlow, OnRun, RunFlow, Summary, hooks,
 };

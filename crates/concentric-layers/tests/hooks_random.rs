@@ -7,8 +7,8 @@
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,
     Outcome, StepFinish, StepStart, ToolCall, ToolOutcome, ToolResult, Usage, context::Random as _,
-    layers::End,
 };
+use concentric_layers::End;
 use concentric_layers::hooks::{HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks};
 use concentric_test::{ScriptedModel, SeededRandom, TestEnvironment};
 use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};

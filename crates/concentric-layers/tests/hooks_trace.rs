@@ -6,8 +6,9 @@
 
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, ToolCall,
-    ToolOutcome, ToolResult, layers::End,
+    ToolOutcome, ToolResult,
 };
+use concentric_layers::End;
 use concentric_layers::hooks::{Hooks, ModelFlow, RunFlow, Summary, hooks};
 use concentric_test::{ScriptedModel, assert_finishes, shape};
 use concentric_tools::{BeforeCall, Flow, NoArguments, Toolset, tool};

@@ -6,8 +6,9 @@ use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, ModelService, Outcome, ThreadId,
     ToolCall, ToolOutcome, ToolStatus, Transcript,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    layers::{End, Next, OfRunLayer, from_fn},
+    of_run::OfRunLayer,
 };
+use concentric_layers::{End, Next, from_fn};
 use concentric_layers::{
     hooks::{AgentHooks, HookFailures, Hooks, ModelFlow, RunFlow, Summary, hooks},
     session::{SessionTarget, Sessions},

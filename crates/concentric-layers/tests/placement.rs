@@ -14,7 +14,7 @@ use concentric_core::{
     EventStream, FinishReason, Layers, ThreadId, Usage,
     agent::StepGates,
     capability::{Fault, Table},
-    layers::{Next, OfRunLayer, from_fn},
+    of_run::OfRunLayer,
 };
 use concentric_layers::{
     BudgetLayer, DetachLayer, Steering,
@@ -23,6 +23,7 @@ use concentric_layers::{
     session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
 };
+use concentric_layers::{Next, from_fn};
 use concentric_test::{Pace, ScriptedModel, ScriptedTools};
 use concentric_tools::output::output;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Checks of the contract of every layer over a model.
 //!
 //! ```
-//! use concentric_core::layers::inspect_events;
+//! use concentric_layers::inspect_events;
 //! use concentric_test::check_layer;
 //!
 //! # #[tokio::main(flavor = "current_thread")]

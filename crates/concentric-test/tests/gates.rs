@@ -14,11 +14,11 @@ use concentric_core::{
     ask::Unanswered,
     context::{Clock, Ids, Random, Sleep},
     interrupt,
-    layers::map_events,
     machine::MachineState,
     state::{Durable, Scope, Slot, Transient},
     store::{Checkpoint, Tenant},
 };
+use concentric_layers::map_events;
 use concentric_test::{ScriptedModel, ScriptedTools};
 use serde_json::json;
 use std::{

@@ -2,8 +2,8 @@
 
 use concentric_core::{
     ChatRequest, ChatResponse, Error, ErrorKind, Event, EventStream, FinishReason, Usage,
-    layers::{Next, from_fn, inspect_events},
 };
+use concentric_layers::{Next, from_fn, inspect_events};
 use concentric_test::{TestModel, check_layer};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use std::{

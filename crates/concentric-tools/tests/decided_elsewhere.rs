@@ -316,8 +316,8 @@ async fn f038_of_two_who_bring_one_token_neither_is_told_what_is_not_so() {
         .gate(Approval::for_tools("pay"))
         .tokens(tokens(&store))
         .ledger(store.clone())
-        .layer(concentric_core::layers::tool_from_fn(
-            move |call: ToolCall, mut next: concentric_core::layers::NextTool| {
+        .layer(concentric_layers::tool_from_fn(
+            move |call: ToolCall, mut next: concentric_layers::NextTool| {
                 let first = std::mem::take(&mut *is_slow.lock().unwrap());
                 async move {
                     if first {

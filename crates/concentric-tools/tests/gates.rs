@@ -339,8 +339,8 @@ async fn c088_a_layer_that_calls_twice_makes_the_same_call_twice_and_no_other() 
             },
         )
     };
-    let again = concentric_core::layers::tool_from_fn(
-        async |call: ToolCall, mut next: concentric_core::layers::NextTool| {
+    let again = concentric_layers::tool_from_fn(
+        async |call: ToolCall, mut next: concentric_layers::NextTool| {
             let first = next.run(call.clone()).await?;
             match first.status {
                 ToolStatus::Failed => next.run(call).await,

@@ -11,10 +11,10 @@ use concentric_core::{
     Outcome, Reply, ToolCall, ToolOutcome, ToolSpec, ToolStatus,
     capability::{Declares, Encloses, StoredRun},
     interrupt,
-    layers::{NextTool, tool_from_fn},
     machine::MachineState,
     store::StatelessCaller,
 };
+use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
     Approval, NoArguments, RetryTool, ScopedExt, Tokens, Tool, ToolError, ToolLayers, Toolset,
     agent_tool, blocking_tool,

@@ -6,10 +6,9 @@ mod common;
 use common::{Log, hook, note, one, pace, paced, polled, round, round_in, tool, tool_with_context};
 use concentric_core::{
     AgentLayer, CancelReason, ChatRequest, Context, Error, ErrorKind, Outcome, Refusal, RoundEvent,
-    ToolCall, ToolOutcome, ToolRound, ToolStatus,
-    agent::WithTools,
-    layers::{NextTool, tool_from_fn},
+    ToolCall, ToolOutcome, ToolRound, ToolStatus, agent::WithTools,
 };
+use concentric_layers::{NextTool, tool_from_fn};
 use concentric_test::Pace;
 use concentric_tools::{NoArguments, Tool, Toolset, blocking_tool};
 use futures_util::{Stream, StreamExt};

@@ -10,8 +10,8 @@ use common::{Log, agent_in, gate_fn, one, pace, paced, polled, tool};
 use concentric_core::{
     BoxError, BoxTool, CancelReason, Context, Error, Refusal, Reply, Str, ToolCall, ToolOutcome,
     ToolStatus,
-    layers::{NextTool, tool_from_fn},
 };
+use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
     Approval, Decided, Gate, Matcher, NoArguments, ScopedExt, Tool, ToolHooks, ToolHooksLayer,
     ToolLayers, Toolset, Verdict, after_fn,

@@ -108,8 +108,6 @@ pub mod layers {
     //! a `ConcurrencyLimit` counts a call until its first token, and a `Timeout` limits the time to
     //! it. The built-in layers cover the body as well, up to the last token.
 
-    pub use concentric_core::layers::*;
-    #[cfg(feature = "layers")]
     pub use concentric_layers::*;
 }
 

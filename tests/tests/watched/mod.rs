@@ -3,10 +3,8 @@
 #![allow(unreachable_pub, reason = "a module of a test")]
 
 use bytes::Bytes;
-use concentric_core::{
-    AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event,
-    layers::{End, inspect_events},
-};
+use concentric_core::{AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event};
+use concentric_layers::{End, inspect_events};
 use concentric_layers::{
     InFlightLimitLayer,
     hooks::{Hooks, Summary, hooks},

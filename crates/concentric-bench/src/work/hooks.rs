@@ -8,8 +8,9 @@ use super::{
     script::{CHUNK, Model, Script},
     stream::{count, expected},
 };
-use concentric_core::{AgentLayer, Context as RunContext, Event, NoTools, layers::inspect_events};
+use concentric_core::{AgentLayer, Context as RunContext, Event, NoTools};
 use concentric_layers::hooks::{Hooks, hooks};
+use concentric_layers::inspect_events;
 use tower::ServiceBuilder;
 
 /// Hooks that count the bytes of the text, outside and inside the loop.

@@ -2,10 +2,8 @@
 
 use super::{counters, script::TOOL};
 use crate::bare;
-use concentric_core::{
-    BoxError, Error, ToolCall, ToolOutcome, ToolService, ToolStatus,
-    layers::{NextTool, tool_from_fn},
-};
+use concentric_core::{BoxError, Error, ToolCall, ToolOutcome, ToolService, ToolStatus};
+use concentric_layers::{NextTool, tool_from_fn};
 use concentric_tools::{
     Approval, BeforeCall, Flow, Json, ToolHooks, ToolHooksLayer, Toolset, tool,
 };

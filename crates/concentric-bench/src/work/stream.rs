@@ -9,7 +9,8 @@ use super::{
     script::{BareModel, CHUNK, Model, Script},
 };
 use crate::bare;
-use concentric_core::{AgentLayer, Event, NoTools, layers::inspect_events};
+use concentric_core::{AgentLayer, Event, NoTools};
+use concentric_layers::inspect_events;
 use tower::ServiceBuilder;
 
 #[inline]

@@ -6,9 +6,8 @@ use super::{
     stream,
 };
 use crate::{bare, measure::heap};
-use concentric_core::{
-    AgentLayer, ChatRequest, Error, Event, ModelService, NoTools, layers::inspect_events,
-};
+use concentric_core::{AgentLayer, ChatRequest, Error, Event, ModelService, NoTools};
+use concentric_layers::inspect_events;
 use futures_core::Stream;
 use std::{
     future::poll_fn,

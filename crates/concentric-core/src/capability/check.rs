@@ -33,10 +33,9 @@ use tower_service::Service;
 ///
 /// ```
 /// use concentric_core::{
-///     Capability, ChatRequest, ErrorKind,
-///     capability::{CheckedLayer, Requires, declaring},
-///     layers::DefaultsLayer,
+///     Capability, ChatRequest, ErrorKind, capability::{CheckedLayer, Requires, declaring},
 /// };
+/// use concentric_layers::DefaultsLayer;
 /// # use concentric_core::{ChatResponse, Error, Event};
 /// # use futures_util::stream;
 /// use tower::{ServiceBuilder, ServiceExt};

@@ -234,8 +234,8 @@ tuples!(A B C D E F G H);
 /// use concentric_core::{
 ///     BoxModel, Capability, ChatRequest, ChatResponse, Error, EventStream, Layers,
 ///     capability::{Provides, Requires, declaring},
-///     layers::{Next, from_fn},
 /// };
+/// use concentric_layers::{Next, from_fn};
 ///
 /// #[derive(Clone)]
 /// struct Language(&'static str);

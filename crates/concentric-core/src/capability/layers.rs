@@ -75,7 +75,7 @@ use tower_layer::Layer;
 /// ```
 ///
 /// ```compile_fail,E0283
-/// # use concentric_core::{AgentLayer, Layers, NoTools, layers::OfRunLayer};
+/// # use concentric_core::{AgentLayer, Layers, NoTools, of_run::OfRunLayer};
 /// // "multiple `impl`s satisfying `AgentLayer<NoTools>: EnclosesFirst<InLoop, ..>` found"
 /// Layers::new().with(OfRunLayer::new()).with(AgentLayer::new(NoTools));
 /// ```

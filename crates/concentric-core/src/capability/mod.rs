@@ -119,7 +119,7 @@
 //! checks when the model begins to answer, and the run fails before any part of the answer is
 //! delivered. A layer that may answer in place of the model, such as a cache, must call
 //! [`Context::skip_stack_check`] when it does, unless it is a
-//! [`from_fn`](crate::layers::from_fn()).
+//! `from_fn` of `concentric-layers`.
 //!
 //! [`Layers`] compares the layers of one value. An agent in the position of a model is a separate
 //! stack: `.service(inner)`, where `inner` is built from other `Layers`.

@@ -6,7 +6,7 @@ use crate::{
     context::Context,
     fault::Fault,
     marks::{Expectation, MarkKind},
-    model_layers::{ModelLayers, not_applied},
+    of_run::layers::{ModelLayers, not_applied},
 };
 use concentric_proto::{Error, Phase};
 use std::{
@@ -20,11 +20,8 @@ use std::{
 /// because several layers may enclose the same region.
 ///
 /// ```
-/// use concentric_core::{
-///     Declares, Layers,
-///     capability::{Encloses, Outside, Region},
-///     layers::DefaultsLayer,
-/// };
+/// use concentric_core::{Declares, Layers, capability::{Encloses, Outside, Region}};
+/// use concentric_layers::DefaultsLayer;
 ///
 /// enum Transaction {}
 ///
@@ -217,8 +214,8 @@ impl Context {
     /// Call this in a layer that may answer without calling its inner service, such as a cache,
     /// before it does. When a model begins to answer, the loop checks, for example, that the run's
     /// budget was charged, and it cannot distinguish a cached answer from a model that nothing
-    /// charges. [`from_fn`](crate::layers::from_fn()) calls this itself if
-    /// [`Next::run`](crate::layers::Next::run) was not called.
+    /// charges. `from_fn` of `concentric-layers` calls this itself if
+    /// `Next::run` was not called.
     pub fn skip_stack_check(&self) {
         self.marks.skip();
     }

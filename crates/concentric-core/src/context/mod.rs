@@ -450,10 +450,8 @@ impl Context {
     /// AG-UI server. A hold concerns this run alone, and not the run that this one is part of.
     ///
     /// ```
-    /// use concentric_core::{
-    ///     ChatRequest, Error, ErrorKind,
-    ///     layers::{Next, from_fn},
-    /// };
+    /// use concentric_core::{ChatRequest, Error, ErrorKind};
+    /// use concentric_layers::{Next, from_fn};
     /// # async fn is_known(_: &ChatRequest) -> bool { true }
     ///
     /// let known_only = from_fn(async |request: ChatRequest, mut next: Next| {

@@ -136,8 +136,8 @@
 //! ```
 //! use concentric_core::{
 //!     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, EventStream, NoTools,
-//!     layers::{Next, from_fn},
 //! };
+//! use concentric_layers::{Next, from_fn};
 //! use concentric_layers::budget::{Budget, BudgetLayer, Limits};
 //! use concentric_tools::{Tool, agent_tool};
 //! use tower::ServiceBuilder;

@@ -6,7 +6,8 @@
 //! stores the conversation is [inside](#place-in-the-stack).
 //!
 //! ```
-//! use concentric_core::{AgentLayer, ChatRequest, Error, layers::{End, on_end}};
+//! use concentric_core::{AgentLayer, ChatRequest, Error};
+//! use concentric_layers::{End, on_end};
 //! use concentric_layers::DetachLayer;
 //! use concentric_test::{ScriptedModel, ScriptedTools};
 //! use serde_json::json;

@@ -1,9 +1,9 @@
 use super::{Hooks, ModelFlow, RunFlow, Summary};
+use crate::on_end::End;
 use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ThreadId, ToolCall,
     ToolOutcome, ToolResult, Transcript,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    layers::End,
 };
 use concentric_tools::{BeforeCall, Flow};
 use std::{future::Future, sync::Arc, time::Duration};

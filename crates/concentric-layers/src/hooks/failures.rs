@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// [extensions](Context::extensions_mut) of its context. Clones share the same collection.
 ///
 /// ```
-/// use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, NoTools, layers::End};
+/// use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, NoTools};
+/// use concentric_layers::End;
 /// use concentric_layers::hooks::{HookFailures, Hooks, Summary, hooks};
 /// use concentric_test::ScriptedModel;
 /// use tower::{ServiceBuilder, ServiceExt};

@@ -1,9 +1,9 @@
 use super::{ModelFlow, RunFlow, Summary};
+use crate::on_end::End;
 use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, StepFinish, StepStart, ThreadId, ToolCall,
     ToolOutcome, ToolResult, Transcript,
     agent::{BeforeFinish, BeforeRound, BeforeStep, StepView},
-    layers::End,
     method::unset,
 };
 use concentric_tools::{BeforeCall, Flow};

@@ -1,5 +1,5 @@
 use super::{Hooked, Hooks, OnModel, OnRun, OnStep, OnTool, place::Place};
-use concentric_core::{Context, Declares, agent::StepGates, layers::ModelLayers};
+use concentric_core::{Context, Declares, agent::StepGates, of_run::ModelLayers};
 use concentric_tools::{ToolHooksLayer, ToolLayers};
 use std::{any::type_name, fmt, sync::Arc};
 use tower_layer::Layer;
@@ -50,7 +50,7 @@ where
     /// outside those of the agent.
     ///
     /// They are called between the steps of the run, for its tool calls, and for its model calls if
-    /// the stack has an [`OfRunLayer`](concentric_core::layers::OfRunLayer).
+    /// the stack has an [`OfRunLayer`](concentric_core::of_run::OfRunLayer).
     ///
     /// To call them around the run too, apply [`run`](Self::run) to a clone of the agent. A
     /// [child](Context::child) run, such as that of an agent that is used as a tool, does not

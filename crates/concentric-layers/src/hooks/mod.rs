@@ -4,7 +4,8 @@
 //! [`Hooks`], whose methods are optional. [`hooks()`] creates its layers, one per place.
 //!
 //! ```
-//! use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, ToolCall, ToolOutcome, layers::End};
+//! use concentric_core::{AgentLayer, BoxError, ChatRequest, Error, ToolCall, ToolOutcome};
+//! use concentric_layers::End;
 //! use concentric_layers::hooks::{Hooks, ModelFlow, Summary, hooks};
 //! use concentric_test::ScriptedModel;
 //! use concentric_tools::{NoArguments, Toolset, tool};
@@ -91,9 +92,9 @@
 //! | [`tool`](HooksLayers::tool) | see [`ToolHooks`](concentric_tools::hooks) | [`before_call`](Hooks::before_call), [`after_call`](Hooks::after_call), [`on_call_error`](Hooks::on_call_error), [`call_cancelled`](Hooks::call_cancelled) |
 //! | `Sessions::hooks` | at the start and the end of a session | [`session_started`](Hooks::session_started), [`session_ended`](Hooks::session_ended) |
 //!
-//! To replace or drop events, use [`map_events`](concentric_core::layers::map_events()) or a
-//! [`Transform`](concentric_core::layers::Transform). To wrap a call, use
-//! [`from_fn`](concentric_core::layers::from_fn()).
+//! To replace or drop events, use [`map_events`](crate::map_events()) or a
+//! [`Transform`](crate::Transform). To wrap a call, use
+//! [`from_fn`](crate::from_fn()).
 //!
 #![cfg_attr(
     feature = "full",
@@ -230,4 +231,4 @@ pub use self::{
     tool::OnTool,
 };
 
-pub use concentric_core::layers::End;
+pub use crate::on_end::End;

@@ -1,10 +1,10 @@
 use super::{Hooks, ModelFlow, RunFlow, Summary};
+use crate::on_end::End;
 use concentric_core::{
     BoxError, ChatRequest, Context, Error, Event, Finish, FinishReason, Head, MessageBuilder,
     Outcome, Phase, StepFinish, StepStart, Str, ToolResult, Turn, Usage,
     agent::take_up,
     capability::{Around, Capabilities, InLoop, Within},
-    layers::End,
     machine::{Action, Input, Rules},
     method::is_set,
 };

@@ -5,9 +5,9 @@ use super::{
     place::{Has, Place},
     round::Closing,
 };
+use crate::on_end::End;
 use concentric_core::{
     Context as RunContext, Error, Event, Finish, Head, Phase, ToolResult,
-    layers::End,
     method::{Panic, catch},
 };
 use std::{

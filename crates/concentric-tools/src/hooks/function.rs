@@ -19,7 +19,7 @@ use std::{
 /// # let _ = layer;
 /// ```
 ///
-/// For an async function use [`tool_from_fn`](concentric_core::layers::tool_from_fn).
+/// For an async function use `tool_from_fn` of `concentric-layers`.
 pub fn before_fn<F>(id: impl Into<Str>, f: F) -> ToolHooksLayer<BeforeFn<F>>
 where
     F: Fn(&mut BeforeCall) -> Result<Flow, BoxError> + Send + Sync + 'static,

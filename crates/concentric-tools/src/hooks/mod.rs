@@ -41,7 +41,7 @@
 //! ```
 //!
 //! [`before_fn`] and [`after_fn`] create hooks from closures. To wrap a call (in a span, a lock, a
-//! retry), use a layer such as [`tool_from_fn`](concentric_core::layers::tool_from_fn).
+//! retry), use a layer such as `tool_from_fn` of `concentric-layers`.
 //!
 //! # When
 //!

@@ -456,7 +456,8 @@ impl ToolSource for Toolset {
 /// [`Context::own_mut`] of the run's request.
 ///
 /// ```
-/// use concentric_core::{ChatRequest, layers::tool_from_fn, layers::NextTool, ToolCall};
+/// use concentric_core::{ChatRequest, ToolCall};
+/// use concentric_layers::{NextTool, tool_from_fn};
 /// use concentric_tools::ToolLayers;
 ///
 /// let mut request = ChatRequest::user("hi");

@@ -3,8 +3,8 @@
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, EventStream, FinishReason,
     NoTools, Usage,
-    layers::{Next, from_fn, inspect_events},
 };
+use concentric_layers::{Next, from_fn, inspect_events};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 

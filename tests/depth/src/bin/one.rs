@@ -2,8 +2,8 @@
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Error, Event, FinishReason, NoTools, Usage,
-    layers::inspect_events,
 };
+use concentric_layers::inspect_events;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 

@@ -1,5 +1,6 @@
 //! A layer that declares nothing is added by what it declares.
-use concentric_core::{Layers, layers::DefaultsLayer};
+use concentric_core::Layers;
+use concentric_layers::DefaultsLayer;
 
 fn main() {
     let _ = Layers::new().with(DefaultsLayer::new());

@@ -1,9 +1,6 @@
 //! An async closure that captures is not `FnMut`: clone into an `async move` block instead.
-use concentric_core::{
-    BoxModel, ChatRequest,
-    layers::{Next, from_fn},
-    service::check_model,
-};
+use concentric_core::{BoxModel, ChatRequest, service::check_model};
+use concentric_layers::{Next, from_fn};
 use std::sync::Arc;
 use tower::ServiceBuilder;
 

@@ -1,5 +1,5 @@
 //! A layer for model calls stands around the agent.
-use concentric_core::{AgentLayer, Layers, NoTools, layers::OfRunLayer};
+use concentric_core::{AgentLayer, Layers, NoTools, of_run::OfRunLayer};
 
 fn main() {
     let _ = Layers::new()

@@ -1,8 +1,6 @@
 //! A layer for tool calls does not fit on a model.
-use concentric_core::{
-    BoxModel, Error, ToolCall, ToolOutcome,
-    layers::{NextTool, tool_from_fn},
-};
+use concentric_core::{BoxModel, Error, ToolCall, ToolOutcome};
+use concentric_layers::{NextTool, tool_from_fn};
 use tower::ServiceBuilder;
 
 async fn log(call: ToolCall, mut next: NextTool) -> Result<ToolOutcome, Error> {

@@ -48,10 +48,10 @@
 //! [`on_call_error`]: super::Hooks::on_call_error
 //! [`session_started`]: super::Hooks::session_started
 //! [`session_ended`]: super::Hooks::session_ended
-//! [`map_events`]: concentric_core::layers::map_events()
-//! [`Transform`]: concentric_core::layers::Transform
-//! [`from_fn`]: concentric_core::layers::from_fn()
-//! [`tool_from_fn`]: concentric_core::layers::tool_from_fn
+//! [`map_events`]: crate::map_events()
+//! [`Transform`]: crate::Transform
+//! [`from_fn`]: crate::from_fn()
+//! [`tool_from_fn`]: crate::tool_from_fn
 //! [`Capability`]: concentric_core::Capability
 //! [`Declares`]: concentric_core::Declares
 //! [`Layers`]: concentric_core::Layers

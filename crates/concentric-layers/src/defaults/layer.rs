@@ -1,0 +1,60 @@
+use super::Defaults;
+use concentric_core::{ChatOptions, Str, SystemSegment};
+use std::sync::Arc;
+use tower_layer::Layer;
+
+/// [`Layer`] that applies [`Defaults`].
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Debug, Default)]
+pub struct DefaultsLayer {
+    pub(super) values: Arc<Values>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Values {
+    pub(super) system: Vec<SystemSegment>,
+    pub(super) options: ChatOptions,
+}
+
+impl DefaultsLayer {
+    /// Creates a layer without defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a system segment with a fixed text.
+    #[must_use]
+    pub fn system(self, text: impl Into<Str>) -> Self {
+        self.system_segment(SystemSegment::new(text))
+    }
+
+    /// Adds a system segment.
+    #[must_use]
+    pub fn system_segment(mut self, segment: SystemSegment) -> Self {
+        Arc::make_mut(&mut self.values).system.push(segment);
+        self
+    }
+
+    /// Sets the model.
+    #[must_use]
+    pub fn model(self, model: impl Into<Str>) -> Self {
+        let model = model.into();
+        self.options(|options| options.model = Some(model))
+    }
+
+    /// Sets default options.
+    #[must_use]
+    pub fn options(mut self, set: impl FnOnce(&mut ChatOptions)) -> Self {
+        set(&mut Arc::make_mut(&mut self.values).options);
+        self
+    }
+}
+
+impl<S> Layer<S> for DefaultsLayer {
+    type Service = Defaults<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Defaults::new(inner, Arc::clone(&self.values))
+    }
+}

@@ -1,0 +1,52 @@
+use super::MapEvents;
+use concentric_core::Event;
+use std::{any::type_name, fmt};
+use tower_layer::Layer;
+
+/// Creates a layer that passes each event to `f`, which may change it in place.
+///
+/// See the [module docs](super) for an example.
+pub const fn map_events<F>(f: F) -> MapEventsLayer<F>
+where
+    F: FnMut(&mut Event) + Clone,
+{
+    MapEventsLayer { f }
+}
+
+/// Creates a layer that passes a reference to each event to `f`.
+///
+/// See the [module docs](super) for an example.
+pub fn inspect_events<F>(mut f: F) -> MapEventsLayer<impl FnMut(&mut Event) + Clone>
+where
+    F: FnMut(&Event) + Clone,
+{
+    map_events(
+        #[inline]
+        move |event: &mut Event| f(event),
+    )
+}
+
+/// [`Layer`] that applies [`MapEvents`].
+#[derive(Clone, Copy)]
+pub struct MapEventsLayer<F> {
+    f: F,
+}
+
+impl<S, F> Layer<S> for MapEventsLayer<F>
+where
+    F: Clone,
+{
+    type Service = MapEvents<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        MapEvents::new(inner, self.f.clone())
+    }
+}
+
+impl<F> fmt::Debug for MapEventsLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MapEventsLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}

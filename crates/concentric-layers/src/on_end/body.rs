@@ -1,0 +1,116 @@
+use concentric_core::{Error, Event, Finish, method::catch};
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+/// How an answer ended.
+// Exhaustive: a body can't end in a fifth way.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    /// The answer is complete.
+    Finished(&'a Finish),
+    /// The answer or the call failed.
+    Failed(&'a Error),
+    /// The answer ended without a terminal item.
+    Truncated,
+    /// The consumer dropped the future or the body before it ended.
+    Dropped,
+}
+
+pin_project! {
+    /// Response body for [`OnEnd`](super::OnEnd): the items of the inner body, unchanged.
+    #[must_use = "streams do nothing unless polled"]
+    pub struct OnEndBody<B, C>
+    where
+        C: Fn(End<'_>),
+    {
+        #[pin]
+        inner: B,
+        once: Once<C>,
+    }
+}
+
+impl<B, C> OnEndBody<B, C>
+where
+    C: Fn(End<'_>),
+{
+    pub(super) const fn new(inner: B, once: Once<C>) -> Self {
+        Self { inner, once }
+    }
+}
+
+impl<B, C> Stream for OnEndBody<B, C>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    C: Fn(End<'_>),
+{
+    type Item = Result<Event, Error>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let item = ready!(this.inner.poll_next(cx));
+        match &item {
+            Some(Ok(Event::Finish(finish))) => this.once.tell(End::Finished(finish)),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => this.once.tell(End::Failed(error)),
+            None => this.once.tell(End::Truncated),
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.inner.size_hint()
+    }
+}
+
+impl<B, C> fmt::Debug for OnEndBody<B, C>
+where
+    C: Fn(End<'_>),
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnEndBody").finish_non_exhaustive()
+    }
+}
+
+/// Calls a function at most once: with the first end, or when dropped.
+pub(super) struct Once<C>
+where
+    C: Fn(End<'_>),
+{
+    f: Option<C>,
+}
+
+impl<C> Once<C>
+where
+    C: Fn(End<'_>),
+{
+    pub(super) const fn new(f: C) -> Self {
+        Self { f: Some(f) }
+    }
+
+    pub(super) fn tell(&mut self, end: End<'_>) {
+        if let Some(f) = self.f.take() {
+            f(end);
+        }
+    }
+}
+
+impl<C> Drop for Once<C>
+where
+    C: Fn(End<'_>),
+{
+    fn drop(&mut self) {
+        // A panic that leaves a drop aborts the process if another panic is unwinding.
+        if let Err(panic) = catch(|| self.tell(End::Dropped)) {
+            tracing::error!(
+                panic = panic.text(),
+                "the function of an `on_end` layer panicked"
+            );
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use super::{Emit, Transform};
+use concentric_core::{Error, Event};
+use futures_core::Stream;
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+/// Response body for [`TransformEvents`](super::TransformEvents).
+#[must_use = "streams do nothing unless polled"]
+pub struct TransformBody<B, T> {
+    // Boxed, since it is polled before the future moves it into the response. Dropped at its end.
+    inner: Option<Pin<Box<B>>>,
+    transform: T,
+    ready: VecDeque<Result<Event, Error>>,
+}
+
+impl<B, T> TransformBody<B, T>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    T: Transform,
+{
+    pub(super) fn new(inner: B, transform: T) -> Self {
+        Self {
+            inner: Some(Box::pin(inner)),
+            transform,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Polls the inner body until content is ready to be yielded.
+    ///
+    /// An error before the first content is returned by the future.
+    pub(super) fn poll_commit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let mut seen = 0;
+        loop {
+            while let Some(item) = self.ready.get(seen) {
+                match item {
+                    Ok(event) if event.is_content() => return Poll::Ready(Ok(())),
+                    Ok(_) => seen += 1,
+                    Err(error) => return Poll::Ready(Err(error.clone())),
+                }
+            }
+            if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(Err(Error::truncated()));
+            }
+        }
+    }
+
+    /// Reads one item of the inner body; `false` if there is none.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(false);
+        };
+        match ready!(inner.as_mut().poll_next(cx)) {
+            Some(Ok(Event::Finish(mut finish))) => {
+                let held = self.transform.flush();
+                self.emit(held);
+                if self.inner.take().is_some() {
+                    self.transform.finish(&mut finish);
+                    self.ready.push_back(Ok(Event::Finish(finish)));
+                }
+            }
+            Some(Ok(event)) => {
+                let emit = self.transform.event(event);
+                self.emit(emit);
+            }
+            end => {
+                let held = self.transform.flush();
+                self.emit(held);
+                if self.inner.take().is_some() {
+                    self.ready.extend(end);
+                }
+                return Poll::Ready(!self.ready.is_empty());
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    fn emit(&mut self, emit: Emit) {
+        match emit {
+            Emit::None => {}
+            Emit::One(event) => self.push(event),
+            Emit::Many(events) => events.into_iter().for_each(|event| self.push(event)),
+            Emit::Fail(error) => {
+                if self.inner.take().is_some() {
+                    self.ready.push_back(Err(error));
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, event: Event) {
+        let empty = matches!(&event, Event::TextDelta(text) | Event::ReasoningDelta(text) if text.is_empty());
+        // No item follows a finish or an error, which drop the inner body.
+        if self.inner.is_none() || empty {
+            return;
+        }
+        if event.is_finish() {
+            self.inner = None;
+        }
+        self.ready.push_back(Ok(event));
+    }
+}
+
+// The inner body is boxed, and the other fields are plain data.
+impl<B, T> Unpin for TransformBody<B, T> {}
+
+impl<B, T> Stream for TransformBody<B, T>
+where
+    B: Stream<Item = Result<Event, Error>>,
+    T: Transform,
+{
+    type Item = Result<Event, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Poll::Ready(Some(item));
+            }
+            if !ready!(self.poll_more(cx)) {
+                return Poll::Ready(None);
+            }
+        }
+    }
+}
+
+impl<B, T> fmt::Debug for TransformBody<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransformBody")
+            .field("ready", &self.ready.len())
+            .finish_non_exhaustive()
+    }
+}

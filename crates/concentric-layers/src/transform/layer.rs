@@ -1,0 +1,41 @@
+use super::TransformEvents;
+use std::{any::type_name, fmt};
+use tower_layer::Layer;
+
+/// [`Layer`] that applies [`TransformEvents`].
+///
+/// See the [module docs](super) for an example.
+#[derive(Clone, Copy)]
+pub struct TransformLayer<F> {
+    make: F,
+}
+
+impl<F> TransformLayer<F> {
+    /// Creates a layer that creates a [`Transform`](super::Transform) for each call with `make`.
+    pub const fn new<T>(make: F) -> Self
+    where
+        F: Fn(&concentric_core::ChatRequest) -> T,
+        T: super::Transform,
+    {
+        Self { make }
+    }
+}
+
+impl<S, F> Layer<S> for TransformLayer<F>
+where
+    F: Clone,
+{
+    type Service = TransformEvents<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        TransformEvents::new(inner, self.make.clone())
+    }
+}
+
+impl<F> fmt::Debug for TransformLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TransformLayer")
+            .field(&format_args!("{}", type_name::<F>()))
+            .finish()
+    }
+}
