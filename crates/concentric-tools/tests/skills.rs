@@ -525,7 +525,7 @@ fn what_is_wrong_in_code_is_said_when_it_is_wrapped() {
     let error = wrap(Skills::new().skill(one()).skill(one())).unwrap_err();
     assert_eq!(error, "skill: two skills are named `one`");
     let error = wrap(Skills::new().skill(Skill::new("One", "x", "x"))).unwrap_err();
-    assert!(error.contains("its `name` is not"), "{error}");
+    assert!(error.contains("invalid field `name`"), "{error}");
     let error = Skills::new().edit("two", |skill| skill).unwrap_err();
     assert!(matches!(error.kind(), SkillErrorKind::Unknown(name) if *name == "two"));
     assert_eq!(Error::from(error).kind(), ErrorKind::Configuration);
