@@ -8,7 +8,8 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 pin_project! {
-    /// Response body for [`InFlightLimit`](super::InFlightLimit): the inner body's items, unchanged.
+    /// Response body for [`InFlightLimit`](super::InFlightLimit): the inner body's items,
+    /// unchanged.
     #[derive(Debug)]
     #[must_use = "streams do nothing unless polled"]
     pub struct InFlightBody<B> {

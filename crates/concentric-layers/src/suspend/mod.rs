@@ -201,23 +201,23 @@
 //! # Messages that come with replies
 //!
 //! A user may send a message with a reply
-//! ([`Resume::with_messages`](concentric_core::Resume::with_messages)). The message is stored in the
-//! waiting run's state before the replies are accepted
-//! ([`RunStore::amend`](concentric_core::store::RunStore::amend)), and joins the transcript when the open
-//! round is closed, before the model is called. If the request fails in between, or its process dies, the
-//! run already has the message; a repeated request with the same message id adds nothing. A run that waits
-//! before its end, or in an agent in place of its model, accepts no message: the request fails with
-//! [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest), `unexpected_message`, and the error
-//! names the message.
+//! ([`Resume::with_messages`](concentric_core::Resume::with_messages)). The message is stored in
+//! the waiting run's state before the replies are accepted
+//! ([`RunStore::amend`](concentric_core::store::RunStore::amend)), and joins the transcript when
+//! the open round is closed, before the model is called. If the request fails in between, or its
+//! process dies, the run already has the message; a repeated request with the same message id adds
+//! nothing. A run that waits before its end, or in an agent in place of its model, accepts no
+//! message: the request fails with [`InvalidRequest`](concentric_core::ErrorKind::InvalidRequest),
+//! `unexpected_message`, and the error names the message.
 //!
 //! # Withdrawn interrupts
 //!
 //! A user may send a new message instead of replies. With
-//! [`OpenInterrupts::Withdraw`](concentric_core::store::OpenInterrupts::Withdraw) in its context, a request
-//! without a `resume` that ends with a user message ends the waiting runs of its conversation and tenant
-//! before it begins its own run. A late reply to one of them fails with `run_ended`. Ignored interrupts
-//! therefore do not add up to the store's limit. `AgUiLayer` of `concentric-http` inserts the value; without
-//! it, runs of one conversation wait side by side.
+//! [`OpenInterrupts::Withdraw`](concentric_core::store::OpenInterrupts::Withdraw) in its context, a
+//! request without a `resume` that ends with a user message ends the waiting runs of its
+//! conversation and tenant before it begins its own run. A late reply to one of them fails with
+//! `run_ended`. Ignored interrupts therefore do not add up to the store's limit. `AgUiLayer` of
+//! `concentric-http` inserts the value; without it, runs of one conversation wait side by side.
 //!
 //! | at the same time | the waiting run |
 //! |---|---|
@@ -244,9 +244,10 @@
 //! | does not exist | is answered with the interrupts of the conversation's run, or resumes that run, as above; or fails with `run_not_found` |
 //!
 //! Messages are compared by id. One transcript is read, however many runs are open: that of the
-//! conversation's newest waiting run, or that of the run whose lease ends last if none waits. If it cannot be
-//! read, the request fails. Any number of requests may read the same interrupts at once, and none of them
-//! delays a reply. The answer is a single [`Finish`](concentric_core::Event::Finish).
+//! conversation's newest waiting run, or that of the run whose lease ends last if none waits. If it
+//! cannot be read, the request fails. Any number of requests may read the same interrupts at once,
+//! and none of them delays a reply. The answer is a single
+//! [`Finish`](concentric_core::Event::Finish).
 //!
 //! # Place in the stack
 //!

@@ -101,9 +101,9 @@ where
     })
 }
 
-/// Decides how a request without a `resume` begins: with a new run, unless a run with its id is live; or
-/// with the run that waits for the client tool results at the end of its `transcript`. `open` applies to the
-/// open interrupts of its conversation.
+/// Decides how a request without a `resume` begins: with a new run, unless a run with its id is
+/// live; or with the run that waits for the client tool results at the end of its `transcript`.
+/// `open` applies to the open interrupts of its conversation.
 pub(super) fn begin<St>(
     lookup: Lookup<St>,
     transcript: Transcript,
@@ -131,8 +131,8 @@ where
     })
 }
 
-/// Finds the run that waits for `results`, if there are any. Otherwise withdraws the open interrupts, if
-/// `open` is set and the transcript ends with a new user message.
+/// Finds the run that waits for `results`, if there are any. Otherwise withdraws the open
+/// interrupts, if `open` is set and the transcript ends with a new user message.
 async fn begin_anew<St>(
     kept: &Arc<Kept<St>>,
     transcript: &Transcript,
@@ -153,13 +153,14 @@ where
     Ok(None)
 }
 
-/// Finds the run whose interrupts the client of `transcript` may have missed: the newest waiting one, or
-/// else the one whose lease ends last. No other state is loaded, however many runs are open.
+/// Finds the run whose interrupts the client of `transcript` may have missed: the newest waiting
+/// one, or else the one whose lease ends last. No other state is loaded, however many runs are
+/// open.
 ///
 /// # Errors
 ///
-/// The run is driven, or may be the one that is driven; or there is none, and `transcript` ends with an
-/// answer.
+/// The run is driven, or may be the one that is driven; or there is none, and `transcript` ends
+/// with an answer.
 async fn show<St>(kept: &Arc<Kept<St>>, transcript: &Transcript) -> Result<Option<Found>, Error>
 where
     St: RunStore + ?Sized,
