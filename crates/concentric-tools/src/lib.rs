@@ -103,6 +103,9 @@
 //! 3. Otherwise the model reads "This call was started earlier and its outcome is unknown. It was
 //!    not retried.", and the reason.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "agent-tool")]
 pub mod agent;
 pub mod approval;
 mod arguments;
@@ -111,37 +114,47 @@ mod error;
 pub mod gate;
 pub mod hooks;
 mod layers;
+#[cfg(feature = "lazy")]
 pub mod lazy;
 pub mod lifecycle;
 pub mod matcher;
 mod outcome;
+#[cfg(feature = "output")]
 pub mod output;
 mod overlong;
 mod panic;
 pub mod retry;
 pub mod scoped;
+#[cfg(feature = "skills")]
 pub mod skills;
+#[cfg(feature = "approval-tokens")]
 pub mod token;
 pub mod tool;
 pub mod toolset;
 
+#[cfg(feature = "agent-tool")]
+pub use self::agent::{agent_tool, agent_tool_with};
+#[cfg(feature = "lazy")]
+pub use self::lazy::{LazyTools, offer_tools};
+#[cfg(feature = "approval-tokens")]
+pub use self::lifecycle::Tokens;
+#[cfg(feature = "output")]
+pub use self::output::{Output, OutputError, output};
+#[cfg(feature = "skills")]
+pub use self::skills::{Skill, Skills};
 pub use self::{
-    agent::{agent_tool, agent_tool_with},
     approval::{Approval, ApprovalEvent, Ask},
     arguments::NoArguments,
     digest::Digest,
     error::{ToolError, ToolsetError, fatal, is_fatal},
     gate::{Decided, Gate, Pins, Verdict, gate_fn},
     hooks::{BeforeCall, Flow, ToolHooks, ToolHooksLayer, after_fn, before_fn},
-    lazy::{LazyTools, offer_tools},
-    lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, Tokens, ToolLifecycle},
+    lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, ToolLifecycle},
     matcher::Matcher,
     outcome::{IntoOutcome, Json},
-    output::{Output, OutputError, output},
     overlong::Overlong,
     retry::RetryTool,
     scoped::{ScopedExt, ScopedLayer},
-    skills::{Skill, Skills},
     tool::{Tool, blocking_tool, blocking_tool_with_context, tool, tool_with_context},
     toolset::{ToolLayers, Toolset},
 };

@@ -1,4 +1,5 @@
 //! Agents as tools: runs inside runs.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

@@ -151,7 +151,9 @@ async fn arguments_that_are_not_an_object_are_refused() {
     }
 }
 
+#[cfg(feature = "schema-validation")]
 paced!(ranges_lengths_and_patterns_of_the_schema_are_enforced);
+#[cfg(feature = "schema-validation")]
 async fn ranges_lengths_and_patterns_of_the_schema_are_enforced() {
     // serde knows none of them.
     #[derive(Debug, Deserialize, JsonSchema)]

@@ -1,5 +1,6 @@
 //! What a token, a client, a gate or a process that died has decided or begun, as another process
 //! finds it.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 mod common;
 #[path = "common/approvals.rs"]

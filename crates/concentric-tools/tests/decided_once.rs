@@ -1,5 +1,6 @@
 //! What was decided is decided: by another way in, by a layer that fails or asks, by a state that is
 //! older, nothing is made of it twice.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Replies that a question accepts, and edits: what a person may do to a call that is asked about.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Calls that are given up while they run: their outcome is unknown, unless the tool may run again.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

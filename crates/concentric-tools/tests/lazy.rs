@@ -1,4 +1,5 @@
 //! Tools that are hidden until they are found, and which tools a step offers.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! What outlives a process: effects and decisions; and the lifecycle of tools in a loop of one's own.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

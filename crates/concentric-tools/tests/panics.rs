@@ -1,5 +1,6 @@
 //! Panics of code that is handed to a toolset: each is the outcome of its call or the error of its
 //! run, and no call runs that something was to decide about and did not.
+#![cfg(feature = "full")]
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Values that are shown while they are written.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{Custom, Event, FinishReason, MessageId, Part, StepStart, Usage};

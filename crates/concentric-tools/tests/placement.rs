@@ -1,4 +1,5 @@
 //! Layers of tools that stand where their docs say that they must not: what fails, and when.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{

@@ -1,4 +1,5 @@
 //! The rules of approvals: what they may name, what a run may change of them, and their settings.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! The schema that a model is shown is the schema that is enforced, keyword by keyword.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

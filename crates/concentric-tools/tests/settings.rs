@@ -1,4 +1,5 @@
 //! Every number and length of time that tools are set up with, at zero, one and its maximum.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Skills: loaded, active, suspended and resumed, and hostile.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,5 +1,6 @@
 //! Approval tokens, and the digests of what they are for.
 
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};

@@ -1,5 +1,6 @@
 //! Calls that are decided about without a record: the client holds the history, and a token proves
 //! what was asked.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

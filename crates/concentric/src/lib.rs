@@ -43,13 +43,21 @@
 //! | feature | module | contains |
 //! |---|---|---|
 //! | always | the root, [`layers`], [`store`] | messages, requests, events, the loop, building blocks for layers, store traits |
-//! | `tools` (default) | `tools` | typed tools and toolsets; approvals, skills, lazy tools, agents as tools, structured output |
+//! | `tools` (default) | `tools` | typed tools and toolsets, gates and approvals |
+//! | `agent-tool` | `tools::agent` | agents as tools |
+//! | `approval-tokens` | `tools::token` | signed proofs of interrupts, for hosts that do not store runs |
+//! | `lazy` | `tools::lazy` | tools that are offered once the model has found them |
+//! | `output` | `tools::output` | typed answers |
+//! | `schema-validation` | `tools` | tools with JSON Schemas of any keyword, such as `pattern` and `$ref` |
+//! | `skills` | `tools::skills` | instructions that a model loads when it needs them |
 //! | `providers` (default) | `providers` | OpenAI chat completions and compatible servers, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //!
 //! Features are additive: enabling one does not change behaviour.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use concentric_core::*;
 
@@ -141,9 +149,11 @@ pub mod prelude {
         AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer,
         OpenAiResponsesLayer,
     };
+    #[cfg(feature = "agent-tool")]
+    pub use concentric_tools::agent_tool;
     #[cfg(feature = "tools")]
     pub use concentric_tools::{
-        Approval, Gate, Json, Siblings, ToolError, Toolset, Verdict, agent_tool, gate_fn, tool,
+        Approval, Gate, Json, Siblings, ToolError, Toolset, Verdict, gate_fn, tool,
     };
 
     #[cfg(feature = "layers")]

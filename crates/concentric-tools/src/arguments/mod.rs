@@ -1,5 +1,6 @@
 //! Decoding and validation of a call's arguments.
 
+mod plain;
 mod schema;
 mod strict;
 mod validate;

@@ -67,7 +67,6 @@ pub use self::{
     tools::LazyTools,
 };
 
-pub(crate) use self::{
-    offer::{Place, is_about, offer},
-    search::one_line,
-};
+pub(crate) use self::offer::{Place, is_about, offer};
+#[cfg(feature = "skills")]
+pub(crate) use self::search::one_line;

@@ -2,7 +2,6 @@ use super::{
     asked::{Asked, Bound, Why},
     client,
     doubt::{replied_effect, unknown_at_best, without_doubt},
-    proof::Tokens,
     question,
     record::{ProtocolEntry, ProtocolStep},
     rule::{Rules, Siblings},
@@ -502,8 +501,10 @@ impl Gating {
         let rules = self.toolset.rules();
         let (definition, policy) = (definition(Some(tool.spec())), rules.policy(&self.context));
         let tokens = rules.tokens.as_ref();
-        let lifetime = |tokens: &Tokens| Some(tokens.lifetime_of(ask.expires_after));
-        let expires_after = tokens.map_or(ask.expires_after, lifetime);
+        let expires_after = match tokens {
+            Some(tokens) => Some(tokens.lifetime_of(ask.expires_after)),
+            None => ask.expires_after,
+        };
         let mut interrupt =
             question::approval(call, id.clone(), &ask, ask.message.clone(), expires_after);
         if edited {

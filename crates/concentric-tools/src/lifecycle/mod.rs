@@ -10,6 +10,7 @@ mod client;
 mod doubt;
 mod effects;
 mod gating;
+#[cfg(feature = "approval-tokens")]
 mod proof;
 mod question;
 mod record;
@@ -17,18 +18,22 @@ mod replied;
 mod rule;
 mod session;
 mod told;
+mod verify;
 
+#[cfg(feature = "approval-tokens")]
+pub use self::proof::Tokens;
 pub use self::{
-    proof::Tokens,
     record::{ProtocolEntry, ProtocolStep},
     rule::Siblings,
     session::{RoundEnd, ToolLifecycle},
 };
 
+#[cfg(feature = "agent-tool")]
+pub(crate) use self::effects::goes_on;
 pub(crate) use self::{
     changed::{Arrival, check_arrival, decide_changed},
     doubt::{find_outcome, is_recovered, not_gone_on, unknown_at_best},
-    effects::{Effects, goes_on, run as run_with_ledger},
+    effects::{Effects, run as run_with_ledger},
     gating::{Entry, Gated, LiveCall, Replied, gate_round, suspend_tool},
     record::Protocol,
     rule::{Prepare, Rules},

@@ -1,3 +1,4 @@
+use super::verify::{Invalid, Verified, VerifyReplies};
 use crate::{
     Digest,
     panic::stored,
@@ -50,7 +51,10 @@ const USED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The default lifetime of an interrupt.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A hundred years: longer times may overflow a `SystemTime`.
+/// Whether a proof was used before is not known.
+const UNSURE: Invalid = Invalid("unsure");
+
+/// A hundred years: a longer time may be none that a clock can tell.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Tokens {
@@ -75,12 +79,6 @@ impl Tokens {
         self
     }
 
-    /// The lifetime of an interrupt that requests `wanted`.
-    pub(super) fn lifetime_of(&self, wanted: Option<Duration>) -> Duration {
-        let lifetime = wanted.unwrap_or(self.0.lifetime);
-        lifetime.min(self.0.keys.longest()).min(LONGEST)
-    }
-
     fn subject(
         &self,
         call: &ToolCall,
@@ -103,9 +101,39 @@ impl Tokens {
         })
     }
 
-    /// Signs the token for an interrupt about `call`; `edited`: about arguments that an approver
-    /// edited.
-    pub(super) fn sign(
+    /// Until when it must be known that a question was answered at `now`: other tokens of the same
+    /// question may count for longer than the one that was used.
+    fn used_until(&self, now: SystemTime) -> SystemTime {
+        later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
+    }
+
+    async fn spend(
+        &self,
+        id: &InterruptId,
+        context: &Context,
+        until: SystemTime,
+    ) -> Result<(), Invalid> {
+        // Not the token: whoever lists a question again gets another one for it (F38).
+        let key = format!("token:{id}").into();
+        let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
+        match first {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Invalid::USED),
+            Err(error) => {
+                tracing::error!(%error, "a proof can't be used up, so it is not believed");
+                Err(UNSURE)
+            }
+        }
+    }
+}
+
+impl VerifyReplies for Tokens {
+    fn lifetime_of(&self, wanted: Option<Duration>) -> Duration {
+        let lifetime = wanted.unwrap_or(self.0.lifetime);
+        lifetime.min(self.0.keys.longest()).min(LONGEST)
+    }
+
+    fn sign(
         &self,
         call: &ToolCall,
         id: InterruptId,
@@ -135,72 +163,39 @@ impl Tokens {
         }
     }
 
-    /// The edited arguments in the token of `reply`, if its interrupt was about an edit. Returns an
-    /// error if the token has no valid signature.
-    pub(super) fn edited(&self, reply: &Reply, now: SystemTime) -> Result<Option<Str>, Invalid> {
-        let token = reply.token.as_deref().ok_or(Invalid::Missing)?;
-        let claims = self.0.keys.open(token, now).map_err(Invalid::Token)?;
+    fn edited(&self, reply: &Reply, now: SystemTime) -> Result<Option<Str>, Invalid> {
+        let token = reply.token.as_deref().ok_or(Invalid::MISSING)?;
+        let claims = self.0.keys.open(token, now).map_err(Invalid::from)?;
         Ok(claims.edited)
     }
 
-    /// Verifies the token of `reply` for an interrupt about `call`, without using it up. An expired
-    /// token is still valid for a denial. Returns the reason if the token is invalid.
-    pub(super) fn check(
+    fn check(
         &self,
         reply: &Reply,
         call: &ToolCall,
         definition: Digest,
         policy: Digest,
     ) -> Result<(), Invalid> {
-        let token = reply.token.as_deref().ok_or(Invalid::Missing)?;
+        let token = reply.token.as_deref().ok_or(Invalid::MISSING)?;
         let subject = self
             .subject(call, reply.interrupt_id.clone(), definition, policy)
-            .ok_or(Invalid::Missing)?;
+            .ok_or(Invalid::MISSING)?;
         let now = call.context.now();
         match self.0.keys.verify(token, &Expected::new(subject), now) {
             Ok(_) => Ok(()),
             // A denial executes nothing.
             Err(TokenError::Expired) if denies(reply) => Ok(()),
-            Err(error) => Err(Invalid::Token(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Uses up the token of `reply`, and all others for the same interrupt. Returns an error if it
-    /// was used before, or may have been.
-    pub(super) async fn take(&self, reply: &Reply, context: &Context) -> Result<(), Invalid> {
+    fn take<'a>(&'a self, reply: &'a Reply, context: &'a Context) -> Verified<'a> {
         let until = self.used_until(context.now());
-        self.spend(&reply.interrupt_id, context, until).await
+        Box::pin(self.spend(&reply.interrupt_id, context, until))
     }
 
-    /// Uses up all tokens for an interrupt that was decided about without one. Returns an error if
-    /// they were used before, or may have been.
-    pub(super) async fn decided(&self, id: &InterruptId, context: &Context) -> Result<(), Invalid> {
-        self.spend(id, context, later(context.now(), LONGEST)).await
-    }
-
-    /// The time until which an interrupt that was answered at `now` is remembered: its other tokens
-    /// may be valid for longer than the used one.
-    fn used_until(&self, now: SystemTime) -> SystemTime {
-        later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
-    }
-
-    async fn spend(
-        &self,
-        id: &InterruptId,
-        context: &Context,
-        until: SystemTime,
-    ) -> Result<(), Invalid> {
-        // Not the token itself: listing an interrupt again creates another token for it (F38).
-        let key = format!("token:{id}").into();
-        let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
-        match first {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Invalid::Used),
-            Err(error) => {
-                tracing::error!(%error, "marking an approval token as used failed; the reply is rejected");
-                Err(Invalid::Unsure)
-            }
-        }
+    fn decided<'a>(&'a self, id: &'a InterruptId, context: &'a Context) -> Verified<'a> {
+        Box::pin(self.spend(id, context, later(context.now(), LONGEST)))
     }
 }
 
@@ -219,41 +214,13 @@ fn denies(reply: &Reply) -> bool {
     )
 }
 
-/// The reason why a reply is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Invalid {
-    /// There is no token.
-    Missing,
-    /// The token is malformed, or does not match the call.
-    Token(TokenError),
-    /// The token was used before.
-    Used,
-    /// The lookup of earlier uses failed.
-    Unsure,
-    /// The interrupt does not accept this kind of reply.
-    NotAccepted,
-    /// The tool does not accept the edited arguments.
-    Edit,
-}
-
-impl Invalid {
-    pub(super) const fn code(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Token(error) => error.code(),
-            Self::Used => "used",
-            Self::Unsure => "unsure",
-            Self::NotAccepted => "reply_not_accepted",
-            Self::Edit => "invalid_edit",
+impl From<TokenError> for Invalid {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Definition => Self::DEFINITION,
+            TokenError::Policy => Self::POLICY,
+            _ => Self(error.code()),
         }
-    }
-
-    /// Whether the tool or the policy changed after the interrupt was raised.
-    pub(super) const fn is_drift(self) -> bool {
-        matches!(
-            self,
-            Self::Token(TokenError::Definition | TokenError::Policy)
-        )
     }
 }
 

@@ -4,9 +4,9 @@ use super::{
     asked::{Asked, Bound, Why},
     doubt::by_tool,
     gating::{Gating, Step, definition, is_read_only},
-    proof::Invalid,
     question,
     record::ProtocolStep,
+    verify::Invalid,
 };
 use crate::{Tool, approval::Ask, gate::Verdict};
 use concentric_core::{
@@ -34,7 +34,7 @@ impl Gating {
         let (asked, verdict) = match &answered.pending {
             Some(pending) => match Asked::of(pending) {
                 Some(asked) => (asked, None),
-                None => return self.invalid(call, Invalid::Missing),
+                None => return self.invalid(call, Invalid::MISSING),
             },
             None => match self.prove(tool, call, reply, recovered).await {
                 Ok((asked, verdict)) => (asked, Some(verdict)),
@@ -48,7 +48,7 @@ impl Gating {
             return self.call_again(call, &asked, answered, drifted).await;
         }
         let Ok(ruling) = reply.ruling() else {
-            return self.invalid(call, Invalid::Missing);
+            return self.invalid(call, Invalid::MISSING);
         };
         let id = &reply.interrupt_id;
         if let Some(tokens) = &self.toolset.rules().tokens
@@ -60,8 +60,8 @@ impl Gating {
             match tokens.decided(id, &self.context).await {
                 Ok(()) => {}
                 // Used by the process that ended.
-                Err(Invalid::Used) if recovered => {}
-                Err(Invalid::Used) => return self.used(tool, call).await,
+                Err(Invalid::USED) if recovered => {}
+                Err(Invalid::USED) => return self.used(tool, call).await,
                 Err(invalid) => return self.invalid(call, invalid),
             }
         }
@@ -167,11 +167,11 @@ impl Gating {
                 }
                 Err(invalid) => Err(invalid),
             },
-            None => Err(Invalid::Missing),
+            None => Err(Invalid::MISSING),
         };
         let proved = match proved {
             // Used by the process that resumed the run and ended.
-            Err(Invalid::Used) if recovered => Ok(()),
+            Err(Invalid::USED) if recovered => Ok(()),
             proved => proved,
         };
         match proved {
@@ -194,7 +194,7 @@ impl Gating {
                 self.tell_denied(id, &view, CHANGED_SINCE).await;
                 Err(Step::settled(changed_since()))
             }
-            Err(Invalid::Used) => Err(self.used(tool, call).await),
+            Err(Invalid::USED) => Err(self.used(tool, call).await),
             Err(invalid) => Err(self.invalid(call, invalid)),
         }
     }
@@ -214,9 +214,9 @@ impl Gating {
                 let (view, id) = (self.view(call), reply.interrupt_id.clone());
                 let asked = question::approval(&view, id.clone(), ask, None, None);
                 let why = match asked.check(reply, view.context.now()) {
-                    Err(_) => Invalid::NotAccepted,
+                    Err(_) => Invalid::NOT_ACCEPTED,
                     Ok(()) => match self.toolset.check_edits().check(&call.call, reply) {
-                        Err(_) => Invalid::Edit,
+                        Err(_) => Invalid::EDIT,
                         Ok(()) => return None,
                     },
                 };
@@ -224,7 +224,7 @@ impl Gating {
                 Some(self.ask_as(tool, &view, ask.clone(), id))
             }
             Verdict::Pass | Verdict::Allow if !Ask::default().accepted().contains(&kind) => {
-                Some(self.invalid(call, Invalid::NotAccepted))
+                Some(self.invalid(call, Invalid::NOT_ACCEPTED))
             }
             _ => None,
         }
@@ -243,7 +243,7 @@ impl Gating {
     pub(super) fn invalid(&self, call: &RoundCall, why: Invalid) -> Step {
         self.disbelieve(call, why);
         Step::settled(ToolOutcome::denied(Str::from_static(match why {
-            Invalid::Used => {
+            Invalid::USED => {
                 "approval-invalid: the approval of this call was already used. The call was not run again."
             }
             _ => "approval-invalid: the approval of this call is invalid. The call was not run.",
@@ -264,7 +264,7 @@ impl Gating {
 
     /// Handles a call whose token was used before: it may have executed.
     async fn used(&self, tool: &Tool, call: &RoundCall) -> Step {
-        let denied = self.invalid(call, Invalid::Used);
+        let denied = self.invalid(call, Invalid::USED);
         if is_read_only(call) {
             return denied;
         }

@@ -1,4 +1,4 @@
-use super::{effects::Effects, proof::Tokens, record::Protocol};
+use super::{effects::Effects, record::Protocol, verify::VerifyReplies};
 use crate::{Approval, Digest, ToolError, gate::Gate};
 use concentric_core::{Arguments, Context, ToolCall, store::Once};
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -27,7 +27,7 @@ pub(crate) struct Rules {
     pub(crate) prepare: Vec<Prepare>,
     pub(crate) siblings: Siblings,
     pub(crate) together: bool,
-    pub(crate) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<Arc<dyn VerifyReplies>>,
     pub(crate) once: Option<Arc<dyn Once>>,
     pub(crate) effects: Option<Effects>,
     pub(crate) protocol: Option<Protocol>,

@@ -1,9 +1,9 @@
 use super::told::{give_up, notify};
-use crate::{skills::SkillsLayer, toolset::Toolset};
+use crate::toolset::Toolset;
 use concentric_core::{
-    CancelReason, ChatRequest, Context, Error, ErrorKind, Event, Executor, Finish, FinishReason,
-    InterruptId, Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RoundCall,
-    RoundEvent, Str, ToolCallEvent, ToolRound, ToolSource, ToolSpecs, Transcript, Turn, Usage,
+    CancelReason, Context, Error, ErrorKind, Event, Executor, Finish, FinishReason, InterruptId,
+    Message, MessageId, Outcome, PartKind, Reply, ReplyError, Round, RoundCall, RoundEvent, Str,
+    ToolCallEvent, ToolRound, ToolSource, ToolSpecs, Transcript, Turn, Usage,
     machine::{Action, Input, Machine, MachineState, ModelStart, Rules},
 };
 use futures_util::{FutureExt, StreamExt, future::select};
@@ -133,13 +133,17 @@ impl ToolLifecycle {
         self.client_tools.iter().chain(&specs).cloned().collect()
     }
 
-    /// Returns the request for the next model call, with the descriptions of `skills` and the tools
-    /// of the loaded ones. A call of another tool is refused in the next round.
-    pub fn apply_skill_loads(&mut self, skills: &SkillsLayer) -> ChatRequest {
-        let mut request = ChatRequest::new(self.transcript().clone());
+    /// The request to call the model with, of which `choose` returns the tools that it offers. A call
+    /// of another tool is refused in the next round.
+    #[cfg(feature = "skills")]
+    pub(crate) fn offer(
+        &mut self,
+        choose: impl FnOnce(&mut concentric_core::ChatRequest) -> Option<Arc<[Str]>>,
+    ) -> concentric_core::ChatRequest {
+        let mut request = concentric_core::ChatRequest::new(self.transcript().clone());
         request.tools = self.specs();
         request.context = self.context.clone();
-        self.offered = skills.apply(&mut request);
+        self.offered = choose(&mut request);
         request
     }
 

@@ -100,6 +100,7 @@ mod catalogue;
 mod error;
 mod files;
 mod layer;
+mod lifecycle;
 mod parse;
 mod service;
 mod set;

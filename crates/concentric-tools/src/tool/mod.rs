@@ -90,6 +90,7 @@ pub struct Tool {
     // Calls an agent whose tool calls the gates of this toolset decide about, too.
     is_agent: bool,
     // Makes other tools available, so it must always be offered.
+    #[cfg(feature = "lazy")]
     reveals: bool,
     max_depth: usize,
     home: Option<Home>,
@@ -178,6 +179,7 @@ impl Tool {
             reconcile: None,
             requires: Vec::new(),
             is_agent: false,
+            #[cfg(feature = "lazy")]
             reveals: false,
             max_depth: MAX_DEPTH,
             home: None,
@@ -240,11 +242,13 @@ impl Tool {
     }
 
     /// Whether it makes other tools available.
+    #[cfg(feature = "lazy")]
     pub(crate) const fn reveals(&self) -> bool {
         self.reveals
     }
 
     /// Marks the tool as one that makes other tools available.
+    #[cfg(feature = "lazy")]
     pub(crate) fn revealing(mut self) -> Self {
         self.reveals = true;
         self.stack = Arc::default();
@@ -252,6 +256,7 @@ impl Tool {
     }
 
     /// Marks the tool as one that calls an agent.
+    #[cfg(feature = "agent-tool")]
     pub(crate) fn calling_agent(mut self) -> Self {
         self.is_agent = true;
         self.stack = Arc::default();

@@ -37,7 +37,7 @@ use crate::{
     Approval, Tool, ToolError, ToolHooks, ToolHooksLayer, ToolsetError,
     gate::Gate,
     layers::{Layers, Observation},
-    lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings, Tokens},
+    lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
     tool::Home,
 };
 use concentric_core::{
@@ -229,9 +229,10 @@ impl Toolset {
 
     /// Accepts replies to interrupts that are not stored, if each carries a signed proof; see
     /// [`Tokens`].
+    #[cfg(feature = "approval-tokens")]
     #[must_use]
-    pub fn tokens(self, tokens: Tokens) -> Self {
-        self.rules_mut(|rules| rules.tokens = Some(tokens))
+    pub fn tokens(self, tokens: crate::Tokens) -> Self {
+        self.rules_mut(|rules| rules.tokens = Some(Arc::new(tokens)))
     }
 
     /// Notifies observers of each interrupt and of its end once, across all processes that share
@@ -266,6 +267,7 @@ impl Toolset {
     }
 
     /// Adds a text for the model to the refusal of a call whose tool was not offered.
+    #[cfg(feature = "lazy")]
     #[must_use]
     pub(crate) fn hint(
         self,
