@@ -143,11 +143,11 @@ pub use self::output::{Output, OutputError, output};
 #[cfg(feature = "skills")]
 pub use self::skills::{Skill, Skills};
 pub use self::{
-    approval::{Approval, ApprovalEvent, Ask},
+    approval::Approval,
     arguments::NoArguments,
     digest::Digest,
     error::{ToolError, ToolsetError, fatal, is_fatal},
-    gate::{Decided, Gate, Pins, Verdict, gate_fn},
+    gate::{ApprovalEvent, Ask, Decided, Gate, Pins, Verdict, gate_fn},
     hooks::{BeforeCall, Flow, ToolHooks, ToolHooksLayer, after_fn, before_fn},
     lifecycle::{ProtocolEntry, ProtocolStep, RoundEnd, Siblings, ToolLifecycle},
     matcher::Matcher,

@@ -93,13 +93,9 @@
 //! endpoint fails a run whose interrupt cannot be answered, and a detached run whose consumer has
 //! left logs an error.
 
-mod ask;
-
-pub use self::ask::{ApprovalEvent, Ask};
-
 use crate::{
     Digest, Matcher, ToolsetError,
-    gate::{Decided, Gate, Verdict},
+    gate::{ApprovalEvent, Ask, Decided, Gate, Verdict},
     matcher::{Exactness, Matched},
     panic::stored,
 };

@@ -15,11 +15,15 @@
 //! # let _ = tools;
 //! ```
 
+mod ask;
 mod pins;
 
-pub use self::pins::Pins;
+pub use self::{
+    ask::{ApprovalEvent, Ask},
+    pins::Pins,
+};
 
-use crate::{ToolsetError, approval::Ask};
+use crate::ToolsetError;
 use concentric_core::{BoxError, Str, ToolCall, ToolSpecs};
 use futures_util::future::join;
 use std::{fmt, future::Future, pin::Pin};

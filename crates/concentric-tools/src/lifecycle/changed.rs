@@ -75,7 +75,7 @@ pub(crate) async fn decide_changed(
         Verdict::Ask(ask) => ask,
         Verdict::Pass | Verdict::Allow if !minded => return Ok(()),
         // The unchanged call was allowed or approved, which does not cover the changed one.
-        Verdict::Pass | Verdict::Allow => crate::approval::Ask::default(),
+        Verdict::Pass | Verdict::Allow => crate::gate::Ask::default(),
     };
     let asked = Asked {
         why: Why::Changed,

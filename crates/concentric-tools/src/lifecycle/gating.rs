@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     Digest, Tool,
-    approval::{Approval, ApprovalEvent, Ask},
-    gate::{Decided, Gate, Verdict},
+    approval::Approval,
+    gate::{ApprovalEvent, Ask, Decided, Gate, Verdict},
     panic::{self, Caught},
     toolset::Toolset,
 };

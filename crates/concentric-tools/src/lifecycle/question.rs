@@ -1,7 +1,7 @@
 //! The interrupts that are raised for calls.
 
 use crate::Digest;
-use crate::approval::Ask;
+use crate::gate::Ask;
 use concentric_core::{
     Arguments, Interrupt, InterruptId, ReplyKind, Str, ToolCall,
     interrupt::{self, Remember, RememberFor, RememberWhat},

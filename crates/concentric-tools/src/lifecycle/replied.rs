@@ -8,7 +8,10 @@ use super::{
     record::ProtocolStep,
     verify::Invalid,
 };
-use crate::{Tool, approval::Ask, gate::Verdict};
+use crate::{
+    Tool,
+    gate::{Ask, Verdict},
+};
 use concentric_core::{
     Answered, Arguments, Custom, Event, InterruptId, Permit, Reply, RoundCall, Ruling, Str,
     ToolCall, ToolOutcome, store::Effect,

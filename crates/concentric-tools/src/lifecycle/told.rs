@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     Approval, Digest,
-    approval::{ApprovalEvent, Ask, run_of},
-    gate::{Gate, Verdict},
+    approval::run_of,
+    gate::{ApprovalEvent, Ask, Gate, Verdict},
     panic::stored,
     toolset::Toolset,
 };

@@ -54,12 +54,12 @@ impl Ask {
     }
 
     /// The kinds of reply that were set, if they differ from the default.
-    pub(super) fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
+    pub(crate) fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
         let kinds = self.accepted();
         (kinds != DEFAULT_REPLIES.into()).then_some(kinds)
     }
 
-    pub(super) fn watch(
+    pub(crate) fn watch(
         mut self,
         watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static,
     ) -> Self {
@@ -67,17 +67,17 @@ impl Ask {
         self
     }
 
-    pub(super) fn remember(mut self, decisions: Arc<dyn Decisions>) -> Self {
+    pub(crate) fn remember(mut self, decisions: Arc<dyn Decisions>) -> Self {
         self.decisions = Some(decisions);
         self
     }
 
-    pub(super) fn remember_at_most(mut self, most: Remember) -> Self {
+    pub(crate) fn remember_at_most(mut self, most: Remember) -> Self {
         self.remember_at_most = Some(most);
         self
     }
 
-    pub(super) fn live(mut self, live: LiveInterrupts, timeout: Duration) -> Self {
+    pub(crate) fn live(mut self, live: LiveInterrupts, timeout: Duration) -> Self {
         self.live = Some((live, timeout));
         self
     }
@@ -106,7 +106,7 @@ impl Ask {
 
     /// Combines two settings: those of `self` take precedence, and the observers of both are
     /// called.
-    pub(super) fn before(mut self, other: Self) -> Self {
+    pub(crate) fn before(mut self, other: Self) -> Self {
         self.watched_by(other.watchers);
         Self {
             message: self.message.or(other.message),
