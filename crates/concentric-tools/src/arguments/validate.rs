@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn keyword(
-        inner: impl Strategy<Value = Value> + Clone,
+        inner: impl Strategy<Value = Value> + Clone + 'static,
     ) -> impl Strategy<Value = (&'static str, Value)> {
         let count = (0u64..3).prop_map(Value::from);
         let scalar = prop_oneof![
