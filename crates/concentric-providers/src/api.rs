@@ -279,6 +279,16 @@ impl fmt::Debug for Base {
     }
 }
 
+/// Sets a name that the service reports, unless it is already set. Returns whether it was set.
+#[inline]
+pub(crate) fn name(field: &mut Option<Str>, value: Option<&str>) -> bool {
+    let value = value.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
+    if let Some(value) = value {
+        *field = Some(value.into());
+    }
+    value.is_some_and(|value| !value.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::Base;

@@ -5,6 +5,8 @@
 //! [`HttpClient`] (feature `client`) is the default innermost service.
 //!
 //! ```no_run
+//! # #[cfg(all(feature = "client", feature = "openai"))]
+//! # mod example {
 //! use concentric_core::{ChatRequest, Error};
 //! use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
 //! use tower::{ServiceBuilder, ServiceExt};
@@ -16,7 +18,18 @@
 //! let answer = model.oneshot(ChatRequest::user("hi")).await?.text().await?;
 //! # Ok(())
 //! # }
+//! # }
 //! ```
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `client` (default) | [`HttpClient`] |
+//! | `openai` | `OpenAiLayer`: chat completions of OpenAI and compatible services |
+//! | `responses` | `OpenAiResponsesLayer`: OpenAI's Responses API; implies `openai` |
+//! | `anthropic` | `AnthropicLayer` |
+//! | `gemini` | `GeminiLayer` |
+//! | `ollama` | `OllamaLayer` |
+//! | `full` | all of these |
 //!
 //! The future of a call resolves when the first content of the model arrives. Until then, errors (a
 //! rejected key, a rate limit, a broken connection) are returned by the future; later errors are
@@ -24,11 +37,17 @@
 //! [`ErrorKind::Truncated`](concentric_core::ErrorKind::Truncated), even if the connection was
 //! closed cleanly.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(feature = "full"),
+    allow(dead_code, reason = "one API uses a part of what all of them share")
+)]
 #![allow(
     unnameable_types,
     reason = "the API types are an implementation detail of the models"
 )]
 
+#[cfg(feature = "anthropic")]
 pub mod anthropic;
 mod api;
 mod calls;
@@ -39,15 +58,20 @@ pub mod client;
 mod data_url;
 mod failure;
 mod fields;
+mod functions;
+#[cfg(feature = "gemini")]
 pub mod gemini;
 mod history;
 mod key;
 mod lenient;
 mod limits;
 pub mod model;
+#[cfg(feature = "ollama")]
 pub mod ollama;
+#[cfg(feature = "openai")]
 pub mod openai;
 mod repair;
+#[cfg(feature = "responses")]
 pub mod responses;
 mod retry_after;
 mod schema;
@@ -60,18 +84,23 @@ pub mod support {}
 pub mod supports;
 mod timeouts;
 
+#[cfg(feature = "anthropic")]
+pub use self::anthropic::AnthropicLayer;
 #[cfg(feature = "client")]
 pub use self::client::HttpClient;
+#[cfg(feature = "gemini")]
+pub use self::gemini::GeminiLayer;
+#[cfg(feature = "ollama")]
+pub use self::ollama::OllamaLayer;
+#[cfg(feature = "openai")]
+pub use self::openai::OpenAiLayer;
+#[cfg(feature = "responses")]
+pub use self::responses::OpenAiResponsesLayer;
 pub use self::{
-    anthropic::AnthropicLayer,
     capabilities::{Capabilities, Sources, Unsupported},
     catalogue::Catalogue,
-    gemini::GeminiLayer,
     key::ApiKey,
     limits::Limits,
     model::{Model, ProviderLayer},
-    ollama::OllamaLayer,
-    openai::OpenAiLayer,
-    responses::OpenAiResponsesLayer,
     timeouts::Timeouts,
 };

@@ -36,13 +36,10 @@
 //! let model = classifier(OllamaLayer::new("qwen3").layer(http()));
 //! ```
 
-use crate::{
-    Model, ProviderLayer, anthropic::Messages, gemini::GenerateContent, ollama::Ollama,
-    openai::Chat, responses::Responses,
-};
+use crate::{Model, ProviderLayer};
 
 macro_rules! supports {
-    ($($(#[$doc:meta])* $name:ident, $what:literal: $($api:ty)+;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident, $what:literal;)+) => {$(
         $(#[$doc])*
         #[diagnostic::on_unimplemented(
             message = "`{Self}` is not known to support this feature",
@@ -50,42 +47,56 @@ macro_rules! supports {
             note = "see `concentric_providers::support` for the features of each service"
         )]
         pub trait $name {}
-        $(
-            impl $name for ProviderLayer<$api> {}
-            impl<S> $name for Model<S, $api> {}
-        )+
     )+};
 }
 
 supports! {
     /// Models that call tools ([`Capabilities::tools`](crate::Capabilities::tools)).
-    Tools, "does not call tools": Responses Messages GenerateContent Ollama;
+    Tools, "does not call tools";
     /// Models that support a forced tool choice
     /// ([`Capabilities::tool_choice`](crate::Capabilities::tool_choice)).
-    ToolChoice, "does not support a forced tool choice": Responses Messages GenerateContent;
+    ToolChoice, "does not support a forced tool choice";
     /// Models with control over parallel tool calls
     /// ([`Capabilities::parallel_tool_calls`](crate::Capabilities::parallel_tool_calls)).
-    ParallelToolCalls, "does not support `parallel_tool_calls`": Responses Messages;
+    ParallelToolCalls, "does not support `parallel_tool_calls`";
     /// Models that support an output schema
     /// ([`Capabilities::output_schema`](crate::Capabilities::output_schema)).
-    OutputSchema, "does not support an output schema": Responses Messages GenerateContent Ollama;
+    OutputSchema, "does not support an output schema";
     /// Models that support an output schema in requests with tools
     /// ([`Capabilities::output_schema_with_tools`](crate::Capabilities::output_schema_with_tools)).
-    OutputSchemaWithTools, "does not support an output schema together with tools":
-        Responses Messages GenerateContent;
+    OutputSchemaWithTools, "does not support an output schema together with tools";
     /// Models that accept images in a request
     /// ([`Capabilities::images`](crate::Capabilities::images)).
-    Images, "does not accept images": Responses Messages GenerateContent Ollama;
+    Images, "does not accept images";
     /// Models that accept audio in a request ([`Capabilities::audio`](crate::Capabilities::audio)).
-    Audio, "does not accept audio": GenerateContent;
+    Audio, "does not accept audio";
     /// Models that accept documents in a request
     /// ([`Capabilities::files`](crate::Capabilities::files)).
-    Files, "does not accept documents": Responses Messages GenerateContent;
+    Files, "does not accept documents";
     /// Models that support a reasoning effort
     /// ([`Capabilities::reasoning_effort`](crate::Capabilities::reasoning_effort)).
-    ReasoningEffort, "does not support a reasoning effort":
-        Chat Responses Messages GenerateContent Ollama;
+    ReasoningEffort, "does not support a reasoning effort";
     /// Models that continue an assistant message at the end of a conversation
     /// ([`Capabilities::prefill`](crate::Capabilities::prefill)).
-    Prefill, "does not continue an assistant message": Responses Ollama;
+    Prefill, "does not continue an assistant message";
 }
+
+macro_rules! supported {
+    ($feature:literal, $api:path: $($name:ident)+) => {$(
+        #[cfg(feature = $feature)]
+        impl $name for ProviderLayer<$api> {}
+        #[cfg(feature = $feature)]
+        impl<S> $name for Model<S, $api> {}
+    )+};
+}
+
+supported!("openai", crate::openai::Chat: ReasoningEffort);
+supported!("responses", crate::responses::Responses:
+    Tools ToolChoice ParallelToolCalls OutputSchema OutputSchemaWithTools Images Files
+    ReasoningEffort Prefill);
+supported!("anthropic", crate::anthropic::Messages:
+    Tools ToolChoice ParallelToolCalls OutputSchema OutputSchemaWithTools Images Files
+    ReasoningEffort);
+supported!("gemini", crate::gemini::GenerateContent:
+    Tools ToolChoice OutputSchema OutputSchemaWithTools Images Audio Files ReasoningEffort);
+supported!("ollama", crate::ollama::Ollama: Tools OutputSchema Images ReasoningEffort Prefill);

@@ -1,4 +1,5 @@
 //! The URL of a request, and its key.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

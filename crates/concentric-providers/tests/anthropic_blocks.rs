@@ -1,4 +1,5 @@
 //! Content blocks of Anthropic's responses, and message fields.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

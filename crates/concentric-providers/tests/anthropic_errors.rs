@@ -1,4 +1,5 @@
 //! Errors of Anthropic's service.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Conversations that are sent to Anthropic's Messages API.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

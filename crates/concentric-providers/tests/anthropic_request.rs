@@ -1,4 +1,5 @@
 //! Requests to Anthropic's Messages API.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Streams of Anthropic's Messages API.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! The data of models, and the costs of their calls.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

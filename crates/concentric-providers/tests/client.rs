@@ -1,5 +1,5 @@
 //! The default client with real sockets.
-#![cfg(feature = "client")]
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

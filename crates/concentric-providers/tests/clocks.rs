@@ -1,4 +1,5 @@
 //! Services that stall, respond slowly or only send keep-alive data, and slow consumers.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

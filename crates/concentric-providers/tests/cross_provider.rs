@@ -2,6 +2,7 @@
 //! other.
 //!
 //! The requests are stored in `tests/golden/cross_provider`; `WRITE_GOLDEN=1` writes missing ones.
+#![cfg(feature = "full")]
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,

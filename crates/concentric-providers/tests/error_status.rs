@@ -1,4 +1,5 @@
 //! Responses with an error status.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

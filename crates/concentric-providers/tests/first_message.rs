@@ -1,4 +1,5 @@
 //! Conversations that are empty, or that do not start with a user message.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Requests to Google's services.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Schemas from an untrusted source: small ones that expand to large ones, and large ones.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Requests that are invalid for every service, and rejected by every layer before they are sent.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;

@@ -1,5 +1,6 @@
 //! Requests with as many elements as an untrusted client can send, for which quadratic work would
 //! take hours.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

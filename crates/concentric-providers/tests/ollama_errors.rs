@@ -1,4 +1,5 @@
 //! Errors of Ollama.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Requests to Ollama.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

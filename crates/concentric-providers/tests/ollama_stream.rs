@@ -1,4 +1,5 @@
 //! Streams of Ollama.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Tool calls that are assembled from fragments.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

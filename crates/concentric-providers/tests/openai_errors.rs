@@ -1,4 +1,5 @@
 //! Errors of chat completions services, which must never contain the key.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
 //! Histories that are sent to chat completions services.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 mod common;

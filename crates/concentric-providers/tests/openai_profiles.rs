@@ -1,4 +1,5 @@
 //! The known chat completions services and their differences.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

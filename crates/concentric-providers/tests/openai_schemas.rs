@@ -1,4 +1,5 @@
 //! Schemas and names for OpenAI's own service, and for others.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 mod common;

@@ -1,4 +1,5 @@
 //! Streams of chat completions.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,5 +1,6 @@
 //! Progress of a response, for every decoder: chunks that add content count, and chunks that only
 //! show that the service is alive do not.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

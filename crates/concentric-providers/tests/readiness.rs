@@ -1,4 +1,5 @@
 //! Readiness of every provider's model: the instance that was ready is called once, immediately.
+#![cfg(feature = "full")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,6 +1,7 @@
 //! Compares the documentation page of supported features with the layers.
 //!
 //! `WRITE_GOLDEN=1` writes the page.
+#![cfg(feature = "full")]
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{ChatRequest, Message, Transcript, Turn};

@@ -1,4 +1,5 @@
 //! Compares the marker traits with the capabilities of the layers.
+#![cfg(feature = "full")]
 
 use concentric_core::{ChatRequest, Message, Turn};
 use concentric_providers::{

@@ -1,4 +1,5 @@
 //! tower-http's layers below a provider.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;

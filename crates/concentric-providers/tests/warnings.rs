@@ -2,6 +2,7 @@
 //!
 //! A program of its own with one test: whether an event is logged is known once for all threads, and
 //! a subscriber of one thread may miss an event that another thread has come to first.
+#![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

@@ -5,7 +5,7 @@
 //! [`Layer`](https://docs.rs/tower-layer), including the loop that calls tools:
 //!
 //! ```
-//! # #[cfg(all(feature = "tools", feature = "providers"))]
+//! # #[cfg(all(feature = "client", feature = "openai", feature = "tools"))]
 //! # mod example {
 //! use concentric::prelude::*;
 //! use schemars::JsonSchema;
@@ -50,10 +50,17 @@
 //! | `output` | `tools::output` | typed answers |
 //! | `schema-validation` | `tools` | tools with JSON Schemas of any keyword, such as `pattern` and `$ref` |
 //! | `skills` | `tools::skills` | instructions that a model loads when it needs them |
-//! | `providers` (default) | `providers` | OpenAI chat completions and compatible servers, OpenAI Responses, Anthropic, Gemini, Ollama, an HTTP client |
+//! | `client` (default) | `providers` | an HTTP client |
+//! | `openai` (default) | `providers` | OpenAI chat completions and compatible services |
+//! | `responses` | `providers` | OpenAI Responses |
+//! | `anthropic` | `providers` | Anthropic Messages |
+//! | `gemini` | `providers` | Gemini |
+//! | `ollama` | `providers` | Ollama |
+//! | `providers` | `providers` | what the five have in common; implied by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
+//! | `full` | | all of these |
 //!
 //! Features are additive: enabling one does not change behaviour.
 
@@ -144,11 +151,20 @@ pub mod store {
 pub mod prelude {
     #[cfg(feature = "http")]
     pub use concentric_http::ag_ui::AgUiLayer;
+    #[cfg(feature = "anthropic")]
+    pub use concentric_providers::AnthropicLayer;
     #[cfg(feature = "providers")]
-    pub use concentric_providers::{
-        AnthropicLayer, ApiKey, GeminiLayer, HttpClient, OllamaLayer, OpenAiLayer,
-        OpenAiResponsesLayer,
-    };
+    pub use concentric_providers::ApiKey;
+    #[cfg(feature = "gemini")]
+    pub use concentric_providers::GeminiLayer;
+    #[cfg(feature = "client")]
+    pub use concentric_providers::HttpClient;
+    #[cfg(feature = "ollama")]
+    pub use concentric_providers::OllamaLayer;
+    #[cfg(feature = "openai")]
+    pub use concentric_providers::OpenAiLayer;
+    #[cfg(feature = "responses")]
+    pub use concentric_providers::OpenAiResponsesLayer;
     #[cfg(feature = "agent-tool")]
     pub use concentric_tools::agent_tool;
     #[cfg(feature = "tools")]

@@ -6,11 +6,10 @@ use super::{
     wire::{Blob, Candidate, Chunk, Feedback, File, FunctionCall, Part as WirePart},
 };
 use crate::{
-    api::{self, Answer, Framing},
+    api::{self, Answer, Framing, name},
     calls::{Calls, Piece},
     failure::{Failure, has_error},
     lenient::Text,
-    openai::name,
 };
 use concentric_core::{
     CallId, Error, ErrorKind, Event, Executor, Finish, FinishReason, Media, MediaSource, Part,

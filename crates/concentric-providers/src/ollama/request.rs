@@ -7,7 +7,7 @@ use super::{
     message::{Messages, images, user_text},
     schema,
 };
-use crate::{api::Call, fields::Fields, openai::Tools, schema::Budget};
+use crate::{api::Call, fields::Fields, functions::Tools, schema::Budget};
 use concentric_core::{ChatOptions, Str, ToolChoice};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};

@@ -5,7 +5,7 @@ use super::{
     wire::{Audio, Call, Choice, Chunk, Content, ContentPart, Message},
 };
 use crate::{
-    api::{self, Answer, Framing},
+    api::{self, Answer, Framing, name},
     calls::{Calls, Piece},
     data_url,
     failure::{Failure, has_error},
@@ -372,16 +372,6 @@ fn failure(chunk: &Chunk<'_>, from: Framing) -> Option<Failure> {
             "type": chunk.type_.as_str(),
         }))
     })
-}
-
-/// Sets a name that the service reports, unless it is already set. Returns whether it was set.
-#[inline]
-pub(crate) fn name(field: &mut Option<Str>, value: Option<&str>) -> bool {
-    let value = value.filter(|_| field.as_ref().is_none_or(|field| field.is_empty()));
-    if let Some(value) = value {
-        *field = Some(value.into());
-    }
-    value.is_some_and(|value| !value.is_empty())
 }
 
 /// An image at `url`, which may be a data URL.

@@ -88,11 +88,9 @@ mod request;
 pub(crate) mod schema;
 mod wire;
 
+#[cfg(feature = "responses")]
+pub(crate) use self::request::{DataUrl, Metadata};
 pub use self::{
     chat::{Chat, OpenAi, OpenAiLayer},
     profile::{Files, Prefill, Profile, Reasoning, Turns},
-};
-pub(crate) use self::{
-    decoder::name,
-    request::{DataUrl, Metadata, Tools},
 };

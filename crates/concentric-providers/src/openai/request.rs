@@ -1,4 +1,4 @@
-//! Serialization of a [`ChatRequest`] for chat completions.
+//! Serialization of a [`ChatRequest`](concentric_core::ChatRequest) for chat completions.
 //!
 //! The serialized data are borrowed from the request, except for rewritten schemas.
 
@@ -14,13 +14,11 @@ use super::{
 use crate::{
     api::Call,
     fields::{Fields, is_empty_list},
+    functions::Tools,
     schema::Node,
 };
-use concentric_core::{ChatRequest, OutputSchema, Str, ToolChoice};
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeMap, SerializeSeq},
-};
+use concentric_core::{OutputSchema, Str, ToolChoice};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
 /// The body of a call.
@@ -112,56 +110,6 @@ impl Serialize for Wire<'_> {
 #[derive(Serialize)]
 struct StreamOptions {
     include_usage: bool,
-}
-
-/// Converts a schema for a service, or describes a property that cannot be expressed.
-type Parameters<'a> = fn(&'a Value) -> Result<Node<'a>, &'static str>;
-
-/// The tools, with converted schemas.
-pub(crate) struct Tools<'a> {
-    request: &'a ChatRequest,
-    parameters: Parameters<'a>,
-}
-
-impl<'a> Tools<'a> {
-    pub(crate) const fn new(request: &'a ChatRequest, parameters: Parameters<'a>) -> Self {
-        Self {
-            request,
-            parameters,
-        }
-    }
-}
-
-impl Serialize for Tools<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let tools = &self.request.tools;
-        let mut seq = serializer.serialize_seq(Some(tools.len()))?;
-        for spec in tools {
-            seq.serialize_element(&Tool {
-                r#type: "function",
-                function: Function {
-                    name: &spec.name,
-                    description: &spec.description,
-                    parameters: (self.parameters)(&spec.input_schema).map_err(S::Error::custom)?,
-                },
-            })?;
-        }
-        seq.end()
-    }
-}
-
-#[derive(Serialize)]
-struct Tool<'a> {
-    r#type: &'static str,
-    function: Function<'a>,
-}
-
-#[derive(Serialize)]
-struct Function<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    description: &'a str,
-    parameters: Node<'a>,
 }
 
 struct Choice<'a> {

@@ -8,10 +8,9 @@ use super::{
     wire::{Chunk, Response},
 };
 use crate::{
-    api::{self, Answer, Framing},
+    api::{self, Answer, Framing, name},
     calls::{Calls, Piece},
     failure::{Failure, has_error},
-    openai::name,
     sound,
 };
 use concentric_core::{
