@@ -51,6 +51,7 @@ mod hub;
 mod marks;
 #[doc(hidden)]
 pub mod method;
+mod model_layers;
 pub mod of_run;
 mod outbox;
 mod request;

@@ -6,7 +6,7 @@ use crate::{
     context::{Context, Release, cancelled},
     environment::Sleep,
     method::{Panic, catch},
-    of_run::layers::{ModelLayers, not_applied},
+    model_layers::{ModelLayers, not_applied},
     request::ChatRequest,
     resume::Resume,
     service::BoxFuture,

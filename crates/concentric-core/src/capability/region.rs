@@ -6,7 +6,7 @@ use crate::{
     context::Context,
     fault::Fault,
     marks::{Expectation, MarkKind},
-    of_run::layers::{ModelLayers, not_applied},
+    model_layers::{ModelLayers, not_applied},
 };
 use concentric_proto::{Error, Phase};
 use std::{

@@ -53,9 +53,7 @@
 mod body;
 mod future;
 mod layer;
-pub(crate) mod layers;
 mod service;
 
-pub use self::{
-    body::OfRunBody, future::ResponseFuture, layer::OfRunLayer, layers::ModelLayers, service::OfRun,
-};
+pub use self::{body::OfRunBody, future::ResponseFuture, layer::OfRunLayer, service::OfRun};
+pub use crate::model_layers::ModelLayers;

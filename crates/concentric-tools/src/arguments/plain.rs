@@ -6,7 +6,7 @@ use std::{
     fmt::{self, Display},
 };
 
-/// The draft that a schema without `$schema` is of, too.
+/// The draft of a schema, also of one without `$schema`.
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
 /// Bounds below this are exact as an `f64`, and no other integer is rounded to one of them.
@@ -54,7 +54,7 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// It has a keyword that is not supported here, or one with an unusual value: that keyword.
+    /// The keyword that is not supported here, or has an unusual value.
     pub(super) fn new(schema: &Value) -> Result<Self, String> {
         let Value::Object(schema) = schema else {
             return match schema {
@@ -71,7 +71,7 @@ impl Plain {
                 "deprecated" | "readOnly" | "writeOnly" if value.is_boolean() => continue,
                 "examples" if value.is_array() => continue,
                 "default" => continue,
-                // Read with `properties`, below.
+                // Read together with `properties`.
                 "additionalProperties" if schema.contains_key("properties") => continue,
                 "additionalProperties" | "properties" => properties(schema)?,
                 "type" => kinds(value).map(Rule::Type),
@@ -98,7 +98,7 @@ impl Plain {
         self.0.iter().all(|rule| rule.is_valid(value))
     }
 
-    /// Hands over each error with the JSON Pointer of its place, until `report` returns false.
+    /// Reports each error with the JSON Pointer of its position, until `report` returns false.
     pub(super) fn errors(
         &self,
         value: &Value,
@@ -161,7 +161,7 @@ impl Rule {
     }
 }
 
-/// How many of `choices` a value is valid by.
+/// The number of `choices` that accept a value.
 fn fitting(choices: &[Plain], value: &Value) -> usize {
     choices
         .iter()
@@ -261,7 +261,7 @@ fn choices(value: &Value) -> Result<Option<Vec<Plain>>, String> {
     }
 }
 
-/// What `properties` and `additionalProperties` ask for together.
+/// The requirements of `properties` and `additionalProperties` together.
 fn properties(schema: &Map<String, Value>) -> Result<Option<Rule>, String> {
     let mut known = BTreeMap::new();
     if let Some(named) = schema.get("properties") {
@@ -280,7 +280,7 @@ fn properties(schema: &Map<String, Value>) -> Result<Option<Rule>, String> {
     Ok(Some(Rule::Properties { known, rest }))
 }
 
-/// A rule that a value is not valid by.
+/// A rule that a value violates.
 pub(super) struct Violation<'a> {
     rule: &'a Rule,
     value: &'a Value,

@@ -51,10 +51,10 @@ const USED_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The default lifetime of an interrupt.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Whether a proof was used before is not known.
+/// The lookup of earlier uses failed.
 const UNSURE: Invalid = Invalid("unsure");
 
-/// A hundred years: a longer time may be none that a clock can tell.
+/// A hundred years: longer times may overflow a `SystemTime`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Tokens {
@@ -101,8 +101,8 @@ impl Tokens {
         })
     }
 
-    /// Until when it must be known that a question was answered at `now`: other tokens of the same
-    /// question may count for longer than the one that was used.
+    /// The time until which an interrupt that was answered at `now` is remembered: its other tokens may
+    /// be valid for longer than the used one.
     fn used_until(&self, now: SystemTime) -> SystemTime {
         later(now, self.0.keys.longest().clamp(USED_FOR, LONGEST))
     }
@@ -113,14 +113,14 @@ impl Tokens {
         context: &Context,
         until: SystemTime,
     ) -> Result<(), Invalid> {
-        // Not the token: whoever lists a question again gets another one for it (F38).
+        // Not the token itself: listing an interrupt again creates another token for it (F38).
         let key = format!("token:{id}").into();
         let first = stored(|| self.0.once.once(Tenant::of(context), key, until)).await;
         match first {
             Ok(true) => Ok(()),
             Ok(false) => Err(Invalid::USED),
             Err(error) => {
-                tracing::error!(%error, "a proof can't be used up, so it is not believed");
+                tracing::error!(%error, "marking an approval token as used failed; the reply is rejected");
                 Err(UNSURE)
             }
         }

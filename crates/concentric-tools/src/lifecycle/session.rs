@@ -133,8 +133,8 @@ impl ToolLifecycle {
         self.client_tools.iter().chain(&specs).cloned().collect()
     }
 
-    /// The request to call the model with, of which `choose` returns the tools that it offers. A call
-    /// of another tool is refused in the next round.
+    /// Returns the request for the next model call, with the tools that `choose` returns. A call of
+    /// another tool is refused in the next round.
     #[cfg(feature = "skills")]
     pub(crate) fn offer(
         &mut self,

@@ -1,4 +1,4 @@
-//! Replies to interrupts of which there is no record.
+//! Verification of replies to interrupts that are not stored.
 
 use crate::Digest;
 use concentric_core::{Context, InterruptId, Reply, Str, ToolCall};
@@ -53,25 +53,25 @@ pub(crate) trait VerifyReplies: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// It was used before, or may have been.
+    /// The proof was used before, or may have been.
     fn take<'a>(&'a self, reply: &'a Reply, context: &'a Context) -> Verified<'a>;
 
     /// Uses up all proofs of an interrupt that was decided without one.
     ///
     /// # Errors
     ///
-    /// They were used before, or may have been.
+    /// A proof was used before, or may have been.
     fn decided<'a>(&'a self, id: &'a InterruptId, context: &'a Context) -> Verified<'a>;
 }
 
-/// Why a reply is rejected, as a code for logs and clients.
+/// The reason why a reply is rejected: a code for logs and clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Invalid(pub(super) &'static str);
 
 impl Invalid {
-    /// It has no proof.
+    /// The reply has no proof.
     pub(super) const MISSING: Self = Self("missing");
-    /// Its proof was used before.
+    /// The proof of the reply was used before.
     pub(super) const USED: Self = Self("used");
     /// Its interrupt does not accept such a reply.
     pub(super) const NOT_ACCEPTED: Self = Self("reply_not_accepted");

@@ -250,7 +250,7 @@ impl Toolset {
     /// The same applies to a call that is [abandoned](Tool::timeout) while it runs. A call that is
     /// recorded as finished is not run. If the ledger fails, the tool is not run and the run fails.
     ///
-    /// Without a ledger nobody is asked about a call that was given up: the model reads that its
+    /// Without a ledger, no interrupt is raised for an abandoned call: the model reads that its
     /// outcome is [`Unknown`](concentric_core::ToolStatus::Unknown). So it does with one where a run
     /// that waits is not stored, as behind `AgUiLayer` without `SuspendLayer`
     /// ([`Context::is_suspension_stored`]): the entry stays begun then.
