@@ -2,8 +2,6 @@
 //!
 //! A failing case prints its seed, which is stored in `machine.proptest-regressions`.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
-
 use concentric_proto::{
     Answered, CallId, CancelReason, Effects, Error, ErrorKind, Event, Executor, FinishReason,
     Interrupt, InterruptId, Message, MessageId, OpenRound, Origin, Outcome, Part, PartKind,

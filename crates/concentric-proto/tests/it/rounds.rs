@@ -2,13 +2,6 @@
 //!
 //! A failing case prints its seed, which is stored in `rounds.proptest-regressions`.
 
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
-
 use concentric_proto::{
     Annotations, Answered, CallId, CancelReason, Event, Finish, FinishReason, Interrupt,
     InterruptId, LimitOf, MessageId, Outcome, Pending, Refusal, Reply, ReplyError, RoundCall, Str,

@@ -5,13 +5,6 @@
 //!
 //! A failing case prints its seed, which is stored in `states.proptest-regressions`.
 
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
-
 use concentric_proto::{
     Annotations, CallId, Event, Executor, Finish, FinishReason, Interrupt, InterruptId, Message,
     MessageId, OpenRound, Outcome, Part, PartKind, Pending, ProviderData, Reply, Role, Round,

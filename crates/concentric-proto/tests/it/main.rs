@@ -1,0 +1,11 @@
+//! Tests of the machine, its states and its rounds.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod machine;
+mod rounds;
+mod states;
