@@ -1,5 +1,4 @@
 //! Ending a run, resuming it once, and emitting events into it.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Context, EmitError, Error,

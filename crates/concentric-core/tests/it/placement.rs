@@ -2,7 +2,6 @@
 //! when.
 //!
 //! Stacks that do not compile are tested in `tests/ui/tests/fail/placement_*.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
     AgentLayer, BoxModel, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
@@ -217,8 +216,8 @@ async fn a_layer_inside_a_region_it_avoids_fails_the_call() {
     assert_eq!(
         fault(&error),
         Fault::Inside {
-            layer: "placement::OutdoorLayer",
-            outer: "placement::RoomLayer",
+            layer: "it::placement::OutdoorLayer",
+            outer: "it::placement::RoomLayer",
         }
     );
     assert_eq!(model.calls(), 0);
@@ -250,8 +249,8 @@ fn a_table_names_both_layers_of_a_wrong_order() {
     assert_eq!(
         table.check().unwrap_err().faults(),
         [Fault::Inside {
-            layer: "placement::OutdoorLayer",
-            outer: "placement::RoomLayer",
+            layer: "it::placement::OutdoorLayer",
+            outer: "it::placement::RoomLayer",
         }]
     );
     Table::new()
@@ -272,9 +271,9 @@ fn a_table_names_an_unused_capability() {
     assert_eq!(
         faults.faults(),
         [Fault::Unused {
-            layer: "placement::TankLayer",
-            capability: "placement::Fuel",
-            user: "placement::EngineLayer",
+            layer: "it::placement::TankLayer",
+            capability: "it::placement::Fuel",
+            user: "it::placement::EngineLayer",
         }]
     );
     table.clone().with(&EngineLayer).check().unwrap();
@@ -488,7 +487,7 @@ async fn a_model_layer_around_an_agent_fails() {
             panic!("{error}");
         };
         assert!(layer.contains("AgentLayer"), "{layer}");
-        assert_eq!(outer, "placement::PerCallLayer");
+        assert_eq!(outer, "it::placement::PerCallLayer");
         let of_run = OfRunLayer::new().layer(agent);
         let error = ask(of_run).await.unwrap_err();
         assert!(error.message().contains("OfRunLayer"), "{error}");
@@ -520,7 +519,7 @@ async fn a_run_layer_around_the_model_of_a_loop_fails() {
         let Fault::Inside { layer, outer } = fault(&error) else {
             panic!("{error}");
         };
-        assert_eq!((layer, outer), ("placement::PerRunLayer", "AgentLayer"));
+        assert_eq!((layer, outer), ("it::placement::PerRunLayer", "AgentLayer"));
         // Every call fails.
         ask(wrong.clone().service(boxed.clone())).await.unwrap_err();
         assert_eq!(model.calls(), 2);
@@ -620,7 +619,7 @@ fn marks_do_not_apply_to_nested_runs() {
     let mut context = Context::new();
     let before = context.clone();
     context.enter::<RoomLayer>().unwrap();
-    assert_eq!(context.region::<Room>(), Some("placement::RoomLayer"));
+    assert_eq!(context.region::<Room>(), Some("it::placement::RoomLayer"));
     assert_eq!(context.clone().region::<Room>(), context.region::<Room>());
     assert_eq!(before.region::<Room>(), None);
     let mut child = context.child().build();

@@ -1,5 +1,4 @@
 //! Events that are emitted into a run, and the tasks that they wake.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context, Custom, Error,

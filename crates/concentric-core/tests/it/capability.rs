@@ -1,7 +1,6 @@
 //! Provided and required capabilities: which stacks are rejected, when, and with which message.
 //!
 //! Stacks that do not compile are tested in `tests/ui/tests/fail/capability_*.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
     AgentLayer, BoxTool, CallId, Capability, ChatRequest, ChatResponse, Context, Declares, Error,
@@ -217,7 +216,7 @@ async fn a_missing_capability_fails_the_first_call() {
     let error = ask(stack).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "configuration: `capability::Need<capability::Store>` requires `capability::Store`, and \
+        "configuration: `it::Need<it::Store>` requires `it::Store`, and \
          no layer outside of it provides that"
     );
     assert!(matches!(fault(&error), Fault::Missing { .. }));
@@ -230,8 +229,8 @@ fn a_table_reports_a_missing_capability() {
     assert_eq!(
         faults(&table),
         [Fault::Missing {
-            layer: "capability::Need<capability::Store>",
-            capability: "capability::Store",
+            layer: "it::capability::Need<it::capability::Store>",
+            capability: "it::capability::Store",
             provider: None,
         }]
     );
@@ -242,7 +241,7 @@ fn requiring_an_absent_capability_names_it() {
     let mut context = Context::new();
     let error = Error::from(context.require::<Store>().unwrap_err());
     assert!(matches!(fault(&error), Fault::Absent { .. }));
-    assert!(error.message().contains("`capability::Store`"));
+    assert!(error.message().contains("`it::Store`"));
 
     assert_eq!(context.provide(Store(1)), None);
     assert_eq!(context.require(), Ok(&Store(1)));
@@ -270,19 +269,15 @@ fn a_table_names_a_provider_that_comes_too_late() {
     assert_eq!(
         faults(&table),
         [Fault::Late {
-            layer: "capability::Need<capability::Store>",
-            capability: "capability::Store",
-            provider: "capability::Put<capability::Store>",
+            layer: "it::capability::Need<it::capability::Store>",
+            capability: "it::capability::Store",
+            provider: "it::capability::Put<it::capability::Store>",
             is_optional: false,
         }]
     );
     let error = Error::from(table.check().unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(
-        error
-            .message()
-            .ends_with("add `capability::Put<capability::Store>` first")
-    );
+    assert!(error.message().ends_with("add `it::Put<it::Store>` first"));
 }
 
 // ---- case C110: the capability is declared but not provided ----
@@ -299,7 +294,7 @@ async fn a_false_declaration_is_blamed_on_its_layer() {
         panic!("{error}");
     };
     assert!(layer.starts_with("concentric_core::capability::declare::Declaring<"));
-    assert_eq!(capability, "capability::Store");
+    assert_eq!(capability, "it::capability::Store");
     assert_eq!(model.calls(), 0);
 }
 
@@ -456,7 +451,7 @@ fn a_table_reports_an_optional_capability_that_comes_too_late() {
     else {
         panic!("{table:?}");
     };
-    assert!(fault.to_string().contains("uses `capability::Clock`"));
+    assert!(fault.to_string().contains("uses `it::Clock`"));
 }
 
 // ---- duplicate capabilities ----
@@ -475,8 +470,8 @@ fn a_table_names_both_providers_of_a_duplicate() {
         panic!("{table:?}");
     };
     assert!(layer.contains("Declaring"));
-    assert_eq!(capability, "capability::Store");
-    assert_eq!(provider, "capability::Put<capability::Store>");
+    assert_eq!(capability, "it::capability::Store");
+    assert_eq!(provider, "it::capability::Put<it::capability::Store>");
 }
 
 #[test]
@@ -524,11 +519,11 @@ async fn layers_work_in_a_service_builder_and_contain_other_layers() {
     assert_eq!(
         names,
         [
-            "capability::Put<capability::Store>",
-            "capability::Need<capability::Store>",
-            "capability::Put<capability::Clock>",
-            "capability::Need<capability::Clock>",
-            "capability::Need<capability::Store>",
+            "it::capability::Put<it::capability::Store>",
+            "it::capability::Need<it::capability::Store>",
+            "it::capability::Put<it::capability::Clock>",
+            "it::capability::Need<it::capability::Clock>",
+            "it::capability::Need<it::capability::Store>",
         ]
     );
     assert_eq!(faults(&all.table()), []);
@@ -547,7 +542,7 @@ async fn an_assumed_capability_is_checked_at_the_first_call() {
         fault(&error),
         Fault::Missing {
             layer: "Layers::given",
-            capability: "capability::Store",
+            capability: "it::capability::Store",
             provider: None,
         }
     );
@@ -593,10 +588,10 @@ fn a_table_lists_the_declarations_of_each_layer() {
     let [declaration] = table.declarations() else {
         panic!("{table:?}");
     };
-    assert!(declaration.requires().eq(["capability::Store"]));
-    assert!(declaration.optional().eq(["capability::Clock"]));
-    assert!(declaration.replaces().eq(["capability::Budget"]));
-    assert!(declaration.provides().eq(["capability::Metrics"]));
+    assert!(declaration.requires().eq(["it::capability::Store"]));
+    assert!(declaration.optional().eq(["it::capability::Clock"]));
+    assert!(declaration.replaces().eq(["it::capability::Budget"]));
+    assert!(declaration.provides().eq(["it::capability::Metrics"]));
 }
 
 // ---- the service ----

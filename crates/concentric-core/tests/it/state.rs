@@ -1,5 +1,4 @@
 //! Slots: their scopes, their stored values, and their errors.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
     BoxError, CallId, Context, MessageId, RoundCall, Str, ToolCallPart,

@@ -1,0 +1,13 @@
+//! Tests of the loop and the building blocks.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod capability;
+mod emitted;
+mod placement;
+mod run;
+mod state;
