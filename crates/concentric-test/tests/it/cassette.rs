@@ -1,10 +1,4 @@
 //! Recording and replaying HTTP traffic.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
 
 use bytes::Bytes;
 use concentric_core::{AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Event};

@@ -1,10 +1,4 @@
 //! Step gates, and the state of a run that waits for their interrupts.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CancelReason, ChatRequest, Context, Custom, Environment, Error,

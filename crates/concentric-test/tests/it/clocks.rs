@@ -1,5 +1,4 @@
 //! A provider's use of the clock of the test.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use bytes::Bytes;
 use concentric_core::ErrorKind;

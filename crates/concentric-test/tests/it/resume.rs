@@ -1,10 +1,4 @@
 //! Interrupted and resumed runs: checkpoints, and agents as models.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     Agent, AgentLayer, Answer, CancelReason, ChatRequest, Effects, Error, ErrorKind, Event,
