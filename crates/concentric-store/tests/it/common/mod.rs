@@ -1,5 +1,4 @@
 //! States and names for the tests.
-#![allow(dead_code, reason = "not every test program uses all of them")]
 
 use concentric_core::{
     CallId, Event, FinishReason, Interrupt, InterruptId, MessageId, Pending, RunId, ThreadId,

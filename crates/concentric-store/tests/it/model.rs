@@ -1,15 +1,6 @@
 //! Both stores return the same results for random sequences of operations.
-#![cfg(feature = "sqlite")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod common;
-
-use common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, MessageId, Reply, RunId, ThreadId, ToolOutcome,
     store::{

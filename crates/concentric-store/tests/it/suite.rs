@@ -1,14 +1,6 @@
 //! The contract of a store, checked for each implementation.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod common;
-
-use common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     store::{

@@ -1,15 +1,6 @@
 //! Behaviour of the SQLite store beyond the shared suite.
-#![cfg(feature = "sqlite")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod common;
-
-use common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     MessageId, Reply, ThreadId, ToolOutcome,
     store::{
@@ -515,7 +506,7 @@ async fn the_end_of_a_run_removes_at_most_a_hundred_others() {
 }
 
 /// A dump of a file written by the first schema version.
-const FIRST: &str = include_str!("golden/schema_1.sql");
+const FIRST: &str = include_str!("../golden/schema_1.sql");
 
 #[tokio::test]
 async fn a_file_of_the_first_version_is_migrated() {

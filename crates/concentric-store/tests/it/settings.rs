@@ -1,14 +1,6 @@
 //! Each option with zero, one and its maximum.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod common;
-
-use common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::store::{EffectKey, Intent, Ledger, Once, RunStatus, RunStore, StoreError};
 #[cfg(feature = "sqlite")]
 use concentric_store::SqliteStore;
@@ -108,7 +100,10 @@ async fn a_waiting_run_ends_after_its_retention() {
 async fn an_ended_run_is_removed_after_its_retention() {
     async fn check<S: Store>(store: S, (before, at): (&str, Option<u64>)) {
         let fence = begin(&store, "r").await;
-        store.end(key("r"), fence, common::at(0)).await.unwrap();
+        store
+            .end(key("r"), fence, crate::common::at(0))
+            .await
+            .unwrap();
         assert_eq!(code(store.get(key("r")).await), before);
         store.forget(at.unwrap_or(1 << 32)).await;
         let expected = at.map_or("ok", |_| "run_not_found");

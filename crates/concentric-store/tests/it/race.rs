@@ -2,17 +2,8 @@
 //!
 //! The test program starts itself as each of the racing processes, with [`DB`] in their
 //! environment. `CONCENTRIC_RACES` sets the number of races (default 20).
-#![cfg(all(feature = "sqlite", unix))]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod common;
-
-use common::{at, client, key, question, running, tenant, waiting};
+use crate::common::{at, client, key, question, running, tenant, waiting};
 use concentric_core::{
     Context, Reply, ThreadId, ToolOutcome,
     store::{
@@ -42,7 +33,7 @@ impl Actor {
     fn start(part: &str, db: &Path, run: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
-                part,
+                &format!("race::{part}"),
                 "--exact",
                 "--ignored",
                 "--nocapture",

@@ -1,0 +1,17 @@
+//! Tests of the stores.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod common;
+#[cfg(feature = "sqlite")]
+mod model;
+#[cfg(all(feature = "sqlite", unix))]
+mod race;
+mod settings;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod suite;
