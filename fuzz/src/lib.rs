@@ -10,7 +10,7 @@ mod script;
 mod served;
 /// What each provider accepts.
 #[allow(dead_code, missing_docs, unreachable_pub)]
-#[path = "../../crates/concentric-providers/tests/common/strict.rs"]
+#[path = "../../crates/concentric-providers/tests/it/common/strict.rs"]
 mod strict_rules;
 
 pub use self::{

@@ -1,0 +1,249 @@
+//! The default client with real sockets.
+
+use crate::common::*;
+use concentric_core::{ChatRequest, ErrorKind};
+use concentric_providers::{ApiKey, HttpClient, OpenAiLayer};
+use http_body_util::Full;
+use std::{process::Output, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tower::{Layer, ServiceExt};
+
+fn model(url: &str) -> concentric_providers::openai::OpenAi<HttpClient> {
+    let client = HttpClient::builder()
+        .read_timeout(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    OpenAiLayer::compatible(url, "m", Some(ApiKey::new(CANARY))).layer(client)
+}
+
+async fn accept(listener: &TcpListener, answer: &str) -> TcpStream {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut read = Vec::new();
+    while !read.ends_with(b"}") {
+        assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+    }
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let (listener, url) = listen().await;
+    let (elsewhere, other) = listen().await;
+    let answer = format!("HTTP/1.1 307 x\r\nlocation: {other}\r\ncontent-length: 0\r\n\r\n");
+    let (result, _stream) = tokio::join!(
+        model(&url).oneshot(ChatRequest::user("hi")),
+        accept(&listener, &answer)
+    );
+    assert_eq!(result.unwrap_err().status(), Some(307));
+    let visited = tokio::time::timeout(Duration::from_millis(50), elsewhere.accept()).await;
+    assert!(visited.is_err());
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_and_a_broken_connection_an_error() {
+    let head = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n";
+    let (listener, url) = listen().await;
+    let answer = head.to_owned() + &delta(r#"{"content":"a"}"#);
+    let (response, stream) = tokio::join!(
+        model(&url).oneshot(ChatRequest::user("hi")),
+        accept(&listener, &answer)
+    );
+    let error = response.unwrap().text().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    drop(stream);
+
+    let (response, stream) = tokio::join!(
+        model(&url).oneshot(ChatRequest::user("hi")),
+        accept(&listener, &answer)
+    );
+    drop(stream);
+    let error = response.unwrap().text().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connection);
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_an_error_without_the_url() {
+    let (listener, url) = listen().await;
+    drop(listener);
+    let error = model(&format!("{url}?key={CANARY}"))
+        .oneshot(ChatRequest::user("hi"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert!(error.is_retryable());
+    assert!(!format!("{error:?} {error}").contains(CANARY));
+}
+
+#[tokio::test]
+async fn dropping_the_body_closes_the_connection() {
+    let (listener, url) = listen().await;
+    let head =
+        "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let event = delta(r#"{"content":"a"}"#);
+    let answer = format!("{head}{:x}\r\n{event}\r\n", event.len());
+    let (response, mut stream) = tokio::join!(
+        model(&url).oneshot(ChatRequest::user("hi")),
+        accept(&listener, &answer)
+    );
+    drop(response.unwrap());
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0]))
+        .await
+        .unwrap();
+    assert!(matches!(read, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn user_information_is_not_sent() {
+    let (listener, url) = listen().await;
+    let url = url.replace("http://", &format!("http://name:{CANARY}@"));
+    let client = HttpClient::new().unwrap();
+    let request = http::Request::post(format!("{url}/chat"));
+    let request = request.body(Full::from("{}")).unwrap();
+    let (answer, read) = tokio::join!(client.oneshot(request), async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        while !read.ends_with(b"}") {
+            assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+        }
+        String::from_utf8(read).unwrap()
+    });
+    assert!(answer.is_err());
+    assert!(read.starts_with("POST "), "{read}");
+    assert!(!read.contains(CANARY) && !read.contains("name:"), "{read}");
+}
+
+#[tokio::test]
+async fn a_connection_is_reused() {
+    let (listener, url) = listen().await;
+    let client = HttpClient::new().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        for _ in 0..2 {
+            let mut read = Vec::new();
+            while !read.ends_with(b"}") {
+                assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+            }
+            let body = delta(r#"{"content":"a"}"#) + &finish("stop") + DONE;
+            let answer = format!(
+                "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let model = OpenAiLayer::compatible(url.clone(), "m", None).layer(client.clone());
+        let answer = model.oneshot(ChatRequest::user("hi")).await.unwrap();
+        assert_eq!(answer.text().await.unwrap(), "a");
+        // A background task returns the connection to the pool.
+        tokio::task::yield_now().await;
+    }
+    server.await.unwrap();
+}
+
+/// The URL and the proxy setting for a child process.
+const URL: &str = "CONCENTRIC_CLIENT_URL";
+const PROXIES: &str = "CONCENTRIC_CLIENT_PROXIES";
+
+/// Calls with the proxies from this process's environment; only runs in a child process.
+#[tokio::test]
+async fn one_call_with_proxies_from_the_environment() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let mut client = HttpClient::builder().connect_timeout(Duration::from_secs(20));
+    if std::env::var(PROXIES).is_ok() {
+        client = client.proxy_from_env(false);
+    }
+    let layer = OpenAiLayer::compatible(url, "m", Some(ApiKey::new(CANARY)));
+    let model = layer.layer(client.build().unwrap());
+    let error = model.oneshot(ChatRequest::user("hi")).await.unwrap_err();
+    println!("{:?}: {error:#} {error:?}", error.kind());
+}
+
+/// Runs that test in a child process with this environment.
+async fn in_process(environment: &[(&str, &str)]) -> Output {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args([
+        "--exact",
+        "client::one_call_with_proxies_from_the_environment",
+        "--nocapture",
+    ]);
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
+    command.envs(environment.iter().copied());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+/// Reads the head of a request, and closes the connection.
+async fn head(listener: &TcpListener) -> String {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut read = Vec::new();
+    while !read.windows(4).any(|four| four == b"\r\n\r\n") {
+        assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+    }
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[tokio::test]
+async fn proxies_come_from_the_environment_unless_disabled() {
+    let (proxy, _) = listen().await;
+    let (service, url) = listen().await;
+    let at = format!("http://me:{CANARY}@{}", proxy.local_addr().unwrap());
+    let auth = "proxy-authorization: Basic bWU6";
+
+    // Without TLS, the proxy receives the call.
+    let environment = [(URL, url.as_str()), ("HTTP_PROXY", &at)];
+    let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
+    assert!(
+        read.starts_with(&format!("POST {url}/chat/completions HTTP/1.1")),
+        "{read}"
+    );
+    assert!(read.contains(auth), "{read}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("Connection") && !stdout.contains(CANARY),
+        "{stdout}"
+    );
+
+    // With TLS, the proxy is asked for a tunnel, and sees nothing else.
+    let environment = [(URL, "https://a.invalid/v1"), ("https_proxy", &at)];
+    let (output, read) = tokio::join!(in_process(&environment), head(&proxy));
+    assert!(read.starts_with("CONNECT a.invalid:443 HTTP/1.1"), "{read}");
+    assert!(read.to_lowercase().contains(&auth.to_lowercase()), "{read}");
+    assert!(!read.contains("/v1") && !read.contains("Bearer"), "{read}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("Connection") && !stdout.contains(CANARY),
+        "{stdout}"
+    );
+
+    // The service is called directly if the environment or the builder disables proxies.
+    for more in [("NO_PROXY", "127.0.0.1"), (PROXIES, "off")] {
+        let environment = [(URL, url.as_str()), ("ALL_PROXY", &at), more];
+        let (_, read) = tokio::join!(in_process(&environment), head(&service));
+        assert!(
+            read.starts_with("POST /v1/chat/completions HTTP/1.1"),
+            "{read}"
+        );
+    }
+
+    let socks = at.replace("http://", "socks5://");
+    let output = in_process(&[(URL, &url), ("ALL_PROXY", &socks)]).await;
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("Configuration") && !stdout.contains(CANARY),
+        "{stdout}"
+    );
+}
