@@ -1,9 +1,9 @@
 //! Interrupts and replies, between a client that stores the history and an agent with approvals.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    client::{Client, answer, approved, end},
+    send, types,
+};
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Error, Event, FinishReason, ReplyKind,
     ThreadId, ToolCallPart, Turn, Usage,
@@ -27,10 +27,6 @@ use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
-};
-use support::{
-    client::{Client, answer, approved, end},
-    send, types,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -91,8 +87,12 @@ type Calls = Vec<(&'static str, &'static str, Value)>;
 /// A model that makes `calls`, and then writes their outcomes as text.
 fn model(
     calls: Calls,
-) -> impl Service<ChatRequest, Response = ChatResponse<support::Script>, Error = Error, Future: Send>
-+ Clone
+) -> impl Service<
+    ChatRequest,
+    Response = ChatResponse<crate::support::Script>,
+    Error = Error,
+    Future: Send,
+> + Clone
 + Send
 + Sync
 + 'static {
@@ -486,7 +486,7 @@ async fn text_after_a_call_does_not_abandon_it() {
             true => vec![Event::text("done")],
             false => vec![Event::text("So"), call, Event::text("be it")],
         };
-        events.push(support::finish());
+        events.push(crate::support::finish());
         let body: Vec<_> = events.into_iter().map(Ok).collect();
         async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
     });
@@ -515,7 +515,7 @@ async fn merged_client_messages_are_restored() {
                 1 => call("b", "refund"),
                 _ => Event::text("done"),
             }),
-            Ok(support::finish()),
+            Ok(crate::support::finish()),
         ];
         async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
     });
@@ -1049,7 +1049,7 @@ fn attentive(tools: Toolset, calls: Calls) -> BoxModel {
                 events.push(Event::text(texts.join(", ")));
             }
         }
-        events.push(support::finish());
+        events.push(crate::support::finish());
         let body: Vec<_> = events.into_iter().map(Ok).collect();
         async move { Ok::<_, Error>(ChatResponse::new(stream::iter(body))) }
     });
@@ -1180,7 +1180,11 @@ async fn the_authenticated_tenant_is_in_the_runs_context() {
     let keep = seen.clone();
     let agent = BoxModel::new(service_fn(move |request: ChatRequest| {
         *keep.lock().unwrap() = Some(Tenant::of(&request.context));
-        async { Ok::<_, Error>(ChatResponse::new(stream::iter(vec![Ok(support::finish())]))) }
+        async {
+            Ok::<_, Error>(ChatResponse::new(stream::iter(vec![Ok(
+                crate::support::finish(),
+            )])))
+        }
     }));
     let mut client = Client::new();
     client.run(&agent, json!([])).await;

@@ -1,9 +1,10 @@
 //! Agents as tools: the events that a client gets from sub-agents.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Item,
+    client::{Client, approved, end},
+    events, finish, finish_with, real, step, step_end, types,
+};
 use axum::Router;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error,
@@ -17,11 +18,6 @@ use concentric_tools::{Approval, ToolError, Toolset, agent_tool, tool};
 use futures_util::stream;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
-use support::{
-    Item,
-    client::{Client, approved, end},
-    events, finish, finish_with, real, step, step_end, types,
-};
 use tower::{Layer, service_fn};
 
 // ---- translation of events ----
@@ -420,7 +416,7 @@ async fn sub_agents_with_interrupts_are_suspended_and_resumed() {
     // Only one interrupt is answered; the other still waits, and the run does not mention it.
     let first = client.pending[0].clone();
     let other = client.pending[1].clone();
-    let resume = json!([support::client::answer(&first, &approved())]);
+    let resume = json!([crate::support::client::answer(&first, &approved())]);
     let again = client.run(&agent, resume).await;
     assert_eq!(*paid.0.lock().unwrap(), 1);
     assert_eq!(client.pending.len(), 1);
@@ -480,7 +476,7 @@ async fn the_unmodified_client_reads_sub_agents() {
     let Some(dir) = real::clients() else { return };
     let paid = Paid::default();
     let layer = AgUiLayer::new();
-    let breaks = support::agent(vec![
+    let breaks = crate::support::agent(vec![
         Ok(step(0, "m")),
         Ok(call("c")),
         Ok(sub("s", "c", step(0, "n"))),

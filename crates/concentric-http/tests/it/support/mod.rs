@@ -1,7 +1,5 @@
 //! Scripted agents, and the responses of the layer around them.
 
-#![allow(dead_code, unreachable_pub)]
-
 pub mod client;
 pub mod real;
 

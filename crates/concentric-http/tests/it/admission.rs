@@ -1,9 +1,6 @@
 //! Limits on concurrent runs, from the request to the end of the response body.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{finish, input, post, send};
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event, store::Tenant};
 use concentric_http::{
@@ -23,7 +20,6 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use support::{finish, input, post, send};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
@@ -532,7 +528,7 @@ async fn ag_ui_runs_count_until_their_stream_ends() {
 // The paused clock advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn an_unfinished_upload_releases_its_place() {
-    let agent = support::agent(vec![Ok(finish())]);
+    let agent = crate::support::agent(vec![Ok(finish())]);
     let layer = AdmissionLayer::new(2).queue_timeout(Duration::from_secs(60));
     let service = layer.layer(AgUiLayer::new().layer(agent));
     let unfinished = || {

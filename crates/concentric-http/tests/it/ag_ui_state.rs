@@ -1,9 +1,6 @@
 //! The state shared with a client's application: concurrent updates, and the events sent for them.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Asked, Item, finish, input, post, send};
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, StateError};
 use futures_util::stream;
@@ -13,7 +10,6 @@ use std::{
     thread,
     time::Duration,
 };
-use support::{Asked, Item, finish, input, post, send};
 use tower::{Layer, service_fn};
 
 /// The state handle of a run with this input state.
@@ -130,7 +126,7 @@ async fn sent(states: &[Value]) -> Vec<Value> {
         .map(|state| Ok(Event::State(Arc::new(state.clone()))))
         .chain([Ok(finish())])
         .collect();
-    let events = support::events(states).await;
+    let events = crate::support::events(states).await;
     let is_state = |event: &Value| event["type"].as_str().unwrap().starts_with("STATE");
     events.into_iter().filter(is_state).collect()
 }

@@ -1,10 +1,7 @@
 //! Numeric and duration settings at zero, one and their maximum. The settings of the policy and of
 //! the admission layer are tested in their own files.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Asked, Item, agent, finish, input, post, send, types};
 use bytes::Bytes;
 use concentric_core::{ChatRequest, ChatResponse, Error, Event};
 use concentric_http::ag_ui::{AgUiLayer, AgUiState, Shutdown, StateError};
@@ -13,7 +10,6 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
 use std::{convert::Infallible, time::Duration};
-use support::{Asked, Item, agent, finish, input, post, send, types};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[tokio::test]
@@ -108,7 +104,7 @@ async fn a_zero_or_unlimited_keep_alive_sends_no_comment() {
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text.contains(": keep-alive"), comments, "{silence:?}");
         assert_eq!(
-            types(&support::legal(&text)),
+            types(&crate::support::legal(&text)),
             ["RUN_STARTED", "RUN_FINISHED"]
         );
     }

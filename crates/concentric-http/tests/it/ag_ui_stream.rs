@@ -1,9 +1,8 @@
 //! Translation of a run's events to protocol events.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Item, agent, events, finish, finish_with, input, legal, post, run, send, step, step_end, types,
+};
 use concentric_core::{
     AgentLayer, CallId, CancelReason, ChatRequest, ChatResponse, Custom, Error, ErrorKind, Event,
     Executor, FinishReason, Head, Media, MediaSource, NoTools, Outcome, Part, PartKind, Refusal,
@@ -15,9 +14,6 @@ use futures_util::stream;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use support::{
-    Item, agent, events, finish, finish_with, input, legal, post, run, send, step, step_end, types,
-};
 use tower::{Layer, service_fn};
 
 fn ok(events: Vec<Event>) -> Vec<Item> {
@@ -473,7 +469,7 @@ async fn an_error_closes_open_items_and_reveals_no_secret() {
     // An error of the future, with a message from the host.
     let failing = service_fn(move |_: ChatRequest| {
         let error = error();
-        async move { Err::<ChatResponse<support::Script>, _>(error) }
+        async move { Err::<ChatResponse<crate::support::Script>, _>(error) }
     });
     let service = AgUiLayer::new()
         .error_message(|error| format!("{}!", error.kind()))
@@ -737,7 +733,7 @@ fn in_time(events: Vec<Item>) -> Vec<Value> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        done.send(runtime.block_on(support::events(events)))
+        done.send(runtime.block_on(crate::support::events(events)))
     });
     let events = wait.recv_timeout(std::time::Duration::from_secs(60));
     events.expect("it takes too long")

@@ -9,7 +9,7 @@ use concentric_http::ag_ui::{
 };
 use serde_json::{Value, json};
 
-const EVENTS: &str = include_str!("fixtures/ag_ui_events.jsonl");
+const EVENTS: &str = include_str!("../fixtures/ag_ui_events.jsonl");
 
 #[test]
 fn every_event_round_trips() {

@@ -2,10 +2,11 @@
 //! disconnect, and the unmodified clients of `tests/clients`, if node and their packages are
 //! installed.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Item, Script, agent, finish, input, legal,
+    real::{clients, node, serve},
+    step, step_end, types,
+};
 use axum::Router;
 use concentric_core::{
     AgentLayer, CallId, ChatRequest, ChatResponse, Error, ErrorKind, Event, FinishReason, Media,
@@ -31,11 +32,6 @@ use std::{
     },
     task::{Context, Poll},
     time::Duration,
-};
-use support::{
-    Item, Script, agent, finish, input, legal,
-    real::{clients, node, serve},
-    step, step_end, types,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -401,13 +397,13 @@ async fn the_reference_verifier_agrees_with_ours() {
         ("failed", Some(Err(Error::new(ErrorKind::Server, "x")))),
         (
             "limit",
-            Some(Ok(support::finish_with(
+            Some(Ok(crate::support::finish_with(
                 concentric_core::Outcome::StepLimit,
             ))),
         ),
         (
             "aborted",
-            Some(Ok(support::finish_with(
+            Some(Ok(crate::support::finish_with(
                 concentric_core::Outcome::Aborted {
                     reason: concentric_core::CancelReason::User,
                 },
@@ -418,7 +414,7 @@ async fn the_reference_verifier_agrees_with_ours() {
     for (name, end) in ends {
         let script = all.iter().cloned().chain(end).collect();
         let service = AgUiLayer::new().layer(agent(script));
-        let answer = support::send(service, support::post(input().to_string())).await;
+        let answer = crate::support::send(service, crate::support::post(input().to_string())).await;
         answer.events();
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ag_ui_{name}.sse"));
         std::fs::write(&path, answer.body).unwrap();

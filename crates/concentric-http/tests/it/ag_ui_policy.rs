@@ -1,17 +1,14 @@
 //! The client policy: limits on the size and the content of requests.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Answer, Asked, agent, finish, input, open_policy, post, send};
 use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec};
+use concentric_layers::{Next, from_fn};
 use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
 use concentric_layers::{Next, from_fn};
 use concentric_tools::{ToolError, Toolset, tool};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use support::{Answer, Asked, agent, finish, input, open_policy, post, send};
 use tower::{Layer, Service, service_fn};
 
 /// The response under `policy`. The agent must not be called unless the response is a stream.
@@ -524,7 +521,7 @@ async fn a_head_released_by_another_task_is_sent() {
             tokio::task::yield_now().await;
             drop(hold);
         });
-        std::future::pending::<Result<ChatResponse<support::Script>, Error>>().await
+        std::future::pending::<Result<ChatResponse<crate::support::Script>, Error>>().await
     });
     let mut service = AgUiLayer::new().layer(agent);
     let response = service.call(post(input().to_string())).await.unwrap();
@@ -538,7 +535,7 @@ async fn a_conflicting_new_run_is_rejected() {
         tokio::task::yield_now().await;
         drop(hold);
         let busy = Error::new(ErrorKind::Conflict, "busy").with_code("too_many_waiting");
-        Err::<ChatResponse<support::Script>, _>(busy)
+        Err::<ChatResponse<crate::support::Script>, _>(busy)
     });
     let service = AgUiLayer::new().layer(conflict);
     let answer = send(service.clone(), post(input().to_string())).await;
@@ -572,7 +569,7 @@ async fn a_name_conflict_among_host_tools_is_not_a_client_error() {
 #[tokio::test]
 async fn an_immediate_error_is_sent_in_the_stream() {
     let failing = service_fn(async |_: ChatRequest| {
-        Err::<ChatResponse<support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
+        Err::<ChatResponse<crate::support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
     });
     let service = AgUiLayer::new().layer(failing);
     let events = send(service, post(input().to_string())).await.events();

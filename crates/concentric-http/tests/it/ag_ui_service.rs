@@ -1,9 +1,8 @@
 //! Mapping of HTTP requests to the agent's requests, and error responses.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{
+    Asked, agent, asked, asked_openly, finish, input, legal, open_policy, post, send, step, types,
+};
 use bytes::Bytes;
 use concentric_core::{
     AgentLayer, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Error, Event, Executor,
@@ -24,9 +23,6 @@ use std::{
     },
     task::Poll,
     time::Duration,
-};
-use support::{
-    Asked, agent, asked, asked_openly, finish, input, legal, open_policy, post, send, step, types,
 };
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_test::mock;
@@ -608,7 +604,7 @@ async fn response_headers_disable_buffering() {
 #[tokio::test]
 async fn the_run_has_started_before_the_agent_is_ready() {
     // The mock panics if it is called before it is ready.
-    let (agent, mut handle) = mock::pair::<ChatRequest, ChatResponse<support::Script>>();
+    let (agent, mut handle) = mock::pair::<ChatRequest, ChatResponse<crate::support::Script>>();
     handle.allow(0);
     let mut service = AgUiLayer::new().keep_alive(None).layer(agent);
     let ready = std::future::poll_fn(|cx| {
@@ -651,7 +647,7 @@ async fn the_run_has_started_before_the_agent_is_ready() {
 
 #[tokio::test]
 async fn an_agent_that_fails_to_get_ready_fails_the_run() {
-    let (agent, mut handle) = mock::pair::<ChatRequest, ChatResponse<support::Script>>();
+    let (agent, mut handle) = mock::pair::<ChatRequest, ChatResponse<crate::support::Script>>();
     handle.send_error("down");
     let service = AgUiLayer::new().layer(agent);
     let events = send(service, post(input().to_string())).await.events();
@@ -694,7 +690,7 @@ async fn an_agent_without_output_yields_to_other_tasks() {
 
 fn silent() -> impl Service<
     ChatRequest,
-    Response = ChatResponse<impl Stream<Item = support::Item> + Send + 'static>,
+    Response = ChatResponse<impl Stream<Item = crate::support::Item> + Send + 'static>,
     Error = Error,
     Future: Send,
 > + Clone
@@ -858,7 +854,7 @@ async fn drained_resolves_at_once_without_streams() {
 async fn a_cancelled_run_ends_as_cancelled() {
     let cancelled = service_fn(async |request: ChatRequest| {
         request.context.cancel(CancelReason::Other("spent".into()));
-        Err::<ChatResponse<support::Script>, _>(Error::new(
+        Err::<ChatResponse<crate::support::Script>, _>(Error::new(
             concentric_core::ErrorKind::Cancelled,
             "the run was cancelled",
         ))
@@ -889,7 +885,7 @@ fn the_service_can_be_mounted() {
     let _: axum::Router = axum::Router::new().route_service("/agent", service.clone());
     // Any error type is accepted.
     let boxed = service_fn(async |_: ChatRequest| {
-        Err::<ChatResponse<support::Script>, BoxError>("no".into())
+        Err::<ChatResponse<crate::support::Script>, BoxError>("no".into())
     });
     mountable(&AgUiLayer::new().layer(boxed));
     assert!(format!("{service:?}{:?}", AgUiLayer::new()).contains("body_limit"));

@@ -1,7 +1,5 @@
 //! The unmodified clients of `tests/clients`, if node and their packages are installed.
 
-#![allow(dead_code, unreachable_pub)]
-
 use axum::Router;
 use std::{
     net::SocketAddr,

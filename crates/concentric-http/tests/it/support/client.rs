@@ -1,7 +1,5 @@
 //! A test client that stores the conversation.
 
-#![allow(dead_code, unreachable_pub)]
-
 use super::{post, send};
 use bytes::Bytes;
 use concentric_core::{BoxModel, store::Tenant};

@@ -4,7 +4,7 @@
 use concentric_http::ag_ui::{Event, RunStarted, TextMessageStart, Verifier, VerifyError};
 use serde::Deserialize;
 
-const STREAMS: &str = include_str!("fixtures/ag_ui_streams.json");
+const STREAMS: &str = include_str!("../fixtures/ag_ui_streams.json");
 
 #[derive(Deserialize)]
 struct Stream {

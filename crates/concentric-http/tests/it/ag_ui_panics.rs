@@ -1,9 +1,6 @@
 //! A panic of the agent or of one of its layers ends only its own run.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Item, agent, finish, input, post, real::serve, send, step, types};
 use axum::Router;
 use concentric_core::{ChatRequest, ChatResponse, Error, ErrorKind, Event};
 use concentric_http::ag_ui::AgUiLayer;
@@ -18,7 +15,6 @@ use std::{
     },
     task::{Context, Poll},
 };
-use support::{Item, agent, finish, input, post, real::serve, send, step, types};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::{Layer, Service, service_fn};
 
@@ -216,7 +212,7 @@ async fn a_panic_while_a_stream_is_dropped_is_caught() {
 #[tokio::test]
 async fn a_panicking_error_message_function_is_replaced() {
     let failing = service_fn(async |_: ChatRequest| {
-        Err::<ChatResponse<support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
+        Err::<ChatResponse<crate::support::Script>, _>(Error::new(ErrorKind::Overloaded, "busy"))
     });
     let layer = AgUiLayer::new().error_message(|_| panic!("{SECRET}"));
     let answer = send(layer.layer(failing), post(input().to_string())).await;
@@ -233,7 +229,7 @@ async fn an_agent_that_cannot_be_cloned_is_a_server_error() {
         }
     }
     impl Service<ChatRequest> for Unclonable {
-        type Response = ChatResponse<support::Script>;
+        type Response = ChatResponse<crate::support::Script>;
         type Error = Infallible;
         type Future = std::future::Pending<Result<Self::Response, Infallible>>;
         fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {

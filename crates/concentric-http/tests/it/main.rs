@@ -1,0 +1,24 @@
+//! Tests of the HTTP servers.
+#![allow(
+    unreachable_pub,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod admission;
+mod ag_ui_approvals;
+mod ag_ui_encode;
+mod ag_ui_events;
+mod ag_ui_http;
+mod ag_ui_input;
+mod ag_ui_panics;
+mod ag_ui_policy;
+mod ag_ui_service;
+mod ag_ui_state;
+mod ag_ui_stream;
+mod ag_ui_subagents;
+mod ag_ui_verify;
+mod settings;
+mod support;
