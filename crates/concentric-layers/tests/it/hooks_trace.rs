@@ -1,8 +1,6 @@
 //! The order of all calls of two [`Hooks`], as the docs show it.
 //!
-//! `WRITE_GOLDEN=1 cargo test --test hooks_trace` writes the table that the docs include.
-#![cfg(feature = "hooks")]
-#![allow(clippy::unwrap_used, reason = "a test")]
+//! `WRITE_GOLDEN=1 cargo test --test it hooks_trace::` writes the table that the docs include.
 
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Event, StepFinish, StepStart, ToolCall,

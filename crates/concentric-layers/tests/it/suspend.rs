@@ -1,11 +1,4 @@
 //! One test per row of [`concentric_layers::suspend`]'s tables.
-#![cfg(feature = "suspend")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,

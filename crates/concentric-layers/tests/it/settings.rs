@@ -1,11 +1,4 @@
 //! Each numeric setting with nothing, one and its most: a documented meaning, and never an endless wait.
-#![cfg(feature = "full")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Error, ErrorKind, Message, Outcome, StepFinish,

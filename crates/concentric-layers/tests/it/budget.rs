@@ -1,11 +1,4 @@
 //! Budgets: leases by themselves, and one test per row of [`concentric_layers::budget`]'s tables.
-#![cfg(feature = "budget")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,

@@ -1,6 +1,4 @@
 //! One test per row of [`concentric_layers::detach`]'s table, and one for each of its bounds.
-#![cfg(feature = "detach")]
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Context, Error, ErrorKind,

@@ -1,13 +1,6 @@
 //! Built-in layers that stand where their docs say that they must not: what fails, and when.
 //!
 //! What does not compile is in `tests/ui/tests/fail/placement_*.rs`.
-#![cfg(feature = "full")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,

@@ -1,11 +1,4 @@
 //! What [`Hooks`] are told, in which order, and what their failures change: nothing.
-#![cfg(feature = "hooks")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, CancelReason, ChatRequest, ChatResponse, Context,

@@ -1,11 +1,4 @@
 //! Gates that end a run, and those that don't let it end yet.
-#![cfg(feature = "stop")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, Answer, Author, CallId, ChatRequest, Effects, Error, ErrorKind, Event, Finish,

@@ -1,11 +1,4 @@
 //! Conversations: turns one by one, and what the next one goes on with.
-#![cfg(feature = "session")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, CancelReason, ChatRequest, Effects, Error, ErrorKind,

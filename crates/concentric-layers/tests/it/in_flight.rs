@@ -1,11 +1,4 @@
 //! One test per row of [`concentric_layers::in_flight`]'s tables.
-#![cfg(feature = "in-flight")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, ToolOutcome,

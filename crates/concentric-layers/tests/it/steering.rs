@@ -1,11 +1,4 @@
 //! One test per row of [`concentric_layers::steering`]'s table, and what is never lost.
-#![cfg(feature = "steering")]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, CallId, CancelReason, ChatRequest, Error, ErrorKind, Interrupt,

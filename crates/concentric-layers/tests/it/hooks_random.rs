@@ -1,8 +1,6 @@
 //! Hooks that fail, panic, hang and cancel, in random stacks, under consumers that do so too.
 //!
 //! A case that fails prints its seed: `HOOKS_SEED=17 HOOKS_CASES=1` runs it again.
-#![cfg(feature = "hooks")]
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Error, ErrorKind, Event,

@@ -1,6 +1,4 @@
 //! [`Hooks`] that an agent, a run or a session takes whole.
-#![cfg(all(feature = "hooks", feature = "session"))]
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, ModelService, Outcome, ThreadId,
