@@ -1,0 +1,757 @@
+//! What the tests of approvals share: a world of one's own, a model that is watched, stores in
+//! memory, and runs that are written down and read back.
+
+use crate::common::{Log, of_pace, pace, tool};
+use concentric_core::{
+    AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
+    Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId, Str,
+    ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
+    context::{Clock, ContextBuilder, Ids, Random, Sleep},
+    machine::MachineState,
+    store::{
+        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, Span, StoreError,
+        StoreFuture, Tenant,
+    },
+};
+use concentric_tools::{ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset};
+use futures_util::{Stream, StreamExt, stream};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::{
+    collections::{HashMap, HashSet},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+    time::{Duration, SystemTime},
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+// ---- the world ----
+
+/// A clock that stands still, and ids that count up.
+#[derive(Clone)]
+pub struct World {
+    pub clock: StillClock,
+    environment: Environment,
+    pub tenant: Option<&'static str>,
+    pub thread: Option<&'static str>,
+}
+
+#[derive(Clone)]
+pub struct StillClock(Arc<Mutex<(SystemTime, Vec<Waker>)>>);
+
+impl StillClock {
+    pub fn advance(&self, by: Duration) {
+        let mut clock = self.0.lock().unwrap();
+        clock.0 += by;
+        let wakers = std::mem::take(&mut clock.1);
+        drop(clock);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Clock for StillClock {
+    fn now(&self) -> SystemTime {
+        self.0.lock().unwrap().0
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let (clock, end) = (self.clone(), self.now() + duration);
+        Box::pin(std::future::poll_fn(move |cx| {
+            let mut clock = clock.0.lock().unwrap();
+            if clock.0 >= end {
+                return Poll::Ready(());
+            }
+            clock.1.push(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+}
+
+#[derive(Default)]
+struct Counting(Mutex<HashMap<String, u64>>);
+
+impl Ids for Counting {
+    fn next(&self, prefix: &str) -> Str {
+        let mut counts = self.0.lock().unwrap();
+        let count = counts.entry(prefix.to_owned()).or_default();
+        *count += 1;
+        format!("{prefix}{count}").into()
+    }
+}
+
+struct NoChance(AtomicU64);
+
+impl Random for NoChance {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let clock = StillClock(Arc::new(Mutex::new((start, Vec::new()))));
+        Self {
+            environment: Environment::new(
+                clock.clone(),
+                Counting::default(),
+                NoChance(AtomicU64::new(0)),
+            ),
+            clock,
+            tenant: None,
+            thread: None,
+        }
+    }
+
+    pub fn tenant(mut self, tenant: &'static str) -> Self {
+        self.tenant = Some(tenant);
+        self
+    }
+
+    pub fn thread(mut self, thread: &'static str) -> Self {
+        self.thread = Some(thread);
+        self
+    }
+
+    pub fn builder(&self) -> ContextBuilder {
+        let mut builder = Context::builder().environment(self.environment.clone());
+        if let Some(thread) = self.thread {
+            builder = builder.thread_id(ThreadId::new(thread));
+        }
+        builder
+    }
+
+    pub fn context(&self) -> Context {
+        let mut context = self.builder().build();
+        if let Some(tenant) = self.tenant {
+            context.extensions_mut().insert(Tenant(tenant.into()));
+        }
+        context
+    }
+
+    pub fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+}
+
+// ---- the model ----
+
+/// A call that the model makes.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub id: Option<String>,
+    pub name: String,
+    pub arguments: String,
+}
+
+impl From<(&str, &str)> for Call {
+    fn from((name, arguments): (&str, &str)) -> Self {
+        Self {
+            id: None,
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        }
+    }
+}
+
+impl From<(&str, &str, &str)> for Call {
+    fn from((id, name, arguments): (&str, &str, &str)) -> Self {
+        Self {
+            id: Some(id.to_owned()),
+            ..Self::from((name, arguments))
+        }
+    }
+}
+
+/// What decides, of a request, what the model says to it.
+type Says = Arc<dyn Fn(usize, &ChatRequest) -> Vec<Event> + Send + Sync>;
+
+/// A model that checks what it is sent, and makes the calls of its script; then it says "done".
+#[derive(Clone)]
+pub struct Model {
+    says: Says,
+    requests: Arc<Mutex<Vec<ChatRequest>>>,
+}
+
+impl Model {
+    pub fn saying(
+        says: impl Fn(usize, &ChatRequest) -> Vec<Event> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            says: Arc::new(says),
+            requests: Arc::default(),
+        }
+    }
+
+    pub fn new<C: Into<Call>>(script: Vec<Vec<C>>) -> Self {
+        let script: Vec<Vec<Call>> = script
+            .into_iter()
+            .map(|calls| calls.into_iter().map(Into::into).collect())
+            .collect();
+        Self::saying(move |at, _| match script.get(at) {
+            Some(calls) => call_events(at, calls),
+            None => vec![Event::text("done")],
+        })
+    }
+
+    pub fn silent() -> Self {
+        Self::new(Vec::<Vec<Call>>::new())
+    }
+
+    pub fn requests(&self) -> Vec<ChatRequest> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub fn boxed(&self) -> BoxModel {
+        let model = self.clone();
+        BoxModel::new(service_fn(move |request: ChatRequest| {
+            whole(&request.transcript);
+            let mut requests = model.requests.lock().unwrap();
+            let mut events = (model.says)(requests.len(), &request);
+            let context = request.context.clone();
+            requests.push(request);
+            let calls = events.iter().any(|e| matches!(e, Event::ToolCall(_)));
+            let reason = match calls {
+                true => FinishReason::ToolCalls,
+                false => FinishReason::Stop,
+            };
+            events.push(Event::finish(reason, Usage::new(1, 1)));
+            let body: Pin<Box<dyn Stream<Item = Result<Event, Error>> + Send>> =
+                Box::pin(stream::iter(events.into_iter().map(Ok)));
+            async move {
+                pace().pass(&context).await;
+                Ok::<_, Error>(ChatResponse::new(body))
+            }
+        }))
+    }
+
+    pub fn agent(&self, tools: &Toolset) -> BoxModel {
+        BoxModel::new(AgentLayer::new(tools.clone()).layer(self.boxed()))
+    }
+}
+
+pub fn call_events(at: usize, calls: &[Call]) -> Vec<Event> {
+    let event = |(i, call): (usize, &Call)| Event::tool_call(call_part(at, i, call));
+    calls.iter().enumerate().map(event).collect()
+}
+
+pub fn call_part(at: usize, i: usize, call: &Call) -> ToolCallPart {
+    let id = call.id.clone().unwrap_or_else(|| format!("call-{at}-{i}"));
+    ToolCallPart::new(CallId::new(id), call.name.as_str(), call.arguments.as_str())
+}
+
+/// F35: each call has one result, in the order of the calls, right behind the message.
+pub fn whole(transcript: &Transcript) {
+    for turn in transcript.iter() {
+        let own = |call: &&ToolCallPart| matches!(call.executor, Executor::Loop | Executor::Client);
+        let calls: Vec<_> = turn
+            .as_message()
+            .tool_calls()
+            .filter(own)
+            .map(|c| &c.id)
+            .collect();
+        let results: Vec<_> = turn.results().iter().map(|r| &r.call_id).collect();
+        assert_eq!(calls, results, "each call has its result");
+        let distinct: HashSet<_> = calls.iter().collect();
+        assert_eq!(distinct.len(), calls.len());
+    }
+}
+
+// ---- runs ----
+
+/// What a run has said.
+#[derive(Debug)]
+pub struct Ran {
+    pub events: Vec<Event>,
+    pub end: Result<Finish, Error>,
+}
+
+pub type Result3 = (String, ToolStatus, String);
+
+impl Ran {
+    pub fn finish(&self) -> &Finish {
+        self.end.as_ref().unwrap()
+    }
+
+    pub fn outcome(&self) -> &Outcome {
+        &self.finish().outcome
+    }
+
+    /// The state, as another process reads it.
+    pub fn state(&self) -> MachineState {
+        assert_eq!(*self.outcome(), Outcome::Interrupted);
+        written(self.finish().state.as_ref().unwrap())
+    }
+
+    pub fn asked(&self) -> Vec<Interrupt> {
+        self.finish().interrupts().into_iter().cloned().collect()
+    }
+
+    /// The question about a call.
+    pub fn ask(&self, call: &str) -> Interrupt {
+        let asked = self.asked();
+        let about: Vec<_> = asked
+            .iter()
+            .filter(|ask| ask.call_id.as_ref().is_some_and(|id| id.as_str() == call))
+            .collect();
+        assert_eq!(about.len(), 1, "one question about {call}: {asked:?}");
+        about[0].clone()
+    }
+
+    pub fn results(&self) -> Vec<Result3> {
+        results_of(&self.events)
+    }
+
+    /// The result of one call.
+    pub fn result(&self, call: &str) -> (ToolStatus, String) {
+        let mut all = self.results();
+        all.retain(|(id, ..)| id == call);
+        assert_eq!(all.len(), 1, "one result of {call}: {:?}", self.results());
+        let (_, status, text) = all.remove(0);
+        (status, text)
+    }
+
+    pub fn custom(&self, name: &str) -> Vec<serde_json::Value> {
+        let custom = self.events.iter().filter_map(|event| match event {
+            Event::Custom(custom) if custom.name == *name => Some(custom.value.clone()),
+            _ => None,
+        });
+        custom.collect()
+    }
+
+    pub fn transcript(&self) -> &Transcript {
+        self.finish().transcript.as_ref().unwrap()
+    }
+}
+
+pub fn written(state: &MachineState) -> MachineState {
+    let json = state.to_json().unwrap();
+    MachineState::from_json(json.as_bytes(), 1 << 20).unwrap()
+}
+
+pub fn results_of(events: &[Event]) -> Vec<Result3> {
+    let result = |event: &Event| match event {
+        Event::ToolResult(result) => Some((
+            result.call_id.to_string(),
+            result.outcome.status,
+            result.outcome.content.text().into_owned(),
+        )),
+        _ => None,
+    };
+    events.iter().filter_map(result).collect()
+}
+
+/// Drives a run to its end; `on` sees each event except those of the test's pace.
+pub async fn drive_with(agent: BoxModel, request: ChatRequest, mut on: impl FnMut(&Event)) -> Ran {
+    let mut events = Vec::new();
+    let response = match agent.oneshot(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            return Ran {
+                events,
+                end: Err(error),
+            };
+        }
+    };
+    let mut body = std::pin::pin!(response.body);
+    while let Some(event) = body.next().await {
+        match event {
+            Ok(Event::Finish(finish)) => {
+                if let Some(transcript) = &finish.transcript {
+                    whole(transcript);
+                }
+                return Ran {
+                    events,
+                    end: Ok(*finish),
+                };
+            }
+            Ok(event) if of_pace(&event) => {}
+            Ok(event) => {
+                on(&event);
+                events.push(event);
+            }
+            Err(error) => {
+                return Ran {
+                    events,
+                    end: Err(error),
+                };
+            }
+        }
+    }
+    panic!("the run has no end");
+}
+
+pub async fn drive(agent: BoxModel, request: ChatRequest) -> Ran {
+    drive_with(agent, request, |_| {}).await
+}
+
+/// All kinds of reply to a question.
+pub const ANY_REPLY: [ReplyKind; 4] = [
+    ReplyKind::Approve,
+    ReplyKind::Deny,
+    ReplyKind::Edit,
+    ReplyKind::Answer,
+];
+
+/// What the model reads of a result that a person supplied.
+pub fn by_person(result: &str) -> String {
+    format!("A person supplied this result, not the tool:\n{result}")
+}
+
+/// A run that may be interrupted and go on.
+pub struct Scene {
+    pub world: World,
+    pub model: Model,
+}
+
+impl Scene {
+    pub fn new<C: Into<Call>>(script: Vec<Vec<C>>) -> Self {
+        Self {
+            world: World::new(),
+            model: Model::new(script),
+        }
+    }
+
+    /// One round of calls.
+    pub fn round<C: Into<Call>>(calls: Vec<C>) -> Self {
+        Self::new(vec![calls])
+    }
+
+    pub fn with_world(mut self, world: World) -> Self {
+        self.world = world;
+        self
+    }
+
+    pub async fn start(&self, tools: &Toolset) -> Ran {
+        self.start_in(self.world.context(), tools).await
+    }
+
+    pub async fn start_in(&self, context: Context, tools: &Toolset) -> Ran {
+        let request = ChatRequest::user("go").with_context(context);
+        drive(self.model.agent(tools), request).await
+    }
+
+    pub async fn resume(&self, tools: &Toolset, state: MachineState, replies: Vec<Reply>) -> Ran {
+        self.resume_in(self.world.context(), tools, state, replies)
+            .await
+    }
+
+    pub async fn resume_in(
+        &self,
+        context: Context,
+        tools: &Toolset,
+        state: MachineState,
+        replies: Vec<Reply>,
+    ) -> Ran {
+        let request = ChatRequest::resume(state, replies).with_context(context);
+        drive(self.model.agent(tools), request).await
+    }
+}
+
+// ---- tools ----
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Number {
+    pub n: u8,
+}
+
+/// A tool that logs what it ran with.
+pub fn number(name: &'static str, log: &Log) -> Tool {
+    let log = log.clone();
+    tool(name, "", move |Number { n }| {
+        let log = log.clone();
+        async move {
+            log.add(format!("{name} {n}"));
+            format!("{name} {n}")
+        }
+    })
+}
+
+/// One that logs, and fails.
+pub fn failing(name: &'static str, log: &Log) -> Tool {
+    let log = log.clone();
+    tool(name, "", move |Number { n }| {
+        let log = log.clone();
+        async move {
+            log.add(format!("{name} {n}"));
+            Err::<String, _>(ToolError::new("broken"))
+        }
+    })
+}
+
+/// One that logs, and panics.
+pub fn panicking(name: &'static str, log: &Log) -> Tool {
+    let log = log.clone();
+    tool(name, "", move |Number { n }| {
+        let log = log.clone();
+        async move {
+            log.add(format!("{name} {n}"));
+            if n < u8::MAX {
+                panic!("on purpose");
+            }
+        }
+    })
+}
+
+/// One that logs, and halts the run.
+pub fn halting(name: &'static str, log: &Log) -> Tool {
+    let log = log.clone();
+    tool(name, "", move |Number { n }| {
+        let log = log.clone();
+        async move {
+            log.add(format!("{name} {n}"));
+            ToolOutcome::done("halting").and_halt("enough")
+        }
+    })
+}
+
+/// Keeps panics out of the output of tests that panic on purpose.
+pub fn quietly() {
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string();
+        if !text.contains("on purpose") {
+            eprintln!("{text}");
+        }
+    }));
+}
+
+/// What a watcher is told.
+pub fn told(log: &Log) -> impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static {
+    let log = log.clone();
+    move |event| {
+        log.add(match event {
+            ApprovalEvent::Requested { call, .. } => format!("requested {}", call.id()),
+            ApprovalEvent::Approved { call } => {
+                format!("approved {} {}", call.id(), call.arguments().as_str())
+            }
+            ApprovalEvent::Denied { call, reason } => {
+                format!("denied {} {}", call.id(), reason.map_or("", |r| r.as_str()))
+            }
+            ApprovalEvent::Answered { call, result } => format!("answered {} {result}", call.id()),
+            ApprovalEvent::Cancelled { call } => format!("cancelled {}", call.id()),
+            other => format!("{other:?}"),
+        });
+    }
+}
+
+/// The protocol of a toolset.
+#[derive(Clone, Default)]
+pub struct Minutes(Arc<Mutex<Vec<ProtocolEntry>>>);
+
+impl Minutes {
+    pub fn sink(&self) -> impl Fn(ProtocolEntry) + Send + Sync + 'static {
+        let minutes = self.clone();
+        move |entry| minutes.0.lock().unwrap().push(entry)
+    }
+
+    pub fn all(&self) -> Vec<ProtocolEntry> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// The steps of each call but those of its suspension, and without the origin.
+    pub fn lasting(&self) -> std::collections::BTreeMap<String, Vec<String>> {
+        let mut calls = std::collections::BTreeMap::<String, Vec<String>>::new();
+        for entry in self.all() {
+            if matches!(entry.step, ProtocolStep::Suspended) {
+                continue;
+            }
+            calls
+                .entry(entry.call_id.to_string())
+                .or_default()
+                .push(format!("{:?}", entry.step));
+        }
+        calls
+    }
+}
+
+// ---- stores ----
+
+/// All that outlives a process, in memory.
+#[derive(Clone, Default)]
+pub struct Memory(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    once: Mutex<HashSet<(Tenant, Str)>>,
+    decisions: Mutex<Vec<Remembered>>,
+    effects: Mutex<HashMap<EffectKey, Option<ToolOutcome>>>,
+    begun: Mutex<Vec<(EffectKey, Intent)>>,
+    fails_begin: AtomicBool,
+    fails_finish: AtomicBool,
+    fails_rest: AtomicBool,
+}
+
+/// The value, known at the pace of the test.
+fn done<T: Send + 'static>(value: Result<T, StoreError>) -> StoreFuture<T> {
+    Box::pin(async {
+        pace().pass(&Context::new()).await;
+        value
+    })
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn fail_begin(&self, fails: bool) {
+        self.0.fails_begin.store(fails, Ordering::SeqCst);
+    }
+
+    pub fn fail_finish(&self, fails: bool) {
+        self.0.fails_finish.store(fails, Ordering::SeqCst);
+    }
+
+    pub fn fail_rest(&self, fails: bool) {
+        self.0.fails_rest.store(fails, Ordering::SeqCst);
+    }
+
+    fn rest(&self) -> Result<(), StoreError> {
+        match self.0.fails_rest.load(Ordering::SeqCst) {
+            true => Err(StoreError::failed("the disk is gone")),
+            false => Ok(()),
+        }
+    }
+
+    pub fn remembered(&self) -> Vec<Remembered> {
+        self.0.decisions.lock().unwrap().clone()
+    }
+
+    pub fn begun(&self) -> Vec<(EffectKey, Intent)> {
+        self.0.begun.lock().unwrap().clone()
+    }
+
+    /// What came of the effects.
+    pub fn effects(&self) -> Vec<Option<ToolOutcome>> {
+        self.0.effects.lock().unwrap().values().cloned().collect()
+    }
+}
+
+impl Once for Memory {
+    fn once(&self, tenant: Tenant, key: Str, _: SystemTime) -> StoreFuture<bool> {
+        let first = || self.0.once.lock().unwrap().insert((tenant, key));
+        done(self.rest().map(|()| first()))
+    }
+}
+
+impl Decisions for Memory {
+    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
+        let mut all = self.0.decisions.lock().unwrap();
+        all.retain(|old| old.id != decision.id || old.tenant != decision.tenant);
+        all.push(decision);
+        done(self.rest())
+    }
+
+    fn recall(
+        &self,
+        tenant: Tenant,
+        tool: Str,
+        run: RunId,
+        thread: Option<ThreadId>,
+    ) -> StoreFuture<Vec<Remembered>> {
+        let all = self.0.decisions.lock().unwrap();
+        let holds = |kept: &&Remembered| {
+            kept.tenant == tenant
+                && kept.tool == tool
+                && match &kept.span {
+                    Span::Run {
+                        thread: within,
+                        run: of,
+                    } => (within, of) == (&thread, &run),
+                    Span::Thread(of) => Some(of) == thread.as_ref(),
+                    _ => true,
+                }
+        };
+        let found = all.iter().filter(holds).cloned().collect();
+        done(self.rest().map(|()| found))
+    }
+
+    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
+        let all = self.0.decisions.lock().unwrap();
+        let of = all.iter().rev().filter(|kept| kept.tenant == tenant);
+        done(Ok(of.cloned().collect()))
+    }
+
+    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
+        let mut all = self.0.decisions.lock().unwrap();
+        let before = all.len();
+        all.retain(|kept| kept.tenant != tenant || kept.id != id);
+        done(Ok(all.len() < before))
+    }
+}
+
+impl Ledger for Memory {
+    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
+        if self.0.fails_begin.load(Ordering::SeqCst) {
+            return done(Err(StoreError::failed("the disk is gone")));
+        }
+        self.0.begun.lock().unwrap().push((key.clone(), intent));
+        let known = self.effect(&key);
+        self.0.effects.lock().unwrap().entry(key).or_insert(None);
+        done(Ok(known))
+    }
+
+    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
+        if self.0.fails_finish.load(Ordering::SeqCst) {
+            return done(Err(StoreError::failed("the disk is gone")));
+        }
+        self.0.effects.lock().unwrap().insert(key, Some(outcome));
+        done(Ok(()))
+    }
+
+    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
+        done(Ok(self.effect(&key)))
+    }
+
+    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
+        let mut effects = self.0.effects.lock().unwrap();
+        effects.retain(|kept, outcome| *kept != key || outcome.is_some());
+        done(Ok(()))
+    }
+}
+
+impl Memory {
+    fn effect(&self, key: &EffectKey) -> Effect {
+        match self.0.effects.lock().unwrap().get(key) {
+            None => Effect::New,
+            Some(None) => Effect::Begun,
+            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
+        }
+    }
+}
+
+pub fn id(id: &str) -> InterruptId {
+    InterruptId::new(id)
+}
+
+/// A queue of numbers, for tests that need chance and want to repeat it.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+}
+
+pub fn env_or(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(default)
+}
