@@ -1,10 +1,4 @@
 //! Runs each example as a process.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
 
 use axum::{
     Router,

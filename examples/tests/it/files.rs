@@ -1,9 +1,4 @@
 //! The file tools, called through an agent's tool service.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "the helpers of a test may fail it"
-)]
 
 use concentric::{CallId, Context, ToolCall, ToolCallPart, ToolStatus, tools::Tool};
 use concentric_examples::files;
