@@ -5,9 +5,6 @@
 #![cfg(feature = "full")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::CANARY;
 use concentric_providers::{ApiKey, OllamaLayer, OpenAiLayer};
 use std::{
     fmt::Debug,
@@ -19,6 +16,9 @@ use tracing::{
     field::{Field, Visit},
     span,
 };
+
+/// A key that must not appear in the log.
+const CANARY: &str = "canary-7f3a9d51e0c84b26";
 
 /// The warnings of this process.
 #[derive(Clone, Default)]

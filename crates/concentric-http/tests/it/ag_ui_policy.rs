@@ -2,8 +2,8 @@
 
 use crate::support::{Answer, Asked, agent, finish, input, open_policy, post, send};
 use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec};
-use concentric_layers::{Next, from_fn};
 use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
+use concentric_layers::{Next, from_fn};
 use concentric_layers::{Next, from_fn};
 use concentric_tools::{ToolError, Toolset, tool};
 use proptest::prelude::*;

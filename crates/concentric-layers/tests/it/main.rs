@@ -10,6 +10,8 @@
 mod budget;
 #[cfg(feature = "detach")]
 mod detach;
+#[cfg(feature = "envelope")]
+mod envelope;
 #[cfg(feature = "hooks")]
 mod hooks;
 #[cfg(feature = "hooks")]

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+#[cfg(feature = "full")]
 mod agents;
 mod approvals;
 mod approvals_asked;
@@ -16,28 +17,43 @@ mod approvals_remembered;
 mod arguments;
 mod client_tools;
 mod common;
+#[cfg(feature = "full")]
 mod decided_elsewhere;
+#[cfg(feature = "full")]
 mod decided_once;
 mod doubt;
+#[cfg(feature = "full")]
 mod edits;
 mod gates;
+#[cfg(feature = "full")]
 mod given_up;
 mod hooks;
 mod kit;
 mod layers;
+#[cfg(feature = "full")]
 mod lazy;
+#[cfg(feature = "full")]
 mod lifecycle;
 mod limits;
+#[cfg(feature = "full")]
 mod panics;
+#[cfg(feature = "full")]
 mod partials;
+#[cfg(feature = "full")]
 mod placement;
 mod rounds;
 mod rounds_property;
+#[cfg(feature = "full")]
 mod rules;
+#[cfg(feature = "full")]
 mod schemas;
+#[cfg(feature = "full")]
 mod settings;
 mod settled_calls;
+#[cfg(feature = "full")]
 mod skills;
+#[cfg(feature = "full")]
 mod token;
+#[cfg(feature = "full")]
 mod tokens_flow;
 mod tools;

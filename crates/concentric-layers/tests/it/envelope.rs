@@ -3,13 +3,6 @@
 //! A failing case of the property prints its seed, which is stored in
 //! `envelope.proptest-regressions`.
 
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
-
 use concentric_core::{
     CallId, Context, Custom, Error, ErrorKind, Event, Executor, FinishReason, Interrupt,
     InterruptId, Message, MessageId, OpenRound, Outcome, Part, PartKind, Pending, Reply, Role,
