@@ -5,6 +5,7 @@
 mod content;
 mod message;
 
+#[cfg(feature = "responses")]
 pub(crate) use self::content::DataUrl;
 
 use super::{
