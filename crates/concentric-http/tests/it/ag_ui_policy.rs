@@ -4,7 +4,6 @@ use crate::support::{Answer, Asked, agent, finish, input, open_policy, post, sen
 use concentric_core::{AgentLayer, ChatRequest, ChatResponse, Error, ErrorKind, ToolSpec};
 use concentric_http::ag_ui::{AgUiLayer, ClientPolicy};
 use concentric_layers::{Next, from_fn};
-use concentric_layers::{Next, from_fn};
 use concentric_tools::{ToolError, Toolset, tool};
 use proptest::prelude::*;
 use serde_json::{Value, json};
