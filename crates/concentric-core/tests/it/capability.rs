@@ -216,8 +216,8 @@ async fn a_missing_capability_fails_the_first_call() {
     let error = ask(stack).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "configuration: `it::Need<it::Store>` requires `it::Store`, and \
-         no layer outside of it provides that"
+        "configuration: `it::Need<it::Store>` requires `it::Store`, which \
+         no outer layer provides"
     );
     assert!(matches!(fault(&error), Fault::Missing { .. }));
     assert_eq!(model.calls(), 0);

@@ -406,7 +406,7 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
 
 #[tokio::test]
 async fn a_detach_layer_inside_of_another_fails_the_first_call() {
-    let names = ["`DetachLayer` stands", "another `DetachLayer`"];
+    let names = ["`DetachLayer` is inside", "another `DetachLayer`"];
     for plain in Plain::both() {
         let agent = ServiceBuilder::new()
             .layer(DetachLayer::new())

@@ -475,7 +475,7 @@ async fn a_run_id_of_a_live_run_calls_no_model() {
     let calls = process.model.requests().len();
     let error = process.fails(request(&world, "run")).await;
     is(&error, ErrorKind::Conflict, "run_live");
-    assert!(error.to_string().contains("has not ended"), "{error}");
+    assert!(error.to_string().contains("is still running"), "{error}");
     let other = Process::paying(&store);
     let error = other.fails(request(&world, "run")).await;
     is(&error, ErrorKind::Conflict, "run_live");

@@ -753,7 +753,7 @@ async fn no_link_leads_out_of_a_skill() {
     let (tools, _) = Skills::new().skill(skill).wrap(Toolset::new()).unwrap();
     let arguments = r#"{"skill":"inside","path":"later.md"}"#;
     let text = crate::common::text(&tools, "read_skill_file", arguments).await;
-    assert_eq!(text, "The file `later.md` can't be read.");
+    assert_eq!(text, "The file `later.md` could not be read.");
 }
 
 proptest! {
