@@ -17,7 +17,7 @@
 )]
 
 mod check;
-#[path = "../durable/dice.rs"]
+#[path = "../crash/durable/dice.rs"]
 mod dice;
 mod drops;
 mod faults;

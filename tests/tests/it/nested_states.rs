@@ -1,5 +1,4 @@
 //! Agents in a model's place: what is written down of their runs, and how these go on.
-#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, ErrorKind,

@@ -1,5 +1,4 @@
 //! What happens once per step, and what is refused before a provider is called.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, CancelReason, ChatRequest, Error, ErrorKind, Event, Finish, FinishReason,

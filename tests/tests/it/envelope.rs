@@ -1,5 +1,4 @@
 //! C124: the envelopes of a whole agent's events.
-#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CallId, ChatRequest, Context, Event, EventStream, ModelService,

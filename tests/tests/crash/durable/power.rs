@@ -21,7 +21,7 @@ fn build() -> Option<PathBuf> {
     if !cfg!(all(target_os = "linux", target_env = "gnu")) {
         return None;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/durable/unsynced.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/durable/unsynced.c");
     let name = format!("unsynced-{}.so", std::process::id());
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let built = Command::new("cc")

@@ -1,6 +1,5 @@
 //! The futures and bodies of tools, servers and providers, polled without a wake and dropped wherever
 //! they wait.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
 use concentric_core::{

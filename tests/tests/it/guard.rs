@@ -1,5 +1,4 @@
 //! A guard over the text of answers, as a user would write it, at both places of the stack.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, Error, ErrorKind, Event, MessageId, StepStart,

@@ -1,5 +1,4 @@
 //! Clients that hang up after they replied about a call, with runs that are kept in a SQLite file.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Error, Event,

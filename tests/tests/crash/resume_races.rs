@@ -6,19 +6,8 @@
 //! | in the environment | | default |
 //! |---|---|---|
 //! | `CONCENTRIC_RACES` | how many races | 15 |
-#![cfg(unix)]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod durable;
-
-use concentric_core::{Reply, store::RunStore};
-use concentric_layers::suspend::abandoned;
-use durable::{
+use crate::durable::{
     actor::{Part, Said, block, drive, key, replying, run, say, wait},
     agent::{ONE, agent, script, store},
     check::{Figures, check},
@@ -26,6 +15,8 @@ use durable::{
     setting,
     world::{Entry, World},
 };
+use concentric_core::{Reply, store::RunStore};
+use concentric_layers::suspend::abandoned;
 use std::collections::BTreeMap;
 
 /// Drives the run until it waits.
@@ -79,14 +70,14 @@ fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
         let dir = tempfile::tempdir().unwrap();
         let world = World::new(dir.path());
         let part = Part::new(dir.path(), "one");
-        assert_eq!(part.start("host").result(), Some(Said::Waits));
+        assert_eq!(part.start("resume_races::host").result(), Some(Said::Waits));
 
         // In one of three races the run was claimed by a process that is dead.
         let is_left = race % 3 == 2;
         if is_left {
             let mut dying = part.clone();
             dying.plan = Plan::KillAt("claim:after#1".to_owned());
-            assert_eq!(dying.start("host").result(), None);
+            assert_eq!(dying.start("resume_races::host").result(), None);
         }
         let mut racers: Vec<_> = (0..2 + race % 7)
             .map(|n| {
@@ -94,7 +85,7 @@ fn c087_f043_one_of_several_processes_goes_on_with_a_run_and_tells_of_it() {
                 part.leases = 1;
                 // Every other one answers anew; what was accepted counts all the same.
                 part.answers_first = !is_left || n % 2 == 0;
-                part.start("racer")
+                part.start("resume_races::racer")
             })
             .collect();
         for racer in &mut racers {

@@ -1,23 +1,20 @@
 //! Approvals that nobody keeps a record of, through the whole stack: the token that a question
 //! carries is all there is, and who brings it back is not trusted.
 //!
-//! What the token itself withstands is in `concentric-tools/tests/token.rs`.
+//! What the token itself withstands is in `concentric-tools/tests/it/token.rs`.
 //!
 //! | in the environment | | default |
 //! |---|---|---|
 //! | `CONCENTRIC_TOKENS` | how many mutations of a token are tried | 1000 |
 //! | `CONCENTRIC_REPLAYS` | how often several processes replay one | 5 |
 //! | `CONCENTRIC_SEED` | of what is random | random, and printed |
-#![cfg(unix)]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod durable;
-
+use crate::durable::{
+    Dice,
+    actor::{Part, block, say, wait},
+    setting,
+    world::{Class, Entry, World},
+};
 use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
     FinishReason, Interrupt, InterruptId, OpenRound, Outcome, Reply, Role, Str, ThreadId,
@@ -30,12 +27,6 @@ use concentric_tools::{
     Approval, Tokens, Toolset,
     token::{Key, Keys},
     tool,
-};
-use durable::{
-    Dice,
-    actor::{Part, block, say, wait},
-    setting,
-    world::{Class, Entry, World},
 };
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
@@ -519,7 +510,7 @@ fn f038_of_several_processes_that_replay_a_token_one_runs_the_call() {
         let mut part = Part::new(Path::new(dir.path()), "");
         part.extra = write(&case, &asked, asked.token());
         let mut replayers: Vec<_> = (0..2 + replay % 7)
-            .map(|_| part.start("replayer"))
+            .map(|_| part.start("tokens::replayer"))
             .collect();
         for process in &mut replayers {
             assert_eq!(process.hear().as_deref(), Some("ready"));

@@ -1,5 +1,4 @@
 //! What the answer of a run is, and what it is said to have used.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, Answer, BoxError, BoxModel, ChatRequest, Event, Finish, FinishReason, Message,

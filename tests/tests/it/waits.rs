@@ -1,5 +1,4 @@
 //! Waits that are not for a model or a tool: they end when their run is cancelled or late.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, CancelReason, ChatRequest, Context, Custom, EmitError,

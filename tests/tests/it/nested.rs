@@ -1,5 +1,4 @@
 //! Agents as tools and in a model's place, where runs are kept in a store.
-#![allow(clippy::unwrap_used)]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, ErrorKind, Outcome, PartKind, Reply,

@@ -1,6 +1,5 @@
 //! An agent, as a whole stack, whose runs are watched from outside: what there is of each upstream
 //! and among the tools, what its observer is told, and what permits it takes.
-#![allow(unreachable_pub, reason = "a module of a test")]
 
 use bytes::Bytes;
 use concentric_core::{AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event};

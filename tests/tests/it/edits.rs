@@ -1,5 +1,4 @@
 //! Edits of calls whose run is in a store.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, Outcome, Reply, ReplyKind, ThreadId,

@@ -1,5 +1,4 @@
 //! Typed answers: how the model is told, what is made of one that does not fit, and what is kept.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod composed;
 

@@ -1,5 +1,4 @@
 //! The futures and bodies of the core, polled without a wake and dropped wherever they wait.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, Context, Event, Interrupt, InterruptId, Reply,

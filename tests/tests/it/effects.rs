@@ -1,10 +1,4 @@
 //! What a store's ledger records of the effects of tools.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, Context, RunId, ToolOutcome, ToolStatus, Turn,

@@ -1,5 +1,4 @@
 //! Panics of what an agent is made of: each ends its run with an error that does not repeat them.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxModel, ChatRequest, ChatResponse, Context as RunContext, EmitError, Error,

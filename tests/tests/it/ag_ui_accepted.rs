@@ -1,5 +1,4 @@
 //! When the head of an AG-UI response is sent, with runs that are kept in a store.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxModel, InterruptId, MessageId, Reply, RunId, ThreadId,

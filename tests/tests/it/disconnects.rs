@@ -6,21 +6,12 @@
 //! | `CONCENTRIC_DISCONNECTS` | how many consumers go away | 10000 |
 //! | `CONCENTRIC_SOCKET_DISCONNECTS` | the same, over sockets | 500 |
 //! | `CONCENTRIC_SEED` | of what is random | random, and printed |
-#![cfg(unix)]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod durable;
-mod watched;
-
+use crate::dice::{Dice, setting};
+use crate::watched::{Permits, Run, Runs, agent, frames};
 use bytes::Bytes;
 use concentric_core::{BoxModel, ChatRequest, ChatResponse, Error, EventStream};
 use concentric_providers::HttpClient;
-use durable::{Dice, setting};
 use futures_util::{StreamExt, future::BoxFuture, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -42,7 +33,6 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt, service_fn};
-use watched::{Permits, Run, Runs, agent, frames};
 
 /// How many consumers there are at a time.
 const CONSUMERS: usize = 100;

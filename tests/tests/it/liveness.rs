@@ -1,6 +1,5 @@
 //! Agents in agents whose models and tools are ready at once, a tick later, or emit an event first:
 //! none of them spins, and the consumer sees at once what is emitted.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, BoxModel, CancelReason, ChatRequest, Context, Custom, Event, Finish, Interrupt,

@@ -1,5 +1,4 @@
 //! Every number and length of time that the core is set up with, at nothing, one and its maximum.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use concentric_core::{
     AgentLayer, Answer, BoxModel, ChatRequest, Context, Error, ErrorKind, Event, Interrupt,

@@ -14,18 +14,8 @@
 //! | `CONCENTRIC_KILLS` | how many processes are killed at random times | 25 |
 //! | `CONCENTRIC_ZOMBIES` | a process is stopped at each how manieth point | 6 |
 //! | `CONCENTRIC_SEED` | of what is random | random, and printed |
-#![cfg(unix)]
-#![allow(
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
 
-mod durable;
-
-use concentric_core::{ChatRequest, machine::MachineState};
-use durable::{
+use crate::durable::{
     Dice,
     actor::{Actor, Part, Said, TOO_EARLY, answer, beginning, block, drive, say},
     agent::{ALL, Calls, bare, store},
@@ -34,6 +24,7 @@ use durable::{
     power, setting,
     world::{Class, Entry, World},
 };
+use concentric_core::{ChatRequest, machine::MachineState};
 use std::{
     fs::{self, OpenOptions},
     io::Write,
@@ -63,7 +54,7 @@ fn keeper() {
     let Some(part) = Part::mine() else { return };
     let (world, points) = (part.world(), part.points());
     let agent = bare(
-        durable::agent::script(&part.script),
+        crate::durable::agent::script(&part.script),
         &store(&world, &points),
     );
     let environment = part.environment();
@@ -142,7 +133,7 @@ impl Story {
         }
         let mut part = self.next();
         part.plan = plan;
-        part.start("host")
+        part.start("crash::host")
     }
 
     /// Goes on until the run is over.
@@ -356,7 +347,7 @@ fn a_power_failure_loses_what_was_not_synced() {
     let mut part = Part::new(dir.path(), "all");
     part.power_may_fail = true;
     part.plan = Plan::KillAt("written#1".to_owned());
-    assert_eq!(part.start("writer").result(), None);
+    assert_eq!(part.start("crash::writer").result(), None);
     let file = dir.path().join("some.db");
     assert_eq!(fs::read(&file).unwrap(), b"ke");
     assert_eq!(power::fail(dir.path()), 2);
@@ -435,18 +426,18 @@ fn f044_a_tool_that_asked_by_itself_and_was_then_begun_is_not_begun_again() {
         let started = |entry: &&Entry| matches!(entry, Entry::Started { .. });
         assert_eq!(entries.iter().filter(started).count(), n, "{about}");
     };
-    assert_eq!(part.start("keeper").result(), Some(Said::Waits));
+    assert_eq!(part.start("crash::keeper").result(), Some(Said::Waits));
     // Before it is begun it can be tried again.
     part.plan = Plan::KillAt("ledger.begin.confirm:before#1".to_owned());
-    assert_eq!(part.start("keeper").result(), None);
+    assert_eq!(part.start("crash::keeper").result(), None);
     starts(0, "killed before it was begun");
     part.plan = Plan::KillAt("tool.confirm:after#1".to_owned());
-    assert_eq!(part.start("keeper").result(), None);
+    assert_eq!(part.start("crash::keeper").result(), None);
     starts(1, "killed when it was done");
     // The host has the state of before, and brings the same reply.
     part.plan = Plan::Nothing;
-    assert_eq!(part.start("keeper").result(), Some(Said::Waits));
-    assert_eq!(part.start("keeper").result(), Some(Said::Over));
+    assert_eq!(part.start("crash::keeper").result(), Some(Said::Waits));
+    assert_eq!(part.start("crash::keeper").result(), Some(Said::Over));
     starts(1, "somebody was asked");
 }
 
@@ -462,7 +453,7 @@ fn f046_a_process_that_was_thought_dead_and_did_it_is_believed() {
     assert!(story.world().done().contains(&"a_mail".to_owned()));
     let mut part = story.next();
     part.extra = TOO_EARLY.to_owned();
-    assert_eq!(part.start("host").result(), Some(Said::Waits));
+    assert_eq!(part.start("crash::host").result(), Some(Said::Waits));
     assert_eq!(story.end("the mail"), Said::Over);
     story.check("the mail");
 }

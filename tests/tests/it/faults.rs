@@ -1,9 +1,4 @@
 //! The faults of FAULTS.md that a stack must survive: F11, F12, F13, F58.
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test, and layers that panic are what is tested"
-)]
 
 use concentric_core::{
     Agent, AgentLayer, BoxModel, CancelReason, ChatRequest, ChatResponse, Custom, EmitError, Error,

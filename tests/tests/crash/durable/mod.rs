@@ -1,11 +1,5 @@
 //! What the tests of crashes and races share: an agent over a SQLite file, an outside world that
 //! its tools change, points at which its process is killed, and the processes.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "not every test program uses all"
-)]
 
 pub mod actor;
 pub mod agent;
