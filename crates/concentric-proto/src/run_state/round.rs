@@ -320,12 +320,15 @@ impl Slot {
     /// Settles a call that has a reply, for round services that cannot resume calls.
     pub(crate) fn settle_by_itself(&mut self) {
         let said = self.said_by_client();
+        let is_in_doubt = self.is_in_doubt();
         let Some(answered) = self.answered.take() else {
             return;
         };
         let ruling = answered.replies.first().map(Reply::ruling);
         self.state = SlotState::Settled(match ruling {
             _ if let Some(said) = said => said,
+            // A reply does not undo an effect.
+            _ if is_in_doubt => in_doubt(),
             Some(Ok(Ruling::Denied { reason, .. })) => ToolOutcome::denied(
                 reason.unwrap_or_else(|| Str::from_static("The call was denied.")),
             ),

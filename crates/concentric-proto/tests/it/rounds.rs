@@ -1026,6 +1026,30 @@ fn a_repeatedly_suspended_call_is_not_indeterminate() {
     assert_eq!(drain(&mut machine).statuses(), [ToolStatus::Cancelled]);
 }
 
+/// What a tool asks, which may have had an effect before.
+fn asked_by_tool(question: &str) -> Pending {
+    let question = InterruptId::new(question);
+    let asked = Interrupt::new(question, Str::from_static("choice"));
+    let mut pending = Pending::asking(vec![asked]);
+    pending.begun = true;
+    pending
+}
+
+#[test]
+fn a_machine_that_settles_replies_keeps_a_begun_call_unknown() {
+    for reply in [Reply::approve, Reply::cancel] {
+        let mut rules = rules();
+        rules.resumes = false;
+        let mut machine = round_of(rules.clone(), [("a", "act")]);
+        wait(&mut machine, 0, asked_by_tool("q"));
+        machine.input(Input::RoundEnded);
+        let mut machine = go_on(listen(&mut machine), rules);
+        let replies = vec![reply(InterruptId::new("q"))];
+        machine.reply(replies, now()).unwrap();
+        assert_eq!(listen(&mut machine).statuses(), [ToolStatus::Unknown]);
+    }
+}
+
 #[test]
 fn a_call_receives_the_time_its_reply_was_accepted() {
     let mut machine = round_of(rules(), [("a", "act")]);
