@@ -153,7 +153,9 @@ impl Machine {
         }
         asked.extend(own.into_iter().cloned());
         if !(pending.is_held() && slot.was_held()) {
-            slot.answered = None;
+            let answered = slot.answered.take();
+            let waited = answered.and_then(|answered| answered.pending);
+            slot.begun |= waited.is_some_and(|waited| waited.begun);
         }
         slot.state = SlotState::Waiting(Some(pending));
     }

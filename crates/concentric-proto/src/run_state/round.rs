@@ -51,6 +51,7 @@ impl Stage {
                 call,
                 answered: None,
                 recovered: false,
+                begun: false,
                 noted: false,
                 state: outcome.map_or(SlotState::Waiting(None), SlotState::Settled),
             }
@@ -147,6 +148,9 @@ pub(crate) struct Slot {
     // Whether the call was running when its process ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) recovered: bool,
+    // Its tool began and suspended it, and it has waited for something else since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) begun: bool,
     pub(crate) state: SlotState,
 }
 
@@ -171,6 +175,7 @@ impl Slot {
             read_only,
             answered: None,
             recovered: false,
+            begun: false,
             noted: false,
             state: SlotState::Ready,
         }
@@ -244,7 +249,8 @@ impl Slot {
                 .as_deref()
                 .and_then(|answered| answered.pending.as_ref()),
         };
-        self.refusal.is_none() && !self.read_only && (self.recovered || pending.is_some_and(asks))
+        let is_begun = self.recovered || self.begun || pending.is_some_and(asks);
+        self.refusal.is_none() && !self.read_only && is_begun
     }
 
     /// Returns whether the call only waits for other calls of its round.

@@ -1043,10 +1043,27 @@ fn a_machine_that_settles_replies_keeps_a_begun_call_unknown() {
         let mut machine = round_of(rules.clone(), [("a", "act")]);
         wait(&mut machine, 0, asked_by_tool("q"));
         machine.input(Input::RoundEnded);
-        let mut machine = go_on(listen(&mut machine), rules);
+        let mut machine = resume(drain(&mut machine), rules);
         let replies = vec![reply(InterruptId::new("q"))];
         machine.reply(replies, now()).unwrap();
-        assert_eq!(listen(&mut machine).statuses(), [ToolStatus::Unknown]);
+        assert_eq!(drain(&mut machine).statuses(), [ToolStatus::Unknown]);
+    }
+}
+
+#[test]
+fn a_begun_call_stays_unknown_when_it_waits_again() {
+    for how in [asking(id(0, "a")), Pending::held()] {
+        let mut machine = round_of(rules(), [("a", "act")]);
+        wait(&mut machine, 0, asked_by_tool("q"));
+        machine.input(Input::RoundEnded);
+        let mut machine = resume(drain(&mut machine), rules());
+        let replies = vec![Reply::resolve(InterruptId::new("q"), json!(1))];
+        machine.reply(replies, now()).unwrap();
+        drain(&mut machine);
+        wait(&mut machine, 0, how);
+        let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        machine.input(Input::Cancel(CancelReason::User));
+        assert_eq!(drain(&mut machine).statuses(), [ToolStatus::Unknown]);
     }
 }
 
