@@ -122,6 +122,7 @@ impl Machine {
             self.state.effects = Effects::Committed;
         }
         slot.state = SlotState::Settled(outcome);
+        round.begun = true;
     }
 
     pub(super) fn wait(&mut self, index: usize, pending: Box<Pending>) {
@@ -158,6 +159,7 @@ impl Machine {
             slot.begun |= waited.is_some_and(|waited| waited.begun);
         }
         slot.state = SlotState::Waiting(Some(pending));
+        round.begun = true;
     }
 
     /// Withdraws the calls that were handed out, because the round service was not called.

@@ -1068,6 +1068,22 @@ fn a_begun_call_stays_unknown_when_it_waits_again() {
 }
 
 #[test]
+fn a_round_that_has_reported_is_not_decided_about_again() {
+    let mut rules = rules();
+    rules.asks_before_round = true;
+    let mut machine = round_of(rules.clone(), [("a", "act")]);
+    assert!(machine.is_round_new());
+    wait(&mut machine, 0, asked_by_tool("q"));
+    assert!(!machine.is_round_new());
+    // The process ends before the round does.
+    let mut machine = Machine::restore(written(&machine.state().unwrap()), rules);
+    assert!(is_resumed(&mut machine));
+    let said = drain(&mut machine);
+    assert!(said.round.is_none());
+    assert_eq!(said.outcome(), Some(Outcome::Interrupted));
+}
+
+#[test]
 fn a_call_receives_the_time_its_reply_was_accepted() {
     let mut machine = round_of(rules(), [("a", "act")]);
     wait(&mut machine, 0, asking(id(0, "a")));
