@@ -45,7 +45,7 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
     ),
     (
         "cancel",
-        "concentric-core/src/context/mod.rs",
+        "concentric-core/src/context/cancel.rs",
         "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
         use concentric_core::{CancelReason, Str};
         pub(crate) struct Run {

@@ -1,0 +1,168 @@
+use super::{Context, Run, Values, head::Holds};
+use crate::{environment::Environment, marks::Marks, outbox::Outbox};
+use concentric_proto::{Phase, RequestId, RunId, Str, StreamId, ThreadId};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+    },
+    time::SystemTime,
+};
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone, Default)]
+pub(super) struct RunIds {
+    pub(super) agent: Option<Str>,
+    pub(super) run: Option<RunId>,
+    pub(super) thread: Option<ThreadId>,
+    pub(super) request: Option<RequestId>,
+    pub(super) stream: Option<StreamId>,
+}
+
+impl Context {
+    /// Creates the context of a new run, with fresh ids and the system's clock.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Starts to build the context of a new run.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
+    }
+
+    /// Starts to build the context of a run inside this one, as a sub-agent's.
+    ///
+    /// It has this run's thread, deadline, environment and extensions, and is cancelled with it.
+    /// What is this run's [own](Self::own), it has not. What is emitted into it goes into its own
+    /// stream.
+    pub fn child(&self) -> ContextBuilder {
+        ContextBuilder {
+            ids: RunIds {
+                agent: None,
+                run: None,
+                stream: None,
+                ..self.run.ids.clone()
+            },
+            deadline: self.run.deadline,
+            environment: Some(self.run.environment.clone()),
+            extensions: self.extensions.clone(),
+            parent: Some(self.clone()),
+        }
+    }
+}
+
+/// Builds a [`Context`].
+#[derive(Default)]
+pub struct ContextBuilder {
+    ids: RunIds,
+    deadline: Option<SystemTime>,
+    environment: Option<Environment>,
+    extensions: Values,
+    parent: Option<Context>,
+}
+
+impl ContextBuilder {
+    /// Names the agent.
+    #[must_use]
+    pub fn agent(mut self, name: impl Into<Str>) -> Self {
+        self.ids.agent = Some(name.into());
+        self
+    }
+
+    /// Names the run; the default is a new id.
+    #[must_use]
+    pub fn run_id(mut self, id: RunId) -> Self {
+        self.ids.run = Some(id);
+        self
+    }
+
+    /// Names the conversation.
+    #[must_use]
+    pub fn thread_id(mut self, id: ThreadId) -> Self {
+        self.ids.thread = Some(id);
+        self
+    }
+
+    /// Names the HTTP request that started the run.
+    #[must_use]
+    pub fn request_id(mut self, id: RequestId) -> Self {
+        self.ids.request = Some(id);
+        self
+    }
+
+    /// Names the stream that the events go out on.
+    #[must_use]
+    pub fn stream_id(mut self, id: StreamId) -> Self {
+        self.ids.stream = Some(id);
+        self
+    }
+
+    /// Says when the run must have ended, in wall time.
+    #[must_use]
+    pub fn deadline(mut self, deadline: SystemTime) -> Self {
+        // A child never outlives its parent.
+        self.deadline = Some(self.deadline.map_or(deadline, |d| d.min(deadline)));
+        self
+    }
+
+    /// Sets the clock, ids and randomness.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = Some(environment);
+        self
+    }
+
+    /// Sets the values that travel with the request.
+    #[must_use]
+    pub fn extensions(mut self, extensions: http::Extensions) -> Self {
+        self.extensions = Values::new(extensions);
+        self
+    }
+
+    /// Creates the context.
+    pub fn build(mut self) -> Context {
+        let environment = self.environment.unwrap_or_else(Environment::system);
+        if self.ids.run.is_none() {
+            self.ids.run = Some(RunId::new(environment.ids().next("run_")));
+        }
+        let cancel = match &self.parent {
+            Some(parent) => parent.run.cancel.child_token(),
+            None => CancellationToken::new(),
+        };
+        Context {
+            run: Arc::new(Run {
+                ids: self.ids,
+                parent: self.parent.map(Box::new),
+                cancel,
+                cancel_reason: OnceLock::new(),
+                deadline: self.deadline,
+                environment,
+                outbox: Outbox::default(),
+                events: AtomicU64::new(0),
+                effects: AtomicU64::new(0),
+                deferred: Mutex::default(),
+                holds: Holds::default(),
+                live: OnceLock::new(),
+                slots: OnceLock::new(),
+                noted: OnceLock::new(),
+                drivers: AtomicUsize::new(0),
+                had_outcome: AtomicBool::new(false),
+            }),
+            extensions: self.extensions,
+            own: Values::default(),
+            marks: Marks::default(),
+            phase: Phase::Run,
+            step: 0,
+            depth: 0,
+            message_id: None,
+            call: None,
+        }
+    }
+}
+
+impl fmt::Debug for ContextBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextBuilder").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+use super::Context;
+use concentric_proto::{CancelReason, Error, ErrorKind, Str};
+use std::future::Future;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+impl Context {
+    /// Cancels the run: its model stream, tools and waits stop at once.
+    ///
+    /// The first reason given counts.
+    pub fn cancel(&self, reason: CancelReason) {
+        let _ = self.run.cancel_reason.set(reason);
+        self.run.cancel.cancel();
+        self.run.outbox.call_driver();
+    }
+
+    /// Whether the run, or one it is part of, was cancelled.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.run.cancel.is_cancelled()
+    }
+
+    /// Resolves when the run, or one it is part of, is cancelled.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.run.cancel.cancelled()
+    }
+
+    pub(crate) fn cancelled_owned(&self) -> WaitForCancellationFutureOwned {
+        self.run.cancel.clone().cancelled_owned()
+    }
+
+    /// Who cancelled the run; `None` if nobody did.
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        if !self.is_cancelled() {
+            return None;
+        }
+        let own = self.run.cancel_reason.get().cloned();
+        own.or_else(|| self.parent().and_then(Self::cancel_reason))
+            .or(Some(CancelReason::Other(Str::from_static("token"))))
+    }
+}
+
+pub(crate) fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the run was cancelled")
+}

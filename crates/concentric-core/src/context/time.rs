@@ -1,0 +1,55 @@
+use super::{Context, cancel::cancelled};
+use concentric_proto::Error;
+use std::time::{Duration, SystemTime};
+
+impl Context {
+    /// The wall time.
+    pub fn now(&self) -> SystemTime {
+        self.run.environment.clock().now()
+    }
+
+    /// Waits for `duration`, or until the run is cancelled or has passed its deadline.
+    ///
+    /// # Errors
+    ///
+    /// The run was cancelled ([`ErrorKind::Cancelled`]), or its
+    /// deadline passed before `duration` was over ([`ErrorKind::Timeout`]).
+    pub async fn sleep(&self, duration: Duration) -> Result<(), Error> {
+        let left = self.remaining().filter(|left| *left < duration);
+        let clock = self.run.environment.clock();
+        let sleep = clock.sleep(left.unwrap_or(duration));
+        match (self.run.cancel.run_until_cancelled(sleep).await, left) {
+            (Some(()), None) => Ok(()),
+            (Some(()), Some(_)) => Err(Error::deadline()),
+            (None, _) => Err(cancelled()),
+        }
+    }
+
+    /// When the run must have ended, in wall time.
+    pub fn deadline(&self) -> Option<SystemTime> {
+        self.run.deadline
+    }
+
+    /// How long the run still has; `None` if it has no deadline.
+    pub fn remaining(&self) -> Option<Duration> {
+        let deadline = self.run.deadline?;
+        Some(deadline.duration_since(self.now()).unwrap_or_default())
+    }
+
+    /// Whether the deadline has passed.
+    #[inline]
+    pub(crate) fn is_late(&self) -> bool {
+        self.run
+            .deadline
+            .is_some_and(|deadline| self.now() >= deadline)
+    }
+
+    /// Resolves when the run is cancelled or has passed its deadline.
+    pub(super) async fn stopped(&self) {
+        match self.remaining() {
+            // It ends early if the run is cancelled.
+            Some(left) => drop(self.sleep(left).await),
+            None => self.cancelled().await,
+        }
+    }
+}
