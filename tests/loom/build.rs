@@ -47,7 +47,7 @@ const PARTS: &[(&str, &str, &str, &[Change], &str)] = &[
         "cancel",
         "concentric-core/src/context/cancel.rs",
         "use crate::{outbox::source::Outbox, stand_in::{Token, std::sync::OnceLock}};
-        use concentric_core::{CancelReason, Str};
+        use concentric_core::CancelReason;
         pub(crate) struct Run {
             pub(crate) cancel_reason: OnceLock<CancelReason>,
             pub(crate) cancel: Token,

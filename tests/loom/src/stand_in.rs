@@ -238,11 +238,6 @@ impl Token {
         self.1.cancel();
     }
 
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.0.next();
-        self.1.is_cancelled()
-    }
-
     pub(crate) async fn cancelled(&self) {
         let mut cancelled = ::std::pin::pin!(self.1.cancelled());
         ::std::future::poll_fn(|cx| {

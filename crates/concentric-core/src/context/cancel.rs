@@ -1,5 +1,5 @@
 use super::Context;
-use concentric_proto::{CancelReason, Error, ErrorKind, Str};
+use concentric_proto::{CancelReason, Error, ErrorKind};
 use std::future::Future;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -16,7 +16,8 @@ impl Context {
     /// Whether the run, or one it is part of, was cancelled.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
-        self.run.cancel.is_cancelled()
+        // The token takes a lock, and is cancelled after the reason is set.
+        self.run.cancel_reason.get().is_some() || self.parent().is_some_and(Self::is_cancelled)
     }
 
     /// Resolves when the run, or one it is part of, is cancelled.
@@ -30,12 +31,8 @@ impl Context {
 
     /// Who cancelled the run; `None` if nobody did.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        if !self.is_cancelled() {
-            return None;
-        }
         let own = self.run.cancel_reason.get().cloned();
         own.or_else(|| self.parent().and_then(Self::cancel_reason))
-            .or(Some(CancelReason::Other(Str::from_static("token"))))
     }
 }
 
