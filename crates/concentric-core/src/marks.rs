@@ -105,6 +105,8 @@ impl Noted {
 }
 
 impl Marks {
+    pub(crate) const NONE: Self = Self(None);
+
     pub(crate) fn push(&mut self, kind: MarkKind) {
         let outer = std::mem::take(self);
         self.0 = Some(Arc::new(Mark { kind, outer }));

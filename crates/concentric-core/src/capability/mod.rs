@@ -248,7 +248,7 @@ impl Context {
     {
         let capability = self.extensions().get();
         if capability.is_some() {
-            self.marks.used::<C>(self.phase());
+            self.marks().used::<C>(self.phase());
         }
         capability
     }

@@ -42,7 +42,7 @@ pub trait Region: 'static {
     where
         Self: Sized,
     {
-        context.marks.layer(TypeId::of::<Self>())
+        context.marks().layer(TypeId::of::<Self>())
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn check(
                 });
             }
             Kind::Encloses if (item.layer)(context).is_none() => {
-                if let Some(outer) = context.marks.awaits((item.id)()) {
+                if let Some(outer) = context.marks().awaits((item.id)()) {
                     return Err(Fault::Inside {
                         layer: layer(),
                         outer,
@@ -120,22 +120,26 @@ pub(super) fn mark(
                 // The depth already identifies the loop.
                 if of != TypeId::of::<InLoop>() && (item.layer)(context).is_none() {
                     let layer = layer();
-                    context.marks.push(MarkKind::Encloses { region: of, layer });
+                    context
+                        .marks_mut()
+                        .push(MarkKind::Encloses { region: of, layer });
                 }
             }
             Kind::Within
-                if (item.layer)(context).is_none() && context.marks.awaits(of).is_none() =>
+                if (item.layer)(context).is_none() && context.marks().awaits(of).is_none() =>
             {
                 let layer = layer();
-                context.marks.push(MarkKind::Awaits { region: of, layer });
+                context
+                    .marks_mut()
+                    .push(MarkKind::Awaits { region: of, layer });
             }
-            Kind::Around if context.marks.unmet(Some(of)).is_none() => {
+            Kind::Around if context.marks().unmet(Some(of)).is_none() => {
                 if let Some(outer) = (item.layer)(context) {
                     let layer = layer();
                     context.expects(of, Fault::Inside { layer, outer }, None);
                 }
             }
-            Kind::Expects if context.marks.unmet(Some(of)).is_none() => {
+            Kind::Expects if context.marks().unmet(Some(of)).is_none() => {
                 let fault = Fault::Unused {
                     layer: layer(),
                     capability: (item.name)(),
@@ -159,17 +163,17 @@ impl Context {
             // The loop does not see the marks inside its model calls.
             self.noted_or_new().push(&expectation);
         }
-        self.marks.push(MarkKind::Expects(expectation));
+        self.marks_mut().push(MarkKind::Expects(expectation));
     }
 
     /// Records that an expectation is met, if there is one.
     fn met(&mut self, of: TypeId) {
-        if self.marks.unmet(Some(of)).is_some() {
-            // Use by a tool does not count as use by a model call.
+        if self.marks().unmet(Some(of)).is_some() {
+            // What tools use is not what a model call uses.
             if matches!(self.phase(), Phase::Run | Phase::Model) {
-                self.marks.meet(of);
+                self.marks().meet(of);
             }
-            self.marks.push(MarkKind::Meets(of));
+            self.marks_mut().push(MarkKind::Meets(of));
         }
     }
 
@@ -180,7 +184,7 @@ impl Context {
     {
         self.enter::<L>()?;
         let depth = self.depth();
-        for expectation in self.marks.expectations() {
+        for expectation in self.marks().expectations() {
             expectation.check_at(depth);
         }
         Ok(())
@@ -201,7 +205,7 @@ impl Context {
     /// An expectation was not met.
     pub(crate) fn check_expectations(&self) -> Result<(), Error> {
         let depth = self.depth();
-        let outside = self.marks.expectations();
+        let outside = self.marks().expectations();
         let failed = outside
             .filter_map(|expectation| expectation.failed(depth))
             .next()
@@ -217,7 +221,7 @@ impl Context {
     /// charges. `from_fn` of `concentric-layers` calls this itself if
     /// `Next::run` was not called.
     pub fn skip_stack_check(&self) {
-        self.marks.skip();
+        self.marks().skip();
     }
 
     /// Enters the layer `L`: checks that its position matches its [declaration](Declares), and
@@ -292,13 +296,13 @@ impl Context {
         };
         let mut context = Some(&*self);
         while let Some(here) = context {
-            if here.marks.iter().any(is_it) {
+            if here.marks().iter().any(is_it) {
                 return false;
             }
             context = here.parent();
         }
         let shared: Arc<T> = Arc::clone(shared);
-        self.marks.push(MarkKind::Shares(shared));
+        self.marks_mut().push(MarkKind::Shares(shared));
         true
     }
 
@@ -319,7 +323,7 @@ impl Context {
         if let Some(layers) = self.own().get::<ModelLayers>() {
             return Err(not_applied(layers));
         }
-        match self.marks.unmet(None) {
+        match self.marks().unmet(None) {
             Some(fault) => Err(fault.into()),
             None => Ok(()),
         }

@@ -1,5 +1,5 @@
-use super::{Context, Run, Values, head::Holds};
-use crate::{environment::Environment, marks::Marks, outbox::Outbox};
+use super::{Context, Local, Run, Values, head::Holds};
+use crate::{environment::Environment, outbox::Outbox};
 use concentric_proto::{Phase, RequestId, RunId, Str, StreamId, ThreadId};
 use std::{
     fmt,
@@ -46,7 +46,7 @@ impl Context {
             },
             deadline: self.run.deadline,
             environment: Some(self.run.environment.clone()),
-            extensions: self.extensions.clone(),
+            extensions: self.local().extensions.clone(),
             parent: Some(self.clone()),
         }
     }
@@ -130,6 +130,12 @@ impl ContextBuilder {
             Some(parent) => parent.run.cancel.child_token(),
             None => CancellationToken::new(),
         };
+        let local = self.extensions.0.is_some().then(|| {
+            Arc::new(Local {
+                extensions: self.extensions,
+                ..Local::NONE
+            })
+        });
         Context {
             run: Arc::new(Run {
                 ids: self.ids,
@@ -149,14 +155,10 @@ impl ContextBuilder {
                 drivers: AtomicUsize::new(0),
                 had_outcome: AtomicBool::new(false),
             }),
-            extensions: self.extensions,
-            own: Values::default(),
-            marks: Marks::default(),
+            local,
             phase: Phase::Run,
-            step: 0,
             depth: 0,
-            message_id: None,
-            call: None,
+            step: 0,
         }
     }
 }

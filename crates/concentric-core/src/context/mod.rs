@@ -56,16 +56,33 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub struct Context {
     run: Arc<Run>,
+    local: Option<Arc<Local>>,
+    phase: Phase,
+    // With 16 bits the handle has the size of three pointers.
+    depth: u16,
+    step: u32,
+}
+
+/// The rest of a context that differs within its run. Clones share it until one of them is changed.
+#[derive(Clone)]
+struct Local {
+    message_id: Option<MessageId>,
+    // The position of the call in its message, and its id.
+    call: Option<(usize, CallId)>,
     extensions: Values,
     own: Values,
-    // What layers outside have marked.
-    pub(crate) marks: Marks,
-    phase: Phase,
-    step: u32,
-    depth: u32,
-    message_id: Option<MessageId>,
-    // Which call of which message, and its id.
-    call: Option<(usize, CallId)>,
+    // The marks of the layers outside.
+    marks: Marks,
+}
+
+impl Local {
+    const NONE: Self = Self {
+        message_id: None,
+        call: None,
+        extensions: Values(None),
+        own: Values(None),
+        marks: Marks::NONE,
+    };
 }
 
 /// Values of any type, which contexts share until one of them is changed: a clone does not call the
@@ -113,6 +130,25 @@ struct Run {
 }
 
 impl Context {
+    #[inline]
+    fn local(&self) -> &Local {
+        static NONE: Local = Local::NONE;
+        self.local.as_deref().unwrap_or(&NONE)
+    }
+
+    fn local_mut(&mut self) -> &mut Local {
+        Arc::make_mut(self.local.get_or_insert_with(|| Arc::new(Local::NONE)))
+    }
+
+    #[inline]
+    pub(crate) fn marks(&self) -> &Marks {
+        &self.local().marks
+    }
+
+    pub(crate) fn marks_mut(&mut self) -> &mut Marks {
+        &mut self.local_mut().marks
+    }
+
     /// The agent that runs (`gen_ai.agent.name`).
     pub fn agent(&self) -> Option<&Str> {
         self.run.ids.agent.as_ref()
@@ -151,27 +187,27 @@ impl Context {
 
     /// Values of any type that travel with the request, put there by whoever made it.
     pub fn extensions(&self) -> &http::Extensions {
-        self.extensions.get()
+        self.local().extensions.get()
     }
 
     /// The same, to be changed; clones made before don't see it.
     ///
     /// Clones share the values: where there are others, each value is cloned first.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
-        self.extensions.get_mut()
+        self.local_mut().extensions.get_mut()
     }
 
     /// Values of this run only, as gates and layers that just one run has. A run
     /// [inside](Self::child) it has [`extensions`](Self::extensions), and not these.
     pub fn own(&self) -> &http::Extensions {
-        self.own.get()
+        self.local().own.get()
     }
 
     /// The same, to be changed; clones made before don't see it.
     ///
     /// Clones share the values: where there are others, each value is cloned first.
     pub fn own_mut(&mut self) -> &mut http::Extensions {
-        self.own.get_mut()
+        self.local_mut().own.get_mut()
     }
 
     /// Takes a value out of what is the run's [own](Self::own).
@@ -255,5 +291,16 @@ impl fmt::Debug for Context {
             .field("step", &self.step)
             .field("cancelled", &self.is_cancelled())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Each request, round and call has one, and each layer moves it.
+    #[test]
+    fn a_context_has_the_size_of_three_pointers() {
+        assert!(size_of::<Context>() <= 24);
     }
 }

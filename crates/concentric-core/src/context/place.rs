@@ -1,8 +1,9 @@
-use super::Context;
+use super::{Context, Local};
 use concentric_proto::{
     CallId, InterruptId, MessageId, Phase, RoundCall, Str,
     run_state::{RoundPlace, SlotPlace},
 };
+use std::sync::Arc;
 
 impl Context {
     /// Where in the run this is.
@@ -21,12 +22,12 @@ impl Context {
     /// So it tells such an agent's loop from the one around it, and is the same when the run goes on
     /// elsewhere.
     pub fn depth(&self) -> u32 {
-        self.depth
+        self.depth.into()
     }
 
     /// Names the message that the model writes in this step.
     pub fn message_id(&self) -> Option<&MessageId> {
-        self.message_id.as_ref()
+        self.local().message_id.as_ref()
     }
 
     /// A key that stays the same when this very tool call is tried again, resumed or replayed.
@@ -35,10 +36,10 @@ impl Context {
     ///
     /// `None` outside a tool call.
     pub fn idempotency_key(&self) -> Option<Str> {
-        let (position, call) = self.call.as_ref()?;
+        let (position, call) = self.local().call.as_ref()?;
         // The message and the call keep their ids when the round is resumed, and neither can be
         // guessed; a client may have chosen the run's.
-        Some(match &self.message_id {
+        Some(match self.message_id() {
             Some(message) => format!("{message}/{position}/{call}").into(),
             None => format!("{}/{}/{position}/{call}", self.run_id(), self.step).into(),
         })
@@ -61,57 +62,66 @@ impl Context {
     /// # let _ = progress;
     /// ```
     pub fn call_id(&self) -> Option<&CallId> {
-        self.call.as_ref().map(|(_, id)| id)
+        self.local().call.as_ref().map(|(_, id)| id)
     }
 
     /// Which of its message's calls this is, from 0; `None` outside a tool call.
     pub fn call_position(&self) -> Option<usize> {
-        self.call.as_ref().map(|(position, _)| *position)
+        self.local().call.as_ref().map(|(position, _)| *position)
     }
 
     pub(crate) fn is_at_call(&self, position: usize, id: &CallId) -> bool {
-        let call = self.call.as_ref();
+        let call = self.local().call.as_ref();
         call.is_some_and(|(at, call)| *at == position && call == id)
     }
 
     /// The id of what is asked about this very tool call, which whoever takes the round up from a
     /// history can work out; `None` outside a tool call.
     pub fn interrupt_id(&self) -> Option<InterruptId> {
-        let (position, call) = self.call.as_ref()?;
-        let message = self.message_id.as_ref();
-        Some(InterruptId::for_call(message, *position, call))
+        let (position, call) = self.local().call.as_ref()?;
+        Some(InterruptId::for_call(self.message_id(), *position, call))
     }
 
     /// The context at `step`, inside the loop.
     #[must_use]
     pub fn at_step(&self, step: u32, message_id: MessageId) -> Self {
-        Self {
-            phase: Phase::Model,
-            step,
-            depth: self.depth.saturating_add(1),
+        let local = Local {
             message_id: Some(message_id),
-            ..self.clone()
+            ..self.local().clone()
+        };
+        Self {
+            depth: self.depth.saturating_add(1),
+            ..self.at(Phase::Model, step, local)
         }
     }
 
     /// The context of the batch of tool calls that a message of `step` makes.
     #[must_use]
     pub fn at_round(&self, step: u32, message_id: Option<MessageId>) -> Self {
-        Self {
-            phase: Phase::Round,
-            step,
+        let local = Local {
             message_id,
-            ..self.clone()
-        }
+            ..self.local().clone()
+        };
+        self.at(Phase::Round, step, local)
     }
 
     /// The context of one call of a round.
     #[must_use]
     pub fn at_call(&self, call: &RoundCall) -> Self {
-        Self {
-            phase: Phase::Call,
+        let local = Local {
             call: Some((call.position, call.call.id.clone())),
-            ..self.clone()
+            ..self.local().clone()
+        };
+        self.at(Phase::Call, self.step, local)
+    }
+
+    fn at(&self, phase: Phase, step: u32, local: Local) -> Self {
+        Self {
+            run: Arc::clone(&self.run),
+            local: Some(Arc::new(local)),
+            phase,
+            depth: self.depth,
+            step,
         }
     }
 
@@ -120,12 +130,12 @@ impl Context {
     }
 
     pub(crate) fn place_of_call(&self) -> Option<SlotPlace> {
-        let (position, _) = self.call.as_ref()?;
+        let (position, _) = self.local().call.as_ref()?;
         Some(SlotPlace::Call(self.round()?, *position))
     }
 
     fn round(&self) -> Option<RoundPlace> {
-        matches!(self.phase, Phase::Round | Phase::Call).then(|| match &self.message_id {
+        matches!(self.phase, Phase::Round | Phase::Call).then(|| match self.message_id() {
             Some(message) => RoundPlace::Message(message.clone()),
             None => RoundPlace::Step(self.step),
         })
