@@ -77,7 +77,16 @@ impl ToolRound {
 /// A layer may change its arguments, and nothing else of it.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
-    call: ToolCallPart,
+    // Shared by the clones, since each layer moves the call, and may keep one.
+    call: Arc<CallData>,
+    /// The run it belongs to, with the call's own idempotency key. A layer may add to its
+    /// [extensions](Context::extensions); it is not to put another context here.
+    pub context: Context,
+}
+
+#[derive(Clone, Debug)]
+struct CallData {
+    part: ToolCallPart,
     spec: Option<Arc<ToolSpec>>,
     refusal: Option<Refusal>,
     permit: Permit,
@@ -88,26 +97,25 @@ pub struct ToolCall {
     seal: Option<Seal>,
     attempts: Option<Attempts>,
     transcript: Transcript,
-    /// The run it belongs to, with the call's own idempotency key. A layer may add to its
-    /// [extensions](Context::extensions); it is not to put another context here.
-    pub context: Context,
 }
 
 impl ToolCall {
     /// Creates a call, which is part of no round: for a tool that is called by itself.
     pub fn new(call: ToolCallPart, context: Context) -> Self {
         Self {
-            call,
-            spec: None,
-            refusal: None,
-            permit: Permit::Any,
-            answered: None,
-            origin: Origin::Live,
-            recovered: false,
-            position: 0,
-            seal: None,
-            attempts: Some(Attempts::new()),
-            transcript: Transcript::new(),
+            call: Arc::new(CallData {
+                part: call,
+                spec: None,
+                refusal: None,
+                permit: Permit::Any,
+                answered: None,
+                origin: Origin::Live,
+                recovered: false,
+                position: 0,
+                seal: None,
+                attempts: Some(Attempts::new()),
+                transcript: Transcript::new(),
+            }),
             context,
         }
     }
@@ -120,92 +128,98 @@ impl ToolCall {
         context: &Context,
     ) -> Self {
         Self {
-            origin: call.origin(),
             context: context.at_call(&call),
-            call: call.call,
-            spec: call.spec,
-            refusal: call.refusal,
-            permit,
-            answered: call.answered,
-            recovered: call.recovered,
-            position: call.position,
-            seal: None,
-            attempts: None,
-            transcript,
+            call: Arc::new(CallData {
+                origin: call.origin(),
+                part: call.call,
+                spec: call.spec,
+                refusal: call.refusal,
+                permit,
+                answered: call.answered,
+                recovered: call.recovered,
+                position: call.position,
+                seal: None,
+                attempts: None,
+                transcript,
+            }),
         }
     }
 
     /// Marks the call as one of the round service that has `seal`.
     #[must_use]
     pub fn sealed(mut self, seal: &Seal) -> Self {
-        self.seal = Some(seal.clone());
+        self.data_mut().seal = Some(seal.clone());
         self
     }
 
     /// Records the attempts at the call in `attempts`, which clones of the call share.
     #[must_use]
     pub fn with_attempts(mut self, attempts: Attempts) -> Self {
-        self.attempts = Some(attempts);
+        self.data_mut().attempts = Some(attempts);
         self
     }
 
     /// The attempts at the call, if they are recorded.
     pub fn attempts(&self) -> Option<&Attempts> {
-        self.attempts.as_ref()
+        self.call.attempts.as_ref()
+    }
+
+    fn data_mut(&mut self) -> &mut CallData {
+        Arc::make_mut(&mut self.call)
     }
 
     /// Sets the tool that is called.
     #[must_use]
     pub fn with_spec(mut self, spec: Arc<ToolSpec>) -> Self {
-        self.spec = Some(spec);
+        self.data_mut().spec = Some(spec);
         self
     }
 
     /// The call as it is now.
     pub fn part(&self) -> &ToolCallPart {
-        &self.call
+        &self.call.part
     }
 
     /// The call's id.
     pub fn id(&self) -> &CallId {
-        &self.call.id
+        &self.call.part.id
     }
 
     /// The tool's name.
     pub fn name(&self) -> &Str {
-        &self.call.name
+        &self.call.part.name
     }
 
     /// The arguments.
     pub fn arguments(&self) -> &Arguments {
-        &self.call.arguments
+        &self.call.part.arguments
     }
 
     /// Changes the arguments. They are checked again before the tool runs; if somebody, or a rule,
     /// has decided about the others, the call asks again.
     pub fn set_arguments(&mut self, arguments: Arguments) {
-        self.call.arguments = arguments;
+        self.data_mut().part.arguments = arguments;
     }
 
     /// The tool that is called, if there is one of that name.
     pub fn spec(&self) -> Option<&Arc<ToolSpec>> {
-        self.spec.as_ref()
+        self.call.spec.as_ref()
     }
 
     /// Why the loop does not let the call run.
     pub fn refusal(&self) -> Option<&Refusal> {
-        self.refusal.as_ref()
+        self.call.refusal.as_ref()
     }
 
     /// What the round service lets it do.
     pub fn permit(&self) -> &Permit {
-        &self.permit
+        &self.call.permit
     }
 
     /// What came of it already, if it is only shown to the layers: it was refused or denied, or
     /// somebody else executed it.
     pub fn settled(&self) -> Option<&ToolOutcome> {
-        match &self.permit {
+        match &self.call.permit {
             Permit::Settled(outcome) => Some(outcome),
             _ => None,
         }
@@ -213,30 +227,32 @@ impl ToolCall {
 
     /// What became of it, if it waited.
     pub fn answered(&self) -> Option<&Answered> {
-        self.answered.as_deref()
+        self.call.answered.as_deref()
     }
 
     /// Whether it is made for the first time.
     pub fn origin(&self) -> Origin {
-        self.origin
+        self.call.origin
     }
 
     /// Whether it was started before, in a process that died.
     pub fn is_recovered(&self) -> bool {
-        self.recovered
+        self.call.recovered
     }
 
     /// Whether it is a call that was [sealed](Self::sealed) with `seal`, and still has the context
     /// of its own that names its effect.
     pub fn is_sealed(&self, seal: &Seal) -> bool {
-        let of = self.seal.as_ref();
+        let of = self.call.seal.as_ref();
         of.is_some_and(|of| Arc::ptr_eq(&of.0, &seal.0))
-            && self.context.is_at_call(self.position, &self.call.id)
+            && self
+                .context
+                .is_at_call(self.call.position, &self.call.part.id)
     }
 
     /// The conversation before the message that makes the call.
     pub fn transcript(&self) -> &Transcript {
-        &self.transcript
+        &self.call.transcript
     }
 }
 
@@ -317,5 +333,16 @@ impl Attempt {
         }
         counts.error.store(with_error, Ordering::Release);
         counts.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Each layer moves it.
+    #[test]
+    fn a_call_has_the_size_of_a_pointer_and_a_context() {
+        assert!(size_of::<ToolCall>() <= 40);
     }
 }
