@@ -98,14 +98,7 @@ impl EventStream {
     where
         B: Stream<Item = Result<Event, Error>> + Send + 'static,
     {
-        // Avoids double boxing, as `axum_core::body::Body::new` does.
-        let mut stream = Some(stream);
-        if let Some(same) = (&mut stream as &mut dyn Any).downcast_mut::<Option<Self>>()
-            && let Some(same) = same.take()
-        {
-            return same;
-        }
-        Self(Box::pin(stream.expect("the stream was not taken")))
+        unbox(stream).unwrap_or_else(|stream| Self(Box::pin(stream)))
     }
 }
 
@@ -126,6 +119,21 @@ impl fmt::Debug for EventStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventStream").finish_non_exhaustive()
     }
+}
+
+/// Returns `value` as a `T` if it is one: a box is not boxed again, as in `axum_core::body::Body::new`.
+fn unbox<T, V>(value: V) -> Result<T, V>
+where
+    T: 'static,
+    V: 'static,
+{
+    let mut value = Some(value);
+    if let Some(same) = (&mut value as &mut dyn Any).downcast_mut::<Option<T>>()
+        && let Some(same) = same.take()
+    {
+        return Ok(same);
+    }
+    Err(value.expect("only a `T` is taken out"))
 }
 
 /// A type-erased model or agent that can be cloned and shared: for struct fields, for axum's state,
@@ -188,15 +196,15 @@ pub struct BoxTool {
 }
 
 impl BoxTool {
-    /// Erases the type of `service`.
+    /// Erases the type of `service`; a `BoxTool` is returned as it is.
     pub fn new<S>(service: S) -> Self
     where
         S: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
-        Self {
+        unbox(service).unwrap_or_else(|service| Self {
             name: std::any::type_name::<S>(),
             inner: BoxCloneSyncService::new(EraseError(service)),
-        }
+        })
     }
 
     /// Describes the erased stack, one line per layer, outermost first.
@@ -314,5 +322,35 @@ where
             .inner
             .poll(cx)
             .map_err(|e| Error::from(e.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{Ready, ready};
+
+    #[derive(Clone)]
+    struct Noop;
+
+    impl Service<ToolCall> for Noop {
+        type Response = ToolOutcome;
+        type Error = Error;
+        type Future = Ready<Result<ToolOutcome, Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: ToolCall) -> Self::Future {
+            ready(Ok(ToolOutcome::done("")))
+        }
+    }
+
+    #[test]
+    fn a_boxed_tool_is_not_boxed_again() {
+        let tool = BoxTool::new(Noop);
+        assert!(tool.name.ends_with("Noop"));
+        assert_eq!(BoxTool::new(tool.clone()).name, tool.name);
     }
 }
