@@ -169,10 +169,12 @@ fn random() -> (u64, u64) {
 /// original; the process id and the time make its numbers differ.
 fn mix(keys: &RandomState, count: u64, process: u32, now: SystemTime) -> u64 {
     let since = now.duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    let process_and_nanos = u64::from(process) << 32 | u64::from(since.subsec_nanos());
+    let input = [count, since.as_secs(), process_and_nanos].map(u64::to_le_bytes);
     let mut hasher = keys.build_hasher();
-    hasher.write_u64(count);
-    hasher.write_u32(process);
-    hasher.write_u128(since.unwrap_or_default().as_nanos());
+    // One write costs less than one for each number.
+    hasher.write(input.as_flattened());
     hasher.finish()
 }
 
