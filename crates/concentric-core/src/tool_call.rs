@@ -10,23 +10,23 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A batch of tool calls that a model made in one answer: the request of a
+/// The tool calls of one model answer: the request of a
 /// [`RoundService`](crate::RoundService).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ToolRound {
-    /// The calls, in the order the model made them.
+    /// The calls, in the model's order.
     pub calls: Vec<RoundCall>,
-    /// The conversation before the message that makes them.
+    /// The conversation before the message with the calls.
     pub transcript: Transcript,
-    /// The run they belong to.
+    /// The context of the round.
     pub context: Context,
-    // How many of the calls that may change something the receiver counts itself; made by the loop.
+    // The number of calls that the receiver counts itself; created by the loop.
     counted: Option<Arc<AtomicU64>>,
 }
 
 impl ToolRound {
-    /// Creates a batch of calls, at the beginning of a conversation.
+    /// Creates a round at the beginning of a conversation.
     pub fn new(calls: Vec<RoundCall>, context: Context) -> Self {
         Self {
             calls,
@@ -36,26 +36,26 @@ impl ToolRound {
         }
     }
 
-    /// Says what was said before.
+    /// Sets the conversation before the round.
     #[must_use]
     pub fn after(mut self, transcript: Transcript) -> Self {
         self.transcript = transcript;
         self
     }
 
-    /// Says that the receiver counts each call that may change something when it starts it, by
+    /// Declares that the receiver counts each call that is not read-only when it starts the call, by
     /// [`Context::count_effect`].
     ///
-    /// Otherwise all of them count once the round is handed over: if the run's consumer leaves then,
-    /// nobody knows that none had started, and replies that were accepted are not given back. It has
-    /// no effect after the first poll of the round service's future.
+    /// Otherwise all of these calls are counted once the receiver has the round: if the run's consumer
+    /// disconnects before any of them has started, the run cannot tell, and treats accepted replies as
+    /// used. The declaration has no effect after the first poll of the round service's future.
     pub fn counts_effects(&self) {
         if let Some(counted) = &self.counted {
             counted.fetch_add(self.effects(), Ordering::AcqRel);
         }
     }
 
-    /// How many calls may change something.
+    /// The number of calls that are neither refused nor read-only.
     pub(crate) fn effects(&self) -> u64 {
         let is_read_only = |call: &RoundCall| {
             let spec = call.spec.as_ref();
@@ -66,7 +66,7 @@ impl ToolRound {
         effects.count() as u64
     }
 
-    /// How many of them the receiver will count itself.
+    /// The number of calls that the receiver will count itself.
     pub(crate) fn share_count(&mut self) -> Arc<AtomicU64> {
         Arc::clone(self.counted.get_or_insert_default())
     }
@@ -74,13 +74,13 @@ impl ToolRound {
 
 /// One tool call: the request of a [`ToolService`](crate::ToolService).
 ///
-/// A layer may change its arguments, and nothing else of it.
+/// A layer may change the arguments of a call, and nothing else.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
     // Shared by the clones, since each layer moves the call, and may keep one.
     call: Arc<CallData>,
-    /// The run it belongs to, with the call's own idempotency key. A layer may add to its
-    /// [extensions](Context::extensions); it is not to put another context here.
+    /// The context of the call, which has its idempotency key. A layer may add
+    /// [extensions](Context::extensions), and must not replace the context.
     pub context: Context,
 }
 
@@ -100,7 +100,7 @@ struct CallData {
 }
 
 impl ToolCall {
-    /// Creates a call, which is part of no round: for a tool that is called by itself.
+    /// Creates a call outside a round, for a tool that is called directly.
     pub fn new(call: ToolCallPart, context: Context) -> Self {
         Self {
             call: Arc::new(CallData {
@@ -120,7 +120,7 @@ impl ToolCall {
         }
     }
 
-    /// Creates the call that a round service makes of `call`.
+    /// Creates the request of a tool service from a call of a round.
     pub fn of_round(
         call: RoundCall,
         permit: Permit,
@@ -145,7 +145,7 @@ impl ToolCall {
         }
     }
 
-    /// Marks the call as one of the round service that has `seal`.
+    /// Marks the call as created by the round service that has `seal`.
     #[must_use]
     pub fn sealed(mut self, seal: &Seal) -> Self {
         self.data_mut().seal = Some(seal.clone());
@@ -159,7 +159,7 @@ impl ToolCall {
         self
     }
 
-    /// The attempts at the call, if they are recorded.
+    /// The record of the attempts at the call, if there is one.
     pub fn attempts(&self) -> Option<&Attempts> {
         self.call.attempts.as_ref()
     }
@@ -168,56 +168,56 @@ impl ToolCall {
         Arc::make_mut(&mut self.call)
     }
 
-    /// Sets the tool that is called.
+    /// Sets the spec of the tool.
     #[must_use]
     pub fn with_spec(mut self, spec: Arc<ToolSpec>) -> Self {
         self.data_mut().spec = Some(spec);
         self
     }
 
-    /// The call as it is now.
+    /// The call, with the current arguments.
     pub fn part(&self) -> &ToolCallPart {
         &self.call.part
     }
 
-    /// The call's id.
+    /// The id of the call.
     pub fn id(&self) -> &CallId {
         &self.call.part.id
     }
 
-    /// The tool's name.
+    /// The name of the tool.
     pub fn name(&self) -> &Str {
         &self.call.part.name
     }
 
-    /// The arguments.
+    /// The current arguments.
     pub fn arguments(&self) -> &Arguments {
         &self.call.part.arguments
     }
 
-    /// Changes the arguments. They are checked again before the tool runs; if somebody, or a rule,
-    /// has decided about the others, the call asks again.
+    /// Sets the arguments. They are validated again before the tool runs; if a person or a gate had
+    /// decided about other arguments, the call requires another decision.
     pub fn set_arguments(&mut self, arguments: Arguments) {
         self.data_mut().part.arguments = arguments;
     }
 
-    /// The tool that is called, if there is one of that name.
+    /// The spec of the tool, if a tool of that name exists.
     pub fn spec(&self) -> Option<&Arc<ToolSpec>> {
         self.call.spec.as_ref()
     }
 
-    /// Why the loop does not let the call run.
+    /// The reason why the loop refused the call, if it did.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.call.refusal.as_ref()
     }
 
-    /// What the round service lets it do.
+    /// The clearance of the call by the round service.
     pub fn permit(&self) -> &Permit {
         &self.call.permit
     }
 
-    /// What came of it already, if it is only shown to the layers: it was refused or denied, or
-    /// somebody else executed it.
+    /// The outcome of a call that layers only observe, since it was refused or denied, or executed
+    /// elsewhere.
     pub fn settled(&self) -> Option<&ToolOutcome> {
         match &self.call.permit {
             Permit::Settled(outcome) => Some(outcome),
@@ -225,23 +225,23 @@ impl ToolCall {
         }
     }
 
-    /// What became of it, if it waited.
+    /// The replies to a call that was suspended, with its suspension.
     pub fn answered(&self) -> Option<&Answered> {
         self.call.answered.as_deref()
     }
 
-    /// Whether it is made for the first time.
+    /// Whether the call is executed for the first time or resumed.
     pub fn origin(&self) -> Origin {
         self.call.origin
     }
 
-    /// Whether it was started before, in a process that died.
+    /// Whether an earlier process started the call and ended without a recorded outcome.
     pub fn is_recovered(&self) -> bool {
         self.call.recovered
     }
 
-    /// Whether it is a call that was [sealed](Self::sealed) with `seal`, and still has the context
-    /// of its own that names its effect.
+    /// Whether the call was [sealed](Self::sealed) with `seal`, and still has the context with its own
+    /// idempotency key.
     pub fn is_sealed(&self, seal: &Seal) -> bool {
         let of = self.call.seal.as_ref();
         of.is_some_and(|of| Arc::ptr_eq(&of.0, &seal.0))
@@ -250,19 +250,19 @@ impl ToolCall {
                 .is_at_call(self.call.position, &self.call.part.id)
     }
 
-    /// The conversation before the message that makes the call.
+    /// The conversation before the message with the call.
     pub fn transcript(&self) -> &Transcript {
         &self.call.transcript
     }
 }
 
-/// Marks the calls that a round service has made as its own, so that it knows them again at the
-/// other end of its layers. Who has no seal can't mark a call.
+/// Marks the calls that a round service created, so that the service recognises them behind its
+/// layers. Without the seal, a layer cannot mark a call.
 #[derive(Clone, Debug, Default)]
 pub struct Seal(Arc<()>);
 
 impl Seal {
-    /// Creates a seal unlike any other.
+    /// Creates a unique seal.
     pub fn new() -> Self {
         Self::default()
     }
@@ -271,7 +271,7 @@ impl Seal {
 /// The attempts at one tool call, shared by the clones of the call.
 ///
 /// A layer may drop an attempt that has started, and then return an error or an outcome of its own.
-/// Whoever made the call learns here that the tool may have taken effect all the same.
+/// The record shows the caller that the tool may have taken effect nevertheless.
 #[derive(Clone, Debug, Default)]
 pub struct Attempts(Arc<AttemptCounts>);
 
@@ -286,7 +286,7 @@ struct AttemptCounts {
 }
 
 impl Attempts {
-    /// Creates a record of no attempts.
+    /// Creates a record without attempts.
     pub fn new() -> Self {
         Self::default()
     }

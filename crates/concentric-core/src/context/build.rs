@@ -21,21 +21,21 @@ pub(super) struct RunIds {
 }
 
 impl Context {
-    /// Creates the context of a new run, with fresh ids and the system's clock.
+    /// Creates the context of a new run, with new ids and the system's clock.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Starts to build the context of a new run.
+    /// Creates a builder for the context of a new run.
     pub fn builder() -> ContextBuilder {
         ContextBuilder::default()
     }
 
-    /// Starts to build the context of a run inside this one, as a sub-agent's.
+    /// Creates a builder for the context of a nested run, such as a sub-agent's.
     ///
-    /// It has this run's thread, deadline, environment and extensions, and is cancelled with it.
-    /// What is this run's [own](Self::own), it has not. What is emitted into it goes into its own
-    /// stream.
+    /// The nested run has this run's thread, request, deadline, environment and extensions, and is
+    /// cancelled with it. It does not inherit this run's [own](Self::own) values, and has a stream of
+    /// its own.
     pub fn child(&self) -> ContextBuilder {
         ContextBuilder {
             ids: RunIds {
@@ -63,50 +63,51 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Names the agent.
+    /// Sets the name of the agent.
     #[must_use]
     pub fn agent(mut self, name: impl Into<Str>) -> Self {
         self.ids.agent = Some(name.into());
         self
     }
 
-    /// Names the run; the default is a new id.
+    /// Sets the id of the run; the default is a new id.
     #[must_use]
     pub fn run_id(mut self, id: RunId) -> Self {
         self.ids.run = Some(id);
         self
     }
 
-    /// Names the conversation.
+    /// Sets the id of the conversation.
     #[must_use]
     pub fn thread_id(mut self, id: ThreadId) -> Self {
         self.ids.thread = Some(id);
         self
     }
 
-    /// Names the HTTP request that started the run.
+    /// Sets the id of the HTTP request that started the run.
     #[must_use]
     pub fn request_id(mut self, id: RequestId) -> Self {
         self.ids.request = Some(id);
         self
     }
 
-    /// Names the stream that the events go out on.
+    /// Sets the id of the stream that delivers the events.
     #[must_use]
     pub fn stream_id(mut self, id: StreamId) -> Self {
         self.ids.stream = Some(id);
         self
     }
 
-    /// Says when the run must have ended, in wall time.
+    /// Sets the deadline of the run, in wall time; a nested run keeps the earlier one of its parent's
+    /// and its own.
     #[must_use]
     pub fn deadline(mut self, deadline: SystemTime) -> Self {
-        // A child never outlives its parent.
+        // A nested run must not outlive its parent.
         self.deadline = Some(self.deadline.map_or(deadline, |d| d.min(deadline)));
         self
     }
 
-    /// Sets the clock, ids and randomness.
+    /// Sets the source of time, ids and randomness.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Self {
         self.environment = Some(environment);

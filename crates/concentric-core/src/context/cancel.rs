@@ -6,21 +6,21 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 impl Context {
     /// Cancels the run: its model stream, tools and waits stop at once.
     ///
-    /// The first reason given counts.
+    /// If the run is cancelled several times, the first reason is kept.
     pub fn cancel(&self, reason: CancelReason) {
         let _ = self.run.cancel_reason.set(reason);
         self.run.cancel.cancel();
         self.run.outbox.call_driver();
     }
 
-    /// Whether the run, or one it is part of, was cancelled.
+    /// Whether the run, or a run around it, was cancelled.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         // The token takes a lock, and is cancelled after the reason is set.
         self.run.cancel_reason.get().is_some() || self.parent().is_some_and(Self::is_cancelled)
     }
 
-    /// Resolves when the run, or one it is part of, is cancelled.
+    /// Resolves when the run, or a run around it, is cancelled.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + '_ {
         self.run.cancel.cancelled()
     }
@@ -29,7 +29,7 @@ impl Context {
         self.run.cancel.clone().cancelled_owned()
     }
 
-    /// Who cancelled the run; `None` if nobody did.
+    /// The reason why the run was cancelled; `None` if it was not.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         let own = self.run.cancel_reason.get().cloned();
         own.or_else(|| self.parent().and_then(Self::cancel_reason))

@@ -9,28 +9,28 @@ use std::{
     time::Duration,
 };
 
-/// Work to be done after a run's outcome.
+/// Work that starts after a run's outcome.
 pub(super) type Deferred = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Context {
-    /// Leaves `work` to be done after the run's outcome, whichever it is.
+    /// Schedules `work` for after the run's outcome, whichever outcome that is.
     ///
-    /// It is spawned on the runtime when the run's body ends or is dropped, at once if that was
-    /// before, or, if the run never had one, with its last handle (so `work` must not hold one
-    /// itself); and given up after 30 seconds.
+    /// The work is spawned on the runtime when the run's body ends or is dropped, at once if it already
+    /// has; for a run that never had a body, when the last handle to the run is dropped (so `work` must
+    /// not hold one). It is dropped if it takes longer than 30 seconds.
     pub fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.run
             .deferred
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Box::pin(work));
-        // Whoever releases the run later finds it; whoever did before has not.
+        // A later release of the run finds the work; an earlier one did not.
         if self.run.is_over() {
             self.run.start_deferred();
         }
     }
 
-    /// Says that the caller drives the run.
+    /// Registers the caller as a driver of the run.
     pub(crate) fn claim(&self) {
         if self.run.drivers.fetch_add(1, Ordering::AcqRel) == 0 {
             self.run.had_outcome.store(false, Ordering::Release);
@@ -38,8 +38,8 @@ impl Context {
         }
     }
 
-    /// Takes a [`claim`](Self::claim) back. Once the run has had its outcome and nobody else drives
-    /// it, nothing can be emitted any more, and deferred work starts.
+    /// Undoes a [`claim`](Self::claim). If the run has had its outcome and has no other driver, its
+    /// stream is closed and its deferred work starts.
     pub(crate) fn release(&self, how: Release) {
         if how != Release::Attempt {
             self.run.had_outcome.store(true, Ordering::Release);
@@ -56,19 +56,19 @@ impl Context {
     }
 }
 
-/// How a driver leaves its run.
+/// The reason why a driver releases its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// It failed before there was a body; another attempt may follow.
+    /// The attempt failed before there was a body; another one may follow.
     Attempt,
-    /// It delivered the run's outcome.
+    /// The run's outcome was delivered.
     Outcome,
-    /// Its consumer dropped the body.
+    /// The consumer dropped the body.
     Dropped,
 }
 
 impl Run {
-    /// Whether the run has had its outcome, and nobody drives it.
+    /// Whether the run has had its outcome and has no driver.
     fn is_over(&self) -> bool {
         self.drivers.load(Ordering::Acquire) == 0 && self.had_outcome.load(Ordering::Acquire)
     }
@@ -83,7 +83,7 @@ impl Run {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             tracing::warn!(
                 count = work.len(),
-                "no runtime to do a run's deferred work on"
+                "no runtime for the deferred work of a run"
             );
             return;
         };
@@ -94,12 +94,15 @@ impl Run {
                     Ok(Poll::Pending) => {}
                     Ok(Poll::Ready(())) => return Poll::Ready(()),
                     Err(panic) => {
-                        tracing::error!(panic = panic.text(), "a run's deferred work panicked");
+                        tracing::error!(
+                            panic = panic.text(),
+                            "the deferred work of a run panicked"
+                        );
                         return Poll::Ready(());
                     }
                 }
                 ready!(limit.as_mut().poll(cx));
-                tracing::warn!("a run's deferred work was given up");
+                tracing::warn!("the deferred work of a run was dropped after 30 seconds");
                 Poll::Ready(())
             }));
         }
@@ -107,11 +110,11 @@ impl Run {
 }
 
 impl Drop for Run {
-    // A run that failed before it had a body ends with its last handle.
+    // The last handle ends a run that failed before it had a body.
     fn drop(&mut self) {
         self.start_deferred();
     }
 }
 
-/// How long a run's deferred work may take.
+/// The limit on the duration of a run's deferred work.
 const DEFERRED_LIMIT: Duration = Duration::from_secs(30);

@@ -6,12 +6,12 @@ use std::{
 };
 
 impl Context {
-    /// Holds back the head of the server's response until the returned value is dropped.
+    /// Delays the head of the server's response until the returned value is dropped.
     ///
-    /// For a layer outside of the loop that looks something up, as in a store, before it accepts or
-    /// refuses the request: a request that is refused meanwhile gets a status, and not a stream that
-    /// begins with an error. A server waits for a limited time only, which is 5 seconds for the
-    /// AG-UI server. A hold concerns this run alone, and not the run that this one is part of.
+    /// For a layer outside the loop that reads a store, for instance, before it accepts or rejects the
+    /// request: the response to a rejected request then has an error status, instead of a stream that
+    /// starts with an error. A server waits for a limited time, which is 5 seconds for the AG-UI
+    /// server. A hold affects this run only, and not the run around it.
     ///
     /// ```
     /// use concentric_core::{
@@ -35,15 +35,15 @@ impl Context {
         HeadHold::new(Arc::clone(&self.run))
     }
 
-    /// Resolves when no layer [holds back](Self::hold_head) the response head.
+    /// Resolves when no layer [delays](Self::hold_head) the response head.
     ///
-    /// For the server that drives the run: one task at a time is woken.
+    /// For the server that drives the run: only one task at a time is woken.
     pub fn poll_head(&self, cx: &mut task::Context<'_>) -> Poll<()> {
         self.run.holds.poll_none(cx)
     }
 }
 
-/// The layers of a run that have not decided yet whether they accept its request.
+/// The number of layers of a run that have not yet accepted or rejected its request.
 #[derive(Default)]
 pub(super) struct Holds(Mutex<State>);
 
@@ -78,15 +78,15 @@ impl Holds {
         }
         let replaced = state.server.replace(cx.waker().clone());
         drop(state);
-        // A waker is the executor's, which must not be called under the lock.
+        // Dropping a waker calls the executor, which must not happen under the lock.
         drop(replaced);
         Poll::Pending
     }
 }
 
-/// Holds back the response head of a run until it is dropped; see
+/// Delays the response head of a run until it is dropped; see
 /// [`Context::hold_head`](super::Context::hold_head).
-#[must_use = "the response head is held back only until this is dropped"]
+#[must_use = "the response head is delayed only until this is dropped"]
 pub struct HeadHold {
     run: Arc<Run>,
 }

@@ -1,15 +1,15 @@
-//! What a run carries with it: who it is, when it must end, and how to reach its stream.
+//! The context of a run: its identity, deadline, cancellation and stream.
 //!
 //! Every [`ChatRequest`](crate::ChatRequest), [`ToolRound`](crate::ToolRound) and
-//! [`ToolCall`](crate::ToolCall) has a [`Context`]. It is a handle: clones speak of the same run.
-//! It is never serialised.
+//! [`ToolCall`](crate::ToolCall) has a [`Context`]: a handle, whose clones refer to the same run.
+//! A context is never serialised.
 //!
 //! ```
 //! use concentric_core::{CancelReason, ChatRequest};
 //!
 //! let request = ChatRequest::user("hi");
 //! let context = request.context.clone();
-//! // Later, from anywhere: the model stream, the running tools and any wait of the run stop.
+//! // Later, on any thread: the model's stream, the running tools and the waits of the run stop.
 //! context.cancel(CancelReason::User);
 //! assert_eq!(request.context.cancel_reason(), Some(CancelReason::User));
 //! ```
@@ -50,7 +50,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A handle to a run, and where in the run its holder stands.
+/// A handle to a run, with a position in it: a step, a round or a tool call.
 ///
 /// See the [module docs](self).
 #[derive(Clone)]
@@ -85,8 +85,8 @@ impl Local {
     };
 }
 
-/// Values of any type, which contexts share until one of them is changed: a clone does not call the
-/// `Clone` of a value, which may be slow, or panic.
+/// Values of any type, shared by contexts until one of them changes its own: cloning a context does
+/// not clone the values, which may be slow or panic.
 #[derive(Clone, Default)]
 struct Values(Option<Arc<http::Extensions>>);
 
@@ -118,13 +118,13 @@ struct Run {
     effects: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
     holds: Holds,
-    // Made when somebody asks something.
+    // Created with the first interrupt.
     live: OnceLock<LiveInterrupts>,
-    // Made when somebody asks for a slot.
+    // Created at the first use of a slot.
     slots: OnceLock<Slots>,
-    // Made when a layer inside of a model call expects something of those inside of it.
+    // Created when a layer inside a model call has an expectation of the layers inside it.
     noted: OnceLock<Noted>,
-    // How many loops drive the run: nested ones, and attempts at the same call.
+    // The number of loops that drive the run: nested loops, and attempts at the same call.
     drivers: AtomicUsize,
     had_outcome: AtomicBool,
 }
@@ -149,101 +149,104 @@ impl Context {
         &mut self.local_mut().marks
     }
 
-    /// The agent that runs (`gen_ai.agent.name`).
+    /// The name of the agent (`gen_ai.agent.name`).
     pub fn agent(&self) -> Option<&Str> {
         self.run.ids.agent.as_ref()
     }
 
-    /// The run.
+    /// The id of the run.
     pub fn run_id(&self) -> &RunId {
         // `build` always sets it.
         static NONE: LazyLock<RunId> = LazyLock::new(|| RunId::new(""));
         self.run.ids.run.as_ref().unwrap_or(&NONE)
     }
 
-    /// The conversation that the run belongs to; `None` unless whoever made the request has set it
-    /// ([`ContextBuilder::thread_id`]), as the AG-UI server does. Runs inside this one have the same.
+    /// The id of the conversation; `None` unless the creator of the request set it
+    /// ([`ContextBuilder::thread_id`]), as the AG-UI server does. Nested runs have the same.
     pub fn thread_id(&self) -> Option<&ThreadId> {
         self.run.ids.thread.as_ref()
     }
 
-    /// The HTTP request that started the run; `None` unless the server has set it
-    /// ([`ContextBuilder::request_id`]). Runs inside this one have the same.
+    /// The id of the HTTP request that started the run; `None` unless the server set it
+    /// ([`ContextBuilder::request_id`]). Nested runs have the same.
     pub fn request_id(&self) -> Option<&RequestId> {
         self.run.ids.request.as_ref()
     }
 
-    /// The stream that the run's events go out on; `None` unless the server has set it
-    /// ([`ContextBuilder::stream_id`]). A run inside this one has none: its events go out on this
-    /// run's stream.
+    /// The id of the stream that delivers the run's events; `None` unless the server set it
+    /// ([`ContextBuilder::stream_id`]). Nested runs have none: this run's stream delivers their
+    /// events.
     pub fn stream_id(&self) -> Option<&StreamId> {
         self.run.ids.stream.as_ref()
     }
 
-    /// The run that this one is part of.
+    /// The context of the run around this one.
     pub fn parent(&self) -> Option<&Self> {
         self.run.parent.as_deref()
     }
 
-    /// Values of any type that travel with the request, put there by whoever made it.
+    /// Values of any type that travel with the request.
     pub fn extensions(&self) -> &http::Extensions {
         self.local().extensions.get()
     }
 
-    /// The same, to be changed; clones made before don't see it.
+    /// Mutable access to the [`extensions`](Self::extensions); earlier clones of the context keep the
+    /// values they have.
     ///
-    /// Clones share the values: where there are others, each value is cloned first.
+    /// Clones share the values, so each value is cloned first if there are other clones.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
         self.local_mut().extensions.get_mut()
     }
 
-    /// Values of this run only, as gates and layers that just one run has. A run
-    /// [inside](Self::child) it has [`extensions`](Self::extensions), and not these.
+    /// Values for this run only, such as the gates and layers of a single run. A nested run
+    /// ([`child`](Self::child)) inherits the [`extensions`](Self::extensions) but not these.
     pub fn own(&self) -> &http::Extensions {
         self.local().own.get()
     }
 
-    /// The same, to be changed; clones made before don't see it.
+    /// Mutable access to the run's [`own`](Self::own) values; earlier clones of the context keep the
+    /// values they have.
     ///
-    /// Clones share the values: where there are others, each value is cloned first.
+    /// Clones share the values, so each value is cloned first if there are other clones.
     pub fn own_mut(&mut self) -> &mut http::Extensions {
         self.local_mut().own.get_mut()
     }
 
-    /// Takes a value out of what is the run's [own](Self::own).
+    /// Removes a value from the run's [`own`](Self::own) values.
     pub(crate) fn take_own<T>(&mut self) -> Option<T>
     where
         T: Clone + Send + Sync + 'static,
     {
-        // Most runs have none, which needs no values of their own.
+        // Most runs have no such value, and need no copy of the values then.
         self.own().get::<T>()?;
         self.own_mut().remove()
     }
 
-    /// The clock, ids and randomness of the run.
+    /// The run's source of time, ids and randomness.
     pub fn environment(&self) -> &Environment {
         &self.run.environment
     }
 
-    /// A new id: `prefix` and 18 characters.
+    /// Creates an id: `prefix` and 18 characters.
     pub fn new_id(&self, prefix: &str) -> Str {
         self.run.environment.ids().next(prefix)
     }
 
-    /// How many tool calls that may change something were started in this run, and in the runs
-    /// inside it, and how many decisions were [remembered](crate::store::Decisions).
+    /// The number of started tool calls that are not read-only, and of decisions that were
+    /// [stored](crate::store::Decisions), in this run and in nested runs.
     ///
-    /// A retry of a whole run compares it before and after an attempt: once it has moved, another
-    /// attempt may do things twice, whatever the error that came back says of its
-    /// [`effects`](crate::Error::effects); a layer in between may have replaced it.
+    /// A layer that retries whole runs compares the count before and after an attempt: if it has
+    /// grown, another attempt may repeat an effect, whatever the [`effects`](crate::Error::effects) of
+    /// the error are, since a layer in between may have replaced the error.
     pub fn effect_count(&self) -> u64 {
         self.run.effects.load(Ordering::Acquire)
     }
 
-    /// Counts one more such call or decision, in this run and in those that it is part of.
+    /// Increments the [`effect_count`](Self::effect_count) of this run and of the runs around it.
     ///
-    /// For a round service that [counts its calls itself](crate::ToolRound::counts_effects), as
-    /// `Toolset` of `concentric-tools` does: before anything of the call runs that may have an effect.
+    /// For a round service that [counts its calls itself](crate::ToolRound::counts_effects), such as
+    /// `Toolset` of `concentric-tools`, which does so before it starts any part of a call that may have
+    /// an effect.
     pub fn count_effect(&self) {
         self.count_effects(1);
     }
@@ -260,7 +263,7 @@ impl Context {
         self.run.slots.get_or_init(Slots::new)
     }
 
-    /// The same, if somebody has asked for one.
+    /// The values of the run's own slots, if one was used.
     pub(crate) fn slots_of_run(&self) -> Option<&Slots> {
         self.run.slots.get()
     }
@@ -282,7 +285,7 @@ impl Default for Context {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Extensions hold what the host put there, which may be secret.
+        // Extensions are omitted, since the host may store secrets in them.
         f.debug_struct("Context")
             .field("agent", &self.run.ids.agent)
             .field("run", &self.run.ids.run)

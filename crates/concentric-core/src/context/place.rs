@@ -6,39 +6,38 @@ use concentric_proto::{
 use std::sync::Arc;
 
 impl Context {
-    /// Where in the run this is.
+    /// The phase of the run.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The step, from 0: how many model calls came before.
+    /// The index of the step: the number of earlier model calls.
     pub fn step(&self) -> u32 {
         self.step
     }
 
-    /// How many of the run's model calls this is inside of: 0 outside of the loop, and for its gates and
-    /// tools; 1 in a model call; 1 more in that of an agent in the model's place.
+    /// The number of the run's model calls around this context: 0 outside the loop, and for its gates
+    /// and tools; 1 in a model call; 1 more in a model call of an agent in the model's place.
     ///
-    /// So it tells such an agent's loop from the one around it, and is the same when the run goes on
-    /// elsewhere.
+    /// The depth distinguishes the loop of such an agent from the loop around it, and is the same when
+    /// another process resumes the run.
     pub fn depth(&self) -> u32 {
         self.depth.into()
     }
 
-    /// Names the message that the model writes in this step.
+    /// The id of the message that the model generates in this step.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.local().message_id.as_ref()
     }
 
-    /// A key that stays the same when this very tool call is tried again, resumed or replayed.
+    /// A key that is the same when this tool call is retried, resumed or replayed; `None` outside a
+    /// tool call.
     ///
-    /// Hand it to a service that takes one (`Idempotency-Key`), and the call takes effect once.
-    ///
-    /// `None` outside a tool call.
+    /// A service that accepts such a key (`Idempotency-Key`) executes the call once.
     pub fn idempotency_key(&self) -> Option<Str> {
         let (position, call) = self.local().call.as_ref()?;
-        // The message and the call keep their ids when the round is resumed, and neither can be
-        // guessed; a client may have chosen the run's.
+        // The ids of the message and the call are kept when the round is resumed and cannot be
+        // guessed, whereas a client may have chosen the run's id.
         Some(match self.message_id() {
             Some(message) => format!("{message}/{position}/{call}").into(),
             None => format!("{}/{}/{position}/{call}", self.run_id(), self.step).into(),
@@ -47,7 +46,7 @@ impl Context {
 
     /// The id of the tool call; `None` outside a tool call.
     ///
-    /// An event that a tool emits names its call with it:
+    /// A tool adds it to the events that it emits:
     ///
     /// ```
     /// use concentric_core::{Context, Custom, EmitError, Event};
@@ -65,7 +64,7 @@ impl Context {
         self.local().call.as_ref().map(|(_, id)| id)
     }
 
-    /// Which of its message's calls this is, from 0; `None` outside a tool call.
+    /// The index of the tool call in its message; `None` outside a tool call.
     pub fn call_position(&self) -> Option<usize> {
         self.local().call.as_ref().map(|(position, _)| *position)
     }
@@ -75,14 +74,14 @@ impl Context {
         call.is_some_and(|(at, call)| *at == position && call == id)
     }
 
-    /// The id of what is asked about this very tool call, which whoever takes the round up from a
-    /// history can work out; `None` outside a tool call.
+    /// The id of the interrupt about this tool call, which a process that resumes the round from a
+    /// history can derive; `None` outside a tool call.
     pub fn interrupt_id(&self) -> Option<InterruptId> {
         let (position, call) = self.local().call.as_ref()?;
         Some(InterruptId::for_call(self.message_id(), *position, call))
     }
 
-    /// The context at `step`, inside the loop.
+    /// Returns the context of the model call of `step`.
     #[must_use]
     pub fn at_step(&self, step: u32, message_id: MessageId) -> Self {
         let local = Local {
@@ -95,7 +94,7 @@ impl Context {
         }
     }
 
-    /// The context of the batch of tool calls that a message of `step` makes.
+    /// Returns the context of the round of tool calls of a message of `step`.
     #[must_use]
     pub fn at_round(&self, step: u32, message_id: Option<MessageId>) -> Self {
         let local = Local {
@@ -105,7 +104,7 @@ impl Context {
         self.at(Phase::Round, step, local)
     }
 
-    /// The context of one call of a round.
+    /// Returns the context of one call of a round.
     #[must_use]
     pub fn at_call(&self, call: &RoundCall) -> Self {
         let local = Local {

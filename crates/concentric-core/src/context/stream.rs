@@ -12,18 +12,18 @@ use std::{
 };
 
 impl Context {
-    /// How many events the run has delivered to its consumer so far, over all its loops; events that
-    /// layers outside the loop add or drop are not counted.
+    /// The number of events that the run's loops have delivered to its consumer; events that layers
+    /// outside the loop add or drop are not counted.
     ///
-    /// It is counted from 0 again when a run is resumed, and is 0 for a run without an agent.
+    /// The count restarts at 0 when a run is resumed, and is 0 for a run without an agent.
     pub fn event_index(&self) -> u64 {
         self.run.events.load(Ordering::Relaxed)
     }
 
-    /// Puts `event` into the run's stream, after all that was put there before.
+    /// Adds `event` to the run's stream, after the events that were emitted before.
     ///
-    /// It is an [`Event::State`], an [`Event::Custom`], an [`Event::SubAgent`] or an
-    /// [`Event::Part`]: what the model says and what its tools did is not for others to tell.
+    /// Only an [`Event::State`], an [`Event::Custom`], an [`Event::SubAgent`] or an [`Event::Part`] can
+    /// be emitted; tool calls, their results and the model's deltas come from the loop alone.
     ///
     /// # Errors
     ///
@@ -35,24 +35,25 @@ impl Context {
         self.run.outbox.push(event).map_err(|(error, _)| error)
     }
 
-    /// Puts `event` into the run's stream, and waits for room if the consumer is behind.
+    /// Adds `event` to the run's stream, and waits for room if the consumer is behind.
     ///
-    /// Nobody reads before the model has begun to answer: a layer inside the loop that has much to
-    /// say before it calls on uses [`emit`](Self::emit), and is told that it says too much.
+    /// The consumer reads no events before the model starts to respond, so a layer inside the loop that
+    /// emits many events before it calls the inner service must use [`emit`](Self::emit), which returns
+    /// an error instead of waiting.
     ///
     /// # Errors
     ///
-    /// The event is one that [`emit`](Self::emit) does not take, or the run has ended. There was no
-    /// room ([`EmitError::Full`]) before the run was cancelled or passed its deadline.
+    /// The event is one that [`emit`](Self::emit) rejects, or the run has ended, or there was no room
+    /// ([`EmitError::Full`]) before the run was cancelled or its deadline passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while it waits leaves the event out.
+    /// If the future is dropped while it waits, the event is not added.
     pub async fn send(&self, event: Event) -> Result<(), EmitError> {
         if !may_emit(&event) {
             return Err(EmitError::NotAllowed);
         }
-        // Most events find room at once, which needs no timer.
+        // There is room for most events at once, and then no timer is needed.
         let event = match self.run.outbox.push(event) {
             Ok(()) => return Ok(()),
             Err((EmitError::Full, event)) => event,
@@ -67,16 +68,16 @@ impl Context {
         .await
     }
 
-    /// Takes the next event that was emitted into the run's stream, or wakes `cx` when there is one.
+    /// Removes the next emitted event, or wakes `cx` when there is one.
     ///
-    /// For the driver of a custom loop only: an agent takes the events of its run itself, and one
-    /// task at a time is woken.
+    /// For the driver of a custom loop only: an agent removes the events of its run itself, and only
+    /// one task at a time is woken.
     pub fn poll_emitted(&self, cx: &mut task::Context<'_>) -> Poll<Event> {
         self.run.outbox.poll_pop(cx.waker())
     }
 
-    /// What is asked in the run while it stays open, and in the runs inside it: theirs is that of
-    /// the outermost.
+    /// The interrupts that wait for a reply while the run stays open; nested runs share those of the
+    /// outermost run.
     pub fn live(&self) -> &LiveInterrupts {
         match self.parent() {
             Some(outer) => outer.live(),
@@ -91,7 +92,7 @@ impl Context {
 
     #[inline]
     pub(crate) fn count_event(&self) {
-        // Only the run's driver counts, so this need not be one atomic step.
+        // Only the run's driver writes the count, so the increment need not be atomic.
         let events = self.run.events.load(Ordering::Relaxed);
         self.run.events.store(events + 1, Ordering::Relaxed);
     }

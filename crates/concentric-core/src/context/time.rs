@@ -3,17 +3,17 @@ use concentric_proto::Error;
 use std::time::{Duration, SystemTime};
 
 impl Context {
-    /// The wall time.
+    /// The current wall time.
     pub fn now(&self) -> SystemTime {
         self.run.environment.clock().now()
     }
 
-    /// Waits for `duration`, or until the run is cancelled or has passed its deadline.
+    /// Waits for `duration`, or until the run is cancelled or its deadline has passed.
     ///
     /// # Errors
     ///
-    /// The run was cancelled ([`ErrorKind::Cancelled`]), or its
-    /// deadline passed before `duration` was over ([`ErrorKind::Timeout`]).
+    /// The run was cancelled ([`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled)), or its deadline
+    /// passed before `duration` was over ([`ErrorKind::Timeout`](crate::ErrorKind::Timeout)).
     pub async fn sleep(&self, duration: Duration) -> Result<(), Error> {
         let left = self.remaining().filter(|left| *left < duration);
         let clock = self.run.environment.clock();
@@ -25,12 +25,12 @@ impl Context {
         }
     }
 
-    /// When the run must have ended, in wall time.
+    /// The deadline of the run, in wall time.
     pub fn deadline(&self) -> Option<SystemTime> {
         self.run.deadline
     }
 
-    /// How long the run still has; `None` if it has no deadline.
+    /// The time until the deadline; `None` if the run has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.run.deadline?;
         Some(deadline.duration_since(self.now()).unwrap_or_default())
@@ -44,10 +44,10 @@ impl Context {
             .is_some_and(|deadline| self.now() >= deadline)
     }
 
-    /// Resolves when the run is cancelled or has passed its deadline.
+    /// Resolves when the run is cancelled or its deadline has passed.
     pub(super) async fn stopped(&self) {
         match self.remaining() {
-            // It ends early if the run is cancelled.
+            // The sleep ends early if the run is cancelled.
             Some(left) => drop(self.sleep(left).await),
             None => self.cancelled().await,
         }
