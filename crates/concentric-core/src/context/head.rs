@@ -14,10 +14,8 @@ impl Context {
     /// server. A hold affects this run only, and not the run around it.
     ///
     /// ```
-    /// use concentric_core::{
-    ///     ChatRequest, Error, ErrorKind,
-    ///     layers::{Next, from_fn},
-    /// };
+    /// use concentric_core::{ChatRequest, Error, ErrorKind};
+    /// use concentric_layers::{Next, from_fn};
     /// # async fn is_known(_: &ChatRequest) -> bool { true }
     ///
     /// let known_only = from_fn(async |request: ChatRequest, mut next: Next| {

@@ -416,7 +416,10 @@ async fn one_that_ends_early_is_logged() {
     layer.runs().shutdown().await;
     let lines = warnings.lines();
     assert_eq!(lines.len(), 1);
-    assert!(lines.concat().contains("ended without a terminal item"), "{lines:?}");
+    assert!(
+        lines.concat().contains("ended without a terminal item"),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
@@ -659,7 +662,12 @@ async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
     assert_eq!(scene.detached(), 0);
     assert_eq!(scene.log.lines(), ["outside: dropped", "inside: dropped"]);
     assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
-    assert!(warnings.lines().concat().contains("exceeded its time limit"));
+    assert!(
+        warnings
+            .lines()
+            .concat()
+            .contains("exceeded its time limit")
+    );
 }
 
 #[tokio::test]
