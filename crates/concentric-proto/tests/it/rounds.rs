@@ -1061,7 +1061,7 @@ fn a_begun_call_stays_unknown_when_it_waits_again() {
         machine.reply(replies, now()).unwrap();
         drain(&mut machine);
         wait(&mut machine, 0, how);
-        let mut machine = Machine::restore(written(&machine.state().unwrap()), rules());
+        let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules());
         machine.input(Input::Cancel(CancelReason::User));
         assert_eq!(drain(&mut machine).statuses(), [ToolStatus::Unknown]);
     }
@@ -1076,7 +1076,7 @@ fn a_round_that_has_reported_is_not_decided_about_again() {
     wait(&mut machine, 0, asked_by_tool("q"));
     assert!(!machine.is_round_new());
     // The process ends before the round does.
-    let mut machine = Machine::restore(written(&machine.state().unwrap()), rules);
+    let mut machine = Machine::restore(round_trip(&machine.state().unwrap()), rules);
     assert!(is_resumed(&mut machine));
     let said = drain(&mut machine);
     assert!(said.round.is_none());
