@@ -112,13 +112,27 @@ impl Bounds {
             crashes: 2,
             saves: true,
             tool_asks: true,
+            failures: true,
             finish_gate: true,
             resumes: &[true, false],
             ..Self::small()
         }
     }
 
-    /// Two rounds and three calls.
+    /// Two rounds and three calls, one of them suspended, and a step gate.
+    pub fn gated() -> Self {
+        use Kind::Effect;
+        Self {
+            answers: &[&[Effect, Effect, Effect]],
+            rounds: 2,
+            calls: 3,
+            asks: 1,
+            gate_asks: 1,
+            ..Self::small()
+        }
+    }
+
+    /// Two rounds and three calls of each kind, one of them suspended by its gate or by its tool.
     pub fn full() -> Self {
         use Kind::{Client, Effect, Missing, ReadOnly};
         Self {
@@ -128,14 +142,10 @@ impl Bounds {
                 &[ReadOnly, Effect],
                 &[Missing],
             ],
-            rounds: 2,
-            calls: 3,
-            asks: 1,
-            gate_asks: 1,
+            gate_asks: 0,
             tool_asks: true,
             failures: true,
-            finish_gate: true,
-            ..Self::small()
+            ..Self::gated()
         }
     }
 }

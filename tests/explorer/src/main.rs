@@ -1,5 +1,5 @@
-//! Looks for each planted bug, and then explores the machine: `concentric-explorer [small|single|deep|full]`,
-//! by default `deep` and `full`.
+//! Looks for each planted bug, and then explores the machine: `concentric-explorer [small|single|deep|gated|full]`,
+//! by default the last three.
 
 use concentric_explorer::{BUGS, Bounds, explore, find};
 use std::{env, fs, process::ExitCode};
@@ -7,10 +7,11 @@ use std::{env, fs, process::ExitCode};
 fn main() -> ExitCode {
     let name = env::args().nth(1);
     let all = match name.as_deref() {
-        None => vec![Bounds::deep(), Bounds::full()],
+        None => vec![Bounds::deep(), Bounds::gated(), Bounds::full()],
         Some("small") => vec![Bounds::small()],
         Some("single") => vec![Bounds::single()],
         Some("deep") => vec![Bounds::deep()],
+        Some("gated") => vec![Bounds::gated()],
         Some("full") => vec![Bounds::full()],
         Some(other) => {
             eprintln!("unknown bounds `{other}`");
