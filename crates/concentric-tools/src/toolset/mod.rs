@@ -228,7 +228,7 @@ impl Toolset {
     }
 
     /// Accepts replies to interrupts that are not stored, if each carries a signed proof; see
-    /// [`Tokens`].
+    /// [`Tokens`](crate::Tokens).
     #[cfg(feature = "approval-tokens")]
     #[must_use]
     pub fn tokens(self, tokens: crate::Tokens) -> Self {
