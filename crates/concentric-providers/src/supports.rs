@@ -36,8 +36,6 @@
 //! let model = classifier(OllamaLayer::new("qwen3").layer(http()));
 //! ```
 
-use crate::{Model, ProviderLayer};
-
 macro_rules! supports {
     ($($(#[$doc:meta])* $name:ident, $what:literal;)+) => {$(
         $(#[$doc])*
@@ -84,9 +82,9 @@ supports! {
 macro_rules! supported {
     ($feature:literal, $api:path: $($name:ident)+) => {$(
         #[cfg(feature = $feature)]
-        impl $name for ProviderLayer<$api> {}
+        impl $name for crate::ProviderLayer<$api> {}
         #[cfg(feature = $feature)]
-        impl<S> $name for Model<S, $api> {}
+        impl<S> $name for crate::Model<S, $api> {}
     )+};
 }
 
