@@ -189,4 +189,5 @@ pub mod prelude {
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/approvals.md")]
+#[doc = include_str!("../../../docs/extending.md")]
 struct Readme;
