@@ -528,7 +528,10 @@ async fn approval_accepts_one_reply() {
     assert_eq!(there(&folder, "note.txt"), None);
     let (code, _, notes) = approval(&folder, &["--approve", "another"]).await;
     assert_eq!(code, Some(1));
-    assert!(notes.contains("the run to resume does not exist"), "{notes}");
+    assert!(
+        notes.contains("the run to resume does not exist"),
+        "{notes}"
+    );
 }
 
 #[tokio::test]

@@ -474,7 +474,11 @@ fn request(budget: &Budget) -> ChatRequest {
 /// What becomes of the budget by a call of `model` that is read to its end.
 async fn spent_by(model: ScriptedModel) -> Amounts {
     let budget = limit(1_000);
-    if let Ok(answer) = layer().model().layer(model).oneshot(request(&budget)).await {
+    // Time that passes is charged, too.
+    let mut request = ChatRequest::user("hi");
+    request.context = TestEnvironment::new().context_builder().build();
+    request.context.provide(budget.clone());
+    if let Ok(answer) = layer().model().layer(model).oneshot(request).await {
         let _: Vec<_> = answer.body.collect().await;
     }
     assert_eq!(budget.reserved(), Amounts::new());
