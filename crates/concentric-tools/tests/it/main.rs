@@ -7,6 +7,8 @@
     clippy::unwrap_used,
     reason = "tests"
 )]
+// Some helpers serve only tests that need features.
+#![cfg_attr(not(feature = "full"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "full")]
 mod agents;
