@@ -56,7 +56,7 @@
 //! | `anthropic` | `providers` | Anthropic Messages |
 //! | `gemini` | `providers` | Gemini |
 //! | `ollama` | `providers` | Ollama |
-//! | `providers` | `providers` | what the five have in common; implied by each of them |
+//! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
 //! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |

@@ -28,7 +28,7 @@ pub struct Next {
     inner: BoxModel,
     // Whether `inner` has been polled ready since it was last called.
     ready: bool,
-    // Until the first call: layers outside may expect some that stand inside.
+    // Until the first call, to disable the check of expected inner layers.
     uncalled: Option<RunContext>,
 }
 

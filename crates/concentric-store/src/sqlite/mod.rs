@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// A store in one SQLite file that any number of processes on one machine share.
 ///
-/// See the [docs of `concentric-store`](https://docs.rs/concentric-store) for durability, fences, limits and backups.
+/// See the [docs of `concentric-store`](https://docs.rs/concentric-store) for durability, fences,
+/// limits and backups.
 ///
 /// Three threads do the work, each with its own connection and a queue: one writes, one reads, and
 /// one renews leases, all queued renewals in one transaction. Reads and writes of large states
