@@ -22,7 +22,8 @@ use concentric::{
     prelude::*,
     store::{Tenant, waiting},
 };
-use concentric_examples::{files, model::model, store, terminal};
+use concentric_examples::store;
+use quickstart::{files, model::model, terminal};
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tower::{ServiceBuilder, ServiceExt};
 

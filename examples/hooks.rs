@@ -21,7 +21,7 @@ use concentric::{
     },
     state::{Scope, Slot, SlotError, Transient},
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use serde_json::{Map, Value, json};
 use std::{
     convert::Infallible,

@@ -16,10 +16,11 @@ use concentric::{
     AgentLayer, BoxModel, ChatRequest, Error, Outcome, ProviderData, Transcript,
     layers::DefaultsLayer, providers::HttpClient,
 };
-use concentric_examples::{files, provider::Provider, services, terminal};
+use concentric_examples::services;
 use futures_util::FutureExt;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use quickstart::{files, provider::Provider, terminal};
 use serde_json::Value;
 use std::{
     process::ExitCode,

@@ -16,7 +16,7 @@ use concentric::{
     },
     prelude::BoxModel,
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use std::process::ExitCode;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},

@@ -12,7 +12,7 @@ use concentric::{
     agent::{BeforeFinish, BeforeStep, StepGate, StepView},
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use std::{io, process::ExitCode};
 use tower::{ServiceBuilder, ServiceExt};
 

@@ -1,7 +1,7 @@
 //! The file tools, called through an agent's tool service.
 
 use concentric::{CallId, Context, ToolCall, ToolCallPart, ToolStatus, tools::Tool};
-use concentric_examples::files;
+use quickstart::files;
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 use tower::ServiceExt;

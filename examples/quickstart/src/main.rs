@@ -1,7 +1,7 @@
 //! An agent that answers questions about the files of the current folder.
 //!
 //! ```console
-//! $ cargo run --example quickstart -- "which files are here?"
+//! $ cargo run -p quickstart -- "which files are here?"
 //! ```
 //!
 //! The example uses the first provider with a key in the environment: `OPENAI_API_KEY`,
@@ -14,7 +14,7 @@
 use concentric::{
     AgentLayer, CancelReason, ChatRequest, Context, Error, Outcome, layers::DefaultsLayer,
 };
-use concentric_examples::{files, model::model, terminal};
+use quickstart::{files, model::model, terminal};
 use std::process::ExitCode;
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -23,7 +23,7 @@ async fn main() -> ExitCode {
     terminal::log("off");
     let question = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     if question.trim().is_empty() {
-        terminal::status("Usage: cargo run --example quickstart -- QUESTION");
+        terminal::status("Usage: cargo run -p quickstart -- QUESTION");
         return ExitCode::from(2);
     }
     match ask(question).await {
