@@ -4,7 +4,8 @@ use super::{
     run::{Foreign, Run, attempt},
 };
 use crate::{
-    describe::Description, request::ChatRequest, response::ChatResponse, tool_call::ToolRound,
+    describe::Description, request::ChatRequest, response::ChatResponse, service::CloneService,
+    tool_call::ToolRound,
 };
 use concentric_proto::machine::Rules;
 use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};
@@ -117,7 +118,7 @@ impl<M, R> Agent<M, R> {
 
 impl<M, B, R, O> Service<ChatRequest> for Agent<M, R>
 where
-    M: Service<ChatRequest, Response = ChatResponse<B>> + Clone,
+    M: Service<ChatRequest, Response = ChatResponse<B>> + CloneService,
     M::Error: Into<BoxError>,
     B: Stream<Item = Result<Event, Error>>,
     R: Service<ToolRound, Response = O> + ToolSource + Clone,

@@ -40,6 +40,7 @@ use crate::{
     lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
     tool::Home,
 };
+use concentric_core::service::CloneService;
 use concentric_core::{
     Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
     ToolRound, ToolService, ToolSource, ToolSpecs,
@@ -145,7 +146,7 @@ impl Toolset {
     pub fn layer<L>(self, layer: L) -> Self
     where
         L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push(layer))
     }
@@ -482,7 +483,7 @@ impl ToolLayers {
     pub fn layer<L>(mut self, layer: L) -> Self
     where
         L: Layer<BoxTool> + Send + Sync + 'static,
-        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + CloneService + Send + Sync + 'static,
     {
         self.0.push(layer);
         self
