@@ -1,4 +1,4 @@
-//! Faults in the order of layers.
+//! Errors in the order of layers.
 
 use crate::describe::short;
 use concentric_proto::{Error, ErrorKind, Str};
@@ -9,7 +9,7 @@ use std::{error::Error as StdError, fmt};
 /// The fields are names of types; `Display` prints them without their modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum CapabilityError {
     /// No layer provides a required capability.
     Missing {
         /// The layer that requires it.
@@ -23,14 +23,12 @@ pub enum Fault {
     Late {
         /// The layer that uses it.
         layer: &'static str,
-        /// The capability that the layer requires or optionally uses.
+        /// The capability that the layer requires.
         capability: &'static str,
         /// The layer that provides it.
         provider: &'static str,
-        /// Whether the capability is optional.
-        is_optional: bool,
     },
-    /// Two layers provide the same capability, and the inner one does not declare `Replaces`.
+    /// Two layers provide the same capability.
     Twice {
         /// The inner layer.
         layer: &'static str,
@@ -71,7 +69,7 @@ pub enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CapabilityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing {
@@ -90,14 +88,12 @@ impl fmt::Display for Fault {
                 layer,
                 capability,
                 provider,
-                is_optional,
             } => {
                 let [layer, capability, provider] =
                     [layer, capability, provider].map(|name| short(name));
-                let uses = if *is_optional { "uses" } else { "requires" };
                 write!(
                     f,
-                    "`{layer}` {uses} `{capability}`, which only the inner layer `{provider}` \
+                    "`{layer}` requires `{capability}`, which only the inner layer `{provider}` \
                      provides: add `{provider}` first"
                 )
             }
@@ -111,7 +107,7 @@ impl fmt::Display for Fault {
                 write!(
                     f,
                     "`{layer}` provides `{capability}`, which `{provider}` already provides: remove \
-                     one of them, or declare `Replaces` for `{layer}`"
+                     one of them"
                 )
             }
             Self::NotProvided { layer, capability } => write!(
@@ -169,16 +165,21 @@ fn add(f: &mut fmt::Formatter<'_>, provider: Option<&'static str>) -> fmt::Resul
     }
 }
 
-impl StdError for Fault {}
+impl StdError for CapabilityError {}
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        configuration(fault)
+impl From<CapabilityError> for Error {
+    fn from(error: CapabilityError) -> Self {
+        all(&[error])
     }
 }
 
-pub(crate) fn configuration(fault: impl StdError + Send + Sync + 'static) -> Error {
-    Error::new(ErrorKind::Configuration, Str::from(fault.to_string()))
-        .with_code("capability")
-        .with_source(fault)
+/// Returns one error for several; its source is the first.
+pub(crate) fn all(errors: &[CapabilityError]) -> Error {
+    let messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    let error = Error::new(ErrorKind::Configuration, Str::from(messages.join("; ")));
+    let error = error.with_code("capability");
+    match errors.first() {
+        Some(first) => error.with_source(*first),
+        None => error,
+    }
 }
