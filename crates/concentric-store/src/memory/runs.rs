@@ -1,67 +1,23 @@
+use super::{Kept, MemoryStore};
 use crate::{
     Options,
     rules::{
-        Standing, Written, check_text, check_waiting, is_over, merge_replies, read_state, readable,
-        replaces, same_arguments, write_replies, write_state,
+        Standing, Written, check_waiting, merge_replies, read_state, readable, write_replies,
+        write_state,
     },
 };
 use concentric_core::{
-    InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
+    InterruptId, MessageId, Reply, RunId, ThreadId,
     machine::MachineState,
-    store::{
-        Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunKey, RunRecord,
-        RunStatus, RunStore, RunSummary, Span, StoreError, StoreFuture, Tenant,
-    },
+    store::{RunKey, RunRecord, RunStatus, RunStore, RunSummary, StoreError, StoreFuture, Tenant},
 };
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
-/// An in-memory store, for tests and for single-process programs whose runs need not survive them.
-///
-/// It behaves like [`SqliteStore`](crate::SqliteStore) and serializes states in the same format.
-/// Clones share their contents. The futures resolve at the first poll.
-///
-/// ```
-/// use concentric_core::{Str, store::{Once, Tenant}};
-/// use concentric_store::MemoryStore;
-/// use std::time::{Duration, SystemTime};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), concentric_core::store::StoreError> {
-/// let store = MemoryStore::new();
-/// let until = SystemTime::now() + Duration::from_secs(60);
-/// let once = || store.once(Tenant::default(), Str::from("token 1"), until);
-/// assert!(once().await?);
-/// assert!(!once().await?);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Default)]
-pub struct MemoryStore {
-    kept: Arc<Mutex<Kept>>,
-    options: Options,
-}
-
-#[derive(Default)]
-struct Kept {
-    // The number of writes, the source of versions and fences.
-    count: u64,
-    runs: HashMap<RunKey, Row>,
-    effects: HashMap<EffectKey, Entry>,
-    // The expiry of each key, and its number in the order of use.
-    once: HashMap<(Tenant, Str), (SystemTime, u64)>,
-    // The number of keys used so far.
-    used: u64,
-    // In the order of insertion.
-    decisions: Vec<Remembered>,
-}
-
-struct Row {
-    standing: Standing,
+pub(super) struct Row {
+    pub(super) standing: Standing,
     client_id: RunId,
     begun: u64,
     // Whether the run was ever suspended.
@@ -72,149 +28,6 @@ struct Row {
     replies: Vec<Reply>,
     replied_at: Option<SystemTime>,
     asked: Vec<InterruptId>,
-}
-
-struct Entry {
-    run: Option<RunKey>,
-    // The time of the first purge, for an entry without a run.
-    seen: Option<SystemTime>,
-    tool: Str,
-    arguments: Str,
-    repeatable: bool,
-    outcome: Option<ToolOutcome>,
-}
-
-impl MemoryStore {
-    /// Creates an empty store.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Creates an empty store with these options.
-    pub fn with_options(options: Options) -> Self {
-        Self {
-            options,
-            ..Self::default()
-        }
-    }
-
-    /// Removes all expired entries, as the end of each run also does.
-    pub fn purge(&self, now: SystemTime) -> StoreFuture<()> {
-        let Self { options, .. } = *self;
-        self.work(move |kept| {
-            kept.purge(&options, now);
-            Ok(())
-        })
-    }
-
-    fn work<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Kept) -> Result<T, StoreError> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let kept = Arc::clone(&self.kept);
-        Box::pin(async move {
-            let mut kept: MutexGuard<'_, Kept> =
-                kept.lock().unwrap_or_else(PoisonError::into_inner);
-            work(&mut kept)
-        })
-    }
-}
-
-impl Kept {
-    fn count(&mut self) -> u64 {
-        self.count += 1;
-        self.count
-    }
-
-    fn effect(&self, key: &EffectKey) -> Effect {
-        match self.effects.get(key).map(|entry| &entry.outcome) {
-            None => Effect::New,
-            Some(None) => Effect::Begun,
-            Some(Some(outcome)) => Effect::Done(Box::new(outcome.clone())),
-        }
-    }
-
-    fn row(&mut self, key: &RunKey) -> Result<&mut Row, StoreError> {
-        self.runs.get_mut(key).ok_or(StoreError::NotFound)
-    }
-
-    /// Returns the row if `fence` is its current fence, and advances its version.
-    fn held(&mut self, key: &RunKey, fence: u64) -> Result<&mut Row, StoreError> {
-        self.row(key)?.standing.check_fence(fence)?;
-        let version = self.count();
-        let row = self.row(key)?;
-        row.standing.version = version;
-        Ok(row)
-    }
-
-    fn records<'a>(
-        rows: impl Iterator<Item = (&'a RunKey, &'a Row)>,
-        options: &Options,
-        limit: usize,
-    ) -> Result<Vec<RunRecord>, StoreError> {
-        let records = rows.map(|(key, row)| row.record(key.clone(), options));
-        let found = records.filter_map(|record| readable(record).transpose());
-        found.take(limit).collect()
-    }
-
-    /// Fails if the conversation or the tenant has reached its limit of waiting runs.
-    fn check_waiting(&self, options: &Options, key: &RunKey) -> Result<(), StoreError> {
-        let (mut thread, mut tenant) = (0, 0);
-        for (other, row) in &self.runs {
-            let waits = row.waited && row.standing.status != RunStatus::Ended;
-            if waits && other.tenant == key.tenant && other != key {
-                tenant += 1;
-                thread += usize::from(other.thread == key.thread);
-            }
-        }
-        check_waiting(options, thread, tenant)
-    }
-
-    /// Ends the runs for which `is_meant` is true, oldest first; returns their number.
-    fn end_all(&mut self, now: SystemTime, is_meant: impl Fn(&RunKey, &Row) -> bool) -> usize {
-        let rows = self.runs.iter_mut();
-        let rows = rows.filter(|(key, row)| is_meant(key, row));
-        let mut rows: Vec<&mut Row> = rows.map(|(_, row)| row).collect();
-        rows.sort_by_key(|row| row.begun);
-        for row in &mut rows {
-            self.count += 1;
-            row.standing.version = self.count;
-            row.standing.status = RunStatus::Ended;
-            row.standing.since = Some(now);
-        }
-        rows.len()
-    }
-
-    fn purge(&mut self, options: &Options, now: SystemTime) {
-        self.end_all(now, |_, row| row.standing.is_overdue(options, now));
-        let mut gone = HashSet::new();
-        self.runs.retain(|key, row| {
-            let ended = row.standing.status == RunStatus::Ended;
-            let gone_by = |since| is_over(since, options.keep_ended, now);
-            let keep = !(ended && row.standing.since.is_some_and(gone_by));
-            if !keep {
-                gone.insert(key.clone());
-            }
-            keep
-        });
-        self.effects.retain(|_, entry| match &entry.run {
-            Some(run) => !gone.contains(run),
-            None => {
-                let seen = *entry.seen.get_or_insert(now);
-                !is_over(seen, options.keep_effects, now)
-            }
-        });
-        self.decisions.retain(|decision| match &decision.span {
-            Span::Run { thread, run } => {
-                let thread = thread.clone().unwrap_or_else(|| ThreadId::new(""));
-                !gone.contains(&RunKey::new(decision.tenant.clone(), thread, run.clone()))
-            }
-            _ => true,
-        });
-        let kept = u64::try_from(options.keep_used_keys).unwrap_or(u64::MAX);
-        let old = self.used.saturating_sub(kept);
-        self.once.retain(|_, (until, n)| *until > now || *n > old);
-    }
 }
 
 impl Row {
@@ -253,6 +66,63 @@ impl Row {
             ..
         } = self.standing;
         RunSummary::new(key, self.client_id.clone(), status, lease_until)
+    }
+}
+
+impl Kept {
+    fn row(&mut self, key: &RunKey) -> Result<&mut Row, StoreError> {
+        self.runs.get_mut(key).ok_or(StoreError::NotFound)
+    }
+
+    /// Returns the row if `fence` is its current fence, and advances its version.
+    fn held(&mut self, key: &RunKey, fence: u64) -> Result<&mut Row, StoreError> {
+        self.row(key)?.standing.check_fence(fence)?;
+        let version = self.count();
+        let row = self.row(key)?;
+        row.standing.version = version;
+        Ok(row)
+    }
+
+    fn records<'a>(
+        rows: impl Iterator<Item = (&'a RunKey, &'a Row)>,
+        options: &Options,
+        limit: usize,
+    ) -> Result<Vec<RunRecord>, StoreError> {
+        let records = rows.map(|(key, row)| row.record(key.clone(), options));
+        let found = records.filter_map(|record| readable(record).transpose());
+        found.take(limit).collect()
+    }
+
+    /// Fails if the conversation or the tenant has reached its limit of waiting runs.
+    fn check_waiting(&self, options: &Options, key: &RunKey) -> Result<(), StoreError> {
+        let (mut thread, mut tenant) = (0, 0);
+        for (other, row) in &self.runs {
+            let waits = row.waited && row.standing.status != RunStatus::Ended;
+            if waits && other.tenant == key.tenant && other != key {
+                tenant += 1;
+                thread += usize::from(other.thread == key.thread);
+            }
+        }
+        check_waiting(options, thread, tenant)
+    }
+
+    /// Ends the runs for which `is_meant` is true, oldest first; returns their number.
+    pub(super) fn end_all(
+        &mut self,
+        now: SystemTime,
+        is_meant: impl Fn(&RunKey, &Row) -> bool,
+    ) -> usize {
+        let rows = self.runs.iter_mut();
+        let rows = rows.filter(|(key, row)| is_meant(key, row));
+        let mut rows: Vec<&mut Row> = rows.map(|(_, row)| row).collect();
+        rows.sort_by_key(|row| row.begun);
+        for row in &mut rows {
+            self.count += 1;
+            row.standing.version = self.count;
+            row.standing.status = RunStatus::Ended;
+            row.standing.since = Some(now);
+        }
+        rows.len()
     }
 }
 
@@ -518,140 +388,5 @@ impl RunStore for MemoryStore {
             rows.sort_by_key(|(_, row)| (row.standing.lease_until, row.begun));
             Kept::records(rows.into_iter(), &options, limit)
         })
-    }
-}
-
-impl Ledger for MemoryStore {
-    fn begin(&self, key: EffectKey, intent: Intent) -> StoreFuture<Effect> {
-        self.work(move |kept| {
-            if let Some(claim) = &intent.claim {
-                let row = kept.runs.get(&claim.key).ok_or(StoreError::Stale)?;
-                let checked = row.standing.check_fence(claim.fence);
-                checked.map_err(|_| StoreError::Stale)?;
-            }
-            match kept.effects.get_mut(&key) {
-                Some(entry)
-                    if entry.tool != intent.tool
-                        || !same_arguments(&entry.arguments, &intent.arguments) =>
-                {
-                    return Err(StoreError::Mismatch);
-                }
-                Some(entry) => entry.repeatable = intent.repeatable,
-                None => {
-                    let entry = Entry {
-                        run: intent.claim.map(|claim| claim.key),
-                        seen: None,
-                        tool: intent.tool,
-                        arguments: intent.arguments,
-                        repeatable: intent.repeatable,
-                        outcome: None,
-                    };
-                    kept.effects.insert(key, entry);
-                    return Ok(Effect::New);
-                }
-            }
-            Ok(kept.effect(&key))
-        })
-    }
-
-    fn finish(&self, key: EffectKey, outcome: ToolOutcome) -> StoreFuture<()> {
-        self.work(move |kept| {
-            let json = serde_json::to_string(&outcome).map_err(StoreError::unwritable)?;
-            check_text(&json, usize::MAX)?;
-            let entry = kept.effects.get_mut(&key).ok_or(StoreError::NotFound)?;
-            match &entry.outcome {
-                Some(first) if !replaces(first, &outcome, entry.repeatable) => {}
-                _ => entry.outcome = Some(outcome),
-            }
-            Ok(())
-        })
-    }
-
-    fn known(&self, key: EffectKey) -> StoreFuture<Effect> {
-        self.work(move |kept| Ok(kept.effect(&key)))
-    }
-
-    fn retract(&self, key: EffectKey) -> StoreFuture<()> {
-        self.work(move |kept| {
-            if kept
-                .effects
-                .get(&key)
-                .is_some_and(|it| it.outcome.is_none())
-            {
-                kept.effects.remove(&key);
-            }
-            Ok(())
-        })
-    }
-}
-
-impl Once for MemoryStore {
-    fn once(&self, tenant: Tenant, key: Str, until: SystemTime) -> StoreFuture<bool> {
-        self.work(move |kept| {
-            let key = (tenant, key);
-            let first = !kept.once.contains_key(&key);
-            if first {
-                kept.used += 1;
-                kept.once.insert(key, (until, kept.used));
-            }
-            Ok(first)
-        })
-    }
-}
-
-impl Decisions for MemoryStore {
-    fn remember(&self, decision: Remembered) -> StoreFuture<()> {
-        self.work(move |kept| {
-            kept.decisions
-                .retain(|d| (&d.tenant, &d.id) != (&decision.tenant, &decision.id));
-            kept.decisions.push(decision);
-            Ok(())
-        })
-    }
-
-    fn recall(
-        &self,
-        tenant: Tenant,
-        tool: Str,
-        run: RunId,
-        thread: Option<ThreadId>,
-    ) -> StoreFuture<Vec<Remembered>> {
-        self.work(move |kept| {
-            let holds = |decision: &&Remembered| {
-                let here = match &decision.span {
-                    Span::Run {
-                        thread: within,
-                        run: of,
-                    } => (within, of) == (&thread, &run),
-                    Span::Thread(of) => thread.as_ref() == Some(of),
-                    Span::Always => true,
-                    _ => false,
-                };
-                here && decision.tenant == tenant && decision.tool == tool
-            };
-            let found = kept.decisions.iter().rev().filter(holds);
-            Ok(found.cloned().collect())
-        })
-    }
-
-    fn list(&self, tenant: Tenant) -> StoreFuture<Vec<Remembered>> {
-        self.work(move |kept| {
-            let all = kept.decisions.iter().rev();
-            Ok(all.filter(|d| d.tenant == tenant).cloned().collect())
-        })
-    }
-
-    fn revoke(&self, tenant: Tenant, id: Str) -> StoreFuture<bool> {
-        self.work(move |kept| {
-            let before = kept.decisions.len();
-            kept.decisions.retain(|d| d.tenant != tenant || d.id != id);
-            Ok(kept.decisions.len() < before)
-        })
-    }
-}
-
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").finish_non_exhaustive()
     }
 }
