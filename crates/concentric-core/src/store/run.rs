@@ -14,7 +14,7 @@ pub const LEASE: Duration = Duration::from_secs(30);
 pub struct RunRecord {
     /// The key of the run.
     pub key: RunKey,
-    /// The run id of the request that started the run ([`Context::run_id`]). It is chosen by the
+    /// The run id of the request that started the run ([`Context::run_id`](crate::Context::run_id)). It is chosen by the
     /// client and may repeat in a conversation.
     pub client_id: RunId,
     /// The status of the run.

@@ -10,27 +10,21 @@ use concentric_layers::{
     on_end::{OnEndLayer, on_end},
 };
 use concentric_test::{
-    Gate, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, check_layer,
+    Gate, LogCapture, Pace, ScriptedModel, ScriptedTools, Spurious, TestEnvironment, check_layer,
     drop_at_each_wait, layer_check,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::json;
 use std::{
     cell::RefCell,
-    fmt::Debug,
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{Arc, LazyLock, Mutex},
+    sync::{Arc, Mutex},
     task::Poll,
     time::Duration,
 };
 use tokio::{runtime, task::yield_now};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
-use tracing::{
-    Level, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
 
 /// What happened, in order.
 #[derive(Clone, Default)]
@@ -67,57 +61,6 @@ impl Log {
     }
 }
 
-/// Takes down the warnings of this thread.
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.target().contains("detach")
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Line(String);
-        impl Visit for Line {
-            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-                self.0 += &format!("{}={value:?} ", field.name());
-            }
-        }
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        self.add(line.0.trim_end());
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// With a subscriber for all threads, tracing asks all subscribers about each place that logs. Else it
-/// asks that of the thread which logs there first: if that one has none, the place is silent for all.
-static EVERYWHERE: LazyLock<()> = LazyLock::new(|| {
-    tracing::subscriber::set_global_default(Log::default()).unwrap();
-});
-
-/// Every test makes its layer here, so that nothing is logged before [`EVERYWHERE`] is set.
-fn detach() -> DetachLayer {
-    LazyLock::force(&EVERYWHERE);
-    DetachLayer::new()
-}
-
-/// The log of the layer's warnings, until the guard is dropped.
-fn warnings() -> (Log, tracing::subscriber::DefaultGuard) {
-    LazyLock::force(&EVERYWHERE);
-    let log = Log::default();
-    let guard = tracing::subscriber::set_default(log.clone());
-    (log, guard)
-}
-
 /// A layer, what is logged around it, and the agent of it all.
 struct Scene {
     layer: DetachLayer,
@@ -130,7 +73,7 @@ struct Scene {
 impl Scene {
     fn new(model: ScriptedModel) -> Self {
         Self {
-            layer: detach(),
+            layer: DetachLayer::new(),
             log: Log::default(),
             tools: ScriptedTools::new(),
             model,
@@ -213,7 +156,7 @@ async fn poll_times<F: Future>(future: &mut Pin<Box<F>>, times: usize) -> Option
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_the_rules_while_its_consumer_is_there() {
-    let layer = detach();
+    let layer = DetachLayer::new();
     layer_check::readiness(&layer).await;
     layer_check::finished(&layer).await;
     layer_check::failed(&layer).await;
@@ -224,13 +167,13 @@ async fn it_keeps_the_rules_while_its_consumer_is_there() {
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_all_of_them_where_no_run_may_go_on() {
-    check_layer(detach().limit(0)).await;
+    check_layer(DetachLayer::new().limit(0)).await;
 }
 
 #[tokio::test]
 async fn it_names_what_it_wraps() {
     let model = ScriptedModel::new();
-    let agent = detach().layer(AgentLayer::new(ScriptedTools::new()).layer(model));
+    let agent = DetachLayer::new().layer(AgentLayer::new(ScriptedTools::new()).layer(model));
     let described = concentric_core::Description::of(&agent).to_string();
     let names: Vec<_> = described
         .lines()
@@ -273,7 +216,7 @@ async fn f012_a_run_whose_consumer_is_gone_goes_on_to_its_end() {
 #[tokio::test]
 async fn f012_without_the_layer_it_is_stopped() {
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(detach().limit(0));
+    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(0));
     let context = scene.leave().await;
     assert_eq!(scene.log.lines(), ["inside: dropped", "outside: dropped"]);
     assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
@@ -376,7 +319,7 @@ async fn a_body_whose_poll_has_panicked_is_not_polled_again() {
         let body = body.lock().unwrap().take().unwrap();
         async { Ok::<_, Error>(ChatResponse::new(body)) }
     });
-    let layer = detach();
+    let layer = DetachLayer::new();
     let agent = layer.layer(model);
     let read =
         tokio::spawn(async move { agent.oneshot(ChatRequest::user("hi")).await?.text().await });
@@ -388,7 +331,7 @@ async fn a_body_whose_poll_has_panicked_is_not_polled_again() {
 
 #[tokio::test]
 async fn one_that_fails_is_logged_with_its_run() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let broken = Error::new(ErrorKind::Server, "it broke");
     let scene = Scene::new(ScriptedModel::new().text("Well,").error(broken));
     let context = scene.leave().await;
@@ -399,7 +342,7 @@ async fn one_that_fails_is_logged_with_its_run() {
     );
     let run = context.run_id();
     assert_eq!(
-        warnings.lines(),
+        warnings.take(),
         [format!(
             "message=a detached run failed run={run} error=server: it broke"
         )]
@@ -408,13 +351,13 @@ async fn one_that_fails_is_logged_with_its_run() {
 
 #[tokio::test]
 async fn one_that_ends_early_is_logged() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let model = ScriptedModel::new().text("Well,").end_early();
-    let layer = detach();
+    let layer = DetachLayer::new();
     let agent = layer.layer(model);
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
     layer.runs().shutdown().await;
-    let lines = warnings.lines();
+    let lines = warnings.take();
     assert_eq!(lines.len(), 1);
     assert!(
         lines.concat().contains("ended without a terminal item"),
@@ -424,19 +367,19 @@ async fn one_that_ends_early_is_logged() {
 
 #[tokio::test]
 async fn one_that_panics_is_logged_and_gives_its_place_back() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let model = service_fn(async |_: ChatRequest| {
         let panics = stream::once(async { panic!("this is wrong") });
         let body = stream::iter([Ok(Event::text("hi"))]).chain(panics);
         Ok::<_, Error>(ChatResponse::new(body))
     });
-    let layer = detach();
+    let layer = DetachLayer::new();
     let agent = layer.layer(model);
     let mut answer = agent.oneshot(ChatRequest::user("hi")).await.unwrap();
     answer.body.next().await.unwrap().unwrap();
     drop(answer);
     layer.runs().shutdown().await;
-    let lines = warnings.lines().concat();
+    let lines = warnings.take().concat();
     assert!(
         lines.contains("panicked") && lines.contains("this is wrong"),
         "{lines}"
@@ -450,7 +393,7 @@ async fn a_model_that_always_has_more_to_say_lets_others_have_their_turn() {
         Ok::<_, Error>(ChatResponse::new(more))
     });
     let environment = TestEnvironment::new();
-    let layer = detach().within(Duration::from_secs(60));
+    let layer = DetachLayer::new().within(Duration::from_secs(60));
     let agent = layer.layer(endless);
     drop(agent.oneshot(environment.request("hi")).await.unwrap());
     settle().await;
@@ -530,10 +473,10 @@ async fn a_run_that_was_cancelled_before_its_consumer_left_ends_as_one() {
 
 #[tokio::test]
 async fn what_does_not_hear_a_cancel_is_dropped_30_seconds_later() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let model = ScriptedModel::new().text("Well,").never();
     let environment = TestEnvironment::new();
-    let layer = detach();
+    let layer = DetachLayer::new();
     let request = environment.request("hi");
     let context = request.context.clone();
     let agent = layer.layer(model.clone());
@@ -547,18 +490,18 @@ async fn what_does_not_hear_a_cancel_is_dropped_30_seconds_later() {
     environment.advance(Duration::from_secs(1));
     settle().await;
     assert_eq!(model.live(), 0);
-    assert!(warnings.lines().concat().contains("did not end after"));
+    assert!(warnings.take().concat().contains("did not end after"));
 }
 
 #[tokio::test]
 async fn what_does_not_honour_its_deadline_is_dropped_30_seconds_later() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let model = ScriptedModel::new().text("Well,").never();
     let environment = TestEnvironment::new();
     let deadline = environment.context().now() + Duration::from_secs(7);
     let context = environment.context_builder().deadline(deadline).build();
     let request = ChatRequest::user("hi").with_context(context);
-    let layer = detach().within(Duration::MAX);
+    let layer = DetachLayer::new().within(Duration::MAX);
     drop(layer.layer(model.clone()).oneshot(request).await.unwrap());
     settle().await;
     for (seconds, live) in [(6, 1), (1, 1), (29, 1), (1, 0)] {
@@ -566,14 +509,14 @@ async fn what_does_not_honour_its_deadline_is_dropped_30_seconds_later() {
         settle().await;
         assert_eq!(model.live(), live);
     }
-    assert!(warnings.lines().concat().contains("did not end after"));
+    assert!(warnings.take().concat().contains("did not end after"));
 }
 
 #[tokio::test]
 async fn a_cancel_gives_a_run_no_more_time_than_it_had() {
     let model = ScriptedModel::new().text("Well,").never();
     let environment = TestEnvironment::new();
-    let layer = detach().within(Duration::from_secs(60));
+    let layer = DetachLayer::new().within(Duration::from_secs(60));
     let request = environment.request("hi");
     let context = request.context.clone();
     drop(layer.layer(model.clone()).oneshot(request).await.unwrap());
@@ -593,15 +536,15 @@ async fn a_cancel_gives_a_run_no_more_time_than_it_had() {
 
 #[tokio::test]
 async fn one_over_the_limit_is_stopped_and_logged() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(detach().limit(2));
+    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(2));
     let first = scene.leave().await;
     let second = scene.leave().await;
     let third = scene.leave().await;
     let reasons = [first, second, third.clone()].map(|context| context.cancel_reason());
     assert_eq!(reasons, [None, None, Some(CancelReason::Disconnected)]);
-    let lines = warnings.lines();
+    let lines = warnings.take();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
         lines.concat().contains(third.run_id().as_str()),
@@ -622,21 +565,21 @@ async fn one_over_the_limit_is_stopped_and_logged() {
 
 #[tokio::test]
 async fn by_default_64_runs_go_on_without_their_consumers() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let gate = Gate::new();
     let scene = Scene::waiting(&gate);
     for _ in 0..65 {
         scene.leave().await;
     }
     assert_eq!((scene.detached(), scene.model.live()), (64, 64));
-    let lines = warnings.lines().concat();
+    let lines = warnings.take().concat();
     assert!(lines.contains("the limit of 64 is reached"), "{lines}");
 }
 
 #[tokio::test]
 async fn clones_share_the_limit() {
     let gate = Gate::new();
-    let scene = Scene::waiting(&gate).layer(detach().limit(1));
+    let scene = Scene::waiting(&gate).layer(DetachLayer::new().limit(1));
     let agent = scene.agent();
     let mut reasons = Vec::new();
     for agent in [agent.clone(), agent] {
@@ -650,8 +593,8 @@ async fn clones_share_the_limit() {
 
 #[tokio::test]
 async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
-    let (warnings, _guard) = warnings();
-    let scene = Scene::waiting(&Gate::new()).layer(detach());
+    let (warnings, _guard) = LogCapture::of_thread("detach");
+    let scene = Scene::waiting(&Gate::new()).layer(DetachLayer::new());
     let context = scene.leave().await;
     settle().await;
     scene.environment.advance(Duration::from_secs(599));
@@ -673,7 +616,7 @@ async fn one_that_takes_too_long_by_the_clock_of_its_context_is_stopped() {
 #[tokio::test]
 async fn one_that_waits_for_a_reply_without_a_store_is_logged() {
     for is_stored in [false, true] {
-        let (warnings, _guard) = warnings();
+        let (warnings, _guard) = LogCapture::of_thread("detach");
         let tools = ScriptedTools::new().asks("pay", "paid");
         let gate = Gate::new();
         let model = ScriptedModel::new()
@@ -694,7 +637,7 @@ async fn one_that_waits_for_a_reply_without_a_store_is_logged() {
         drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
         gate.open();
         layer.runs().shutdown().await;
-        let lines = warnings.lines();
+        let lines = warnings.take();
         let is_reported = lines
             .iter()
             .any(|line| line.contains("SuspendLayer") && line.contains("DetachLayer"));
@@ -704,7 +647,8 @@ async fn one_that_waits_for_a_reply_without_a_store_is_logged() {
 
 #[tokio::test]
 async fn the_time_counts_from_when_the_consumer_leaves() {
-    let scene = Scene::waiting(&Gate::new()).layer(detach().within(Duration::from_secs(5)));
+    let scene =
+        Scene::waiting(&Gate::new()).layer(DetachLayer::new().within(Duration::from_secs(5)));
     let (_, body) = scene.start().await;
     scene.environment.advance(Duration::from_secs(60));
     settle().await;
@@ -777,7 +721,7 @@ async fn a_shutdown_that_is_given_up_has_refused_nobody_for_good() {
 
 #[test]
 fn where_there_is_no_runtime_it_is_stopped_with_a_warning() {
-    let (warnings, _guard) = warnings();
+    let (warnings, _guard) = LogCapture::of_thread("detach");
     let scene = Scene::waiting(&Gate::new());
     let runtime = runtime::Builder::new_current_thread().build().unwrap();
     let (context, body) = runtime.block_on(scene.start());
@@ -786,7 +730,7 @@ fn where_there_is_no_runtime_it_is_stopped_with_a_warning() {
     assert_eq!(scene.log.lines(), ["inside: dropped", "outside: dropped"]);
     assert_eq!(context.cancel_reason(), Some(CancelReason::Disconnected));
     assert_eq!(scene.detached(), 0);
-    assert!(warnings.lines().concat().contains("no tokio runtime"));
+    assert!(warnings.take().concat().contains("no tokio runtime"));
 }
 
 #[test]
@@ -871,7 +815,7 @@ async fn an_agent_that_is_a_tool_may_have_one_too() {
         .tool_call("ask", json!({}))
         .then()
         .text("Done.");
-    let layer = detach();
+    let layer = DetachLayer::new();
     let outer = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(AgentLayer::new(tools))
@@ -887,13 +831,13 @@ async fn an_agent_that_is_a_tool_may_have_one_too() {
 #[tokio::test]
 async fn around_all_of_it_an_agent_in_a_models_place_goes_on() {
     let inner = AgentLayer::new(ScriptedTools::new());
-    let layer = detach();
+    let layer = DetachLayer::new();
     let log = Log::default();
     let agent = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(log.ends("inside"))
         .layer(AgentLayer::new(ScriptedTools::new()))
-        .layer(detach())
+        .layer(DetachLayer::new())
         .layer(inner)
         .service(ScriptedModel::new().text("Well,").pause().text(" yes."));
     drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());
@@ -905,7 +849,7 @@ async fn around_all_of_it_an_agent_in_a_models_place_goes_on() {
 async fn what_it_used_is_known_inside() {
     let used = Arc::new(Mutex::new(Usage::default()));
     let seen = Arc::clone(&used);
-    let layer = detach();
+    let layer = DetachLayer::new();
     let model = ScriptedModel::new()
         .text("Well,")
         .pause()
@@ -933,7 +877,7 @@ async fn many_that_hang_up_on_many_threads_all_come_to_their_end() {
         .build()
         .unwrap();
     let log = Log::default();
-    let layer = detach().limit(1_000);
+    let layer = DetachLayer::new().limit(1_000);
     let model = || {
         ScriptedModel::new()
             .text("Well,")
@@ -983,7 +927,7 @@ mod suspended {
     #[tokio::test]
     async fn one_that_asks_is_found_in_the_store_and_goes_on() {
         let store = Arc::new(MemoryStore::new());
-        let (layer, log) = (detach(), Log::default());
+        let (layer, log) = (DetachLayer::new(), Log::default());
         let tools = ScriptedTools::new().asks("pay", "paid");
         let model = ScriptedModel::new()
             .text("Well, ")
@@ -1069,7 +1013,7 @@ mod hooked {
 
     #[tokio::test]
     async fn hooks_inside_see_the_end_and_those_outside_a_drop() {
-        let (layer, log) = (detach(), Log::default());
+        let (layer, log) = (DetachLayer::new(), Log::default());
         let tools = ScriptedTools::new().answers("look", "seen");
         let model = ScriptedModel::new()
             .tool_call("look", json!({}))

@@ -6,13 +6,14 @@ use concentric_core::{
     AgentLayer, BoxModel, CallId, ChatRequest, ChatResponse, Context, Environment, Error, Event,
     Executor, Finish, FinishReason, Interrupt, InterruptId, Outcome, Reply, ReplyKind, RunId, Str,
     ThreadId, ToolCallPart, ToolOutcome, ToolStatus, Transcript, Usage,
-    context::{Clock, ContextBuilder, Ids, Random, Sleep},
+    context::{Clock, ContextBuilder},
     machine::MachineState,
     store::{
         Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, Span, StoreError,
         StoreFuture, Tenant,
     },
 };
+use concentric_test::{ManualClock, TestEnvironment};
 use concentric_tools::{ApprovalEvent, ProtocolEntry, ProtocolStep, Tool, ToolError, Toolset};
 use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
@@ -22,10 +23,9 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    task::{Poll, Waker},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -34,74 +34,18 @@ use tower::{Layer, ServiceExt, service_fn};
 /// A clock that stands still, and ids that count up.
 #[derive(Clone)]
 pub struct World {
-    pub clock: StillClock,
+    pub clock: ManualClock,
     environment: Environment,
     pub tenant: Option<&'static str>,
     pub thread: Option<&'static str>,
 }
 
-#[derive(Clone)]
-pub struct StillClock(Arc<Mutex<(SystemTime, Vec<Waker>)>>);
-
-impl StillClock {
-    pub fn advance(&self, by: Duration) {
-        let mut clock = self.0.lock().unwrap();
-        clock.0 += by;
-        let wakers = std::mem::take(&mut clock.1);
-        drop(clock);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Clock for StillClock {
-    fn now(&self) -> SystemTime {
-        self.0.lock().unwrap().0
-    }
-
-    fn sleep(&self, duration: Duration) -> Sleep {
-        let (clock, end) = (self.clone(), self.now() + duration);
-        Box::pin(std::future::poll_fn(move |cx| {
-            let mut clock = clock.0.lock().unwrap();
-            if clock.0 >= end {
-                return Poll::Ready(());
-            }
-            clock.1.push(cx.waker().clone());
-            Poll::Pending
-        }))
-    }
-}
-
-#[derive(Default)]
-struct Counting(Mutex<HashMap<String, u64>>);
-
-impl Ids for Counting {
-    fn next(&self, prefix: &str) -> Str {
-        let mut counts = self.0.lock().unwrap();
-        let count = counts.entry(prefix.to_owned()).or_default();
-        *count += 1;
-        format!("{prefix}{count}").into()
-    }
-}
-
-struct NoChance(AtomicU64);
-
-impl Random for NoChance {
-    fn next_u64(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
 impl World {
     pub fn new() -> Self {
-        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        let clock = StillClock(Arc::new(Mutex::new((start, Vec::new()))));
+        let test = TestEnvironment::new();
         Self {
-            environment: Environment::new(
-                clock.clone(),
-                Counting::default(),
-                NoChance(AtomicU64::new(0)),
-            ),
-            clock,
+            environment: test.environment(),
+            clock: test.clock().clone(),
             tenant: None,
             thread: None,
         }
