@@ -4,7 +4,6 @@ use crate::capability_error::CapabilityError;
 use concentric_proto::Phase;
 use std::{
     any::{Any, TypeId},
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -187,8 +186,4 @@ impl Marks {
     }
 }
 
-impl fmt::Debug for Marks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marks").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(Marks);

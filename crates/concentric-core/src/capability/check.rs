@@ -171,11 +171,7 @@ where
     }
 }
 
-impl<F> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(ResponseFuture<F>);
 
 macro_rules! contexts {
     ($($request:ident)*) => {$(

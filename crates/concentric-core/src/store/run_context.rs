@@ -7,10 +7,7 @@ use crate::{
     service::BoxFuture,
 };
 use concentric_proto::run_state::MachineState;
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 impl Tenant {
     /// Returns the owner of the run of `context`.
@@ -175,8 +172,4 @@ impl Checkpoint {
     }
 }
 
-impl fmt::Debug for Checkpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checkpoint").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(Checkpoint);

@@ -3,7 +3,6 @@ use concentric_core::{ChatResponse, Context, Effects, Error, ErrorKind, Event};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{self, Poll, ready},
@@ -114,8 +113,4 @@ fn held_bytes(event: &Event) -> usize {
         }
 }
 
-impl<F, B> fmt::Debug for ResponseFuture<F, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(ResponseFuture<F, B>);

@@ -10,7 +10,6 @@ use concentric_core::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
@@ -129,8 +128,4 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(MemoryStore);

@@ -9,7 +9,7 @@ use self::worker::{Db, Job, QUEUE, RENEWALS, Renewal, Turn, job, spawn, transact
 use crate::{Fault, Options};
 use concentric_core::store::{StoreError, StoreFuture};
 use rusqlite::{Transaction, TransactionBehavior};
-use std::{fmt, path::Path, sync::Arc, time::SystemTime};
+use std::{path::Path, sync::Arc, time::SystemTime};
 use tokio::sync::{mpsc, oneshot};
 
 /// A store in one SQLite file that any number of processes on one machine share.
@@ -179,11 +179,7 @@ impl SqliteStore {
     }
 }
 
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(SqliteStore);
 
 #[cfg(test)]
 mod tests {
