@@ -43,7 +43,7 @@
 //!
 //! | feature | module | contains |
 //! |---|---|---|
-//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`event`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
+//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`event`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
 //! | always | [`layers`] | building blocks for layers |
 //! | `tools` (default) | `tools`, `gate` | typed tools and toolsets, gates and approvals |
 //! | `agent-tool` | `tools::agent` | agents as tools |
@@ -77,7 +77,7 @@ pub use concentric_core::{
 };
 #[doc(inline)]
 pub use concentric_core::{
-    agent, capability, context, id, interrupt, machine, service, state, transcript,
+    agent, capability, context, describe, id, interrupt, machine, service, state, transcript,
 };
 
 #[cfg(feature = "http")]
