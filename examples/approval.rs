@@ -17,7 +17,9 @@
 //! The model is selected as in the quickstart.
 
 use concentric::{
-    ChatRequest, Context, Environment, InterruptId, ReplyKind, ThreadId,
+    Context, Environment, ErrorKind, Interrupt, Outcome, Reply,
+    id::{InterruptId, ThreadId},
+    interrupt::ReplyKind,
     layers::suspend,
     prelude::*,
     store::{Tenant, waiting},

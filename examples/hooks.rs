@@ -13,12 +13,12 @@
 //! The files and the model are those of the quickstart.
 
 use concentric::{
-    AgentLayer, Arguments, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepFinish,
-    Str, ToolCall, ToolOutcome,
-    layers::{
-        DefaultsLayer, End,
-        hooks::{AgentHooks, Hooks, RunFlow, Summary},
-    },
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, Str, ToolCall,
+    ToolOutcome,
+    event::StepFinish,
+    hooks::{AgentHooks, Hooks, RunFlow, Summary},
+    layers::{DefaultsLayer, End},
+    message::Arguments,
     state::{Scope, Slot, SlotError, Transient},
 };
 use quickstart::{files, model::model, terminal};

@@ -13,8 +13,8 @@
 
 use bytes::Bytes;
 use concentric::{
-    AgentLayer, BoxModel, ChatRequest, Error, Outcome, ProviderData, Transcript,
-    layers::DefaultsLayer, providers::HttpClient,
+    AgentLayer, BoxModel, ChatRequest, Error, Outcome, Transcript, layers::DefaultsLayer,
+    message::ProviderData, providers::HttpClient,
 };
 use concentric_examples::services;
 use futures_util::FutureExt;

@@ -8,9 +8,10 @@
 //! exceeds [`LIMIT`], no further step is made. The model is selected as in the quickstart.
 
 use concentric::{
-    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
-    agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepGate,
+    id::ThreadId,
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
+    step_gate::{BeforeFinish, BeforeStep, StepView},
 };
 use quickstart::{files, model::model, terminal};
 use std::{io, process::ExitCode};

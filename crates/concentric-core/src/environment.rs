@@ -1,6 +1,5 @@
 use concentric_proto::Str;
 use std::{
-    fmt,
     future::Future,
     hash::{BuildHasher, Hasher, RandomState},
     pin::Pin,
@@ -91,11 +90,7 @@ impl Environment {
     }
 }
 
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Environment").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(Environment);
 
 struct SystemClock;
 

@@ -43,10 +43,10 @@
 pub mod agent;
 pub mod ask;
 pub mod capability;
+mod capability_error;
 pub mod context;
 pub mod describe;
 mod environment;
-mod fault;
 mod hub;
 mod marks;
 #[doc(hidden)]

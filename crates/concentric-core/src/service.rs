@@ -130,11 +130,7 @@ impl Stream for EventStream {
     }
 }
 
-impl fmt::Debug for EventStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventStream").finish_non_exhaustive()
-    }
-}
+concentric_proto::opaque_debug!(EventStream);
 
 /// Returns `value` as a `T` if it is one: a box is not boxed again, as in `axum_core::body::Body::new`.
 fn unbox<T, V>(value: V) -> Result<T, V>

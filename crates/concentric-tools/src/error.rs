@@ -1,5 +1,7 @@
 use crate::panic;
-use concentric_core::{BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::Fault};
+use concentric_core::{
+    BoxError, Error, ErrorKind, Phase, Str, ToolOutcome, capability::CapabilityError,
+};
 use std::{error::Error as StdError, fmt};
 
 /// The error of a tool: a short text for the model, and the source error for the log.
@@ -193,7 +195,8 @@ pub fn fatal(error: impl Into<BoxError>) -> Error {
 
 /// Whether `error` was marked by [`fatal`], or reports a missing capability of the stack.
 pub fn is_fatal(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| source.is::<Fatal>() || source.is::<Fault>())
+    StdError::source(error)
+        .is_some_and(|source| source.is::<Fatal>() || source.is::<CapabilityError>())
 }
 
 /// Marks the error whose source it is.

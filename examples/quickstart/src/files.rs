@@ -14,7 +14,8 @@
 
 use crate::terminal::push_visible;
 use concentric::{
-    Annotations, Context, Error, ErrorKind,
+    Context, Error, ErrorKind,
+    call::Annotations,
     tools::{Tool, ToolError, Toolset, blocking_tool_with_context},
 };
 use schemars::JsonSchema;

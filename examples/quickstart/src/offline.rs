@@ -13,8 +13,12 @@ mod value;
 
 use self::plan::{Call, Plan};
 use concentric::{
-    CallId, ChatRequest, ChatResponse, Context as Run, Error, Event, FinishReason, Head, PartKind,
-    Str, ToolCallDelta, ToolCallPart, ToolCallStart, Transcript, Usage, context::Sleep,
+    ChatRequest, ChatResponse, Context as Run, Error, Event, FinishReason, Head, PartKind, Str,
+    Transcript, Usage,
+    context::Sleep,
+    event::{ToolCallDelta, ToolCallStart},
+    id::CallId,
+    message::ToolCallPart,
 };
 use futures_core::Stream;
 use std::{

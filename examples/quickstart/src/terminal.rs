@@ -1,7 +1,7 @@
 //! Terminal output of a run: the text on stdout, all else dimmed on stderr.
 
 use crate::provider::Provider;
-use concentric::{Error, ErrorKind, Event, Finish, Interrupt, Outcome, ToolStatus};
+use concentric::{Error, ErrorKind, Event, Finish, Interrupt, Outcome, message::ToolStatus};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use serde_json::Value;

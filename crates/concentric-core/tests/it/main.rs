@@ -8,6 +8,7 @@
 
 mod capability;
 mod emitted;
+mod enters;
 mod placement;
 mod run;
 mod state;

@@ -209,8 +209,4 @@ impl<A> fmt::Debug for Sessions<A> {
     }
 }
 
-impl<A> fmt::Debug for MakeFuture<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MakeFuture").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(MakeFuture<A>);

@@ -1,6 +1,6 @@
 use super::turns;
 use concentric_core::{FinishReason, Message, Str, Turn, Usage, agent::StepView, state::SlotError};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// A condition on the progress of a run, for [`StopWhen`](super::StopWhen); cheap to clone.
 ///
@@ -114,8 +114,4 @@ pub fn holds(is_so: impl Fn(&StepView) -> bool + Send + Sync + 'static) -> Condi
     Condition::new(move |step| Ok(is_so(step)))
 }
 
-impl fmt::Debug for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Condition").finish_non_exhaustive()
-    }
-}
+concentric_core::opaque_debug!(Condition);

@@ -6,7 +6,7 @@ use concentric_core::{
     AgentLayer, BoxError, BoxModel, ChatRequest, ChatResponse, Error, ErrorKind, Event,
     EventStream, FinishReason, Layers, ThreadId, Usage,
     agent::StepGates,
-    capability::{Fault, Table},
+    capability::{CapabilityError, CapabilityTable},
     of_run::OfRunLayer,
 };
 use concentric_layers::{
@@ -175,18 +175,26 @@ async fn a_model_call_that_is_charged_twice_fails() {
 #[test]
 fn a_table_finds_a_budget_that_is_not_whole() {
     let budget = BudgetLayer::new(Limits::new());
-    let faults = |table: Table| match table.check() {
-        Ok(()) => Vec::new(),
-        Err(faults) => faults.faults().to_vec(),
-    };
-    let run = || Table::new().with(&budget.run());
-    assert!(matches!(faults(run())[..], [Fault::Unused { .. }]));
+    let faults = |table: CapabilityTable| table.errors();
+    let run = || CapabilityTable::new().with(&budget.run());
+    assert!(matches!(
+        faults(run())[..],
+        [CapabilityError::Unused { .. }]
+    ));
     assert_eq!(faults(run().with(&budget.model())), []);
-    let model = Table::new().with(&budget.model());
-    assert!(matches!(faults(model)[..], [Fault::Missing { .. }]));
+    let model = CapabilityTable::new().with(&budget.model());
+    assert!(matches!(
+        faults(model)[..],
+        [CapabilityError::Missing { .. }]
+    ));
     let twice = run().with(&budget.model()).with(&budget.model());
-    assert!(matches!(faults(twice)[..], [Fault::Inside { .. }]));
-    let swapped = Table::new().with(&budget.model()).with(&budget.run());
+    assert!(matches!(
+        faults(twice)[..],
+        [CapabilityError::Inside { .. }]
+    ));
+    let swapped = CapabilityTable::new()
+        .with(&budget.model())
+        .with(&budget.run());
     assert!(faults(swapped).len() >= 2);
 }
 
@@ -386,18 +394,22 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
     for plain in plain {
         answers(BoxModel::new(agent.service(plain.model))).await;
     }
-    let loops = || Table::new().with(&no_tools());
+    let loops = || CapabilityTable::new().with(&no_tools());
     for wrong in [
         loops().with(&quiet().run()),
         loops().with(&DetachLayer::new()),
-        Table::new().with(&quiet().model()).with(&no_tools()),
-        Table::new().with(&OfRunLayer::new()).with(&no_tools()),
-        loops().and(Table::new().of::<Sessions<BoxModel>>()),
+        CapabilityTable::new()
+            .with(&quiet().model())
+            .with(&no_tools()),
+        CapabilityTable::new()
+            .with(&OfRunLayer::new())
+            .with(&no_tools()),
+        loops().and(CapabilityTable::new().of::<Sessions<BoxModel>>()),
     ] {
-        let faults = wrong.check().unwrap_err();
+        let errors = wrong.errors();
         assert!(
-            matches!(faults.faults(), [Fault::Inside { .. }]),
-            "{faults}"
+            matches!(errors[..], [CapabilityError::Inside { .. }]),
+            "{errors:?}"
         );
     }
 }
@@ -417,14 +429,14 @@ async fn a_detach_layer_inside_of_another_fails_the_first_call() {
         fails(BoxModel::new(agent), names).await;
         assert_eq!(plain.calls(), 0);
     }
-    let twice = Table::new()
+    let twice = CapabilityTable::new()
         .with(&DetachLayer::new())
         .with(&DetachLayer::new())
         .with(&no_tools());
-    let faults = twice.check().unwrap_err();
+    let errors = twice.errors();
     assert!(
-        matches!(faults.faults(), [Fault::Inside { .. }]),
-        "{faults}"
+        matches!(errors[..], [CapabilityError::Inside { .. }]),
+        "{errors:?}"
     );
 }
 
@@ -444,13 +456,13 @@ async fn a_session_of_a_session_fails_the_first_turn() {
         // By itself it may be called.
         inner.clone().oneshot(inner.user("hi")).await.unwrap();
     }
-    let twice = Table::new()
+    let twice = CapabilityTable::new()
         .of::<Sessions<BoxModel>>()
         .of::<Sessions<BoxModel>>();
-    let faults = twice.check().unwrap_err();
+    let errors = twice.errors();
     assert!(
-        matches!(faults.faults(), [Fault::Inside { .. }]),
-        "{faults}"
+        matches!(errors[..], [CapabilityError::Inside { .. }]),
+        "{errors:?}"
     );
 }
 

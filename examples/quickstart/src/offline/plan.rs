@@ -6,7 +6,7 @@ use super::{
     schema::{Kind, Parameter, parameters},
     value,
 };
-use concentric::{ChatRequest, Role, Str, ToolChoice, ToolSpec, ToolStatus, Transcript};
+use concentric::{ChatRequest, Role, Str, ToolChoice, ToolSpec, Transcript, message::ToolStatus};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 

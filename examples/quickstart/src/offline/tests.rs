@@ -1,7 +1,9 @@
 use super::*;
 use concentric::{
-    AgentLayer, Message, Round, ToolChoice, ToolOutcome, ToolResult, ToolSpec,
+    AgentLayer, Message, ToolChoice, ToolOutcome, ToolSpec,
+    message::ToolResult,
     tools::{Toolset, tool},
+    transcript::Round,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -31,7 +33,7 @@ fn read() -> ToolSpec {
         "max_lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     }});
     let mut spec = ToolSpec::new("open_document", "Opens a document.", schema);
-    spec.annotations = concentric::Annotations::read_only();
+    spec.annotations = concentric::call::Annotations::read_only();
     spec
 }
 
@@ -41,7 +43,7 @@ fn list() -> ToolSpec {
         "Lists all documents in the directory.",
         json!({"type": "object"}),
     );
-    spec.annotations = concentric::Annotations::read_only();
+    spec.annotations = concentric::call::Annotations::read_only();
     spec
 }
 
