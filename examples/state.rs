@@ -10,6 +10,7 @@
 use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, ThreadId,
     agent::{BeforeFinish, BeforeStep, StepGate, StepView},
+    hooks::Interest,
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
 };
 use concentric_examples::{files, model::model, terminal};
@@ -45,6 +46,10 @@ struct Budget;
 impl StepGate for Budget {
     fn name(&self) -> &str {
         "budget"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

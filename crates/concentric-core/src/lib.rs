@@ -45,15 +45,18 @@ pub mod ask;
 pub mod capability;
 pub mod context;
 pub mod describe;
+mod end;
 mod environment;
+pub mod fatal;
 mod fault;
+pub mod hooks;
 mod hub;
+mod interest;
 mod marks;
-#[doc(hidden)]
-pub mod method;
 mod model_layers;
 pub mod of_run;
 mod outbox;
+pub mod panic;
 mod request;
 mod response;
 mod resume;
@@ -61,7 +64,9 @@ mod run_key;
 pub mod service;
 mod slots;
 pub mod state;
+mod step_gate;
 pub mod store;
+mod take_up;
 mod tool_call;
 
 pub use self::{
@@ -70,6 +75,7 @@ pub use self::{
     context::Context,
     describe::Description,
     environment::Environment,
+    hooks::Hooks,
     hub::LiveInterrupts,
     outbox::EmitError,
     request::ChatRequest,

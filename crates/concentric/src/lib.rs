@@ -58,7 +58,7 @@
 //! | `ollama` | `providers` | Ollama |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
-//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `full` | | all of these |
 //!
@@ -112,7 +112,6 @@ pub mod layers {
     //! |---|---|---|
     //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
     //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
-    //! | `Hooks` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
     //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
     //! | `Steering` | `steering` | adds messages to a run in progress |

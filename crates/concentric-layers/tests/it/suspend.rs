@@ -2156,21 +2156,20 @@ async fn a_reply_after_which_only_what_changes_nothing_was_done_can_be_given_aga
 
 // ---- hooks ----
 
-#[cfg(feature = "hooks")]
 #[tokio::test]
 async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on() {
     use concentric_core::BoxError;
-    use concentric_layers::hooks::{Hooks, RunFlow, hooks};
+    use concentric_core::hooks::{self, Flow, Hooks};
 
     struct Closed;
     impl Hooks for Closed {
         fn id(&self) -> &str {
             "closed"
         }
-        async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
             Ok(match request.resume {
-                Some(_) => RunFlow::halt("closed"),
-                None => RunFlow::Continue,
+                Some(_) => Flow::halt("closed"),
+                None => Flow::Continue,
             })
         }
     }
@@ -2184,7 +2183,7 @@ async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let before = store.get(key(&store, "run")).await.unwrap();
 
-    let outside = hooks(Closed).run().layer(suspend().layer(agent()));
+    let outside = hooks::run(Arc::new(Closed)).layer(suspend().layer(agent()));
     let response = outside.oneshot(reply(&world, "1", approve(&questions)));
     let (_, finish) = assert_finishes(response.await.unwrap().body).await;
     assert_eq!((&finish.outcome, &finish.transcript), (&halted, &None));
@@ -2194,7 +2193,7 @@ async fn a_run_that_a_hook_halts_is_over_if_the_hook_is_inside_and_else_waits_on
         (RunStatus::Suspended, before.state)
     );
 
-    let inside = suspend().layer(hooks(Closed).run().layer(agent()));
+    let inside = suspend().layer(hooks::run(Arc::new(Closed)).layer(agent()));
     let response = inside.oneshot(reply(&world, "2", approve(&questions)));
     let (_, finish) = assert_finishes(response.await.unwrap().body).await;
     assert_eq!((&finish.outcome, tools.done()), (&halted, 0));

@@ -7,7 +7,7 @@ use crate::{Fault, Options};
 use concentric_core::{
     InterruptId, MessageId, Reply, RunId, Str, ThreadId, ToolOutcome,
     machine::MachineState,
-    method::catch,
+    panic::catch,
     store::{
         Decisions, Effect, EffectKey, Intent, Ledger, Once, Remembered, RunKey, RunRecord,
         RunStore, RunSummary, StoreError, StoreFuture, Tenant,

@@ -102,7 +102,7 @@ use crate::{
 use concentric_core::{
     BoxError, Context, LiveInterrupts, ReplyKind, RunId, Str, ToolCall, ToolSpecs,
     interrupt::{Remember, RememberFor, RememberWhat},
-    method::catch,
+    panic::catch,
     store::{Decisions, RunKey, Tenant},
 };
 use std::{

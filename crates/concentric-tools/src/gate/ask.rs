@@ -1,5 +1,5 @@
 use concentric_core::{
-    Interrupt, LiveInterrupts, ReplyKind, Str, ToolCall, interrupt::Remember, method::catch,
+    Interrupt, LiveInterrupts, ReplyKind, Str, ToolCall, interrupt::Remember, panic::catch,
     store::Decisions,
 };
 use serde_json::Value;

@@ -17,7 +17,7 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, InterruptId, Pending,
     Permit, Refusal, Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec,
-    Transcript, ask::Unanswered, interrupt::SuspendedBy, method::catch, store::Effect,
+    Transcript, ask::Unanswered, interrupt::SuspendedBy, panic::catch, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
@@ -456,7 +456,7 @@ impl Gating {
                         .settle(&call.call.name)
                         .unwrap_or_else(|error| ToolOutcome::failed(error.message())));
                 }
-                Err(panic) => return Err(panic::outcome(&panic, &call.call.name)),
+                Err(panic) => return Err(panic.outcome(&call.call.name)),
             };
             tool.validate(&call.call)?;
         }
