@@ -49,6 +49,7 @@ mod end;
 mod environment;
 pub mod fatal;
 mod fault;
+pub mod gate;
 pub mod hooks;
 mod hub;
 mod interest;

@@ -2,6 +2,8 @@ use crate::panic;
 use concentric_core::{
     BoxError, Error, ErrorKind, Str, ToolOutcome,
     fatal::{fatal, is_fatal},
+    gate::Gate,
+    panic::catch,
 };
 use std::{error::Error as StdError, fmt};
 
@@ -194,6 +196,13 @@ pub enum ToolsetError {
     EmptyRule(Str),
     /// A rule of a gate has a name or a pattern that no tool matches.
     UnknownTool(Str),
+    /// A gate cannot decide about the tools.
+    Gate {
+        /// The gate's policy.
+        policy: Str,
+        /// The reason.
+        reason: Str,
+    },
     /// A gate panicked in [`check`](crate::Gate::check); the value is its policy.
     GatePanicked(Str),
     /// A layer panicked while it was applied.
@@ -223,6 +232,9 @@ impl fmt::Display for ToolsetError {
                 f,
                 "a rule of a gate names the unknown tool `{name}`; correct the name, or add the tool"
             ),
+            Self::Gate { policy, reason } => {
+                write!(f, "the gate `{policy}` rejects the tools: {reason}")
+            }
             Self::GatePanicked(policy) => {
                 write!(f, "the gate `{policy}` panicked in `check`")
             }
@@ -236,6 +248,19 @@ impl fmt::Display for ToolsetError {
 }
 
 impl StdError for ToolsetError {}
+
+impl ToolsetError {
+    /// Converts the error of [`Gate::check`].
+    pub(crate) fn of_gate(gate: &dyn Gate, error: BoxError) -> Self {
+        match error.downcast() {
+            Ok(error) => *error,
+            Err(error) => Self::Gate {
+                policy: catch(|| gate.policy()).unwrap_or_default(),
+                reason: panic::text(&error).into(),
+            },
+        }
+    }
+}
 
 impl From<ToolsetError> for Error {
     fn from(error: ToolsetError) -> Self {

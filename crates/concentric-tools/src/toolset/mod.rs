@@ -528,12 +528,12 @@ impl Inner {
                 Ok(Ok(())) => {}
                 // The name may be that of a tool of a nested agent, whose calls these gates decide
                 // about, too.
-                Ok(Err(ToolsetError::UnknownTool(name)))
-                    if self.tools.iter().any(Tool::calls_agent) =>
-                {
-                    tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
-                }
-                Ok(Err(fault)) => return Err(fault),
+                Ok(Err(error)) => match ToolsetError::of_gate(&**gate, error) {
+                    ToolsetError::UnknownTool(name) if self.tools.iter().any(Tool::calls_agent) => {
+                        tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
+                    }
+                    fault => return Err(fault),
+                },
                 Err(_) => {
                     let policy = catch(|| gate.policy()).unwrap_or_default();
                     return Err(ToolsetError::GatePanicked(policy));

@@ -532,12 +532,7 @@ impl Gate for Asking {
         }
     }
 
-    fn knows_the_runs_own(&self) -> bool {
-        self.reach("knows_the_runs_own");
-        false
-    }
-
-    fn check(&self, _: &concentric_core::ToolSpecs) -> Result<(), ToolsetError> {
+    fn check(&self, _: &concentric_core::ToolSpecs) -> Result<(), BoxError> {
         self.reach("check");
         Ok(())
     }

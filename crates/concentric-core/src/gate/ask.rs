@@ -1,18 +1,22 @@
-use concentric_core::{
-    Interrupt, LiveInterrupts, ReplyKind, Str, ToolCall, interrupt::Remember, panic::catch,
-    store::Decisions,
-};
+use crate::{hub::LiveInterrupts, panic::catch, store::Decisions, tool_call::ToolCall};
+use concentric_proto::{Interrupt, ReplyKind, Str, interrupt::Remember};
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 /// The interrupt that a gate raises for a call.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct Ask {
-    pub(crate) message: Option<Str>,
-    pub(crate) expires_after: Option<Duration>,
-    pub(crate) live: Option<(LiveInterrupts, Duration)>,
-    pub(crate) decisions: Option<Arc<dyn Decisions>>,
-    pub(crate) remember_at_most: Option<Remember>,
+    /// The message of the interrupt; without one, the round service composes it.
+    pub message: Option<Str>,
+    /// How long the interrupt can be approved.
+    pub expires_after: Option<Duration>,
+    /// The hub that accepts the reply while the run stays open, and how long it waits.
+    pub live: Option<(LiveInterrupts, Duration)>,
+    /// The store of replies that apply to further calls.
+    pub decisions: Option<Arc<dyn Decisions>>,
+    /// The limit of the calls that a reply may apply to.
+    pub remember_at_most: Option<Remember>,
     replies: Option<Arc<BTreeSet<ReplyKind>>>,
     watchers: Vec<Watcher>,
 }
@@ -37,59 +41,43 @@ impl Ask {
         self
     }
 
-    /// Sets the kinds of reply that the interrupt accepts; see
-    /// [`Approval::replies`](crate::Approval::replies).
+    /// Sets the kinds of reply that the interrupt accepts; by default approval and denial.
     #[must_use]
     pub fn replies(mut self, kinds: impl IntoIterator<Item = ReplyKind>) -> Self {
         self.replies = Some(Arc::new(kinds.into_iter().collect()));
         self
     }
 
-    /// The kinds of reply that the interrupt accepts.
-    pub(crate) fn accepted(&self) -> BTreeSet<ReplyKind> {
+    /// Returns the kinds of reply that the interrupt accepts.
+    pub fn accepted(&self) -> BTreeSet<ReplyKind> {
         match &self.replies {
             Some(kinds) => BTreeSet::clone(kinds),
             None => DEFAULT_REPLIES.into(),
         }
     }
 
-    /// The kinds of reply that were set, if they differ from the default.
-    pub(crate) fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
+    /// Returns the kinds of reply that were set, if they differ from the default.
+    pub fn unusual_replies(&self) -> Option<BTreeSet<ReplyKind>> {
         let kinds = self.accepted();
         (kinds != DEFAULT_REPLIES.into()).then_some(kinds)
     }
 
-    pub(crate) fn watch(
-        mut self,
-        watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static,
-    ) -> Self {
+    /// Calls `watch` when the interrupt is raised and when it ends.
+    #[must_use]
+    pub fn watch(mut self, watch: impl Fn(&ApprovalEvent<'_>) + Send + Sync + 'static) -> Self {
         self.watchers.push(Arc::new(watch));
-        self
-    }
-
-    pub(crate) fn remember(mut self, decisions: Arc<dyn Decisions>) -> Self {
-        self.decisions = Some(decisions);
-        self
-    }
-
-    pub(crate) fn remember_at_most(mut self, most: Remember) -> Self {
-        self.remember_at_most = Some(most);
-        self
-    }
-
-    pub(crate) fn live(mut self, live: LiveInterrupts, timeout: Duration) -> Self {
-        self.live = Some((live, timeout));
         self
     }
 
     /// Combines the interrupts of two gates: the shorter expiry and the narrower limit apply, the
     /// replies that both accept are accepted, and the observers of both are called.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
         let replies = match (&self.replies, &other.replies) {
             (None, None) => None,
             _ => Some(Arc::new(&self.accepted() & &other.accepted())),
         };
-        self.watched_by(other.watchers);
+        self.observed_by(other.watchers);
         let limits = [self.remember_at_most, other.remember_at_most];
         let times = [self.expires_after, other.expires_after];
         Self {
@@ -106,8 +94,9 @@ impl Ask {
 
     /// Combines two settings: those of `self` take precedence, and the observers of both are
     /// called.
-    pub(crate) fn before(mut self, other: Self) -> Self {
-        self.watched_by(other.watchers);
+    #[must_use]
+    pub fn or(mut self, other: Self) -> Self {
+        self.observed_by(other.watchers);
         Self {
             message: self.message.or(other.message),
             expires_after: self.expires_after.or(other.expires_after),
@@ -119,8 +108,9 @@ impl Ask {
         }
     }
 
-    /// Only the observers.
-    pub(crate) fn only_watched(self) -> Self {
+    /// Returns an interrupt with the same observers and default settings.
+    #[must_use]
+    pub fn observers(self) -> Self {
         Self {
             watchers: self.watchers,
             ..Self::default()
@@ -128,7 +118,7 @@ impl Ask {
     }
 
     /// Adds observers, each at most once.
-    fn watched_by(&mut self, watchers: Vec<Watcher>) {
+    fn observed_by(&mut self, watchers: Vec<Watcher>) {
         for watcher in watchers {
             if !self
                 .watchers
@@ -141,7 +131,7 @@ impl Ask {
     }
 
     /// Calls the observers.
-    pub(crate) fn tell(&self, event: &ApprovalEvent<'_>) {
+    pub fn notify(&self, event: &ApprovalEvent<'_>) {
         for watch in &self.watchers {
             if catch(|| watch(event)).is_err() {
                 tracing::error!("the `watch` callback of an approval panicked");
@@ -149,7 +139,8 @@ impl Ask {
         }
     }
 
-    pub(crate) fn is_watched(&self) -> bool {
+    /// Returns whether there are observers.
+    pub fn is_observed(&self) -> bool {
         !self.watchers.is_empty()
     }
 }
@@ -174,7 +165,7 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// An event of an interrupt's life; see [`Approval::watch`](crate::Approval::watch).
+/// An event of an interrupt's life; see [`Ask::watch`].
 ///
 /// Each interrupt is requested, and ends with one of the other events.
 #[derive(Clone, Debug)]
