@@ -9,6 +9,7 @@
 
 use concentric::{
     AgentLayer, BoxError, ChatRequest, Context, Error, ErrorKind, Outcome, StepGate,
+    hooks::Interest,
     id::ThreadId,
     state::{Durable, Scope, Slot, SlotError, Slots, ThreadSlots, Transient},
     step_gate::{BeforeFinish, BeforeStep, StepView},
@@ -46,6 +47,10 @@ struct Budget;
 impl StepGate for Budget {
     fn name(&self) -> &str {
         "budget"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::BEFORE_STEP | Interest::BEFORE_FINISH
     }
 
     async fn before_step(&self, step: &StepView) -> Result<BeforeStep, BoxError> {

@@ -46,14 +46,18 @@ pub mod capability;
 mod capability_error;
 pub mod context;
 pub mod describe;
+mod end;
 mod environment;
+pub mod fatal;
+pub mod gate;
+pub mod hooks;
 mod hub;
+mod interest;
 mod marks;
-#[doc(hidden)]
-pub mod method;
 mod model_layers;
 pub mod of_run;
 mod outbox;
+pub mod panic;
 mod request;
 mod response;
 mod resume;
@@ -61,7 +65,9 @@ mod run_key;
 pub mod service;
 mod slots;
 pub mod state;
+mod step_gate;
 pub mod store;
+mod take_up;
 mod tool_call;
 
 pub use self::{
@@ -70,6 +76,7 @@ pub use self::{
     context::Context,
     describe::Description,
     environment::Environment,
+    hooks::Hooks,
     hub::LiveInterrupts,
     outbox::EmitError,
     request::ChatRequest,

@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use concentric_proto::{
-    Answered, Arguments, CallId, Origin, Permit, Refusal, RoundCall, Str, ToolCallPart,
-    ToolOutcome, ToolSpec, ToolStatus, Transcript,
+    Answered, Arguments, CallId, Origin, Pending, Permit, Refusal, RoundCall, Str, ToolCallPart,
+    ToolContent, ToolOutcome, ToolSpec, ToolStatus, Transcript, interrupt::SuspendedBy,
 };
 use std::sync::{
     Arc,
@@ -98,6 +98,10 @@ struct CallData {
     attempts: Option<Attempts>,
     transcript: Transcript,
 }
+
+/// The text for the model of a call whose outcome is unknown.
+const UNKNOWN: &str =
+    "This call was started earlier and its outcome is unknown. It was not retried.";
 
 impl ToolCall {
     /// Creates a call outside a round, for a tool that is called directly.
@@ -238,6 +242,20 @@ impl ToolCall {
     /// Whether an earlier process started the call and ended without a recorded outcome.
     pub fn is_recovered(&self) -> bool {
         self.call.recovered
+    }
+
+    /// Downgrades `outcome`, which states that the call was not run, to
+    /// [`Unknown`](ToolStatus::Unknown) if the call may already have executed.
+    pub fn settle_unexecuted(&self, mut outcome: ToolOutcome) -> ToolOutcome {
+        let read_only = self.spec().is_some_and(|spec| spec.annotations.read_only);
+        let pending = self.answered().and_then(|of| of.pending.as_ref());
+        let by_tool = |of: &Pending| !of.is_held() && of.by != Some(SuspendedBy::Lifecycle);
+        if !read_only && (self.is_recovered() || pending.is_some_and(by_tool)) {
+            let text = format!("{UNKNOWN} {}", outcome.content.text());
+            outcome.status = ToolStatus::Unknown;
+            outcome.content = ToolContent::Text(text.into());
+        }
+        outcome
     }
 
     /// Whether the call was [sealed](Self::sealed) with `seal`, and still has the context with its own

@@ -1,6 +1,11 @@
-use crate::{ToolHooks, ToolHooksLayer, fatal};
+use crate::{
+    fatal,
+    matcher::Matched,
+    scoped::{ScopedLayer, applies},
+};
 use concentric_core::{
     BoxError, BoxTool, Error, ErrorKind, Seal, ToolCall, ToolOutcome, ToolService,
+    hooks::{Hooks, ToolHooksLayer},
 };
 use pin_project_lite::pin_project;
 use std::{
@@ -29,10 +34,48 @@ struct Entry {
 }
 
 /// Calls a hook with a settled call; `None` if the hook does not apply to it.
-pub(crate) type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync;
+pub type Observe = dyn Fn(&ToolCall) -> Option<Observation> + Send + Sync;
 
 /// The observation of a settled call, which cannot change its outcome.
-pub(crate) type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Observation = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A layer of hooks that can also observe settled calls.
+pub trait ObserveSettled {
+    /// Returns a function that calls the hooks with a settled call.
+    fn observe(&self) -> Arc<Observe>;
+}
+
+impl<H> ObserveSettled for ToolHooksLayer<H>
+where
+    H: Hooks,
+{
+    fn observe(&self) -> Arc<Observe> {
+        let hooks = self.clone();
+        Arc::new(move |call| Some(Box::pin(hooks.observe(call.clone()))))
+    }
+}
+
+impl<L> ObserveSettled for ScopedLayer<L>
+where
+    L: ObserveSettled,
+{
+    fn observe(&self) -> Arc<Observe> {
+        let (matcher, hooks) = (self.matcher.clone(), self.layer.observe());
+        Arc::new(move |call| match matcher.matches(call) {
+            Matched::Now(matched) => applies(matched).then(|| hooks(call)).flatten(),
+            Matched::Later(later) => {
+                let (hooks, call) = (Arc::clone(&hooks), call.clone());
+                Some(Box::pin(async move {
+                    if applies(later.await)
+                        && let Some(observation) = hooks(&call)
+                    {
+                        observation.await;
+                    }
+                }))
+            }
+        })
+    }
+}
 
 /// Adds a layer around a service, and checks the calls of the next outer layer.
 type Wrap = dyn Fn(BoxTool, Option<Outside>) -> BoxTool + Send + Sync;
@@ -72,9 +115,10 @@ impl Layers {
     }
 
     /// Adds hooks that also observe settled calls.
-    pub(crate) fn push_hooks<H>(&mut self, hooks: ToolHooksLayer<H>)
+    pub(crate) fn push_hooks<L>(&mut self, hooks: L)
     where
-        H: ToolHooks,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
         let observe = hooks.observe();
         self.0.push(Entry {

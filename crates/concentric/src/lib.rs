@@ -43,9 +43,9 @@
 //!
 //! | feature | module | contains |
 //! |---|---|---|
-//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`event`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
+//! | always | the root, [`agent`], [`ask`], [`call`], [`capability`], [`chat`], [`context`], [`describe`], [`event`], [`gate`], [`hooks`], [`id`], [`interrupt`], [`machine`], [`message`], [`service`], [`state`], [`step_gate`], [`store`], [`transcript`] | messages, requests, events, the loop, store traits |
 //! | always | [`layers`] | building blocks for layers |
-//! | `tools` (default) | `tools`, `gate` | typed tools and toolsets, gates and approvals |
+//! | `tools` (default) | `tools` | typed tools and toolsets, gates and approvals |
 //! | `agent-tool` | `tools::agent` | agents as tools |
 //! | `approval-tokens` | `tools::token` | signed proofs of interrupts, for hosts that do not store runs |
 //! | `lazy` | `tools::lazy` | tools that are offered once the model has found them |
@@ -60,7 +60,7 @@
 //! | `ollama` | `providers` | Ollama |
 //! | `providers` | `providers` | the parts that all provider layers share; enabled by each of them |
 //! | `http` | `http` | AG-UI endpoints for agents, and a limit on concurrent runs |
-//! | `layers` | [`layers`], `hooks` | the built-in layers: suspended and detached runs, sessions, hooks, budgets, stop conditions, steering, a limit on calls in flight |
+//! | `layers` | [`layers`] | the built-in layers: suspended and detached runs, sessions, budgets, stop conditions, steering, a limit on calls in flight |
 //! | `store` | [`store`] | SQLite and in-memory stores for runs, tool effects and decisions |
 //! | `full` | | all of these |
 //!
@@ -71,27 +71,27 @@
 pub use concentric_core::{
     Agent, AgentLayer, Answer, BoxError, BoxModel, BoxTool, CancelReason, ChatOptions, ChatRequest,
     ChatResponse, Context, Environment, Error, ErrorKind, Event, EventStream, Finish, FinishReason,
-    Head, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Reply, Role,
-    Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec, Transcript,
-    Turn, Usage, agent::StepGate,
+    Head, Hooks, Interrupt, Media, Message, ModelService, NoTools, Outcome, Part, PartKind, Reply,
+    Role, Ruling, Str, System, ToolCall, ToolChoice, ToolOutcome, ToolService, ToolSpec,
+    Transcript, Turn, Usage,
+    agent::StepGate,
+    gate::{Gate, Verdict},
 };
 #[doc(inline)]
 pub use concentric_core::{
-    agent, capability, context, describe, id, interrupt, machine, service, state, transcript,
+    agent, capability, context, describe, gate, hooks, id, interrupt, machine, service, state,
+    transcript,
 };
 
 #[cfg(feature = "http")]
 #[doc(inline)]
 pub use concentric_http as http;
-#[cfg(feature = "layers")]
-#[doc(inline)]
-pub use concentric_layers::hooks::{self};
 #[cfg(feature = "providers")]
 #[doc(inline)]
 pub use concentric_providers as providers;
 #[cfg(feature = "tools")]
 #[doc(inline)]
-pub use concentric_tools::{self as tools, Gate, Verdict, gate};
+pub use concentric_tools as tools;
 
 pub mod ask {
     //! Interrupts that are answered while a run continues.
@@ -175,7 +175,6 @@ pub mod layers {
     //! |---|---|---|
     //! | `BudgetLayer` | `budget` | limits the cost, tokens, calls and time of runs |
     //! | `DetachLayer` | `detach` | completes a run after its consumer has disconnected |
-    //! | `Hooks` | `hooks` | calls one value at every lifecycle point of runs, model calls and tool calls |
     //! | `InFlightLimitLayer` | `in_flight` | limits calls until their bodies end |
     //! | `Sessions` | `session` | keeps a conversation, with one turn at a time |
     //! | `Steering` | `steering` | adds messages to a run in progress |

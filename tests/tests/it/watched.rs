@@ -6,7 +6,7 @@ use concentric_core::{AgentLayer, BoxError, BoxModel, ChatRequest, Context, Even
 use concentric_layers::{End, inspect_events};
 use concentric_layers::{
     InFlightLimitLayer,
-    hooks::{Hooks, Summary, hooks},
+    hooks::{self, Hooks, Summary},
 };
 use concentric_providers::{ApiKey, OpenAiLayer};
 use concentric_tools::{NoArguments, Tool, Toolset, tool_with_context};
@@ -154,7 +154,7 @@ where
         .layer(calls);
     BoxModel::new(
         ServiceBuilder::new()
-            .layer(hooks(Observer).run())
+            .layer(hooks::run(Arc::new(Observer)))
             .layer(AgentLayer::new(tools))
             .layer(inspect_events(|_: &Event| {}))
             .layer(permits.answers.clone())

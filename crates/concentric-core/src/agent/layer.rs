@@ -1,8 +1,11 @@
 use super::{
-    Agent, StepGate, StepGates, ToolSource,
+    Agent, ToolSource,
     run::{Foreign, attempt},
 };
-use crate::capability::{Declares, Encloses, InLoop};
+use crate::{
+    capability::{Declares, Encloses, InLoop},
+    step_gate::{StepGate, StepGates},
+};
 use concentric_proto::machine::Rules;
 use tower_layer::Layer;
 

@@ -5,8 +5,8 @@ use super::{
 use crate::{
     context::{Context, Release, cancelled},
     environment::Sleep,
-    method::{Panic, catch},
     model_layers::{ModelLayers, not_applied},
+    panic::{CaughtPanic, catch},
     request::ChatRequest,
     resume::Resume,
     service::BoxFuture,
@@ -553,7 +553,7 @@ pub(super) fn guarded<T>(
 }
 
 #[cold]
-fn panicked(part: Foreign, panic: &Panic) -> Error {
+fn panicked(part: Foreign, panic: &CaughtPanic) -> Error {
     let message = match part {
         Foreign::Model => "the model or a layer around it panicked",
         Foreign::Tools => "the tools or a layer around them panicked",

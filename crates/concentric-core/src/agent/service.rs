@@ -1,11 +1,11 @@
 use super::{
-    AgentLayer, ResponseFuture, StepGates, ToolSource,
+    AgentLayer, ResponseFuture, ToolSource,
     body::AgentBody,
     run::{Foreign, Run, attempt},
 };
 use crate::{
     describe::Description, request::ChatRequest, response::ChatResponse, service::CloneService,
-    tool_call::ToolRound,
+    step_gate::StepGates, tool_call::ToolRound,
 };
 use concentric_proto::machine::Rules;
 use concentric_proto::{Error, Event, Phase, RoundEvent, ToolSpecs};

@@ -12,7 +12,7 @@ use concentric_core::{
 use concentric_layers::{
     BudgetLayer, DetachLayer, Steering,
     budget::{Budget, Limits},
-    hooks::{Hooks, HooksLayers, ModelFlow, hooks},
+    hooks::{self, Flow, Hooks},
     session::{Session, SessionTarget, Sessions},
     stop::{Judgement, OutputConstraint},
 };
@@ -238,8 +238,8 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
             "halts"
         }
 
-        async fn before_model(&self, _: &mut ChatRequest) -> Result<ModelFlow, BoxError> {
-            Ok(ModelFlow::halt("enough"))
+        async fn before_model(&self, _: &mut ChatRequest) -> Result<Flow<Vec<Event>>, BoxError> {
+            Ok(Flow::halt("enough"))
         }
     }
 
@@ -260,7 +260,7 @@ async fn an_answer_that_is_not_a_models_need_not_be_charged() {
         let by_hook = ServiceBuilder::new()
             .layer(run())
             .layer(no_tools())
-            .layer(hooks(Halts).model())
+            .layer(hooks::model(Arc::new(Halts)))
             .layer(model())
             .service(plain.model.clone());
         by_hook.oneshot(ChatRequest::user("hi")).await.unwrap();
@@ -286,17 +286,14 @@ impl Hooks for Quiet {
         "quiet"
     }
 
-    async fn before_run(
-        &self,
-        _: &mut ChatRequest,
-    ) -> Result<concentric_layers::hooks::RunFlow, BoxError> {
-        Ok(concentric_layers::hooks::RunFlow::Continue)
+    async fn before_run(&self, _: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
+        Ok(Flow::Continue)
     }
 }
 
 /// Hooks with a method that is called before, and without one.
-fn quiet() -> HooksLayers<Quiet> {
-    hooks(Quiet)
+fn quiet() -> Arc<Quiet> {
+    Arc::new(Quiet)
 }
 
 #[tokio::test]
@@ -312,9 +309,9 @@ async fn layers_for_model_calls_fail_around_an_agent() {
     for plain in Plain::both() {
         let agent = BoxModel::new(no_tools().layer(plain.model.clone()));
         let wrong = |layered: BoxModel, name| fails(layered, ["AgentLayer", name]);
-        let layered = quiet().model().layer(agent.clone());
+        let layered = hooks::model(quiet()).layer(agent.clone());
         wrong(BoxModel::new(layered), "HooksLayer").await;
-        let layered = hooks(Nothing).model().layer(agent.clone());
+        let layered = hooks::model(Arc::new(Nothing)).layer(agent.clone());
         wrong(BoxModel::new(layered), "HooksLayer").await;
         let layered = OfRunLayer::new().layer(agent.clone());
         wrong(BoxModel::new(layered), "OfRunLayer").await;
@@ -324,7 +321,7 @@ async fn layers_for_model_calls_fail_around_an_agent() {
         assert_eq!(plain.calls(), 0);
 
         // Around a model without a loop they may stand.
-        answers(BoxModel::new(quiet().model().layer(plain.model))).await;
+        answers(BoxModel::new(hooks::model(quiet()).layer(plain.model))).await;
     }
 }
 
@@ -336,7 +333,7 @@ async fn layers_for_runs_fail_around_the_model_of_a_loop() {
     let run_layers: [(&str, RunLayer<'_>); 3] = [
         (
             "HooksLayer",
-            Box::new(|inner| BoxModel::new(quiet().run().layer(inner))),
+            Box::new(|inner| BoxModel::new(hooks::run(quiet()).layer(inner))),
         ),
         (
             "RunBudgetLayer",
@@ -383,11 +380,11 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
     let budget = BudgetLayer::new(Limits::new().model_calls(5));
     let agent = Layers::new()
         .with(DetachLayer::new())
-        .with(quiet().run())
+        .with(hooks::run(quiet()))
         .with(budget.run())
         .with(no_tools())
         .with(OfRunLayer::new())
-        .with(quiet().model())
+        .with(hooks::model(quiet()))
         .with(budget.model());
     agent.table().check().unwrap();
     let plain = Plain::both();
@@ -396,10 +393,10 @@ async fn hooks_and_budgets_are_checked_by_the_compiler_and_a_table() {
     }
     let loops = || CapabilityTable::new().with(&no_tools());
     for wrong in [
-        loops().with(&quiet().run()),
+        loops().with(&hooks::run(quiet())),
         loops().with(&DetachLayer::new()),
         CapabilityTable::new()
-            .with(&quiet().model())
+            .with(&hooks::model(quiet()))
             .with(&no_tools()),
         CapabilityTable::new()
             .with(&OfRunLayer::new())
@@ -422,7 +419,7 @@ async fn a_detach_layer_inside_of_another_fails_the_first_call() {
     for plain in Plain::both() {
         let agent = ServiceBuilder::new()
             .layer(DetachLayer::new())
-            .layer(quiet().run())
+            .layer(hooks::run(quiet()))
             .layer(DetachLayer::new())
             .layer(no_tools())
             .service(plain.model.clone());

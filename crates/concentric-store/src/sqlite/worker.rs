@@ -3,7 +3,7 @@
 use super::{runs, schema, values::failed};
 use crate::{Fault, Options};
 use concentric_core::{
-    method::catch,
+    panic::catch,
     store::{RunKey, StoreError, StoreFuture},
 };
 use rusqlite::{Connection, Transaction, TransactionBehavior};

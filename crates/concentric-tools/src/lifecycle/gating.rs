@@ -17,10 +17,11 @@ use crate::{
 use concentric_core::{
     Answered, Arguments, BoxError, Context, Error, Executor, Interrupt, InterruptId, Pending,
     Permit, Refusal, Reply, RoundCall, RoundEvent, Str, ToolCall, ToolOutcome, ToolRound, ToolSpec,
-    Transcript, ask::Unanswered, interrupt::SuspendedBy, method::catch, store::Effect,
+    Transcript, ask::Unanswered, interrupt::SuspendedBy, panic::catch, store::Effect,
 };
 use futures_util::future::join_all;
 use std::{
+    any::Any,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
@@ -456,7 +457,7 @@ impl Gating {
                         .settle(&call.call.name)
                         .unwrap_or_else(|error| ToolOutcome::failed(error.message())));
                 }
-                Err(panic) => return Err(panic::outcome(&panic, &call.call.name)),
+                Err(panic) => return Err(panic.outcome(&call.call.name)),
             };
             tool.validate(&call.call)?;
         }
@@ -602,7 +603,7 @@ impl Gating {
                     true => "The run was stopped before the call was approved.",
                     false => "The call was not approved in time.",
                 });
-                ask.tell(&ApprovalEvent::Denied {
+                ask.notify(&ApprovalEvent::Denied {
                     call: &view,
                     reason: Some(&reason),
                 });
@@ -618,7 +619,7 @@ struct OpenQuestion<'a>(Option<(&'a Ask, &'a ToolCall)>);
 impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         if let Some((ask, call)) = self.0 {
-            ask.tell(&ApprovalEvent::Cancelled { call });
+            ask.notify(&ApprovalEvent::Cancelled { call });
         }
     }
 }
@@ -646,7 +647,8 @@ fn strictest(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
 async fn decide_each(rules: &Rules, call: &ToolCall) -> Vec<Verdict> {
     let own = call.context.extensions().get::<Approval>();
     let gates = || rules.gates(&call.context).map(|gate| &**gate);
-    let own = own.filter(|_| !gates().any(Gate::knows_the_runs_own));
+    // An approval of the agent applies the rules of the run itself.
+    let own = own.filter(|_| !gates().any(|gate| (gate as &dyn Any).is::<Approval>()));
     let gates = gates().chain(own.map(|own| own as &dyn Gate));
     let (mut verdicts, mut later) = (Vec::new(), Vec::new());
     for (at, gate) in gates.enumerate() {

@@ -20,6 +20,7 @@ use concentric_core::{
     store::{Remembered, Span, Tenant},
 };
 use serde_json::Value;
+use std::any::Any;
 
 /// How long notifications are remembered.
 const TOLD_FOR: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 60 * 60);
@@ -31,8 +32,8 @@ pub(super) async fn tell_requested(
     call: &ToolCall,
     interrupt: &Interrupt,
 ) {
-    if ask.is_watched() && is_first(rules, "request", &interrupt.id, call).await {
-        ask.tell(&ApprovalEvent::Requested { call, interrupt });
+    if ask.is_observed() && is_first(rules, "request", &interrupt.id, call).await {
+        ask.notify(&ApprovalEvent::Requested { call, interrupt });
     }
 }
 
@@ -57,10 +58,9 @@ impl Gating {
     pub(super) fn watchers(&self) -> Ask {
         let own = self.context.extensions().get::<Approval>();
         let gates = self.toolset.rules().gates(&self.context);
-        let asks = gates
-            .filter_map(|gate| gate.asks())
-            .chain(own.and_then(Gate::asks));
-        asks.fold(Ask::default(), Ask::and).only_watched()
+        let approvals = gates.filter_map(|gate| (&**gate as &dyn Any).downcast_ref::<Approval>());
+        let asks = approvals.chain(own).map(Approval::settings);
+        asks.fold(Ask::default(), Ask::and).observers()
     }
 
     /// Notifies the observers that a waiting call is denied for `reason`.
@@ -89,10 +89,10 @@ impl Gating {
 
     /// Notifies the observers of a decision, unless they were notified before.
     pub(super) async fn tell(&self, ask: &Ask, id: &InterruptId, call: &ToolCall, ruling: &Ruling) {
-        if !ask.is_watched() || !is_first(self.toolset.rules(), "decision", id, call).await {
+        if !ask.is_observed() || !is_first(self.toolset.rules(), "decision", id, call).await {
             return;
         }
-        ask.tell(&match ruling {
+        ask.notify(&match ruling {
             Ruling::Approved { .. } => ApprovalEvent::Approved { call },
             Ruling::Denied { reason, .. } => ApprovalEvent::Denied {
                 call,

@@ -60,11 +60,10 @@ use crate::{
     layers::Layers,
     lifecycle::Rules,
     overlong::{Sink, limited},
-    panic,
 };
 use concentric_core::{
     Annotations, Arguments, BoxTool, Context, Seal, Str, ToolCall, ToolCallPart, ToolOutcome,
-    ToolService, ToolSpec, method::catch,
+    ToolService, ToolSpec, panic::catch,
 };
 use schemars::JsonSchema;
 use std::{
@@ -287,7 +286,7 @@ impl Tool {
     pub(crate) fn validate(&self, call: &ToolCallPart) -> Result<(), ToolOutcome> {
         match catch(|| self.core.body.validate(call, &self.core.checks)) {
             Ok(result) => result,
-            Err(panic) => Err(panic::outcome(&panic, &call.name)),
+            Err(panic) => Err(panic.outcome(&call.name)),
         }
     }
 

@@ -10,11 +10,10 @@ use crate::{
     fatal,
     layers::Layers,
     lifecycle::{Arrival, Rules, check_arrival, decide_changed, run_with_ledger, unknown_at_best},
-    panic,
 };
 use concentric_core::{
     Arguments, BoxTool, Error, ToolCall, ToolCallPart, ToolOutcome, ToolService, ToolSpec,
-    method::catch,
+    panic::catch,
 };
 use std::{
     sync::Arc,
@@ -53,7 +52,7 @@ impl Core {
             Err(panic) => {
                 // The function may have executed before it returned a future.
                 kept.start();
-                let outcome = panic::outcome(&panic, &self.spec.name);
+                let outcome = panic.outcome(&self.spec.name);
                 return ToolFuture::answered(self.given_up(outcome));
             }
         };

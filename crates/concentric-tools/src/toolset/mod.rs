@@ -34,9 +34,9 @@ use self::{
     stack::Stack,
 };
 use crate::{
-    Approval, Tool, ToolError, ToolHooks, ToolHooksLayer, ToolsetError,
+    Approval, Tool, ToolError, ToolsetError,
     gate::Gate,
-    layers::{Layers, Observation},
+    layers::{Layers, Observation, ObserveSettled},
     lifecycle::{Effects, Prepare, Protocol, ProtocolEntry, Rules, Siblings},
     tool::Home,
 };
@@ -45,7 +45,7 @@ use concentric_core::{
     Arguments, BoxTool, Context, Error, Executor, Origin, RoundCall, Seal, Str, ToolCall,
     ToolRound, ToolService, ToolSource, ToolSpecs,
     machine::{self, CheckEdit},
-    method::catch,
+    panic::catch,
     store::{Ledger, Once},
 };
 use std::{
@@ -151,28 +151,48 @@ impl Toolset {
         self.change(|inner| inner.layers.push(layer))
     }
 
-    /// Adds hooks as a [`layer`](Self::layer), and calls their [`after`](crate::ToolHooks::after)
-    /// also for calls that do not run because they were refused, denied or executed elsewhere.
+    /// Adds [`hooks::tool`](concentric_core::hooks::tool) as a [`layer`](Self::layer), and calls
+    /// their [`after_call`](concentric_core::Hooks::after_call) also for calls that do not run
+    /// because they were refused, denied or executed elsewhere.
     ///
-    /// The outcome of such a call cannot be replaced: the return value of `after` is ignored.
+    /// The outcome of such a call cannot be replaced. To call the hooks for some calls only, add
+    /// [`ScopedExt::scoped`](crate::ScopedExt::scoped) hooks.
     ///
     /// ```
-    /// use concentric_tools::{Approval, NoArguments, Toolset, after_fn, tool};
+    /// use concentric_core::{BoxError, ToolCall, ToolOutcome, hooks::{self, Hooks}};
+    /// use concentric_tools::{Approval, NoArguments, ScopedExt, Toolset, tool};
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// struct Audit;
+    ///
+    /// impl Hooks for Audit {
+    ///     fn id(&self) -> &str {
+    ///         "audit"
+    ///     }
+    ///
+    ///     async fn after_call(
+    ///         &self,
+    ///         call: &ToolCall,
+    ///         outcome: &ToolOutcome,
+    ///         _took: Duration,
+    ///     ) -> Result<Option<ToolOutcome>, BoxError> {
+    ///         // Denied calls are recorded, too.
+    ///         println!("{}: {:?}", call.name(), outcome.status);
+    ///         Ok(None)
+    ///     }
+    /// }
     ///
     /// let tools = Toolset::new()
     ///     .tool(tool("refund", "", |NoArguments {}| async { "paid" }))
     ///     .gate(Approval::for_tools("refund"))
-    ///     .hooks(after_fn("audit", |call, outcome, _took| {
-    ///         // Denied calls are recorded, too.
-    ///         println!("{}: {:?}", call.name(), outcome.status);
-    ///         Ok(None)
-    ///     }));
+    ///     .hooks(hooks::tool(Arc::new(Audit)).scoped("refund"));
     /// # let _ = tools;
     /// ```
     #[must_use]
-    pub fn hooks<H>(self, hooks: ToolHooksLayer<H>) -> Self
+    pub fn hooks<L>(self, hooks: L) -> Self
     where
-        H: ToolHooks,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
         self.change(|inner| inner.layers.push_hooks(hooks))
     }
@@ -491,9 +511,10 @@ impl ToolLayers {
 
     /// Adds hooks that also observe calls that do not run: see [`Toolset::hooks`].
     #[must_use]
-    pub fn hooks<H>(mut self, hooks: ToolHooksLayer<H>) -> Self
+    pub fn hooks<L>(mut self, hooks: L) -> Self
     where
-        H: ToolHooks,
+        L: ObserveSettled + Layer<BoxTool> + Send + Sync + 'static,
+        L::Service: ToolService<Future: Send + 'static> + Clone + Send + Sync + 'static,
     {
         self.0.push_hooks(hooks);
         self
@@ -508,12 +529,12 @@ impl Inner {
                 Ok(Ok(())) => {}
                 // The name may be that of a tool of a nested agent, whose calls these gates decide
                 // about, too.
-                Ok(Err(ToolsetError::UnknownTool(name)))
-                    if self.tools.iter().any(Tool::calls_agent) =>
-                {
-                    tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
-                }
-                Ok(Err(fault)) => return Err(fault),
+                Ok(Err(error)) => match ToolsetError::of_gate(&**gate, error) {
+                    ToolsetError::UnknownTool(name) if self.tools.iter().any(Tool::calls_agent) => {
+                        tracing::warn!(tool = %name, "a gate has a rule for a tool that is not in the toolset");
+                    }
+                    fault => return Err(fault),
+                },
                 Err(_) => {
                     let policy = catch(|| gate.policy()).unwrap_or_default();
                     return Err(ToolsetError::GatePanicked(policy));

@@ -16,7 +16,7 @@ use crate::{
 use concentric_core::{
     Attempts, Context, Error, ErrorKind, Permit, Phase, Refusal, RoundCall, RoundEvent, ToolCall,
     ToolOutcome, ToolRound, ToolStatus, Transcript,
-    method::{Panic, catch},
+    panic::{CaughtPanic, catch},
 };
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
@@ -129,7 +129,7 @@ type Gating = Pin<Box<dyn Future<Output = Result<Gated, Error>> + Send>>;
 /// A failure of the stack before it is called.
 enum Failure {
     Error(Error),
-    Panic(Panic),
+    Panic(CaughtPanic),
 }
 
 impl Stream for Outcomes {

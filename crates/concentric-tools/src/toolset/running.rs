@@ -1,6 +1,8 @@
 use super::stack::StackFuture;
-use crate::panic::{self, Caught};
-use concentric_core::{Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, method::Panic};
+use crate::panic::Caught;
+use concentric_core::{
+    Attempts, Error, Permit, RoundCall, ToolOutcome, ToolStatus, panic::CaughtPanic,
+};
 use futures_core::Stream;
 use futures_util::stream::FuturesUnordered;
 use std::{
@@ -32,11 +34,11 @@ pub(super) struct Started {
 
 impl Started {
     /// Records that a layer panicked, and returns the outcome.
-    pub(super) fn panicked(&mut self, panic: &Panic) -> ToolOutcome {
+    pub(super) fn panicked(&mut self, panic: &CaughtPanic) -> ToolOutcome {
         self.has_panicked = true;
         match &self.permit {
             Permit::Settled(outcome) => ToolOutcome::clone(outcome),
-            _ => panic::outcome(panic, &self.call.call.name),
+            _ => panic.outcome(&self.call.call.name),
         }
     }
 

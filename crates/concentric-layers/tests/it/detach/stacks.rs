@@ -71,11 +71,10 @@ async fn a_session_around_the_layer_is_rejected() {
     assert_eq!(session.history().len(), 0);
 }
 
-#[cfg(feature = "hooks")]
 mod hooked {
     use super::*;
     use concentric_core::BoxError;
-    use concentric_layers::hooks::{Hooks, Summary, hooks};
+    use concentric_core::hooks::{self, Hooks, Summary};
 
     struct Told(&'static str, Log);
 
@@ -106,9 +105,9 @@ mod hooked {
             .then()
             .text("Done.");
         let agent = ServiceBuilder::new()
-            .layer(hooks(Arc::new(Told("outside", log.clone()))).run())
+            .layer(hooks::run(Arc::new(Told("outside", log.clone()))))
             .layer(layer.clone())
-            .layer(hooks(Arc::new(Told("inside", log.clone()))).run())
+            .layer(hooks::run(Arc::new(Told("inside", log.clone()))))
             .layer(AgentLayer::new(tools))
             .service(model);
         drop(agent.oneshot(ChatRequest::user("hi")).await.unwrap());

@@ -137,21 +137,20 @@ async fn a_reply_followed_only_by_reads_can_be_repeated() {
     assert_eq!(status(&store, "run").await, RunStatus::Ended);
 }
 
-#[cfg(feature = "hooks")]
 #[tokio::test]
 async fn only_an_inner_hooks_halt_ends_the_stored_run() {
     use concentric_core::BoxError;
-    use concentric_layers::hooks::{Hooks, RunFlow, hooks};
+    use concentric_core::hooks::{self, Flow, Hooks};
 
     struct Closed;
     impl Hooks for Closed {
         fn id(&self) -> &str {
             "closed"
         }
-        async fn before_run(&self, request: &mut ChatRequest) -> Result<RunFlow, BoxError> {
+        async fn before_run(&self, request: &mut ChatRequest) -> Result<Flow<Str>, BoxError> {
             Ok(match request.resume {
-                Some(_) => RunFlow::halt("closed"),
-                None => RunFlow::Continue,
+                Some(_) => Flow::halt("closed"),
+                None => Flow::Continue,
             })
         }
     }
@@ -165,7 +164,7 @@ async fn only_an_inner_hooks_halt_ends_the_stored_run() {
     let questions = Process::paying(&store).interrupted(&world, "run").await;
     let before = store.get(key(&store, "run")).await.unwrap();
 
-    let outside = hooks(Closed).run().layer(suspend().layer(agent()));
+    let outside = hooks::run(Arc::new(Closed)).layer(suspend().layer(agent()));
     let response = outside.oneshot(reply(&world, "1", approve(&questions)));
     let (_, finish) = assert_finishes(response.await.unwrap().body).await;
     assert_eq!((&finish.outcome, &finish.transcript), (&halted, &None));
@@ -175,7 +174,7 @@ async fn only_an_inner_hooks_halt_ends_the_stored_run() {
         (RunStatus::Suspended, before.state)
     );
 
-    let inside = suspend().layer(hooks(Closed).run().layer(agent()));
+    let inside = suspend().layer(hooks::run(Arc::new(Closed)).layer(agent()));
     let response = inside.oneshot(reply(&world, "2", approve(&questions)));
     let (_, finish) = assert_finishes(response.await.unwrap().body).await;
     assert_eq!((&finish.outcome, tools.done()), (&halted, 0));
