@@ -45,6 +45,7 @@ pub mod ask;
 pub mod capability;
 pub mod context;
 pub mod describe;
+mod driver;
 mod environment;
 mod fault;
 mod hub;
@@ -61,6 +62,7 @@ mod run_key;
 pub mod service;
 mod slots;
 pub mod state;
+mod step_gate;
 pub mod store;
 mod tool_call;
 

@@ -1,9 +1,11 @@
-use super::{
-    body::{AgentBody, Work, poll_call},
-    gate::{Deciding, Moment},
-    run::{Foreign, Run, Stop, at, discard},
+use super::AgentBody;
+use crate::{
+    driver::{BoxDriver, Foreign, Stop, Work, at, discard, poll_call},
+    request::ChatRequest,
+    response::ChatResponse,
+    step_gate::{Deciding, Moment},
+    tool_call::ToolRound,
 };
-use crate::{request::ChatRequest, response::ChatResponse, tool_call::ToolRound};
 use concentric_proto::{
     Error, ErrorKind, Event, Head, Phase, RoundEvent,
     machine::{Action, Input},
@@ -13,7 +15,6 @@ use pin_project_lite::pin_project;
 use std::{
     fmt,
     future::Future,
-    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -33,12 +34,11 @@ pin_project! {
         R: Service<ToolRound>,
     {
         // Taken when the future resolves.
-        run: Option<Result<Box<Run<M, R>>, Error>>,
+        driver: Begun<M, B, R, O>,
         // The gates deciding about the first step.
         deciding: Option<(Deciding, u32)>,
         #[pin]
         call: Option<Oneshot<M, ChatRequest>>,
-        body: PhantomData<fn() -> (B, O)>,
     }
 }
 
@@ -47,12 +47,11 @@ where
     M: Service<ChatRequest>,
     R: Service<ToolRound>,
 {
-    pub(super) const fn new(run: Result<Box<Run<M, R>>, Error>) -> Self {
+    pub(super) const fn new(driver: Result<BoxDriver<M, B, R, O>, Error>) -> Self {
         Self {
-            run: Some(run),
+            driver: Some(driver),
             deciding: None,
             call: None,
-            body: PhantomData,
         }
     }
 }
@@ -69,10 +68,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Some(Ok(run)) = this.run else {
-            let failed = this.run.take().and_then(Result::err);
+        let Some(Ok(driver)) = this.driver else {
+            let failed = this.driver.take().and_then(Result::err);
             return Poll::Ready(Err(failed.expect("polled after completion")));
         };
+        let run = driver.as_mut().run();
 
         // A run that resumes, or that was cancelled before it began, has a body at once.
         let mut answer = Head::default();
@@ -80,7 +80,7 @@ where
         let has_begun = this.call.is_some() || this.deciding.is_some();
         if !run.check_cancelled() && (has_begun || run.machine.is_model_next()) {
             if !has_begun && run.context().is_late() {
-                *this.run = None;
+                *this.driver = None;
                 return Poll::Ready(Err(Error::deadline().with_phase(Phase::Run)));
             }
             if !has_begun && let Some(Action::CallModel { step, resume }) = run.machine.action() {
@@ -92,7 +92,7 @@ where
                     Some(deciding) => *this.deciding = Some((deciding, step)),
                     None => match run.model_call(step, resume) {
                         Ok(call) => this.call.set(Some(call)),
-                        Err(error) => return failed(this.run, error),
+                        Err(error) => return failed(this.driver, error),
                     },
                 }
             }
@@ -103,13 +103,13 @@ where
                 *this.deciding = None;
                 match said {
                     Err(error) if error.kind() != ErrorKind::Halted => {
-                        return failed(this.run, error);
+                        return failed(this.driver, error);
                     }
                     said => {
                         if run.before_step(said) {
                             match run.model_call(step, None) {
                                 Ok(call) => this.call.set(Some(call)),
-                                Err(error) => return failed(this.run, error),
+                                Err(error) => return failed(this.driver, error),
                             }
                         }
                     }
@@ -126,11 +126,11 @@ where
                 Poll::Ready(Some(Ok(ChatResponse { head, body, .. }))) => {
                     if let Err(error) = run.check_layers() {
                         let error = error.with_effects(run.machine.effects());
-                        *this.run = None;
+                        *this.driver = None;
                         discard(|| this.call.set(None));
                         return Poll::Ready(Err(at(error, Phase::Model)));
                     }
-                    run.model_started(&head);
+                    run.model_started(head.clone());
                     answer = head;
                     // These are the tools of this loop, not those of a loop around it.
                     answer.tools = None;
@@ -140,7 +140,7 @@ where
                     if error.kind() != ErrorKind::Halted {
                         // If the run was resumed, the effects of its earlier rounds count as well.
                         let effects = run.machine.effects().max(error.effects());
-                        *this.run = None;
+                        *this.driver = None;
                         discard(|| this.call.set(None));
                         let error = error.with_effects(effects);
                         return Poll::Ready(Err(at(error, Phase::Model)));
@@ -150,7 +150,7 @@ where
                 // Events emitted now are yielded by the body.
                 Poll::Pending => match ready!(run.poll_stop(cx)) {
                     Stop::Late => {
-                        *this.run = None;
+                        *this.driver = None;
                         discard(|| this.call.set(None));
                         return Poll::Ready(Err(Error::deadline().with_phase(Phase::Model)));
                     }
@@ -160,22 +160,27 @@ where
         }
         discard(|| this.call.set(None));
         *this.deciding = None;
-        match this.run.take() {
-            Some(Ok(run)) => Poll::Ready(Ok(
-                ChatResponse::new(AgentBody::new(run, work)).with_head(answer)
-            )),
+        match this.driver.take() {
+            Some(Ok(mut driver)) => {
+                driver.as_mut().commit(work);
+                let body = AgentBody::new(driver);
+                Poll::Ready(Ok(ChatResponse::new(body).with_head(answer)))
+            }
             _ => Poll::Pending,
         }
     }
 }
 
+type Begun<M, B, R, O> = Option<Result<BoxDriver<M, B, R, O>, Error>>;
+
 /// Ends a run before it has a body. The error includes the effects of earlier rounds.
-fn failed<M, R, T>(
-    run: &mut Option<Result<Box<Run<M, R>>, Error>>,
-    error: Error,
-) -> Poll<Result<T, Error>> {
-    let effects = match run.take() {
-        Some(Ok(run)) => run.machine.effects().max(error.effects()),
+fn failed<M, B, R, O, T>(driver: &mut Begun<M, B, R, O>, error: Error) -> Poll<Result<T, Error>>
+where
+    M: Service<ChatRequest>,
+    R: Service<ToolRound>,
+{
+    let effects = match driver.take() {
+        Some(Ok(mut driver)) => driver.as_mut().run().machine.effects().max(error.effects()),
         _ => error.effects(),
     };
     Poll::Ready(Err(error.with_effects(effects)))

@@ -1,8 +1,8 @@
-use super::{
-    Agent, StepGate, StepGates, ToolSource,
-    run::{Foreign, attempt},
+use super::{Agent, StepGate, StepGates, ToolSource};
+use crate::{
+    capability::{Declares, Encloses, InLoop},
+    driver::{Foreign, attempt},
 };
-use crate::capability::{Declares, Encloses, InLoop};
 use concentric_proto::machine::Rules;
 use tower_layer::Layer;
 

@@ -68,19 +68,18 @@
 
 mod body;
 mod future;
-mod gate;
 mod layer;
-mod run;
 mod service;
-mod take_up;
 mod tools;
 
 pub use self::{
     body::AgentBody,
     future::ResponseFuture,
-    gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
     layer::AgentLayer,
     service::Agent,
-    take_up::take_up,
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
+};
+pub use crate::{
+    driver::take_up,
+    step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
 };

@@ -6,7 +6,7 @@ use std::{collections::HashSet, future::Future, pin::Pin, sync::Arc};
 
 /// The moment at which gates are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::agent) enum Moment {
+pub(crate) enum Moment {
     Step,
     Round,
     Finish,
@@ -23,20 +23,20 @@ impl Moment {
 }
 
 /// An evaluation of gates in progress.
-pub(in crate::agent) enum Deciding {
+pub(crate) enum Deciding {
     Step(Decision<Said<StepVerdict>>),
     Round(Decision<RoundVerdict>),
     Finish(Decision<Said<FinishVerdict>>),
 }
 
 /// The combined decision of all gates before a step or before the end.
-pub(in crate::agent) struct Said<V> {
+pub(crate) struct Said<V> {
     /// Added to the conversation whatever the verdict is.
-    pub(in crate::agent) turns: Vec<Turn>,
-    pub(in crate::agent) verdict: V,
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) verdict: V,
 }
 
-pub(in crate::agent) enum StepVerdict {
+pub(crate) enum StepVerdict {
     Continue,
     Ask(Pending),
     Finish,
@@ -44,14 +44,14 @@ pub(in crate::agent) enum StepVerdict {
 }
 
 /// The combined decision of all gates before a round.
-pub(in crate::agent) enum RoundVerdict {
+pub(crate) enum RoundVerdict {
     Continue,
     Ask(Pending),
     Skip(Str),
     Halt(Str),
 }
 
-pub(in crate::agent) enum FinishVerdict {
+pub(crate) enum FinishVerdict {
     Finish,
     Continue,
     Reject,
@@ -64,7 +64,7 @@ pub(super) type Decision<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Se
 
 impl StepGates {
     /// Starts the evaluation of all gates at `moment`; `None` if no gate implements its method.
-    pub(in crate::agent) fn decide(
+    pub(crate) fn decide(
         &self,
         moment: Moment,
         view: impl FnOnce() -> StepView,

@@ -9,7 +9,7 @@ pub use self::{
     view::StepView,
 };
 
-pub(super) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepVerdict};
+pub(crate) use self::decide::{Deciding, FinishVerdict, Moment, RoundVerdict, Said, StepVerdict};
 
 use self::decide::Decision;
 use crate::{
@@ -173,7 +173,7 @@ impl StepGates {
     /// # Errors
     ///
     /// The combined gates are in the wrong [order](Self::check).
-    pub(super) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
+    pub(crate) fn of_run(&self, context: &mut Context) -> Result<Option<Self>, Error> {
         let all = match context.take_own::<Self>() {
             Some(own) => {
                 let all = own.0.iter().chain(&*self.0).cloned().collect();
@@ -191,7 +191,7 @@ impl StepGates {
     /// # Errors
     ///
     /// A gate comes after one that it must precede.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let mut last: Option<(&dyn Erased, GateOrder)> = None;
         for gate in self.0.iter() {
             let order = gate.order();
@@ -216,17 +216,17 @@ impl StepGates {
     }
 
     /// Returns whether a gate has that name.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|gate| gate.id() == name)
     }
 
     /// Returns whether a gate implements `before_finish`.
-    pub(super) fn ask_to_finish(&self) -> bool {
+    pub(crate) fn ask_to_finish(&self) -> bool {
         self.0.iter().any(|gate| gate.has().before_finish)
     }
 
     /// Returns whether a gate implements `before_round`.
-    pub(super) fn ask_before_round(&self) -> bool {
+    pub(crate) fn ask_before_round(&self) -> bool {
         self.0.iter().any(|gate| gate.has().before_round)
     }
 }

@@ -85,7 +85,7 @@ impl StepView {
 }
 
 impl StepView {
-    pub(in crate::agent) fn new(
+    pub(crate) fn new(
         moment: Moment,
         step: u32,
         transcript: Transcript,
@@ -104,17 +104,17 @@ impl StepView {
         }
     }
 
-    pub(in crate::agent) fn of_message(mut self, message: Option<Message>) -> Self {
+    pub(crate) fn of_message(mut self, message: Option<Message>) -> Self {
         self.message = message;
         self
     }
 
-    pub(in crate::agent) fn finished_by(mut self, reason: Option<FinishReason>) -> Self {
+    pub(crate) fn finished_by(mut self, reason: Option<FinishReason>) -> Self {
         self.finish_reason = reason;
         self
     }
 
-    pub(in crate::agent) fn answered(mut self, answered: Option<Box<Answered>>) -> Self {
+    pub(crate) fn answered(mut self, answered: Option<Box<Answered>>) -> Self {
         self.answered = answered;
         self
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Restores the machine of the run that `resume` refers to, and applies the replies.
 ///
-/// The values of the run's slots are put into the context of `request`. [`Agent`](super::Agent)
+/// The values of the run's slots are put into the context of `request`. [`Agent`](crate::Agent)
 /// does this itself; use this function to drive a custom loop, or to end a run without an agent.
 ///
 /// # Errors
