@@ -29,7 +29,7 @@ impl<M, R> Run<M, R> {
     /// A value can't be serialized.
     fn with_slots(&self, state: MachineState) -> Result<MachineState, Error> {
         // Inside another loop's model call, that loop stores the slots.
-        match self.context().slots_of_run() {
+        match self.context.slots_of_run() {
             Some(slots) if self.claim.is_some() => Ok(state.with_slots(slots.snapshot()?)),
             _ => Ok(state),
         }

@@ -9,7 +9,7 @@ use std::future::ready;
 
 impl<M, R> Run<M, R> {
     /// Starts the evaluation of the gates for the machine's next action; `None` if no gate applies.
-    pub(crate) fn decide(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
+    pub(super) fn decide(&mut self, moment: Moment, step: u32) -> Option<Deciding> {
         let is_here = |gate: &str| self.gates.as_ref().is_some_and(|gates| gates.has(gate));
         let all_here = raised_by(self.machine.answers()).all(is_here);
         let deciding = match all_here {
@@ -38,7 +38,7 @@ impl<M, R> Run<M, R> {
             return None;
         }
         let deciding = gates.decide(moment, || {
-            let context = self.request.context.clone();
+            let context = self.context.clone();
             let transcript = machine.transcript().clone();
             StepView::new(moment, step, transcript, machine.usage(), context)
                 .of_message(machine.open_message().cloned())
@@ -50,7 +50,7 @@ impl<M, R> Run<M, R> {
     }
 
     /// Applies the decision of the gates before a step, and returns whether to make the step.
-    pub(crate) fn before_step(&mut self, decision: Result<Said<StepVerdict>, Error>) -> bool {
+    pub(super) fn before_step(&mut self, decision: Result<Said<StepVerdict>, Error>) -> bool {
         let verdict = decision.map(|decision| {
             self.push_turns(decision.turns);
             decision.verdict

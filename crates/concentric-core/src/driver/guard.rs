@@ -53,7 +53,7 @@ pub(crate) fn discard(drops: impl FnOnce()) {
 }
 
 /// Sets the phase of `error` unless it has one.
-pub(crate) fn at(error: Error, phase: Phase) -> Error {
+pub(super) fn at(error: Error, phase: Phase) -> Error {
     match error.phase() {
         Some(_) => error,
         None => error.with_phase(phase),

@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod claim;
+mod commit;
 mod gates;
 mod guard;
 mod nested;
@@ -11,16 +12,12 @@ mod run;
 mod stop;
 mod work;
 
+pub(crate) use self::guard::{Foreign, attempt, discard};
 pub use self::resume::take_up;
-pub(crate) use self::{
-    guard::{Foreign, at, attempt, discard},
-    stop::Stop,
-    work::{Work, poll_call},
-};
 
 use self::{
     run::Run,
-    work::{WorkProj, poll_model},
+    work::{Work, WorkProj, poll_model},
 };
 use crate::{
     request::ChatRequest, response::ChatResponse, step_gate::StepGates, tool_call::ToolRound,
@@ -82,19 +79,6 @@ where
             work: Work::Idle,
             run: Run::new(parts, request)?,
         }))
-    }
-
-    pub(crate) fn run(self: Pin<&mut Self>) -> &mut Run<M, R> {
-        self.project().run
-    }
-
-    /// Sets the work of the run when it has a body.
-    pub(crate) fn commit(self: Pin<&mut Self>, work: Work<M, B, R, O>) {
-        let mut this = self.project();
-        this.work.set(work);
-        if let Some(claim) = &mut this.run.claim {
-            claim.commit();
-        }
     }
 }
 
@@ -167,7 +151,7 @@ where
                     return Poll::Ready(Some(item));
                 }
                 continue;
-            } else if this.work.as_mut().poll(run, cx).is_ready() {
+            } else if this.work.as_mut().poll(run, None, cx).is_ready() {
                 continue;
             } else if run.machine.is_ended() {
                 return Poll::Ready(None);

@@ -18,11 +18,13 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall, Str, ToolNameTaken, ToolSpecs,
+    ChatOptions, Error, ErrorKind, Event, Head, MessageId, Phase, RoundCall, Str, System,
+    ToolNameTaken, ToolSpecs,
     machine::{Input, Machine, ModelResume, ModelStart},
 };
 use std::{
     collections::HashSet,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,16 +36,20 @@ use tower::util::Oneshot;
 use tower_service::Service;
 
 /// A run: its machine, its services, and what the driver knows about it.
-pub(crate) struct Run<M, R> {
-    pub(crate) machine: Machine,
+pub(super) struct Run<M, R> {
+    pub(super) machine: Machine,
     model: M,
     rounds: R,
-    // The template of each model call, without the transcript and the context.
-    pub(super) request: ChatRequest,
+    pub(super) context: Context,
+    // These are part of the request of each model call.
+    system: System,
+    tools: ToolSpecs,
+    options: Arc<ChatOptions>,
     client_tools: Arc<[Str]>,
+    // The id of the message that the model was called for.
     message_id: Option<MessageId>,
     // Cancellation and deadline; created when the run first waits.
-    pub(super) stops: Option<Box<Stops>>,
+    pub(super) stops: Option<Pin<Box<Stops>>>,
     pub(super) claim: Option<Claim>,
     // Persists the run's state. Not in the context, since nested runs have their own states.
     pub(super) checkpoint: Option<Checkpoint>,
@@ -98,12 +104,11 @@ impl<M, R> Run<M, R> {
             gates,
             layers: None,
             polls: 0,
-            request,
+            context: request.context,
+            system: request.system,
+            tools: request.tools,
+            options: request.options,
         })
-    }
-
-    pub(crate) fn context(&self) -> &Context {
-        &self.request.context
     }
 
     /// Creates the call of the model for `step`.
@@ -111,7 +116,7 @@ impl<M, R> Run<M, R> {
     /// # Errors
     ///
     /// The model, or a value in the run's context, panicked when it was cloned.
-    pub(crate) fn model_call(
+    pub(super) fn model_call(
         &mut self,
         step: u32,
         resume: Option<Box<ModelResume>>,
@@ -119,19 +124,19 @@ impl<M, R> Run<M, R> {
     where
         M: Service<ChatRequest> + Clone,
     {
-        let message_id = MessageId::new(self.context().new_id("msg_"));
+        let message_id = MessageId::new(self.context.new_id("msg_"));
         let model = attempt(Foreign::Model, || self.model.clone());
         let model = model.map_err(|error| at(error, Phase::Model))?;
         let mut request = ChatRequest {
             transcript: self.machine.transcript().clone(),
-            system: self.request.system.clone(),
-            tools: self.request.tools.clone(),
-            options: Arc::clone(&self.request.options),
+            system: self.system.clone(),
+            tools: self.tools.clone(),
+            options: Arc::clone(&self.options),
             resume: resume.map(|resume| Resume::from(*resume)),
-            context: self.context().at_step(step, message_id.clone()),
+            context: self.context.at_step(step, message_id.clone()),
         };
         self.message_id = Some(message_id);
-        self.context().forget_expectations();
+        self.context.forget_expectations();
         let layers = request.context.own().get::<ModelLayers>();
         self.layers = layers.map(ModelLayers::for_call);
         let checkpoint = self.inner_checkpoint();
@@ -152,6 +157,9 @@ impl<M, R> Run<M, R> {
         if let Some(id) = &self.message_id {
             self.machine.input(Input::StepStarted(id.clone()));
         }
+        if let Some(claim) = &mut self.claim {
+            claim.step_started();
+        }
     }
 
     /// Checks that the layers inside the agent satisfy the layers outside it, for models that have
@@ -160,19 +168,19 @@ impl<M, R> Run<M, R> {
     /// # Errors
     ///
     /// No layer of the stack has applied the run's own layers, or an expected layer was not called.
-    pub(crate) fn check_layers(&mut self) -> Result<(), Error> {
+    pub(super) fn check_layers(&mut self) -> Result<(), Error> {
         match self.layers.take() {
             Some(layers) if !layers.are_applied() => Err(not_applied(&layers)),
-            _ => self.context().check_expectations(),
+            _ => self.context.check_expectations(),
         }
     }
 
     /// Passes the head of the model's answer to the machine.
-    pub(crate) fn model_started(&mut self, head: Head) {
+    pub(super) fn model_started(&mut self, head: Head) {
         if let Some(message_id) = self.message_id.take() {
             let mut start = ModelStart::new(message_id);
             start.head = head;
-            start.tools = self.request.tools.clone();
+            start.tools = self.tools.clone();
             start.client_tools = self.client_tools.clone();
             self.machine.input(Input::ModelStarted(start));
         }
@@ -199,9 +207,9 @@ impl<M, R> Run<M, R> {
         mut calls: Vec<RoundCall>,
     ) -> ToolRound {
         for call in &mut calls {
-            call.spec = self.request.tools.get(&call.call.name).cloned();
+            call.spec = self.tools.get(&call.call.name).cloned();
         }
-        ToolRound::new(calls, self.context().at_round(step, message_id))
+        ToolRound::new(calls, self.context.at_round(step, message_id))
             .after(self.machine.transcript().clone())
     }
 
@@ -231,7 +239,7 @@ impl<M, R> Run<M, R> {
     pub(super) fn count_effects(&mut self) {
         if let Some((effects, own)) = self.uncounted.take() {
             let own = own.load(Ordering::Acquire);
-            self.context().count_effects(effects.saturating_sub(own));
+            self.context.count_effects(effects.saturating_sub(own));
         }
     }
 
@@ -240,16 +248,12 @@ impl<M, R> Run<M, R> {
     #[inline]
     pub(super) fn is_called(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        self.polls.is_multiple_of(64) || self.context().outbox().is_filled()
+        self.polls.is_multiple_of(64) || self.context.outbox().is_filled()
     }
 
     /// Takes the next emitted event. Only the outermost of nested loops yields emitted events.
-    pub(super) fn emitted(&self) -> Option<Event> {
-        let outbox = self.context().outbox();
-        match outbox.is_filled() && self.claim.is_some() {
-            true => outbox.pop(),
-            false => None,
-        }
+    pub(super) fn emitted(&mut self) -> Option<Event> {
+        self.claim.as_mut()?.emitted()
     }
 
     /// Takes an emitted event, or registers `cx` to be woken when there is one.
@@ -258,7 +262,7 @@ impl<M, R> Run<M, R> {
     /// so such a wait would end only when the outer loop is polled.
     pub(super) fn poll_emitted(&self, cx: &task::Context<'_>) -> Poll<Event> {
         match self.claim {
-            Some(_) => self.context().outbox().poll_pop(cx.waker()),
+            Some(_) => self.context.outbox().poll_pop(cx.waker()),
             None => Poll::Pending,
         }
     }
@@ -267,7 +271,7 @@ impl<M, R> Run<M, R> {
     #[inline]
     pub(super) fn count_event(&self) {
         if self.claim.is_some() {
-            self.context().count_event();
+            self.context.count_event();
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     tool_call::ToolRound,
 };
 use concentric_proto::{
-    Error, Event, Phase, RoundEvent,
+    Error, Event, Head, Phase, RoundEvent,
     machine::{Action, Input, ModelResume},
 };
 use futures_core::Stream;
@@ -29,7 +29,7 @@ use tower_service::Service;
 pin_project! {
     /// The operation that a run waits for.
     #[project = WorkProj]
-    pub(crate) enum Work<M, B, R, O>
+    pub(super) enum Work<M, B, R, O>
     where
         M: Service<ChatRequest>,
         R: Service<ToolRound>,
@@ -177,14 +177,24 @@ where
         {
             run.machine.input(Input::of_round(Ok(event)));
         }
-        run.stop(stop);
+        run.stop(stop, self.phase());
         discard(|| self.set(Self::Idle));
     }
 
+    const fn phase(&self) -> Phase {
+        match self {
+            Self::Idle | Self::Gates { .. } => Phase::Run,
+            Self::Model { .. } | Self::Body { .. } => Phase::Model,
+            Self::Save { .. } | Self::Round { .. } | Self::Outcomes { .. } => Phase::Round,
+        }
+    }
+
     /// Polls any pending work except the model's body, and passes the result to the machine.
+    /// `commits` receives the head of the model's answer.
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         run: &mut Run<M, R>,
+        commits: Option<&mut Head>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let next = match self.as_mut().project() {
@@ -198,6 +208,9 @@ where
                 let answer = ready!(poll_call(Foreign::Model, call, cx));
                 match answer.and_then(|answer| run.check_layers().map(|()| answer)) {
                     Ok(ChatResponse { head, body, .. }) => {
+                        if let Some(commits) = commits {
+                            commits.clone_from(&head);
+                        }
                         run.model_started(head);
                         Self::Body { body }
                     }
@@ -298,7 +311,7 @@ where
 }
 
 /// Polls the call of a model or of a round service.
-pub(crate) fn poll_call<S, Q>(
+fn poll_call<S, Q>(
     part: Foreign,
     call: Pin<&mut Oneshot<S, Q>>,
     cx: &mut Context<'_>,

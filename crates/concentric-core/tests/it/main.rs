@@ -11,3 +11,4 @@ mod emitted;
 mod placement;
 mod run;
 mod state;
+mod steps;

@@ -58,6 +58,21 @@ impl Machine {
         self.state.stage = Stage::Ended;
     }
 
+    /// Takes the error of a run that has failed, and drops the events before it. For a run without a
+    /// consumer yet: the error is then the only result of this attempt.
+    pub fn take_failure(&mut self) -> Option<Error> {
+        match self.actions.pop_back()? {
+            Action::Fail(error) => {
+                self.actions.clear();
+                Some(error)
+            }
+            action => {
+                self.actions.push_back(action);
+                None
+            }
+        }
+    }
+
     /// Discards a partially read model stream, but keeps its text.
     pub(super) fn drop_stream(&mut self) {
         self.asked = false;

@@ -603,6 +603,17 @@ fn a_running_call_is_unknown_after_a_cancellation() {
 }
 
 #[test]
+fn a_failure_is_taken_with_the_events_before_it() {
+    let mut machine = Machine::new(Transcript::new(), rules());
+    assert!(machine.action().is_some());
+    machine.input(Input::StepStarted(MessageId::new("m")));
+    assert!(machine.take_failure().is_none());
+    machine.input(Input::ModelFailed(Error::new(ErrorKind::Server, "down")));
+    assert_eq!(machine.take_failure().unwrap().kind(), ErrorKind::Server);
+    assert!(machine.action().is_none());
+}
+
+#[test]
 fn a_refused_round_has_no_effects() {
     let mut machine = running(resuming());
     machine.input(Input::RoundRefused(Error::new(ErrorKind::Server, "full")));
