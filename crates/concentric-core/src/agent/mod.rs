@@ -80,6 +80,6 @@ pub use self::{
     tools::{NoOutcomes, NoTools, ToolSource, WithTools},
 };
 pub use crate::{
-    driver::take_up,
+    driver::resume,
     step_gate::{BeforeFinish, BeforeRound, BeforeStep, GateOrder, StepGate, StepGates, StepView},
 };

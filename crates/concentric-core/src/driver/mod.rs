@@ -13,7 +13,7 @@ mod stop;
 mod work;
 
 pub(crate) use self::guard::{Foreign, attempt, discard};
-pub use self::resume::take_up;
+pub use self::resume::resume;
 
 use self::{
     run::Run,

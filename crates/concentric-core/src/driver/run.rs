@@ -5,7 +5,7 @@ use super::{
     claim::Claim,
     guard::{Foreign, at, attempt},
     nested::InnerState,
-    resume::take_up,
+    resume::resume,
     stop::Stops,
 };
 use crate::{
@@ -85,7 +85,7 @@ impl<M, R> Run<M, R> {
         let checkpoint = request.context.take_own::<Checkpoint>();
         let machine = match request.resume.take() {
             None => Machine::new(std::mem::take(&mut request.transcript), rules),
-            Some(resume) => take_up(&mut request, &resume, rules)?,
+            Some(resumed) => resume(&mut request, &resumed, rules)?,
         };
         Ok(Self {
             machine,
