@@ -46,6 +46,7 @@ pub mod capability;
 mod capability_error;
 pub mod context;
 pub mod describe;
+mod driver;
 mod end;
 mod environment;
 pub mod fatal;
@@ -67,7 +68,6 @@ mod slots;
 pub mod state;
 mod step_gate;
 pub mod store;
-mod take_up;
 mod tool_call;
 
 pub use self::{

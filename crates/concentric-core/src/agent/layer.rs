@@ -1,9 +1,7 @@
-use super::{
-    Agent, ToolSource,
-    run::{Foreign, attempt},
-};
+use super::{Agent, ToolSource};
 use crate::{
     capability::{Declares, Encloses, InLoop},
+    driver::{Foreign, attempt},
     step_gate::{StepGate, StepGates},
 };
 use concentric_proto::machine::Rules;

@@ -1,9 +1,8 @@
 use super::{Flow, Hooks, Interest, Summary};
-use crate::{context::Context, end::End, request::ChatRequest, take_up::take_up};
+use crate::{context::Context, driver::resume, end::End, request::ChatRequest, resume::Resume};
 use concentric_proto::{
-    Error, Event, Finish, FinishReason, Head, MessageBuilder, Outcome, Phase, StepFinish,
-    StepStart, Str, ToolResult, Turn, Usage,
-    machine::{Action, Input, Rules},
+    Error, Event, Outcome, Phase, StepFinish, StepStart, Str, ToolResult,
+    machine::{Action, Machine, Rules},
 };
 use std::sync::Arc;
 use tower::BoxError;
@@ -152,49 +151,31 @@ fn model_answer(flow: Flow<Vec<Event>>) -> Option<Vec<Event>> {
 ///
 /// # Errors
 ///
-/// The errors of [`take_up`] if the request resumes a run.
+/// The errors of [`resume`] if the request resumes a run.
 pub(super) fn end_run(
     request: &mut ChatRequest,
     text: Option<Str>,
     outcome: Outcome,
 ) -> Result<Vec<Event>, Error> {
+    let mut rules = Rules::default();
+    // The replies to calls and the decisions about them are not applied here.
+    rules.resumes = true;
+    let resumed = request.resume.take();
+    // The inner layer that stores the run is not called, so the run remains suspended there.
+    let is_elsewhere = resumed.as_ref().is_some_and(Resume::is_elsewhere);
+    let mut machine = match resumed {
+        Some(resumed) if !is_elsewhere => resume(request, &resumed, rules)?,
+        _ => Machine::new(request.transcript.clone(), rules),
+    };
+    machine.finish_with(text, outcome);
     let mut events = Vec::new();
-    let mut finish = Box::new(Finish::new(FinishReason::Stop, Usage::default()));
-    match request.resume.take() {
-        None => finish.transcript = Some(request.transcript.clone()),
-        // The inner layer that stores the run is not called, so the run remains suspended there.
-        Some(resume) if resume.is_elsewhere() => {}
-        Some(resume) => {
-            let mut rules = Rules::default();
-            // The replies to calls and the decisions about them are not applied here.
-            rules.resumes = true;
-            let mut machine = take_up(request, &resume, rules)?;
-            machine.input(Input::Halt(Str::default()));
-            while let Some(action) = machine.action() {
-                match action {
-                    Action::Emit(Event::Finish(end)) => finish = end,
-                    Action::Emit(event) => events.push(event),
-                    _ => {}
-                }
-            }
-        }
-    }
-    if let Some(text) = text {
-        let event = Event::TextDelta(text);
-        let mut message = MessageBuilder::new(&Head::default());
-        message.push(&event);
-        let message = message.build();
-        if let Some(transcript) = &mut finish.transcript
-            && !message.parts.is_empty()
-            && let Ok(turn) = Turn::message(message)
+    while let Some(Action::Emit(mut event)) = machine.action() {
+        if let Event::Finish(finish) = &mut event
+            && is_elsewhere
         {
-            transcript.push(turn);
+            finish.transcript = None;
         }
-        finish.reason = FinishReason::Stop;
-        finish.provider_reason = None;
         events.push(event);
     }
-    finish.outcome = outcome;
-    events.push(Event::Finish(finish));
     Ok(events)
 }

@@ -12,3 +12,4 @@ mod enters;
 mod placement;
 mod run;
 mod state;
+mod steps;

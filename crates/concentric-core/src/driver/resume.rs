@@ -8,7 +8,7 @@ use concentric_proto::{
 };
 use std::sync::Arc;
 
-/// Restores the machine of the run that `resume` refers to, and applies the replies.
+/// Restores the machine of the run that `resumed` refers to, and applies the replies.
 ///
 /// The values of the run's slots are put into the context of `request`. [`Agent`](crate::Agent)
 /// does this itself; use this function to drive a custom loop, or to end a run without an agent.
@@ -20,9 +20,9 @@ use std::sync::Arc;
 /// the code of the [`ReplyError`](crate::ReplyError): the replies do not match the run's
 /// interrupts. [`InvalidRequest`](ErrorKind::InvalidRequest) with the code `unexpected_message`:
 /// the run does not accept a message at this point.
-pub fn take_up(
+pub fn resume(
     request: &mut ChatRequest,
-    resume: &Resume,
+    resumed: &Resume,
     rules: impl Into<Arc<Rules>>,
 ) -> Result<Machine, Error> {
     let invalid =
@@ -30,10 +30,10 @@ pub fn take_up(
     let conflict = |reason: &'static str| {
         Error::new(ErrorKind::Conflict, Str::from_static(reason)).with_phase(Phase::Run)
     };
-    let (suspended, replies) = resume
+    let (suspended, replies) = resumed
         .take()
         .ok_or_else(|| conflict("the run was already resumed"))?;
-    let messages = resume.messages().to_vec();
+    let messages = resumed.messages().to_vec();
     let mut machine = match suspended {
         Suspended::State(mut state) => {
             state
@@ -62,7 +62,7 @@ pub fn take_up(
     if machine.is_ended() {
         return Err(conflict("the run is over"));
     }
-    let at = resume.was_accepted_at();
+    let at = resumed.was_accepted_at();
     machine
         .reply(replies, at.unwrap_or_else(|| request.context.now()))
         .map_err(|error| {
