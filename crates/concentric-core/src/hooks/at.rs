@@ -1,7 +1,8 @@
 use super::{Flow, Hooks, Interest, Summary};
 use crate::{context::Context, driver::resume, end::End, request::ChatRequest, resume::Resume};
 use concentric_proto::{
-    Error, Event, Outcome, Phase, StepFinish, StepStart, Str, ToolResult,
+    Error, Event, Finish, FinishReason, Outcome, Phase, StepFinish, StepStart, Str, ToolResult,
+    Usage,
     machine::{Action, Machine, Rules},
 };
 use std::sync::Arc;
